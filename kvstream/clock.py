@@ -1,0 +1,35 @@
+"""The time, as the store sees it. Tests pass a clock of their own."""
+
+import time
+from typing import Protocol
+
+NANOSECONDS_PER_MS = 1_000_000
+
+
+class Clock(Protocol):
+    """A source of the wall-clock time."""
+
+    def now_ms(self) -> int:
+        """Return the Unix time in milliseconds; it may step back, stop or jump."""
+        ...
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // NANOSECONDS_PER_MS
+
+
+class ManualClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def advance(self, ms: int) -> None:
+        """Move by ``ms`` milliseconds, backwards when negative."""
+        self.ms += ms

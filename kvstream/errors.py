@@ -1,0 +1,162 @@
+"""Every error that kvstream raises, in one tree.
+
+::
+
+    KVStreamError                     code ERR
+    ├── RequestError                  the caller asked for what cannot be done
+    │   ├── InvalidID                 not a stream ID
+    │   ├── InvalidArgument           an option or value out of its range; also a ValueError
+    │   ├── NoSuchKey                 "no such key"
+    │   ├── IDTooSmall                the ID does not lie above the stream's last one
+    │   ├── IDsExhausted              the stream has used up the last possible ID
+    │   ├── WrongType                 code WRONGTYPE
+    │   ├── NoGroup                   code NOGROUP
+    │   ├── BusyGroup                 code BUSYGROUP
+    │   └── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
+    ├── StoreError                    the store cannot do it now
+    │   ├── StoreClosed
+    │   ├── StoreLocked               another opener holds it
+    │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
+    │   ├── StoreFull                 code MISCONF: less free space than the reserve
+    │   ├── WriteStalled              compaction cannot keep up; nothing was written
+    │   ├── UnknownOutcome            the write may or may not be durable
+    │   └── UnsafeDirectory           the data directory is not ours alone
+    └── DataError                     the data on disk is not what was written
+        ├── Corruption
+        ├── LostWrites                acknowledged writes are missing from the log
+        └── UnknownLayout             written by another version of kvstream
+
+``code`` is the word that opens a Redis error reply; ``reply`` is that reply's text.
+"""
+
+from typing import ClassVar
+
+
+class KVStreamError(Exception):
+    """The root of all errors of kvstream."""
+
+    code: ClassVar[str] = "ERR"
+
+    @property
+    def reply(self) -> str:
+        """The text of the Redis error reply, code first."""
+        return f"{self.code} {self}"
+
+
+class RequestError(KVStreamError):
+    """The caller asked for something that cannot be done."""
+
+
+class InvalidArgument(RequestError, ValueError):
+    """An option or a value is out of its range, or does not go with another."""
+
+
+class InvalidID(InvalidArgument):
+    """The value is not a stream ID."""
+
+    def __init__(
+        self, message: str = "Invalid stream ID specified as stream command argument"
+    ) -> None:
+        super().__init__(message)
+
+
+class NoSuchKey(RequestError, KeyError):
+    """The command needs a key that does not exist."""
+
+    def __init__(self, message: str = "no such key") -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:  # KeyError would quote it
+        return str(self.args[0])
+
+
+class IDTooSmall(RequestError):
+    """The ID does not lie above the last one that the stream has given out."""
+
+
+class IDsExhausted(RequestError):
+    """The stream's last ID is the greatest possible one."""
+
+
+class WrongType(RequestError, TypeError):
+    """The key holds another kind of value."""
+
+    code = "WRONGTYPE"
+
+    def __init__(
+        self, message: str = "Operation against a key holding the wrong kind of value"
+    ) -> None:
+        super().__init__(message)
+
+
+class NoGroup(RequestError):
+    """The key or its consumer group does not exist."""
+
+    code = "NOGROUP"
+
+
+class BusyGroup(RequestError):
+    """A consumer group of that name exists."""
+
+    code = "BUSYGROUP"
+
+    def __init__(self, message: str = "Consumer Group name already exists") -> None:
+        super().__init__(message)
+
+
+class Unblocked(RequestError):
+    """A blocked call was ended from outside."""
+
+    code = "UNBLOCKED"
+
+
+class StoreError(KVStreamError):
+    """The store cannot do what was asked, now or in this process."""
+
+
+class StoreClosed(StoreError):
+    """The store has been closed."""
+
+
+class StoreLocked(StoreError):
+    """Another process, or this one, has the directory open."""
+
+
+class StoreReadOnly(StoreError):
+    """A write failed before, or the store was opened read-only; reads go on."""
+
+    code = "MISCONF"
+
+
+class StoreFull(StoreError):
+    """Less free disk space than the reserve; what frees space is still allowed."""
+
+    code = "MISCONF"
+
+
+class WriteStalled(StoreError):
+    """Compaction cannot keep up with the writes; nothing of this one was written."""
+
+
+class UnknownOutcome(StoreError):
+    """The write was handed to the system, which then failed: it may or may not be durable."""
+
+
+class UnsafeDirectory(StoreError):
+    """The data directory, or a file in it, is not ours alone."""
+
+
+class DataError(KVStreamError):
+    """What is on disk is not what was written."""
+
+
+class Corruption(DataError):
+    """A checksum or an invariant does not hold."""
+
+
+class LostWrites(DataError):
+    """The log ends before the last write that was acknowledged as durable."""
+
+
+class UnknownLayout(DataError):
+    """The store was written by a version of kvstream with another layout."""

@@ -1,0 +1,69 @@
+"""Every limit and default, each with its reason, and the options of a store."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MEGABYTE = 1 << 20
+
+STREAM_NODE_MAX_ENTRIES = 100
+"""Entries of one node, deleted ones included: Redis's ``stream-node-max-entries``."""
+
+STREAM_NODE_MAX_BYTES = 4096
+"""Bytes of one node as Redis would hold it: Redis's ``stream-node-max-bytes``."""
+
+STREAM_IDMP_DURATION_S = 100
+"""Seconds for which an idempotent ID is remembered: Redis's ``stream-idmp-duration``."""
+
+STREAM_IDMP_MAXSIZE = 100
+"""Idempotent IDs remembered for one producer: Redis's ``stream-idmp-maxsize``."""
+
+DATABASES = 16
+"""Numbered databases of a store, as in Redis."""
+
+KEY_BYTES_MAX = 1 * MEGABYTE
+"""Longest name of a stream, group or consumer: it is part of every row's key."""
+
+ENTRY_BYTES_MAX = 512 * MEGABYTE
+"""Largest entry: Redis's ``proto-max-bulk-len``; RocksDB itself would take a gigabyte."""
+
+SWEEP_ENTRIES = 1000
+"""Trimmed entries that wait for one ``delete_range``: range tombstones cost every reader."""
+
+FREE_SPACE_RESERVE = 64 * MEGABYTE
+"""Free space below which writes that grow the store are refused, so that trims still work."""
+
+
+class Durability(StrEnum):
+    """What an acknowledged write has survived: the levels of Redis's ``appendfsync``."""
+
+    ALWAYS = "always"
+    """fsync before the acknowledgement: it survives power loss."""
+    EVERYSEC = "everysec"
+    """fsync once a second: it survives kill -9; power loss takes a second at most."""
+    NO = "no"
+    """No fsync of ours: it survives kill -9; power loss takes what the system had not written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """How a store is opened; sizes in bytes."""
+
+    durability: Durability = Durability.EVERYSEC
+    read_only: bool = False
+    create: bool = True
+    """Make the directory and the store where there is none."""
+    accept_loss: bool = False
+    """Open although acknowledged writes are missing; for ``kvstream recover`` alone."""
+    databases: int = DATABASES
+    block_cache_bytes: int = 64 * MEGABYTE
+    write_buffer_bytes: int = 16 * MEGABYTE
+    tree_write_buffer_bytes: int = 4 * MEGABYTE
+    """Small, so that dead pending rows leave the memtable soon."""
+    wal_bytes_max: int = 256 * MEGABYTE
+    free_space_reserve: int = FREE_SPACE_RESERVE
+    stall_seconds_max: float = 10.0
+    """How long a write waits for compaction before it is refused with WriteStalled."""
+    stream_node_max_entries: int = STREAM_NODE_MAX_ENTRIES
+    stream_node_max_bytes: int = STREAM_NODE_MAX_BYTES
+    stream_idmp_duration_s: int = STREAM_IDMP_DURATION_S
+    stream_idmp_maxsize: int = STREAM_IDMP_MAXSIZE

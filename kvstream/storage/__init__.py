@@ -1,0 +1,1 @@
+"""Storage: RocksDB behind one narrow door."""

@@ -1,0 +1,120 @@
+"""The puts and deletes of one commit, and reads that see them.
+
+A batch knows rows and column families, nothing of streams. Range deletes are applied before the
+puts and deletes of single rows: a row put after a range delete that covers it lives, and adding a
+range drops the single changes inside it.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Protocol
+
+
+class Family(IntEnum):
+    """The column families of a store."""
+
+    MESSAGES = 0
+    METADATA = 1
+    TREES = 2
+
+
+Row = tuple[bytes, bytes]
+
+
+class Rows(Protocol):
+    """What can be read of the committed rows."""
+
+    def get(self, family: int, key: bytes) -> bytes | None: ...
+
+    def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]: ...
+
+    def scan(
+        self, family: int, lower: bytes, upper: bytes, reverse: bool = False
+    ) -> Iterator[Row]: ...
+
+    def page(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]: ...
+
+
+class Batch:
+    """Changes that will be written together, on top of the committed ``rows``."""
+
+    __slots__ = ("_rows", "puts", "ranges")
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.puts: tuple[dict[bytes, bytes | None], ...] = ({}, {}, {})
+        self.ranges: list[tuple[int, bytes, bytes]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.puts[0] or self.puts[1] or self.puts[2] or self.ranges)
+
+    def put(self, family: int, key: bytes, value: bytes) -> None:
+        self.puts[family][key] = value
+
+    def delete(self, family: int, key: bytes) -> None:
+        self.puts[family][key] = None
+
+    def delete_range(self, family: int, lower: bytes, upper: bytes) -> None:
+        """Delete every row of ``lower <= key < upper``, also those that this batch has put."""
+        puts = self.puts[family]
+        if puts:
+            for key in [key for key in puts if lower <= key < upper]:
+                del puts[key]
+        self.ranges.append((family, lower, upper))
+
+    def get(self, family: int, key: bytes) -> bytes | None:
+        puts = self.puts[family]
+        if key in puts:
+            return puts[key]
+        if self.ranges and self._in_deleted_range(family, key):
+            return None
+        return self._rows.get(family, key)
+
+    def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
+        if self.puts[family] or self.ranges:
+            return [self.get(family, key) for key in keys]
+        return self._rows.get_many(family, keys)
+
+    def page(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``."""
+        if not self._touches(family, lower, upper):
+            return self._rows.page(family, lower, upper, limit)
+        rows = []
+        for row in self.scan(family, lower, upper):
+            if len(rows) == limit:
+                break
+            rows.append(row)
+        return rows
+
+    def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
+        """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""
+        if not self._touches(family, lower, upper):
+            return self._rows.scan(family, lower, upper, reverse)
+        return self._merged(family, lower, upper, reverse)
+
+    def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
+        return bool(self.puts[family]) or any(
+            fam == family and low < upper and lower < high for fam, low, high in self.ranges
+        )
+
+    def _in_deleted_range(self, family: int, key: bytes) -> bool:
+        return any(fam == family and low <= key < high for fam, low, high in self.ranges)
+
+    def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
+        puts = self.puts[family]
+        pending = sorted((key for key in puts if lower <= key < upper), reverse=not reverse)
+        for key, value in self._rows.scan(family, lower, upper, reverse):
+            while pending and (pending[-1] > key if reverse else pending[-1] < key):
+                own = pending.pop()
+                if (changed := puts[own]) is not None:
+                    yield own, changed
+            if pending and pending[-1] == key:
+                pending.pop()
+                if (changed := puts[key]) is not None:
+                    yield key, changed
+            elif not self._in_deleted_range(family, key):
+                yield key, value
+        while pending:
+            own = pending.pop()
+            if (changed := puts[own]) is not None:
+                yield own, changed
