@@ -1,0 +1,88 @@
+# Every target sets up what it needs: on a bare Debian 12, python3, python3-venv and make are enough.
+# `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# setuptools warns that an editable install shows the working tree, which is what we want of it.
+PIP := PYTHONWARNINGS='ignore:Editable installation' \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check
+# How the tests are run: CI measures coverage in the same run (`make cover`).
+PYTEST ?= pytest
+PYTEST_ARGS ?=
+# Kills and power cuts of each kind in `make crash`; the short form in CI takes fewer.
+CRASH_ROUNDS ?= 500
+BENCH_ARGS ?=
+# Branch coverage in per cent; empty: what pyproject.toml asks for.
+COVERAGE_FLOOR ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt lint types test cover crash bench demo clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-7s %s\n' "$$name" "$$text"; done
+
+# One stamp for each set of packages, inside the virtual environment, so that both go together.
+$(VENV)/.ready:
+	@$(PYTHON) -c '' 2>/dev/null || { \
+		echo "kvstream: $(PYTHON) is missing. Install it (apt-get install python3 python3-venv) or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "kvstream: Python 3.11 or newer is needed, $(PYTHON) is older. Name another: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "kvstream: the venv module is missing. Install it: apt-get install python3-venv"; exit 1; }
+	@echo "Setting up $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) --upgrade 'pip>=25.1' # the first to know --group
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.ready pyproject.toml demo/requirements.txt
+	@echo "Installing kvstream and the data of the demo ..."
+	@$(PIP) --editable .
+	@$(PIP) --no-deps --requirement demo/requirements.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "Installing what the tests need ..."
+	@$(PIP) --group dev
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "Installing what the benchmark needs ..."
+	@$(PIP) --group bench
+	@touch $@
+
+setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
+
+demo: $(VENV)/.demo ## Run the main job on real data: consumers, a crash, a kill -9, proof
+	@$(BIN)/python -m demo
+
+test: $(VENV)/.dev ## Run the tests
+	$(BIN)/python -m $(PYTEST) $(PYTEST_ARGS)
+
+fmt: $(VENV)/.dev ## Format the code, and mend what the linter can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lint: $(VENV)/.dev ## Check style, format and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev ## Check the types
+	$(BIN)/mypy
+
+cover: $(VENV)/.dev ## Run the tests and measure branch coverage
+	@rm -f .coverage .coverage.*
+	$(MAKE) test PYTEST="coverage run -m pytest"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report $(if $(COVERAGE_FLOOR),--fail-under=$(COVERAGE_FLOOR))
+
+crash: $(VENV)/.dev ## Kill, cut the power and damage files, many times (CRASH_ROUNDS=500)
+	KVSTREAM_CRASH_ROUNDS=$(CRASH_ROUNDS) $(BIN)/python -m pytest tests/crash $(PYTEST_ARGS)
+
+bench: $(VENV)/.bench ## Compare with redis-server, side by side (BENCH_ARGS="--quick --only add")
+	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+clean: ## Remove what the other targets have made
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -1,0 +1,1 @@
+"""kvstream beside redis-server: `make bench`."""

@@ -1,0 +1,1 @@
+"""Redis Streams on RocksDB, inside your own process."""

@@ -1,0 +1,1 @@
+"""Redis commands as values: arguments in, replies out, no sockets."""

@@ -1,0 +1,1 @@
+"""What a stream can do: one module for each family of commands."""

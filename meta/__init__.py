@@ -1,0 +1,1 @@
+"""Metadata rows as objects: streams, groups, consumers and pending entries."""

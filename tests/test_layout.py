@@ -1,0 +1,87 @@
+"""The tree keeps the shape that the packaging and the house rules promise."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import kvstream.cli
+import kvstream.meta
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_FOLDERS = ("kvstream", "meta", "cli", "demo", "bench")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+
+
+def packages(folder: Path, name: str) -> set[str]:
+    """Name every package under ``folder``, which is itself the package ``name``."""
+    return {
+        ".".join([name, *init.parent.relative_to(folder).parts])
+        for init in folder.rglob("__init__.py")
+    }
+
+
+def sources() -> Iterator[Path]:
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.resolve() == path:  # not once more through the links kvstream/meta and /cli
+                yield path
+
+
+def setuptools_table() -> dict[str, object]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    table: dict[str, object] = project["tool"]["setuptools"]
+    return table
+
+
+@pytest.mark.parametrize(("package", "folder"), [(kvstream.meta, "meta"), (kvstream.cli, "cli")])
+def test_the_top_level_folder_is_the_installed_package(package: ModuleType, folder: str) -> None:
+    assert package.__file__ is not None
+    assert Path(package.__file__).resolve() == ROOT / folder / "__init__.py"
+
+
+@pytest.mark.parametrize("folder", ["meta", "cli"])
+def test_the_link_inside_the_package_leads_to_the_folder(folder: str) -> None:
+    link = ROOT / "kvstream" / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / folder
+
+
+def test_meta_and_cli_are_never_imported_under_their_generic_names() -> None:
+    script = "import sys, kvstream.cli, kvstream.meta; print({'meta', 'cli'} & sys.modules.keys())"
+    run = [sys.executable, "-P", "-c", script]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+def test_every_package_is_listed_for_the_wheel() -> None:
+    listed = setuptools_table()["packages"]
+    assert isinstance(listed, list)
+    assert set(listed) == (
+        packages(ROOT / "kvstream", "kvstream")
+        | packages(ROOT / "meta", "kvstream.meta")
+        | packages(ROOT / "cli", "kvstream.cli")
+    )
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {path.parent for path in sources()}
+    assert [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("path", [*sources()], ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_and_no_function_outgrows_its_limit(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= FILE_LINES_MAX
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    lines = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    assert {name: n for name, n in lines.items() if n > FUNCTION_LINES_MAX} == {}
