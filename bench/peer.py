@@ -1,0 +1,76 @@
+"""A redis-server of our own on the loopback: started, reached by redis-py and hiredis, stopped."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+from redis.utils import HIREDIS_AVAILABLE
+
+START_S_MAX = 10
+
+
+class PeerMissing(Exception):
+    """What is needed for the comparison is not installed; the message says how to get it."""
+
+
+def require_peer() -> None:
+    """Raise PeerMissing unless redis-server and hiredis are there."""
+    if shutil.which("redis-server") is None:
+        raise PeerMissing("redis-server is missing. Install it: apt-get install redis-server")
+    if not HIREDIS_AVAILABLE:
+        raise PeerMissing("hiredis is missing. Install it: pip install hiredis")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _arguments(folder: Path, port: int, appendfsync: str) -> list[str]:
+    options = {
+        "port": port,
+        "bind": "127.0.0.1",
+        "dir": folder,
+        "appendonly": "yes",
+        "appendfsync": appendfsync,
+        # Neither snapshots nor rewrites: they would slow Redis at moments of their own.
+        "save": "",
+        "auto-aof-rewrite-percentage": 0,
+        "logfile": folder / "redis.log",
+    }
+    pairs = ((f"--{name}", str(value)) for name, value in options.items())
+    return ["redis-server", *(part for pair in pairs for part in pair)]
+
+
+def _wait_until_up(client: "redis.Redis", server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            client.ping()
+            return
+        except redis.ConnectionError:
+            time.sleep(0.05)
+    raise PeerMissing("redis-server did not start: see the log in its folder")
+
+
+@contextmanager
+def redis_server(folder: Path, appendfsync: str) -> Iterator["redis.Redis"]:
+    """Run a redis-server with its append-only file in ``folder`` and yield a client of it."""
+    folder.mkdir(parents=True)
+    port = _free_port()
+    server = subprocess.Popen(_arguments(folder, port, appendfsync))
+    client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
+    try:
+        _wait_until_up(client, server)
+        yield client
+    finally:
+        client.close()
+        server.kill()
+        server.wait()

@@ -1,0 +1,43 @@
+"""A fresh process that opens a store, works with it and tells its time and memory as JSON."""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+from bench.workload import PAGE, entries
+from kvstream import Store
+
+KILOBYTES_PER_MB = 1024
+
+
+def peak_mb() -> float:
+    """Return the most memory this process has held, in megabytes.
+
+    The kernel's VmHWM: ``ru_maxrss`` would still count the parent from before the exec.
+    """
+    status = Path("/proc/self/status").read_text()
+    match = re.search(r"^VmHWM:\s*([0-9]+) kB", status, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) / KILOBYTES_PER_MB
+
+
+def probe(path: Path) -> dict[str, float]:
+    """Open the store at ``path``; read both ends, add 10,000 entries, and scan it all."""
+    start = time.perf_counter()
+    with Store.open(path) as store:
+        open_s = time.perf_counter() - start
+        opened_mb = peak_mb()
+        stream = store.stream("orders")
+        stream.range("-", "+", count=PAGE)
+        stream.revrange("+", "-", count=PAGE)
+        for fields in entries(10_000):
+            stream.add(fields)
+        seen = sum(1 for _ in stream.scan())
+        assert seen == len(stream)
+    return {"open_s": open_s, "opened_mb": opened_mb, "peak_mb": peak_mb()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(Path(sys.argv[1]))))

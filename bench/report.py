@@ -1,0 +1,142 @@
+"""Shows the figures: a table on the terminal, and Markdown, JSON and a plot for the docs."""
+
+import json
+import os
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Claim, Contest
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "benchmarks.md"
+FIGURES = DOCS / "benchmarks.json"
+PLOT = DOCS / "benchmarks.svg"
+
+_RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "")
+_CLAIM_HEAD = ("claim", "measured", "bound", "", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that one run found out."""
+
+    contests: Sequence[Contest]
+    claims: Sequence[Claim]
+
+
+def setting() -> dict[str, str]:
+    """Return what the figures depend on: the machine's size and the versions."""
+    return {
+        "cores": str(os.cpu_count()),
+        "system": platform.system(),
+        "Python": platform.python_version(),
+        **{name: version(name) for name in ("kvstream", "rocksdict", "redis", "hiredis")},
+    }
+
+
+def _mark(met: bool) -> str:
+    return "met" if met else "missed"
+
+
+def _contest_row(row: Contest) -> tuple[str, ...]:
+    low, high = row.ratio_range
+    return (
+        row.title,
+        f"{row.rate:,.0f}",
+        f"{row.peer_rate:,.0f}",
+        f"{row.ratio:.1f}x",
+        f"{low:.1f} to {high:.1f}",
+        f"{row.target:g}x",
+        _mark(row.met),
+    )
+
+
+def _claim_row(row: Claim) -> tuple[str, ...]:
+    measured = f"{row.value:.3g} {row.unit}" if row.value < 1000 else f"{row.value:,.0f} {row.unit}"
+    return row.title, measured, f"{row.limit:g} {row.unit}", _mark(row.met), row.note
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the tables for people."""
+    tables = (
+        (_CONTEST_HEAD, [_contest_row(row) for row in report.contests]),
+        (_CLAIM_HEAD, [_claim_row(row) for row in report.claims]),
+    )
+    for head, rows in tables:
+        if not rows:
+            continue
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*row, style=None if "met" in row else "bold red")
+        console.print(table)
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def markdown(report: Report, plotted: bool) -> str:
+    """Return the part of docs/benchmarks.md that a run writes."""
+    where = ", ".join(f"{name} {value}" for name, value in setting().items())
+    parts = [f"Measured with: {where}.\n"]
+    if report.contests:
+        parts.append(_markdown_table(_CONTEST_HEAD, [_contest_row(row) for row in report.contests]))
+    if plotted:
+        parts.append(f"![Ratio to Redis, and the target of each row]({PLOT.name})\n")
+    if report.claims:
+        parts.append(_markdown_table(_CLAIM_HEAD, [_claim_row(row) for row in report.claims]))
+    return "\n".join(parts)
+
+
+def as_json(report: Report) -> str:
+    """Return all figures for programs."""
+    figures = {
+        "setting": setting(),
+        "contests": [row.as_json() for row in report.contests],
+        "claims": [row.as_json() for row in report.claims],
+    }
+    return json.dumps(figures, indent=2) + "\n"
+
+
+def plot(contests: Sequence[Contest], path: Path) -> None:
+    """Draw each contest's ratio to Redis as a bar, its range as a line, its target as a mark."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # the same figures give the same file
+    from matplotlib import pyplot
+
+    rows = list(reversed(contests))
+    places = range(len(rows))
+    ratios = [row.ratio for row in rows]
+    ranges = [row.ratio_range for row in rows]
+    spread = [
+        [ratio - low for ratio, (low, _) in zip(ratios, ranges, strict=True)],
+        [high - ratio for ratio, (_, high) in zip(ratios, ranges, strict=True)],
+    ]
+    figure, axes = pyplot.subplots(figsize=(9, 0.55 * len(rows) + 1.2), layout="constrained")
+    axes.barh(places, ratios, xerr=spread, color="#3b7dd8", ecolor="#1d3f6e", capsize=3)
+    axes.plot([row.target for row in rows], places, "D", color="#e08a1e", label="target")
+    axes.axvline(1, color="#888888", linewidth=1, linestyle="--", label="Redis")
+    axes.set_yticks(places, [row.title for row in rows])
+    axes.set_xlabel("times as fast as redis-py + hiredis + redis-server")
+    axes.legend(loc="lower right")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def write_docs(report: Report) -> None:
+    """Put the figures into docs/: the tables of benchmarks.md, the plot and the JSON."""
+    if report.contests:
+        plot(report.contests, PLOT)
+    FIGURES.write_text(as_json(report))
+    block = markdown(report, plotted=bool(report.contests))
+    PAGE.write_text(_RESULTS.sub(lambda found: f"{found[1]}{block}{found[2]}", PAGE.read_text()))

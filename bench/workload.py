@@ -1,0 +1,64 @@
+"""The entries that are written and how many of them; both sides get the very same."""
+
+from dataclasses import dataclass
+
+BATCH = 1000
+PAGE = 1000
+
+Fields = dict[str, str]
+
+
+def entries(count: int) -> list[Fields]:
+    """Return ``count`` different orders: 4 fields, 100 bytes of names and values each."""
+    return [
+        {
+            "sku": f"sku-{number % 9973:016d}",
+            "quantity": f"{number % 12 + 1:02d}",
+            "customer": f"customer-{number:020d}",
+            "placed": f"2026-05-17T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:00.250Z",
+        }
+        for number in range(count)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much one round does, in entries where not said otherwise."""
+
+    rounds: int
+    single: int
+    """Calls that carry one entry each."""
+    bulk: int
+    """Entries written or read by the thousand."""
+    synced: int
+    """Entries that each wait for the disk, one caller."""
+    synced_threads: int
+    """The same, shared among the threads."""
+    trimmed: int
+    """Entries added to a stream that keeps 1000."""
+    acked: int
+    """Entries delivered and acknowledged before the stuck ones are looked for."""
+    large: int
+    """Entries of the store whose opening and memory are measured."""
+
+
+FULL = Sizes(
+    rounds=7,
+    single=20_000,
+    bulk=100_000,
+    synced=1_000,
+    synced_threads=5_000,
+    trimmed=1_000_000,
+    acked=1_000_000,
+    large=10_000_000,
+)
+QUICK = Sizes(
+    rounds=3,
+    single=2_000,
+    bulk=10_000,
+    synced=200,
+    synced_threads=1_000,
+    trimmed=20_000,
+    acked=20_000,
+    large=100_000,
+)
