@@ -1,0 +1,163 @@
+"""``python -m demo``: run the job, show what happens, and fail unless every sum is equal."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from demo.job import (
+    NAMES,
+    DemoFailed,
+    Run,
+    append,
+    backlog,
+    faults,
+    sums_of_the_files,
+    sums_of_the_store,
+    work,
+)
+from demo.readings import SOURCES, DataMissing, data_folder
+from demo.sums import Key, Sum
+from demo.worker import DOOMED, GROUP, RESULTS
+
+FOLDER = Path("demo-data")
+
+
+class Show:
+    """The demo on a terminal: numbered steps, each with what it found."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.number = 0
+
+    def step(self, title: str) -> None:
+        self.number += 1
+        self.console.print(f"\n[bold cyan]{self.number}[/] [bold]{title}")
+
+    def say(self, text: str) -> None:
+        self.console.print(f"  {text}", highlight=True)
+
+
+def _fresh(folder: Path) -> None:
+    """Remove the store of an earlier demo, and nothing else."""
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / "CURRENT").exists():
+            raise DemoFailed(f"{folder} is no store: give an empty or new folder")
+        shutil.rmtree(folder)
+
+
+def _work(show: Show, folder: Path, names: tuple[str, ...], rows: int, kill_at: int | None) -> Run:
+    columns = (TextColumn("  delivered"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=show.console, transient=True) as progress:
+        task = progress.add_task("", total=rows if kill_at is None else kill_at)
+        return work(folder, names, kill_at, lambda done: progress.update(task, completed=done))
+
+
+def _equal(mine: Sum | None, other: Sum | None) -> str:
+    return "[green]=[/]" if mine == other else "[bold red]differs[/]"
+
+
+def _table(title: str, stream: str, store: dict[Key, Sum], files: dict[Key, Sum]) -> Table:
+    table = Table(title=title, title_style="bold", title_justify="left")
+    for head in ("period", "count", "mean", "low", "high"):
+        table.add_column(head, justify="left" if head == "period" else "right")
+    table.add_column("file", justify="center")
+    for key in sorted(key for key in store.keys() | files.keys() if key[0] == stream):
+        part = store.get(key)
+        shown = ["-"] * 4
+        if part is not None:
+            shown = [
+                f"{part.count:,}",
+                f"{part.total / part.count:.2f}",
+                str(part.low),
+                str(part.high),
+            ]
+        table.add_row(key[1], *shown, _equal(part, files.get(key)))
+    return table
+
+
+def _prove(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
+    store, files = sums_of_the_store(folder), sums_of_the_files(data, rows_max)
+    for source in SOURCES:
+        show.console.print(_table(source.title, source.stream, store, files))
+    if store != files:
+        raise DemoFailed("the sums of the store are not those of the files")
+    show.say(f"[green]equal:[/] all {len(files)} counts, sums, lows and highs, in exact decimals")
+    found = faults(folder)
+    if found:
+        raise DemoFailed("check: " + "; ".join(found))
+    left = backlog(folder)
+    if left.pending or left.lag:
+        raise DemoFailed(f"{left.pending} entries are still pending, {left.lag} not delivered")
+    show.say("[green]check passes:[/] every row of the store walked and recounted; nothing pending")
+
+
+def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
+    """Go through the whole job, or raise DemoFailed."""
+    start = time.perf_counter()
+    _fresh(folder)
+    show.step("Append real measurements, each at its own time")
+    rows = append(folder, data, rows_max)
+    took = time.perf_counter() - start
+    show.say(f"{rows:,} rows of {len(SOURCES)} files, one by one, in {took:.2f} s")
+
+    show.step(f"Work them off: group {GROUP!r}, consumers {', '.join(NAMES)}")
+    first = _work(show, folder, NAMES, rows, kill_at=rows // 2)
+    show.say(f"{DOOMED} died with {first.abandoned} entries pending")
+    show.say(
+        f"the whole process was [red]killed with -9[/] after {first.delivered.total():,} deliveries"
+    )
+
+    left = backlog(folder)
+    show.step("Start a new process on the same folder")
+    show.say(f"found: {left.pending} entries pending, {left.lag:,} not yet delivered")
+    alive = tuple(name for name in NAMES if name != DOOMED)
+    second = _work(show, folder, alive, rows - first.delivered["new"], kill_at=None)
+    show.say(f"{second.delivered['resumed']} taken up again by the consumers that had held them")
+    claimed = first.delivered["claimed"] + second.delivered["claimed"]
+    show.say(f"{claimed} of {DOOMED} claimed by the others; {second.delivered['new']:,} new ones")
+    if not claimed:
+        raise DemoFailed("nobody claimed what the dead consumer had left")
+
+    show.step("Prove the results against the files")
+    _prove(show, folder, data, rows_max)
+    show.say(f"all in {time.perf_counter() - start:.1f} s")
+
+
+def _next(show: Show, folder: Path) -> None:
+    kvstream = f"{Path(sys.executable).parent.name}/kvstream --store {folder}"
+    if sys.prefix != sys.base_prefix:
+        kvstream = f"{Path(sys.prefix).name}/{kvstream}"
+    show.step("Try next")
+    for command, what in (
+        ("ls", "the streams that are there now"),
+        (f"range {RESULTS} --count 3", "what the consumers have written"),
+        (f"info {SOURCES[1].stream}", "the stream, its groups and consumers"),
+        ("bench", "how fast is it here"),
+    ):
+        show.console.print(
+            f"  {kvstream} {command}  [dim]# {what}", highlight=False, soft_wrap=True
+        )
+
+
+@click.command()
+@click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+@click.option("--rows", type=click.IntRange(500), help="Only so many rows of each file.")
+def main(folder: Path, rows: int | None) -> None:
+    """Run the main job on real data; the exit code is 1 unless all comes out equal."""
+    show = Show(Console())
+    try:
+        run(show, folder, data_folder(), rows)
+    except (DemoFailed, DataMissing) as error:
+        show.console.print(f"[bold red]The demo failed:[/] {error}")
+        sys.exit(1)
+    _next(show, folder)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m demo")

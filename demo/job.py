@@ -1,0 +1,121 @@
+"""The job, step by step: append, work until killed, resume, prove. Prints nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demo.readings import SOURCES
+from demo.sums import Key, Sum, fold
+from demo.worker import DOOMED, GROUP, RESULTS
+from kvstream import Store
+
+NAMES = ("anna", "ben", DOOMED, "dora")
+ROOT = Path(__file__).resolve().parent.parent
+
+Watch = Callable[[int], None]
+"""Told how many entries have been delivered so far."""
+
+
+class DemoFailed(Exception):
+    """Something did not go as promised."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What one life of the worker process has done, in entries."""
+
+    delivered: Counter[str] = field(default_factory=Counter)
+    """By how they were come by: new, resumed, claimed."""
+    abandoned: int = 0
+    """Left pending by the consumer that died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a group has before it, over all streams."""
+
+    pending: int
+    lag: int
+
+
+def append(folder: Path, data: Path, rows_max: int | None) -> int:
+    """Append the files to their streams, each row at its own time, and return their number."""
+    rows = 0
+    with Store.open(folder) as store:
+        for source in SOURCES:
+            stream = store.stream(source.stream)
+            for reading in source.readings(data, rows_max):
+                stream.add(reading.columns, id=reading.ms)
+            stream.create_group(GROUP, start="0")
+            rows += len(stream)
+    return rows
+
+
+def _reports(worker: subprocess.Popen[str]) -> Iterator[tuple[str, int]]:
+    """Yield each report, and answer it when the next one is asked for."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        told = json.loads(line)
+        yield told["event"], told["count"]
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+
+
+def work(folder: Path, names: Sequence[str], kill_at: int | None, watch: Watch) -> Run:
+    """Run the worker process; with ``kill_at``, kill -9 it once so many entries are delivered."""
+    command = [sys.executable, "-m", "demo.worker", str(folder), *names]
+    run = Run()
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as worker:
+        for event, count in _reports(worker):
+            if event == "died":
+                run.abandoned += count
+                event = "new"
+            run.delivered[event] += count
+            watch(run.delivered.total())
+            if kill_at is not None and run.delivered.total() >= kill_at:
+                worker.kill()
+                break
+    expected = 0 if kill_at is None else -signal.SIGKILL
+    if worker.returncode != expected:
+        raise DemoFailed(f"the worker ended with {worker.returncode}, not with {expected}")
+    return run
+
+
+def backlog(folder: Path) -> Backlog:
+    """Return what the group has pending and not yet been given, over all streams."""
+    with Store.open(folder) as store:
+        infos = [store.stream(source.stream).group(GROUP).info() for source in SOURCES]
+    return Backlog(sum(info.pending for info in infos), sum(info.lag or 0 for info in infos))
+
+
+def sums_of_the_store(folder: Path) -> dict[Key, Sum]:
+    """Add up what the consumers have appended to the stream of results."""
+    with Store.open(folder) as store:
+        rows = [entry.fields or {} for entry in store.stream(RESULTS).scan()]
+    return fold(
+        ((fields[b"stream"].decode(), fields[b"period"].decode()), Sum.from_fields(fields))
+        for fields in rows
+    )
+
+
+def sums_of_the_files(data: Path, rows_max: int | None) -> dict[Key, Sum]:
+    """Add up the same straight from the files."""
+    return fold(
+        ((source.stream, source.period(reading.ms)), Sum.of(reading.columns[source.column]))
+        for source in SOURCES
+        for reading in source.readings(data, rows_max)
+    )
+
+
+def faults(folder: Path) -> list[str]:
+    """Walk the whole store and recount; return what is wrong."""
+    with Store.open(folder) as store:
+        return [f"{fault.place}: {fault.message}" for fault in store.check()]

@@ -1,0 +1,80 @@
+"""`make demo` keeps its promises, here on a part of its data."""
+
+import os
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import demo.__main__
+from demo.__main__ import main
+from demo.readings import SOURCES, DataMissing, data_folder
+from demo.sums import Sum
+
+ROWS = "600"
+
+
+@pytest.fixture
+def data() -> Path:
+    try:
+        return data_folder()
+    except DataMissing as missing:
+        if os.environ.get("KVSTREAM_REQUIRE_ALL"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.mark.usefixtures("data")
+def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(tmp_path / "store")])
+    assert result.exit_code == 0, result.output
+    assert "killed with -9" in result.output
+    assert re.search(r"carla died with [1-9][0-9]* entries pending", result.output)
+    assert "check passes" in result.output
+    assert "differs" not in result.output
+
+
+@pytest.mark.usefixtures("data")
+def test_the_demo_fails_when_one_measurement_is_counted_wrongly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = demo.__main__.sums_of_the_files
+
+    def one_more(data: Path, rows_max: int | None) -> dict[tuple[str, str], Sum]:
+        sums = honest(data, rows_max)
+        key = next(iter(sums))
+        return {**sums, key: sums[key] + Sum.of("0.1")}
+
+    monkeypatch.setattr(demo.__main__, "sums_of_the_files", one_more)
+    result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(tmp_path / "store")])
+    assert result.exit_code == 1
+    assert "differs" in result.output
+
+
+def test_the_demo_does_not_remove_a_folder_that_is_no_store(tmp_path: Path) -> None:
+    precious = tmp_path / "letters.txt"
+    precious.write_text("dear reader")
+    result = CliRunner().invoke(main, ["--folder", str(tmp_path)])
+    assert result.exit_code == 1
+    assert precious.read_text() == "dear reader"
+
+
+def test_each_file_is_in_the_order_of_time_and_holds_one_measurement_a_row(data: Path) -> None:
+    for source in SOURCES:
+        readings = list(source.readings(data))
+        times = [reading.ms for reading in readings]
+        assert len(times) > 1000
+        assert times == sorted(set(times))
+        assert all(Decimal(reading.columns[source.column]).is_finite() for reading in readings)
+
+
+def test_sums_survive_being_stored_as_fields() -> None:
+    part = Sum.of("-1.5") + Sum.of("20.25")
+    stored = {name.encode(): value.encode() for name, value in part.as_fields().items()}
+    assert (
+        Sum.from_fields(stored)
+        == part
+        == Sum(2, Decimal("18.75"), Decimal("-1.5"), Decimal("20.25"))
+    )
