@@ -1,1 +1,4 @@
-"""Metadata rows as objects: streams, groups, consumers and pending entries."""
+"""Metadata: streams, nodes, groups, consumers and pending entries, as rows and as objects.
+
+Everything here reads through a transaction and writes into its batch; nothing commits.
+"""

@@ -1,0 +1,321 @@
+"""The engine: one lock, one clock, and the one door through which anything is committed.
+
+An operation runs in a transaction under the lock, its changes go out as one write batch, then the
+waiters that it has news for are served, first come first served. With durability ``always`` the
+caller, and every waiter, hears of a write only once it is on disk.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from kvstream.clock import Clock, SystemClock
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreClosed, StoreError
+from kvstream.meta.catalog import Catalog
+from kvstream.meta.txn import Txn
+from kvstream.operations import keyspace
+from kvstream.options import Durability, StoreOptions
+from kvstream.storage.database import Database
+from kvstream.storage.durability import Committer
+from kvstream.waiters import Outcome, Waiter, Waiters
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXPIRE_KEYS = 100
+"""Keys deleted by one step of the expiry cycle, so that it never holds the lock for long."""
+EXPIRE_PAUSE_S = 0.1
+"""Pause between looks at the expiry index: Redis's ``hz`` 10."""
+RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_MAX = 10, 1000
+"""How often a blocked CLAIM looks again: not so often as to keep a core busy."""
+_CLOSED = StoreClosed("the store is closed")
+
+
+class Engine:
+    """An open store, as operations see it. Every method may be called from any thread."""
+
+    def __init__(
+        self, directory: Path, options: StoreOptions | None = None, clock: Clock | None = None
+    ) -> None:
+        self.options = options or StoreOptions()
+        self.clock: Clock = clock or SystemClock()
+        self.catalog = Catalog(self.options)
+        self.database = Database.open(directory, self.options)
+        self.waiters = Waiters()
+        self._always = self.options.durability is Durability.ALWAYS
+        self._lock = threading.RLock()
+        self._open: Txn | None = None
+        self._last_sequence = 0
+        self._closing = threading.Event()
+        self._closed = False
+        self.committer = Committer(self.database, self.options.durability)
+        self._expiry = threading.Thread(target=self._expire, name="kvstream-expiry", daemon=True)
+        if not self.options.read_only:
+            self._expiry.start()
+
+    # --- one operation --------------------------------------------------------------------------
+
+    def run(
+        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run ``operation`` as one commit, or as a part of the transaction that this thread has."""
+        with self._lock:
+            if self._open is not None:
+                return self._join(self._open, operation, *args, **kwargs)
+            txn = self._begin()
+            try:
+                result = operation(txn, *args, **kwargs)
+                sequence = self._commit(txn)
+            except BaseException:
+                txn.abandon()
+                raise
+            if txn.signals and self.waiters and not self._always:
+                self._serve(txn.signals)
+        if self._always:
+            self._settle(sequence, txn)
+        return result
+
+    def _begin(self) -> Txn:
+        if self._closed:
+            raise _CLOSED
+        return Txn(self.database, self.catalog, self.clock.now_ms(), self.options.read_only)
+
+    def _commit(self, txn: Txn) -> int:
+        """Write what ``txn`` changed; return its sequence number, 0 where it changed nothing."""
+        if not txn.dirty:
+            return 0
+        sequence = self._last_sequence = self.database.write(txn.finish(), txn.frees)
+        self.catalog.seen.clear()
+        self.catalog.evict()
+        return sequence
+
+    def _settle(self, sequence: int, txn: Txn) -> None:
+        """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
+        self.committer.wait(sequence or self._last_sequence)
+        if txn.signals and self.waiters:
+            with self._lock:
+                self._serve(txn.signals)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Txn]:
+        """Make everything that this thread does inside one commit; an exception undoes it all.
+
+        Other threads wait meanwhile, and blocking reads do not block.
+        """
+        with self._lock:
+            if self._open is not None:
+                raise InvalidArgument("a transaction is open in this thread already")
+            txn = self._open = self._begin()
+            try:
+                yield txn
+                self._open = None
+                if txn.failed:
+                    raise StoreError("the transaction failed inside and cannot be committed")
+                sequence = self._commit(txn)
+            except BaseException:
+                self._open = None
+                txn.abandon()
+                raise
+            if txn.signals and self.waiters and not self._always:
+                self._serve(txn.signals)
+        if self._always:
+            self._settle(sequence, txn)
+
+    def _join(
+        self,
+        txn: Txn,
+        operation: Callable[Concatenate[Txn, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        try:
+            return operation(txn, *args, **kwargs)
+        except RequestError:  # refused before anything was changed
+            raise
+        except BaseException:
+            txn.failed = True
+            raise
+
+    # --- blocking -------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        deliver: Callable[[Outcome], None],
+    ) -> tuple[T | None, Waiter | None]:
+        """Try once; where there is nothing yet, queue a waiter that ``deliver`` will be called for.
+
+        Inside a transaction nothing waits. ``deliver`` must not block: other threads run it.
+        """
+        with self._lock:
+            if self._open is not None:
+                return self._join(self._open, attempt), None
+            reply = self.run(attempt) if not self._always else None
+            if reply is not None:
+                return reply, None
+            if not self._always:
+                waiter = Waiter(names, attempt, deliver)
+                self.waiters.add(waiter)
+                return None, waiter
+        return self._submit_durably(names, attempt, deliver)
+
+    def _submit_durably(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        deliver: Callable[[Outcome], None],
+    ) -> tuple[T | None, Waiter | None]:
+        """``submit`` with ``always``: no fsync is waited for under the lock."""
+        waiter = None
+        with self._lock:
+            txn = self._begin()
+            try:
+                reply = attempt(txn)
+                sequence = self._commit(txn)
+            except BaseException:
+                txn.abandon()
+                raise
+            if reply is None:
+                waiter = Waiter(names, attempt, deliver)
+                self.waiters.add(waiter)
+        self._settle(sequence, txn)
+        return reply, waiter
+
+    def cancel(self, waiter: Waiter) -> bool:
+        """Take a waiter out of the queue; False when it has been served already."""
+        with self._lock:
+            if waiter.done:
+                return False
+            self.waiters.remove(waiter)
+            return True
+
+    def block(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Run ``attempt`` until it replies, or return None after ``timeout_s``; None: for ever.
+
+        ``retry_at`` tells the Unix time in milliseconds at which trying again may help although
+        nothing was written.
+        """
+        arrived = threading.Event()
+        outcomes: list[Outcome] = []
+
+        def deliver(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            arrived.set()
+
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        reply, waiter = self.submit(names, attempt, deliver)
+        if waiter is None:
+            return reply
+        try:
+            while not arrived.wait(self._pause(deadline, retry_at)):
+                if deadline is not None and time.monotonic() >= deadline:
+                    if self.cancel(waiter):
+                        return None
+                    arrived.wait()
+                elif retry_at is not None:
+                    with self._lock:
+                        self._serve_one(waiter)
+        except BaseException:  # KeyboardInterrupt among them
+            self.cancel(waiter)
+            raise
+        return outcomes[0].get()  # type: ignore[no-any-return]
+
+    def _pause(
+        self, deadline: float | None, retry_at: Callable[[Txn], int | None] | None
+    ) -> float | None:
+        """Return the seconds until the deadline or the next try, whichever is sooner."""
+        rest = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if retry_at is None:
+            return rest
+        try:
+            due = self.run(retry_at)
+        except RequestError:  # the key or group is gone: the waiter has been told, or will be
+            due = None
+        wait_ms = RETRY_PAUSE_MS_MAX if due is None else due - self.clock.now_ms()
+        retry = min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000
+        return retry if rest is None else min(rest, retry)
+
+    def _serve(self, signals: dict[bytes, None]) -> None:
+        """Let the waiters of each key try, in the order in which they came."""
+        for name in list(signals):
+            for waiter in self.waiters.of(name):
+                self._serve_one(waiter)
+
+    def _serve_one(self, waiter: Waiter) -> None:
+        if waiter.done:
+            return
+        txn = self._begin()
+        outcome = Outcome()
+        sequence = 0
+        try:
+            outcome.reply = waiter.attempt(txn)
+            sequence = self._commit(txn)
+        except KVStreamError as error:
+            txn.abandon()
+            outcome.error = error
+        if outcome.reply is None and outcome.error is None:
+            return
+        self.waiters.remove(waiter)
+        self.committer.after(sequence or self._last_sequence, lambda: waiter.deliver(outcome))
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        """Delete keys whose time has come, until the store is closed."""
+        while not self._closing.wait(EXPIRE_PAUSE_S):
+            try:
+                while self.run(keyspace.delete_expired, EXPIRE_KEYS) == EXPIRE_KEYS:
+                    pass
+            except StoreError:  # closed, full or read-only: reads pass expired keys over
+                continue
+
+    def checkpoint(self, target: Path) -> None:
+        """Write a consistent copy of the store into a new directory; writes wait meanwhile."""
+        with self._lock:
+            self.run(_write_seen)
+            self.database.checkpoint(target)
+
+    def close(self) -> None:
+        """Make everything durable and let go of the directory; a second call does nothing."""
+        self._closing.set()
+        if self._expiry.is_alive() and threading.current_thread() is not self._expiry:
+            self._expiry.join()
+        with self._lock:
+            if self._closed:
+                return
+            self._write_seen_at_close()
+            self._closed = True
+            for name in self.waiters.keys():
+                for waiter in self.waiters.of(name):
+                    self.waiters.remove(waiter)
+                    waiter.deliver(Outcome(error=_CLOSED))
+        try:
+            self.committer.close()
+        finally:
+            self.database.close()
+
+    def _write_seen_at_close(self) -> None:
+        if self.options.read_only:
+            return
+        try:
+            self.run(_write_seen)
+        except StoreError:
+            pass  # a store that refuses writes keeps the seen times that it has
+
+
+def _write_seen(txn: Txn) -> None:
+    """Have the moved seen times of consumers written."""
+    for consumer in txn.catalog.seen.values():
+        txn.member_changed(consumer)

@@ -1,0 +1,161 @@
+"""Stream IDs: two unsigned 64-bit numbers, milliseconds and sequence, ordered as one of 128 bits.
+
+Rules of parsing are Redis's: ``123`` alone is ``123-0``, or ``123-18446744073709551615`` as the
+end of a range; ``-`` and ``+`` are the least and the greatest ID where a range may stand; ``(id``
+excludes its bound.
+"""
+
+import re
+from datetime import datetime
+from functools import partial
+from struct import Struct
+from typing import NamedTuple
+
+from kvstream.errors import IDsExhausted, InvalidArgument, InvalidID
+
+U64_MAX = (1 << 64) - 1
+
+_ID = re.compile(rb"([0-9]{1,64})(?:-([0-9]{1,62}))?")
+_PACKED = Struct(">QQ")
+
+
+class StreamID(NamedTuple):
+    """The ID of an entry; compares and sorts as a 128-bit number."""
+
+    ms: int
+    """Milliseconds, of the Unix epoch where the store made the ID."""
+    seq: int
+    """Position among the entries of one millisecond."""
+
+    def __str__(self) -> str:
+        return f"{self[0]}-{self[1]}"
+
+    def __bytes__(self) -> bytes:
+        return b"%d-%d" % self
+
+    def __repr__(self) -> str:
+        return f"StreamID('{self[0]}-{self[1]}')"
+
+    @property
+    def packed(self) -> bytes:
+        """The 16 bytes of the ID in rows: big-endian, so that bytes sort as IDs do."""
+        return _PACKED.pack(*self)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "StreamID":
+        """Return the ID of 16 ``packed`` bytes."""
+        return new_id(_PACKED.unpack(packed))
+
+    @classmethod
+    def parse(cls, value: "IDLike", missing_seq: int = 0) -> "StreamID":
+        """Return the ID that ``value`` names, or raise InvalidID.
+
+        ``value`` is a StreamID, a (ms, seq) pair, the text ``ms`` or ``ms-seq``, an int of
+        milliseconds, or a datetime.
+        """
+        if type(value) is StreamID:
+            return value
+        if isinstance(value, str | bytes):
+            return _parse_text(value, missing_seq)
+        if isinstance(value, tuple) and len(value) == 2:
+            ms, seq = value
+        elif isinstance(value, datetime):
+            ms, seq = int(value.timestamp() * 1000), missing_seq
+        elif isinstance(value, int) and not isinstance(value, bool):
+            ms, seq = value, missing_seq
+        else:
+            raise InvalidID
+        if not (0 <= ms <= U64_MAX and 0 <= seq <= U64_MAX):
+            raise InvalidID
+        return cls(ms, seq)
+
+    def next(self) -> "StreamID":
+        """Return the ID right above; IDsExhausted at the greatest one."""
+        if self.seq < U64_MAX:
+            return StreamID(self.ms, self.seq + 1)
+        if self.ms < U64_MAX:
+            return StreamID(self.ms + 1, 0)
+        raise IDsExhausted("The stream has exhausted the last possible ID")
+
+    def previous(self) -> "StreamID":
+        """Return the ID right below; InvalidID at 0-0."""
+        if self.seq > 0:
+            return StreamID(self.ms, self.seq - 1)
+        if self.ms > 0:
+            return StreamID(self.ms - 1, U64_MAX)
+        raise InvalidID
+
+
+IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime
+
+new_id = partial(tuple.__new__, StreamID)
+"""Make a StreamID of a pair without running Python code: the hot way."""
+
+MIN_ID = StreamID(0, 0)
+MAX_ID = StreamID(U64_MAX, U64_MAX)
+
+
+def _parse_text(value: str | bytes, missing_seq: int) -> StreamID:
+    try:
+        text = value.encode("ascii") if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise InvalidID from None
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise InvalidID
+    ms = int(match[1])
+    seq = missing_seq if match[2] is None else int(match[2])
+    if ms > U64_MAX or seq > U64_MAX:
+        raise InvalidID
+    return StreamID(ms, seq)
+
+
+def _is(value: IDLike, sign: str) -> bool:
+    return value == sign or value == sign.encode()
+
+
+def _bound(value: IDLike, missing_seq: int) -> tuple[StreamID, bool]:
+    """Return the ID of a range's bound, and whether it is excluded."""
+    if isinstance(value, str | bytes):
+        if value[:1] in ("(", b"("):
+            return StreamID.parse(value[1:], missing_seq), True
+        if _is(value, "-"):
+            return MIN_ID, False
+        if _is(value, "+"):
+            return MAX_ID, False
+    return StreamID.parse(value, missing_seq), False
+
+
+def range_start(value: IDLike) -> StreamID:
+    """Return the first ID of a range that starts at ``value``: an ID, ``-``, ``+`` or ``(id``."""
+    bound, excluded = _bound(value, 0)
+    if not excluded:
+        return bound
+    if bound == MAX_ID:
+        raise InvalidArgument("invalid start ID for the interval")
+    return bound.next()
+
+
+def range_end(value: IDLike) -> StreamID:
+    """Return the last ID of a range that ends at ``value``: an ID, ``-``, ``+`` or ``(id``."""
+    bound, excluded = _bound(value, U64_MAX)
+    if not excluded:
+        return bound
+    if bound == MIN_ID:
+        raise InvalidArgument("invalid end ID for the interval")
+    return bound.previous()
+
+
+AddID = StreamID | int | None
+"""The ID that XADD asks for: a whole one, ``ms-*`` as its ms alone, ``*`` as None."""
+
+
+def parse_add_id(value: IDLike) -> AddID:
+    """Return the ID that XADD asks for: ``*``, ``ms-*`` or a whole one."""
+    if isinstance(value, str | bytes):
+        if _is(value, "*"):
+            return None
+        text = value.encode() if isinstance(value, str) else value
+        if text.endswith(b"-*"):
+            return _parse_text(text[:-2] + b"-0", 0).ms
+    return StreamID.parse(value)

@@ -1,0 +1,1 @@
+"""The bytes of every row: pure functions, no I/O."""

@@ -1,0 +1,89 @@
+"""The keys of every column family.
+
+::
+
+    name       := db(u16) key                          a key of one of the numbered databases
+
+    messages   row   := prefix id
+               prefix := db(u16) length(u32) key generation(u64)
+               id    := ms(u64) seq(u64)
+
+    metadata   row   := "A"                            allocator: next tree ID or generation (u64)
+                      | "C" db(u16)                    number of keys of a database (u64)
+                      | "N" db(u16) generation(u64)    key; the order of SCAN
+                      | "S" name                       record of a stream (kvstream.meta.records)
+                      | "X" at_ms(u64) name            empty; the order of expiry
+
+    trees      row   := tree(u64) name-of-group-or-consumer
+                      | tree(u64) id
+                      | tree(u64) suffix of the tree's own kind
+
+All numbers are big-endian, so that bytes sort as numbers do. The length before the key keeps one
+stream's prefix from being the beginning of another's; the generation, never used twice, lets a
+deleted or renamed stream's rows stay where they are. A renamed stream keeps the prefix that it was
+born with.
+"""
+
+from struct import Struct
+
+ALLOCATOR_KEY = b"A"
+KEY_COUNT_TAG = b"C"
+SCAN_TAG = b"N"
+STREAM_TAG = b"S"
+EXPIRY_TAG = b"X"
+
+ID_BYTES = 16
+U16 = Struct(">H")
+U64 = Struct(">Q")
+_MESSAGE_HEAD = Struct(">HI")
+_SCAN = Struct(">cHQ")
+
+ID_FIRST = b"\x00" * ID_BYTES
+ID_LAST = b"\xff" * ID_BYTES
+
+
+def qualified(db: int, key: bytes) -> bytes:
+    """Return the name of ``key`` in database ``db``."""
+    return U16.pack(db) + key
+
+
+def database_of(name: bytes) -> int:
+    return int(U16.unpack_from(name)[0])
+
+
+def key_of(name: bytes) -> bytes:
+    return name[2:]
+
+
+def message_prefix(name: bytes, generation: int) -> bytes:
+    """Return the bytes that open the key of each message of a stream."""
+    key = name[2:]
+    return _MESSAGE_HEAD.pack(database_of(name), len(key)) + key + U64.pack(generation)
+
+
+def stream_row(name: bytes) -> bytes:
+    return STREAM_TAG + name
+
+
+def key_count_row(db: int) -> bytes:
+    return KEY_COUNT_TAG + U16.pack(db)
+
+
+def scan_row(db: int, generation: int) -> bytes:
+    return _SCAN.pack(SCAN_TAG, db, generation)
+
+
+def expiry_row(at_ms: int, name: bytes) -> bytes:
+    return EXPIRY_TAG + U64.pack(at_ms) + name
+
+
+def tree_prefix(tree: int) -> bytes:
+    return U64.pack(tree)
+
+
+def successor(prefix: bytes) -> bytes:
+    """Return the least key above every key that begins with ``prefix``."""
+    stripped = prefix.rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("no key lies above a prefix of 0xff bytes alone")
+    return stripped[:-1] + bytes([stripped[-1] + 1])

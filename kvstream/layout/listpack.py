@@ -1,0 +1,101 @@
+"""How many bytes Redis's listpack would take for an entry: what decides where a node ends.
+
+Nothing is stored as a listpack. Redis closes a node when its listpack would reach
+``stream-node-max-bytes``, and trims ``~`` by whole nodes, so the sizes must be Redis's own.
+
+::
+
+    listpack := header(6 bytes) element* 0xFF
+    element  := encoding data backlen
+    node     := listpack of  count deleted n field*n 0  entry*
+    entry    := flags ms-delta seq-delta  value*n            lp-count     (fields of the node)
+              | flags ms-delta seq-delta  n (field value)*n  lp-count     (other fields)
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import repeat
+
+FRAME_BYTES = 7
+SMALL_INTEGER_BYTES = 2
+_CANONICAL_INTEGER = re.compile(rb"-?[1-9][0-9]{0,18}|0")
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_INTEGER_SIZES = (  # (values below this magnitude, bytes of the element)
+    (1 << 12, 3),
+    (1 << 15, 4),
+    (1 << 23, 5),
+    (1 << 31, 6),
+)
+_INT64_BYTES = 10
+_SHORT = 64
+"""Strings below this many bytes take one byte of encoding and one of backlen."""
+
+
+def integer_size(value: int) -> int:
+    """Return the bytes of an integer element; ``value`` is taken modulo 2^64, as signed."""
+    if 0 <= value <= 127:
+        return SMALL_INTEGER_BYTES
+    value = (value - _INT64_MIN) % (1 << 64) + _INT64_MIN
+    for magnitude, size in _INTEGER_SIZES:
+        if -magnitude <= value < magnitude:
+            return size
+    return _INT64_BYTES
+
+
+def string_size(length: int) -> int:
+    """Return the bytes of a string element of ``length`` bytes."""
+    body = length + (1 if length < _SHORT else 2 if length < 4096 else 5)
+    return body + _backlen_size(body)
+
+
+def _backlen_size(body: int) -> int:
+    if body <= 127:
+        return 1
+    if body < 16383:
+        return 2
+    if body < 2097151:
+        return 3
+    return 4 if body < 268435455 else 5
+
+
+def element_size(value: bytes) -> int:
+    """Return the bytes of an element: canonical decimals of 64 bits are held as integers."""
+    if len(value) <= 20 and _CANONICAL_INTEGER.fullmatch(value):
+        number = int(value)
+        if _INT64_MIN <= number <= _INT64_MAX:
+            return integer_size(number)
+    return string_size(len(value))
+
+
+def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
+    """Return (bytes of the elements, bytes of the values).
+
+    Short values none of which looks like a number, the common case, are summed without running
+    Python code for each.
+    """
+    joined = b"".join(values)
+    if (
+        max(map(len, values)) < _SHORT
+        and not any(map(bytes.isdigit, values))
+        and not (b"-" in joined and any(map(bytes.startswith, values, repeat(b"-"))))
+    ):
+        return len(joined) + 2 * len(values), len(joined)
+    return sum(map(element_size, values)), len(joined)
+
+
+def node_size(names_size: int, count: int) -> int:
+    """Return the bytes of a node before its first entry, less its two counters."""
+    return FRAME_BYTES + integer_size(count) + names_size + SMALL_INTEGER_BYTES
+
+
+def entry_size(values_size: int, count: int, ms_delta: int, seq_delta: int) -> int:
+    """Return the bytes of an entry that has the node's own ``count`` fields."""
+    deltas = integer_size(ms_delta) + integer_size(seq_delta)
+    return SMALL_INTEGER_BYTES + deltas + values_size + integer_size(count + 3)
+
+
+def foreign_entry_size(elements_size: int, count: int, ms_delta: int, seq_delta: int) -> int:
+    """Return the bytes of an entry whose ``count`` fields, sized with its values, are its own."""
+    deltas = integer_size(ms_delta) + integer_size(seq_delta)
+    ends = integer_size(count) + integer_size(2 * count + 4)
+    return SMALL_INTEGER_BYTES + deltas + elements_size + ends

@@ -1,0 +1,122 @@
+"""The value of a message row: its fields in msgpack.
+
+::
+
+    value := 0x01 map      each field name once: the map's pairs stand in the entry's order
+           | 0x02 array    some name repeats: field value field value ...
+
+The first byte is the format version and is itself a msgpack number, so the values of a page of rows,
+joined, are one msgpack array. Strings are msgpack's raw type, whatever was given: bytes are stored
+as they are, text as UTF-8, numbers as redis-py writes them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+
+import msgpack
+
+from kvstream.errors import Corruption, InvalidArgument
+from kvstream.options import ENTRY_BYTES_MAX
+from kvstream.records import Fields, RepeatedFields
+
+UNIQUE = b"\x01"
+REPEATED = b"\x02"
+_UNIQUE_MARK = 1
+
+FieldPart = bytes | str | int | float | bytearray | memoryview
+FieldsLike = Mapping[FieldPart, FieldPart] | Iterable[tuple[FieldPart, FieldPart]]
+
+_pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
+_ARRAY_HEAD = Struct(">BI")
+_ARRAY32 = 0xDD
+_UNPACK_ERRORS = (ValueError, msgpack.exceptions.StackError, msgpack.exceptions.ExtraData)
+
+
+Names = tuple[str, ...] | tuple[bytes, ...]
+"""The field names of an entry in order, repeats included."""
+
+
+def to_bytes(part: FieldPart) -> bytes:
+    """Return ``part`` as redis-py would send it; InvalidArgument for None, bool and the like."""
+    if isinstance(part, bytes):
+        return part
+    if isinstance(part, str):
+        try:
+            return part.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"text that is not valid Unicode: {error}") from None
+    if isinstance(part, bytearray | memoryview):
+        return bytes(part)
+    if isinstance(part, bool) or not isinstance(part, int | float):
+        kind = type(part).__name__
+        raise InvalidArgument(f"a {kind} cannot be stored: give bytes, str, int or float")
+    return repr(part).encode()
+
+
+def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
+    """Return the row value and the names of ``fields``: a mapping, or pairs with repeats."""
+    if type(fields) is dict and fields:
+        try:  # joining tells text alone apart without running Python code for each part
+            "".join(fields)
+            "".join(fields.values())
+            value = UNIQUE + _pack(fields)
+            if len(value) <= ENTRY_BYTES_MAX:
+                return value, tuple(fields)
+        except (TypeError, UnicodeEncodeError):
+            pass
+    return encode_flat(flat_bytes(fields))
+
+
+def encode_flat(flat: Sequence[bytes]) -> tuple[bytes, Names]:
+    """Return the row value and the names of ``flat``: field, value, field, value ... as bytes."""
+    names = tuple(flat[::2])
+    if not names or len(flat) % 2:
+        raise InvalidArgument("wrong number of arguments for 'xadd' command")
+    if sum(map(len, flat)) > ENTRY_BYTES_MAX:
+        raise InvalidArgument("Elements are too large to be stored")
+    unique = dict(zip(names, flat[1::2], strict=True))
+    if len(unique) == len(names):
+        return UNIQUE + _pack(unique), names
+    return REPEATED + _pack(list(flat)), names
+
+
+def decode_fields(value: bytes) -> Fields:
+    """Return the fields of one row value."""
+    return decode_page([value])[0]
+
+
+def decode_page(values: list[bytes]) -> list[Fields]:
+    """Return the fields of many row values, by one call of msgpack."""
+    count = len(values)
+    try:
+        marked = msgpack.unpackb(
+            _ARRAY_HEAD.pack(_ARRAY32, 2 * count) + b"".join(values),
+            raw=True,
+            use_list=False,
+            strict_map_key=False,
+        )
+    except _UNPACK_ERRORS as error:
+        raise Corruption(f"a message's value is no msgpack: {error}") from error
+    contents = list(marked[1::2])
+    if marked[::2].count(_UNIQUE_MARK) != count:
+        for at, mark in enumerate(marked[::2]):
+            if mark != _UNIQUE_MARK:
+                contents[at] = _decode_marked(mark, contents[at])
+    return contents
+
+
+def _decode_marked(mark: object, content: object) -> Fields:
+    if mark != REPEATED[0] or type(content) is not tuple or len(content) % 2:
+        raise Corruption(f"a message's value has the unknown format {mark!r}")
+    return RepeatedFields(content)
+
+
+def flat_bytes(fields: FieldsLike) -> list[bytes]:
+    """Return ``fields`` as bytes: field, value, field, value ..."""
+    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    try:
+        return [to_bytes(part) for field, value in pairs for part in (field, value)]
+    except InvalidArgument:
+        raise
+    except (TypeError, ValueError):
+        raise InvalidArgument("fields are a mapping or (field, value) pairs") from None

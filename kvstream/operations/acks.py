@@ -1,0 +1,109 @@
+"""XACK, XACKDEL and XNACK: how entries leave a consumer's hands."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from kvstream.errors import InvalidArgument
+from kvstream.ids import StreamID
+from kvstream.meta.pending import COUNT_MAX, find, give_back, take
+from kvstream.meta.txn import Txn
+from kvstream.operations.delete import Outcome, erase
+from kvstream.operations.entries import exists
+from kvstream.operations.groups import group_of_key
+from kvstream.operations.references import RefPolicy, drop_references, is_referenced
+
+
+class NackMode(StrEnum):
+    """What giving an entry back says about the attempt that was made."""
+
+    SILENT = "SILENT"
+    """It was not tried: one delivery fewer."""
+    FAIL = "FAIL"
+    """It failed: the deliveries stand."""
+    FATAL = "FATAL"
+    """It must not be tried again: the deliveries are set to the greatest number."""
+
+
+def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) -> int:
+    """Make entries no longer pending, and return how many were; missing key or group: 0."""
+    stream = txn.stream(name)
+    found = None if stream is None else txn.catalog.group(txn, stream, group)
+    if found is None:
+        return 0
+    txn.frees = True
+    if len(ids) == 1:
+        return len(take(txn, found, [ids[0].packed]))
+    return len(take(txn, found, sorted({eid.packed for eid in ids})))
+
+
+def acknowledge_and_delete(
+    txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID], policy: RefPolicy
+) -> list[Outcome]:
+    """Acknowledge entries and delete their messages as XACKDEL does; each ID's outcome."""
+    stream = txn.stream(name)
+    found = None if stream is None else txn.catalog.group(txn, stream, group)
+    if stream is None or found is None:
+        return [Outcome.MISSING] * len(ids)
+    txn.frees = True
+    outcomes = []
+    for eid in ids:
+        if not take(txn, found, [eid.packed]):
+            outcomes.append(Outcome.MISSING)
+            continue
+        live = exists(txn, stream, eid)
+        if live and policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
+            outcomes.append(Outcome.KEPT)
+            continue
+        if live:
+            erase(txn, stream, [eid])
+        if policy is RefPolicy.DELREF:
+            drop_references(txn, stream, [eid])
+        outcomes.append(Outcome.DELETED)
+    return outcomes
+
+
+def negative_acknowledge(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    ids: Sequence[StreamID],
+    mode: NackMode,
+    retrycount: int | None = None,
+    force: bool = False,
+) -> int:
+    """Give pending entries back to the group, owned by nobody, and return how many.
+
+    ``force`` also takes entries of the stream that are not pending.
+    """
+    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
+        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
+    stream, found = group_of_key(txn, name, group)
+    released = 0
+    for eid in ids:
+        packed = eid.packed
+        taken = take(txn, found, [packed])
+        if taken:
+            count = taken[0].count
+        elif force and exists(txn, stream, eid):
+            count = 0
+        else:
+            continue
+        give_back(txn, found, packed, _count_after(mode, count, retrycount))
+        released += 1
+    if released:
+        txn.signal(name)
+    return released
+
+
+def _count_after(mode: NackMode, count: int, retrycount: int | None) -> int:
+    if retrycount is not None:
+        return retrycount
+    if mode is NackMode.FATAL:
+        return COUNT_MAX
+    return max(0, count - 1) if mode is NackMode.SILENT else count
+
+
+def is_pending(txn: Txn, name: bytes, group: bytes, eid: StreamID) -> bool:
+    """Tell whether an entry is pending in a group."""
+    _, found = group_of_key(txn, name, group)
+    return find(txn, found, eid.packed) is not None

@@ -1,0 +1,239 @@
+"""XADD, XSETID and XCFGSET: what moves a stream's last ID, and how producers repeat safely."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+import xxhash
+
+from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
+from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID
+from kvstream.layout.values import Names
+from kvstream.meta import idempotency, nodes
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations.trim import Trim, trim_stream
+from kvstream.storage.batch import Family
+
+_MESSAGES = Family.MESSAGES
+_PACKED = Struct(">QQ").pack
+_NATIVE_LENGTH = Struct("<Q")
+_U64_MASK = U64_MAX
+IDMP_DURATION_MAX_S = 86_400
+IDMP_MAXSIZE_MAX = 10_000
+
+_TOO_SMALL = "The ID specified in XADD is equal or smaller than the target stream top item"
+_EXHAUSTED = "The stream has exhausted the last possible ID, unable to add more items"
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """IDMP pid iid, or IDMPAUTO pid where ``iid`` is derived from the fields."""
+
+    pid: bytes
+    iid: bytes
+
+
+def add(
+    txn: Txn,
+    name: bytes,
+    value: bytes,
+    names: Names,
+    eid: AddID = None,
+    trim: Trim | None = None,
+    nomkstream: bool = False,
+    once: Idempotency | None = None,
+) -> StreamID | None:
+    """Append one encoded entry as XADD does; None where ``nomkstream`` found no stream.
+
+    ``once`` gives back the ID that the same producer's same idempotent ID made before, and then
+    adds and trims nothing.
+    """
+    stream = txn.stream(name)
+    if once is not None and eid is not None:
+        raise InvalidArgument("IDMP/IDMPAUTO can be used only with auto-generated IDs")
+    if stream is None:
+        if nomkstream:
+            return None
+        new = next_id(MIN_ID, eid, txn.now_ms)
+        stream = txn.catalog.create_stream(txn, name)
+    else:
+        if once is not None:
+            known = idempotency.lookup(txn, stream, once.pid, once.iid)
+            if known is not None:
+                stream.iids_duplicates += 1
+                txn.reshaped(stream)
+                return known
+        new = next_id(stream.last, eid, txn.now_ms)
+    _append(txn, stream, new, value, names)
+    if once is not None:
+        idempotency.remember(txn, stream, once.pid, once.iid, new)
+        stream.iids_added += 1
+    if trim is not None:
+        trim_stream(txn, stream, trim)
+    txn.signals[name] = None
+    return new
+
+
+def add_many(
+    txn: Txn,
+    name: bytes,
+    entries: Iterable[tuple[bytes, Names]],
+    trim: Trim | None = None,
+) -> list[StreamID]:
+    """Append encoded entries with IDs of the store's own, and trim once after the last."""
+    stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
+    ids = []
+    for value, names in entries:
+        new = next_id(stream.last, None, txn.now_ms)
+        _append(txn, stream, new, value, names)
+        ids.append(new)
+    if trim is not None:
+        trim_stream(txn, stream, trim)
+    txn.changed(stream)
+    txn.signal(name)
+    return ids
+
+
+def next_id(last: StreamID, eid: AddID, now_ms: int) -> StreamID:
+    """Return the ID of a new entry after ``last``; it always lies above it, whatever the clock."""
+    if eid is None:
+        if now_ms > last[0]:
+            return StreamID(now_ms, 0)
+        if last == MAX_ID:
+            raise IDsExhausted(_EXHAUSTED)
+        return last.next()
+    if isinstance(eid, StreamID):
+        if eid == MIN_ID:
+            raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+        if eid <= last:
+            raise _refusal(last)
+        return eid
+    return _next_of_ms(last, eid)
+
+
+def _next_of_ms(last: StreamID, ms: int) -> StreamID:
+    if ms > last.ms:
+        return StreamID(ms, 0)
+    if ms < last.ms or last.seq == U64_MAX:
+        raise _refusal(last)
+    return StreamID(ms, last.seq + 1)
+
+
+def _refusal(last: StreamID) -> IDTooSmall | IDsExhausted:
+    return IDsExhausted(_EXHAUSTED) if last == MAX_ID else IDTooSmall(_TOO_SMALL)
+
+
+def _append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
+    nodes.append(txn, stream, eid, value, names)
+    txn.batch.puts[_MESSAGES][stream.prefix + _PACKED(*eid)] = value
+    if stream.length == 0:
+        stream.first = eid
+    stream.length += 1
+    stream.entries_added += 1
+    stream.last = eid
+    txn.changed(stream)
+
+
+def automatic_iid(flat: Sequence[bytes]) -> bytes:
+    """Return IDMPAUTO's idempotent ID of an entry: 16 bytes that do not depend on field order."""
+    low_sum = high_sum = low_xor = high_xor = 0
+    for at in range(0, len(flat), 2):
+        field = flat[at]
+        digest = xxhash.xxh3_128_intdigest(field + _NATIVE_LENGTH.pack(len(field)) + flat[at + 1])
+        low, high = digest & _U64_MASK, digest >> 64
+        low_sum = (low_sum + low) & _U64_MASK
+        high_sum = (high_sum + high) & _U64_MASK
+        low_xor ^= low
+        high_xor ^= high
+    low = low_sum ^ _rotate_left(high_xor)
+    high = high_sum ^ _rotate_left(low_xor)
+    return _NATIVE_LENGTH.pack(low) + _NATIVE_LENGTH.pack(high)
+
+
+def _rotate_left(number: int) -> int:
+    return ((number << 1) | (number >> 63)) & _U64_MASK
+
+
+def set_id(
+    txn: Txn,
+    name: bytes,
+    last: StreamID,
+    entries_added: int | None = None,
+    max_deleted: StreamID | None = None,
+) -> None:
+    """Set a stream's last ID, and its counters where given, as XSETID does."""
+    if max_deleted is not None and last < max_deleted:
+        raise InvalidArgument(
+            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+        )
+    if entries_added is not None and entries_added < 0:
+        raise InvalidArgument("entries_added must be positive")
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    if last < stream.max_deleted:
+        raise InvalidArgument(
+            "The ID specified in XSETID is smaller than current max_deleted_entry_id"
+        )
+    if stream.length:
+        if last < _top_entry(txn, stream):
+            raise InvalidArgument(
+                "The ID specified in XSETID is smaller than the target stream top item"
+            )
+        if entries_added is not None and entries_added < stream.length:
+            raise InvalidArgument(
+                "The entries_added specified in XSETID is smaller than the target stream length"
+            )
+    stream.last = last
+    if entries_added is not None:
+        stream.entries_added = entries_added
+    if max_deleted is not None and max_deleted != MIN_ID:
+        stream.max_deleted = max_deleted
+    txn.reshaped(stream)
+
+
+def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
+    lower = stream.prefix + stream.first.packed
+    rows = txn.batch.scan(_MESSAGES, lower, stream.prefix + b"\xff" * 17, reverse=True)
+    return StreamID.unpack(next(rows)[0][-16:])
+
+
+def configure(
+    txn: Txn, name: bytes, duration_s: int | None = None, maxsize: int | None = None
+) -> None:
+    """Set for how long and how many idempotent IDs a stream remembers, as XCFGSET does."""
+    if duration_s is None and maxsize is None:
+        raise InvalidArgument("At least one parameter must be specified")
+    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
+        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
+    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
+        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    before = idempotency.duration_ms(txn, stream), idempotency.maxsize(txn, stream)
+    stream.idmp_duration = duration_s or stream.idmp_duration
+    stream.idmp_maxsize = maxsize or stream.idmp_maxsize
+    if before != (idempotency.duration_ms(txn, stream), idempotency.maxsize(txn, stream)):
+        idempotency.forget_all(txn, stream)
+    txn.reshaped(stream)
+
+
+def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: StreamID) -> None:
+    """Note that an entry was made under a producer's idempotent ID, as XIDMPRECORD does."""
+    if not pid:
+        raise InvalidArgument("producer ID must be non-empty")
+    if not iid:
+        raise InvalidArgument("idempotent ID must be non-empty")
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    known = idempotency.lookup(txn, stream, pid, iid)
+    if known is not None:
+        if known != eid:
+            raise InvalidArgument("IID already exists for this producer with a different stream ID")
+        return
+    if txn.batch.get(_MESSAGES, stream.prefix + eid.packed) is None or eid < stream.first:
+        raise InvalidID("No such message in stream")
+    idempotency.remember(txn, stream, pid, iid, eid)

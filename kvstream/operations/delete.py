@@ -1,0 +1,68 @@
+"""XDEL and XDELEX."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from kvstream.ids import StreamID
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations.entries import exists
+from kvstream.operations.references import RefPolicy, drop_references, is_referenced
+from kvstream.operations.trim import remove_entries
+
+
+class Outcome(IntEnum):
+    """What XDELEX and XACKDEL answer for one ID."""
+
+    MISSING = -1
+    """No such entry; for XACKDEL: not pending in the group."""
+    DELETED = 1
+    KEPT = 2
+    """Still referred to by a group, so ACKED left it."""
+
+
+def delete(txn: Txn, name: bytes, ids: Sequence[StreamID]) -> int:
+    """Delete entries and return how many there were; an ID given twice counts once."""
+    stream = txn.stream(name)
+    if stream is None:
+        return 0
+    txn.frees = True
+    doomed = [eid for eid in dict.fromkeys(ids) if exists(txn, stream, eid)]
+    erase(txn, stream, doomed)
+    return len(doomed)
+
+
+def delete_with_policy(
+    txn: Txn, name: bytes, ids: Sequence[StreamID], policy: RefPolicy
+) -> list[Outcome]:
+    """Delete entries as XDELEX does, and tell for each ID what became of it.
+
+    DELREF clears the groups' references of every ID given, also where the entry is gone already.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        return [Outcome.MISSING] * len(ids)
+    txn.frees = True
+    outcomes = []
+    for eid in ids:
+        if not exists(txn, stream, eid):
+            outcomes.append(Outcome.MISSING)
+        elif policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
+            outcomes.append(Outcome.KEPT)
+        else:
+            erase(txn, stream, [eid])
+            outcomes.append(Outcome.DELETED)
+    if policy is RefPolicy.DELREF:
+        drop_references(txn, stream, list(ids))
+    return outcomes
+
+
+def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
+    """Delete live entries, and remember the greatest of them as deleted."""
+    if not ids:
+        return
+    remove_entries(txn, stream, ids)
+    top = max(ids)
+    if top > stream.max_deleted:
+        stream.max_deleted = top
+        txn.reshaped(stream)

@@ -1,0 +1,201 @@
+"""XREADGROUP: giving entries to a consumer, and showing it again what it already has."""
+
+from collections.abc import Sequence
+
+from kvstream.errors import InvalidArgument
+from kvstream.ids import MAX_ID, StreamID
+from kvstream.meta.pending import (
+    COUNT_MAX,
+    Run,
+    ids_between,
+    oldest_time,
+    place,
+    runs_by_time,
+    runs_of,
+    take,
+)
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.budget import Budget
+from kvstream.operations.groups import consumer_of, group_of_key
+from kvstream.operations.lag import advance_over
+from kvstream.operations.reads import Reply
+from kvstream.records import Entry
+
+_WHERE = " in XREADGROUP with GROUP option"
+_LAST = MAX_ID.packed
+
+NEW = None
+"""In place of an ID: entries that the group has given to nobody yet (``>``)."""
+
+
+def read_group(
+    txn: Txn,
+    group: bytes,
+    consumer: bytes,
+    wanted: Sequence[tuple[bytes, StreamID | None]],
+    count: int | None = None,
+    noack: bool = False,
+    claim_min_idle_ms: int | None = None,
+    budget: Budget | None = None,
+) -> Reply:
+    """Deliver new entries (NEW), or show the consumer's own pending ones after an ID.
+
+    With ``claim_min_idle_ms`` pending entries idle for that long come first, and every entry tells
+    its idle time and deliveries. A history read answers for its stream even when it is empty; the
+    whole reply is empty where nothing is new.
+    """
+    if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
+        raise InvalidArgument("min-idle-time must be a positive integer")
+    budget = budget or Budget()
+    for name, _ in wanted:
+        group_of_key(txn, name, group, _WHERE)
+    reply: Reply = []
+    for name, after in wanted:
+        stream, found = group_of_key(txn, name, group, _WHERE)
+        member = consumer_of(txn, found, consumer)
+        most = budget.most(count)
+        if after is not None:
+            reply.append((name, _history(txn, stream, found, member, after, most, budget)))
+            continue
+        given: list[Entry] = []
+        if claim_min_idle_ms is not None and not budget.exhausted:
+            given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
+        rest = budget.most(None if count is None else count - len(given))
+        if not budget.exhausted and (rest is None or rest > 0):
+            new = _deliver_new(txn, stream, found, member, rest, noack, budget)
+            if claim_min_idle_ms is not None:
+                new = [entry._replace(idle_ms=0, deliveries=0) for entry in new]
+            given = given + new if given else new
+        if given:
+            reply.append((name, given))
+    return reply
+
+
+def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int | None:
+    """Return when the group's oldest pending entry will have been idle for ``min_idle_ms``."""
+    _, found = group_of_key(txn, name, group, _WHERE)
+    oldest = oldest_time(txn, found)
+    return None if oldest is None else oldest + min_idle_ms
+
+
+# --- new entries --------------------------------------------------------------------------------
+
+
+def _deliver_new(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    budget: Budget,
+) -> list[Entry]:
+    after = group.last_delivered
+    if after >= stream.last or stream.length == 0:
+        return []
+    page = entries.rows(txn, stream, after.next(), MAX_ID, count)
+    if not page:
+        return []
+    found = entries.decode_rows(stream, page)
+    if budget.limited:
+        taken = budget.take(found)
+        found, page = found[:taken], page[:taken]
+    if not found:
+        return []
+    advance_over(stream, group, [entry[0] for entry in found])
+    txn.member_changed(group)
+    if not noack:
+        ids = [key[-16:] for key, _ in page]
+        _release(txn, group, ids)
+        place(txn, group, ids, consumer.name, txn.now_ms, 1)
+        consumer.active_ms = txn.now_ms
+    txn.member_changed(consumer)
+    return found
+
+
+def _release(txn: Txn, group: GroupMeta, ids: list[bytes]) -> None:
+    """Take those of ``ids`` that are pending, after SETID went back, from whoever has them."""
+    if group.pending == 0:
+        return
+    row = group.runs.floor(txn.batch, ids[-1])
+    if row is not None and Run.decode(*row).ids[-1] >= ids[0]:
+        take(txn, group, ids)
+
+
+# --- history ------------------------------------------------------------------------------------
+
+
+def _history(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    after: StreamID,
+    count: int | None,
+    budget: Budget,
+) -> list[Entry]:
+    if after == MAX_ID or budget.exhausted:
+        return []
+    start = after.next().packed
+    shown: list[Entry] = []
+    touched: list[tuple[Run, list[bytes]]] = []
+    for run in runs_of(txn, group, consumer, start):
+        rest = None if count is None else count - len(shown)
+        if (rest is not None and rest <= 0) or budget.exhausted:
+            break
+        ids = list(ids_between(run, start, _LAST))[:rest]
+        found = [
+            entry or Entry(StreamID.unpack(eid), None)
+            for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True)
+        ]
+        found = found[: budget.take(found)]
+        shown += found
+        touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
+    for run, ids in touched:
+        _touch(txn, group, run, ids, consumer.name)
+    return shown
+
+
+def _touch(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
+    """Count one more delivery of ``ids``, now, to ``owner``."""
+    if not ids:
+        return
+    take(txn, group, ids)
+    place(txn, group, ids, owner, txn.now_ms, min(run.count + 1, COUNT_MAX))
+
+
+# --- CLAIM --------------------------------------------------------------------------------------
+
+
+def _claim_idle(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    min_idle_ms: int,
+    count: int | None,
+    budget: Budget,
+) -> list[Entry]:
+    """Take over pending entries idle for ``min_idle_ms``: given back first, then longest idle.
+
+    Those whose message is gone are passed over, and stay.
+    """
+    claimed: list[Entry] = []
+    moves: list[tuple[Run, list[bytes]]] = []
+    for run in runs_by_time(txn, group, txn.now_ms - min_idle_ms):
+        rest = None if count is None else count - len(claimed)
+        if (rest is not None and rest <= 0) or budget.exhausted:
+            break
+        live = [entry for entry in entries.get_packed(txn, stream, list(run.ids)) if entry][:rest]
+        live = live[: budget.take(live)]
+        idle = max(0, txn.now_ms - run.time_ms)
+        claimed += [entry._replace(idle_ms=idle, deliveries=run.count) for entry in live]
+        moves.append((run, [entry.id.packed for entry in live]))
+    for run, ids in moves:
+        _touch(txn, group, run, ids, consumer.name)
+    if claimed:
+        consumer.active_ms = txn.now_ms
+        txn.member_changed(consumer)
+    return claimed

@@ -1,0 +1,160 @@
+"""XINFO: what a stream, its groups and its consumers look like."""
+
+from collections.abc import Iterator
+
+from kvstream.errors import NoSuchKey
+from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.meta import idempotency, nodes
+from kvstream.meta.pending import Run, runs_from, runs_of
+from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.groups import existing_group
+from kvstream.operations.lag import lag
+from kvstream.records import (
+    ConsumerDetail,
+    ConsumerInfo,
+    GroupDetail,
+    GroupInfo,
+    PendingDetail,
+    StreamDetail,
+    StreamInfo,
+)
+
+FULL_COUNT = 10
+"""Entries and pending entries that XINFO STREAM FULL shows by default."""
+
+
+def _existing(txn: Txn, name: bytes) -> StreamMeta:
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    return stream
+
+
+def stream_info(txn: Txn, name: bytes) -> StreamInfo:
+    """Return XINFO STREAM."""
+    return _stream_info(txn, _existing(txn, name))
+
+
+def _stream_info(txn: Txn, stream: StreamMeta) -> StreamInfo:
+    if not txn.read_only:
+        for pid in idempotency.producers(txn, stream):
+            idempotency.expire(txn, stream, pid)
+    return StreamInfo(
+        length=stream.length,
+        radix_tree_keys=stream.nodes,
+        radix_tree_nodes=stream.nodes + 1,
+        last_generated_id=stream.last,
+        max_deleted_entry_id=stream.max_deleted,
+        entries_added=stream.entries_added,
+        recorded_first_entry_id=stream.first if stream.length else MIN_ID,
+        idmp_duration=stream.idmp_duration or txn.catalog.limits.idmp_duration_s,
+        idmp_maxsize=idempotency.maxsize(txn, stream),
+        pids_tracked=stream.pids,
+        iids_tracked=stream.iids,
+        iids_added=stream.iids_added,
+        iids_duplicates=stream.iids_duplicates,
+        groups=stream.groups_count,
+        first_entry=entries.first_entry(txn, stream),
+        last_entry=entries.last_entry(txn, stream),
+    )
+
+
+def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
+    """Return XINFO GROUPS, sorted by name."""
+    stream = _existing(txn, name)
+    return [_group_info(stream, group) for group in txn.catalog.groups(txn, stream)]
+
+
+def group_info(txn: Txn, name: bytes, group: bytes) -> GroupInfo:
+    """Return one group's part of XINFO GROUPS."""
+    _existing(txn, name)
+    return _group_info(*existing_group(txn, name, group))
+
+
+def _group_info(stream: StreamMeta, group: GroupMeta) -> GroupInfo:
+    return GroupInfo(
+        name=group.name,
+        consumers=group.consumers_count,
+        pending=group.pending,
+        last_delivered_id=group.last_delivered,
+        entries_read=_known(group.entries_read),
+        lag=lag(stream, group),
+    )
+
+
+def _known(entries_read: int) -> int | None:
+    return None if entries_read == UNKNOWN else entries_read
+
+
+def backlog(txn: Txn, name: bytes, group: bytes) -> int:
+    """Return the exact number of entries not yet delivered, also where ``lag`` is None."""
+    stream, found = existing_group(txn, name, group)
+    return nodes.live_after(txn, stream, found.last_delivered)
+
+
+def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
+    """Return XINFO CONSUMERS, sorted by name."""
+    _existing(txn, name)
+    _, found = existing_group(txn, name, group)
+    return [
+        ConsumerInfo(
+            name=member.name,
+            pending=member.pending,
+            idle=max(0, txn.now_ms - member.seen_ms),
+            inactive=-1 if member.active_ms < 0 else max(0, txn.now_ms - member.active_ms),
+        )
+        for member in txn.catalog.consumers(txn, found)
+    ]
+
+
+def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetail:
+    """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
+    stream = _existing(txn, name)
+    limit = count if count > 0 else None
+    return StreamDetail(
+        info=_stream_info(txn, stream),
+        entries=entries.between(txn, stream, MIN_ID, MAX_ID, limit),
+        groups=[
+            _group_detail(txn, stream, group, limit) for group in txn.catalog.groups(txn, stream)
+        ],
+    )
+
+
+def _group_detail(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupDetail:
+    return GroupDetail(
+        name=group.name,
+        last_delivered_id=group.last_delivered,
+        entries_read=_known(group.entries_read),
+        lag=lag(stream, group),
+        pel_count=group.pending,
+        nacked_count=group.nacked,
+        pending=_details(runs_from(txn, group, b""), limit),
+        consumers=[
+            _consumer_detail(txn, group, member, limit)
+            for member in txn.catalog.consumers(txn, group)
+        ],
+    )
+
+
+def _consumer_detail(
+    txn: Txn, group: GroupMeta, member: ConsumerMeta, limit: int | None
+) -> ConsumerDetail:
+    return ConsumerDetail(
+        name=member.name,
+        seen_time_ms=member.seen_ms,
+        active_time_ms=member.active_ms,
+        pel_count=member.pending,
+        pending=_details(runs_of(txn, group, member), limit),
+    )
+
+
+def _details(runs: Iterator[Run], limit: int | None) -> list[PendingDetail]:
+    details: list[PendingDetail] = []
+    for run in runs:
+        for eid in run.ids:
+            if len(details) == limit:
+                return details
+            details.append(PendingDetail(StreamID.unpack(eid), run.owner, run.time_ms, run.count))
+    return details

@@ -1,0 +1,57 @@
+"""XREAD: what lies after given IDs, in several streams at once."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.budget import Budget
+from kvstream.records import Entry
+
+Reply = list[tuple[bytes, list[Entry]]]
+"""(qualified name, entries) for each stream that has something, in the caller's order."""
+
+
+class Position(Enum):
+    """Where a read starts, other than after an ID."""
+
+    LAST = "$"
+    """After the last ID that the stream has given out."""
+    NEWEST = "+"
+    """At the last entry, and only at that one."""
+
+
+def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:
+    """Return the ID after which to read, fixed for as long as the call blocks."""
+    if isinstance(after, StreamID):
+        return after
+    stream = txn.stream(name)
+    if stream is None or stream.last == MIN_ID:
+        return MIN_ID
+    return stream.last if after is Position.LAST else stream.last.previous()
+
+
+def read(
+    txn: Txn,
+    wanted: Sequence[tuple[bytes, StreamID]],
+    count: int | None = None,
+    budget: Budget | None = None,
+) -> Reply:
+    """Return up to ``count`` entries after the given ID of each stream; empty: nothing new."""
+    budget = budget or Budget()
+    for name, _ in wanted:
+        txn.stream(name)  # a key of another kind fails the whole command
+    reply: Reply = []
+    for name, after in wanted:
+        if budget.exhausted:
+            break
+        stream = txn.stream(name)
+        if stream is None or stream.length == 0 or after >= stream.last or after == MAX_ID:
+            continue
+        found = entries.between(txn, stream, after.next(), MAX_ID, budget.most(count))
+        if budget.limited:
+            found = found[: budget.take(found)]
+        if found:
+            reply.append((name, found))
+    return reply

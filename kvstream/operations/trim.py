@@ -1,0 +1,234 @@
+"""XTRIM, and the trimming half of XADD.
+
+A trim moves the bound below which entries are dead; their rows leave the disk later, in one range
+delete for many. Whole nodes go by their counts; only the node in which the bound falls is read.
+The policies DELREF and ACKED look at each entry, as Redis does.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvstream.errors import InvalidArgument
+from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.layout.keys import tree_prefix
+from kvstream.meta import nodes
+from kvstream.meta.nodes import Node
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations.references import RefPolicy, drop_references, is_referenced
+from kvstream.options import SWEEP_ENTRIES
+from kvstream.storage.batch import Family
+
+_MESSAGES, _TREES = Family.MESSAGES, Family.TREES
+APPROXIMATE_NODES = 100
+"""``~`` without LIMIT looks at the entries of this many full nodes at most."""
+APPROXIMATE_LIMIT_MIN, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
+"""Redis 8.2's bounds of that default LIMIT."""
+UNLIMITED = 0
+
+
+class Strategy(StrEnum):
+    """What a trim measures by."""
+
+    MAXLEN = "MAXLEN"
+    MINID = "MINID"
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """How far to trim."""
+
+    strategy: Strategy
+    maxlen: int = 0
+    minid: StreamID = MIN_ID
+    approximate: bool = False
+    limit: int | None = None
+    """Most entries that ``~`` removes; None: Redis's default; 0: no limit."""
+    policy: RefPolicy = RefPolicy.KEEPREF
+
+    def __post_init__(self) -> None:
+        if self.maxlen < 0:
+            raise InvalidArgument("The MAXLEN argument must be >= 0.")
+        if self.limit is None:
+            return
+        if self.limit < 0:
+            raise InvalidArgument("The LIMIT argument must be >= 0.")
+        if not self.approximate:
+            raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
+
+
+def trim(txn: Txn, name: bytes, how: Trim) -> int:
+    """Trim a stream as XTRIM does, and return how many entries went."""
+    stream = txn.stream(name)
+    if stream is None:
+        return 0
+    txn.frees = True
+    return trim_stream(txn, stream, how)
+
+
+def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
+    """Trim a loaded stream."""
+    if _is_satisfied(stream, how):
+        return 0
+    if how.policy is not RefPolicy.KEEPREF:
+        removed = _trim_each(txn, stream, how)
+    else:
+        removed = _trim_nodes(txn, stream, how)
+    if removed:
+        txn.changed(stream)
+    return removed
+
+
+def _is_satisfied(stream: StreamMeta, how: Trim) -> bool:
+    if how.strategy is Strategy.MAXLEN:
+        return stream.length <= how.maxlen
+    return stream.length == 0 or stream.first >= how.minid
+
+
+def _limit(txn: Txn, how: Trim) -> int:
+    if not how.approximate:
+        return UNLIMITED
+    if how.limit is not None:
+        return how.limit
+    default = APPROXIMATE_NODES * txn.catalog.limits.node_max_entries
+    return min(max(default, APPROXIMATE_LIMIT_MIN), APPROXIMATE_LIMIT_MAX)
+
+
+def _takes_whole(how: Trim, length: int, node: Node) -> bool:
+    if how.strategy is Strategy.MAXLEN:
+        return length - node.live >= how.maxlen
+    return node.last < how.minid
+
+
+# --- KEEPREF: by nodes --------------------------------------------------------------------------
+
+
+def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
+    limit = _limit(txn, how)
+    whole, removed = 0, 0
+    boundary: Node | None = None
+    for node in nodes.from_head(txn, stream):
+        length = stream.length - removed
+        if how.strategy is Strategy.MAXLEN and length <= how.maxlen:
+            boundary = node
+            break
+        if limit and removed + node.live > limit:
+            boundary = node
+            break
+        if not _takes_whole(how, length, node):
+            boundary = node
+            break
+        whole += 1
+        removed += node.live
+    part = 0
+    if boundary is not None and not how.approximate:
+        part = _part_of(txn, stream, how, boundary, stream.length - removed, whole == 0)
+    if whole == 0 and part == 0:
+        return 0
+    _cut(txn, stream, boundary, whole, removed, part)
+    return removed + part
+
+
+def _part_of(
+    txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int, at_head: bool
+) -> int:
+    """Return how many live entries of the node in which the bound falls must go."""
+    if how.strategy is Strategy.MAXLEN:
+        return max(0, length - how.maxlen)
+    first = stream.first if at_head else node.first
+    if first >= how.minid:
+        return 0
+    lower, upper = stream.prefix + first.packed, stream.prefix + how.minid.packed
+    return len(txn.batch.page(_MESSAGES, lower, upper, node.live))
+
+
+def _cut(
+    txn: Txn, stream: StreamMeta, boundary: Node | None, whole: int, removed: int, part: int
+) -> None:
+    """Move the stream's lower bound over ``whole`` nodes and ``part`` of the next."""
+    stream.length -= removed + part
+    stream.unswept += removed + part
+    stream.nodes -= whole
+    if boundary is None or stream.length == 0:
+        stream.nodes = 0
+        stream.first = stream.head = MIN_ID
+        nodes.clear_open(stream)
+    else:
+        start = stream.first if whole == 0 else boundary.first
+        stream.first = _live_at(txn, stream, start, part)
+        stream.head = boundary.first
+        if part:
+            nodes.lose(txn, stream, boundary, part)
+    sweep(txn, stream)
+
+
+def _live_at(txn: Txn, stream: StreamMeta, start: StreamID, skip: int) -> StreamID:
+    """Return the ID of the live entry that has ``skip`` live ones before it from ``start`` on."""
+    upper = stream.prefix + stream.last.packed + b"\x00"
+    rows = txn.batch.page(_MESSAGES, stream.prefix + start.packed, upper, skip + 1)
+    return StreamID.unpack(rows[-1][0][-16:])
+
+
+def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
+    """Delete the rows of trimmed entries and nodes once ``every`` of them are waiting."""
+    if stream.unswept < every:
+        return
+    bound = stream.first if stream.length else stream.last.next()
+    head = stream.head if stream.nodes else bound
+    prefix, tree = stream.prefix, tree_prefix(stream.nodes_tree)
+    txn.batch.delete_range(_MESSAGES, prefix + stream.swept.packed, prefix + bound.packed)
+    txn.batch.delete_range(_TREES, tree + stream.swept.packed, tree + head.packed)
+    stream.swept, stream.unswept = min(bound, head), 0
+
+
+# --- DELREF and ACKED: entry by entry -----------------------------------------------------------
+
+
+def _trim_each(txn: Txn, stream: StreamMeta, how: Trim) -> int:
+    limit = _limit(txn, how)
+    removed = 0
+    for node in list(nodes.from_head(txn, stream)):
+        if how.strategy is Strategy.MAXLEN and stream.length <= how.maxlen:
+            break
+        if how.strategy is Strategy.MINID and node.first >= how.minid:
+            break
+        if limit and removed + node.live > limit:
+            break
+        if how.approximate and not _takes_whole(how, stream.length, node):
+            break
+        removed += _trim_entries(txn, stream, how, node)
+    return removed
+
+
+def _trim_entries(txn: Txn, stream: StreamMeta, how: Trim, node: Node) -> int:
+    lower = stream.prefix + max(stream.first, node.first).packed
+    upper = stream.prefix + node.last.packed + b"\x00"
+    doomed: list[StreamID] = []
+    for key, _ in txn.batch.page(_MESSAGES, lower, upper, node.live):
+        eid = StreamID.unpack(key[-16:])
+        if how.strategy is Strategy.MAXLEN and stream.length - len(doomed) <= how.maxlen:
+            break
+        if how.strategy is Strategy.MINID and eid >= how.minid:
+            break
+        if how.policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
+            continue
+        doomed.append(eid)
+    if doomed:
+        if how.policy is RefPolicy.DELREF:
+            drop_references(txn, stream, doomed)
+        remove_entries(txn, stream, doomed)
+    return len(doomed)
+
+
+def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
+    """Delete live entries of one stream, row by row; the counters follow."""
+    for eid in ids:
+        node = nodes.node_of(txn, stream, eid)
+        nodes.lose(txn, stream, node, 1)
+        txn.batch.delete(_MESSAGES, stream.prefix + eid.packed)
+    stream.length -= len(ids)
+    if stream.length == 0:
+        stream.first = MIN_ID
+    elif stream.first in ids:
+        stream.first = _live_at(txn, stream, new_id(stream.first), 0)
+    txn.changed(stream)

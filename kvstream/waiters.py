@@ -1,0 +1,79 @@
+"""Who waits for which stream, in the order of arrival, and how each is told.
+
+A waiter tries its command again whenever a key that it waits for may have news. The attempt is run
+by the thread that made the news, in the order in which the waiters came: so the first waiter of a
+group takes what it may, and the others stay in the queue with their deadlines. A waiter knows
+nothing of threads or event loops: ``deliver`` is called once, with the outcome, from whichever
+thread served it, and may set an event or call into an asyncio loop.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Outcome:
+    """What a blocked command came to: a reply or an error."""
+
+    __slots__ = ("error", "reply")
+
+    def __init__(self, reply: Any = None, error: Exception | None = None) -> None:
+        self.reply = reply
+        self.error = error
+
+    def get(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.reply
+
+
+class Waiter:
+    """One blocked command."""
+
+    __slots__ = ("attempt", "deliver", "done", "names")
+
+    def __init__(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Any], Any],
+        deliver: Callable[[Outcome], None],
+    ) -> None:
+        self.names = names
+        self.attempt = attempt
+        """Runs the command in a transaction: its reply, or None while there is nothing."""
+        self.deliver = deliver
+        self.done = False
+        """Served, timed out or cancelled; changed under the engine's lock alone."""
+
+
+class Waiters:
+    """The queue of waiters of every key."""
+
+    def __init__(self) -> None:
+        self._queues: dict[bytes, dict[Waiter, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __len__(self) -> int:
+        return len({waiter for queue in self._queues.values() for waiter in queue})
+
+    def add(self, waiter: Waiter) -> None:
+        for name in waiter.names:
+            self._queues.setdefault(name, {})[waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        waiter.done = True
+        for name in waiter.names:
+            queue = self._queues.get(name)
+            if queue is not None:
+                queue.pop(waiter, None)
+                if not queue:
+                    del self._queues[name]
+
+    def of(self, name: bytes) -> list[Waiter]:
+        """Return the waiters of a key, first come first."""
+        return list(self._queues.get(name, ()))
+
+    def keys(self) -> list[bytes]:
+        """Return the keys that somebody waits for."""
+        return list(self._queues)

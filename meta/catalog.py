@@ -1,0 +1,307 @@
+"""The catalog: which keys exist, and the metadata objects of those in use.
+
+Objects are loaded on first use, shared by all transactions, changed in place under the engine's
+lock, and written by the transaction that changed them. Tree IDs and generations come from one
+persisted allocator and are never used twice.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from kvstream.errors import Corruption
+from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
+    EXPIRY_TAG,
+    U64,
+    database_of,
+    expiry_row,
+    key_count_row,
+    key_of,
+    qualified,
+    scan_row,
+    stream_row,
+    successor,
+    tree_prefix,
+)
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree
+from kvstream.meta.txn import Txn
+from kvstream.options import StoreOptions
+from kvstream.storage.batch import Family
+
+STREAMS_MAX = 10_000
+"""Streams kept in memory; the least recently loaded leave first."""
+
+_METADATA, _TREES, _MESSAGES = Family.METADATA, Family.TREES, Family.MESSAGES
+
+
+@dataclass(slots=True)
+class Limits:
+    """Redis's ``stream-*`` settings; they may change while the store is open."""
+
+    node_max_entries: int
+    node_max_bytes: int
+    idmp_duration_s: int
+    idmp_maxsize: int
+
+
+class Catalog:
+    """The metadata objects in memory, and the rows that they come from."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.limits = Limits(
+            options.stream_node_max_entries,
+            options.stream_node_max_bytes,
+            options.stream_idmp_duration_s,
+            options.stream_idmp_maxsize,
+        )
+        self.seen: dict[bytes, ConsumerMeta] = {}
+        """Consumers whose seen time has moved since their record was written."""
+        self._streams: dict[bytes, StreamMeta] = {}
+        self._next_id = 0
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
+        """Return the stream of a name, or None where there is none or it has expired."""
+        stream = self._streams.get(name)
+        if stream is None:
+            record = txn.batch.get(_METADATA, stream_row(name))
+            if record is None:
+                return None
+            stream = self._streams[name] = StreamMeta.decode(name, record)
+        if stream.expire_at and stream.expire_at <= txn.now_ms:
+            if not txn.read_only:
+                self.drop_stream(txn, stream)
+                txn.signal(name)
+            return None
+        return stream
+
+    def is_expired(self, txn: Txn, name: bytes) -> bool:
+        """Tell whether a stream's time has come, without loading or deleting it."""
+        stream = self._streams.get(name)
+        if stream is None:
+            record = txn.batch.get(_METADATA, stream_row(name))
+            if record is None:
+                return True
+            stream = StreamMeta.decode(name, record)
+        return bool(stream.expire_at) and stream.expire_at <= txn.now_ms
+
+    def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
+        """Make an empty stream under a name that is free."""
+        generation = self.allocate(txn)
+        stream = StreamMeta(name, generation)
+        stream.nodes_tree = self.allocate(txn)
+        self._streams[name] = stream
+        txn.loaded.append(name)
+        txn.reshaped(stream)
+        txn.batch.put(_METADATA, scan_row(database_of(name), generation), key_of(name))
+        self._count_keys(txn, database_of(name), 1)
+        return stream
+
+    def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
+        """Delete a stream with all that belongs to it, in time that its entries do not touch."""
+        txn.frees = True
+        for group in list(self.groups(txn, stream)):
+            self._drop_group_trees(txn, group)
+        for tree in (stream.groups_tree, stream.idmp_tree):
+            if tree:
+                Tree(tree).drop(txn.batch)
+        self._drop_rows(txn, stream)
+        self._unlist(txn, stream)
+        txn.forget_stream(stream)
+
+    def _drop_rows(self, txn: Txn, stream: StreamMeta) -> None:
+        """Delete messages and nodes: row by row where they are few, else as ranges."""
+        prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
+        upper = successor(prefix)
+        few = stream.length + stream.unswept < DELETE_RANGE_ROWS
+        if few and not txn.batch.puts[_MESSAGES]:
+            for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
+                txn.batch.delete(_MESSAGES, key)
+        else:
+            txn.batch.delete_range(_MESSAGES, prefix, upper)
+        if stream.nodes > 1 or stream.entries_added > 1:
+            txn.batch.delete_range(_TREES, nodes, successor(nodes))
+
+    def _unlist(self, txn: Txn, stream: StreamMeta) -> None:
+        db = database_of(stream.name)
+        self._streams.pop(stream.name, None)
+        txn.batch.delete(_METADATA, stream.row)
+        txn.batch.delete(_METADATA, scan_row(db, stream.generation))
+        if stream.expire_at:
+            txn.batch.delete(_METADATA, expiry_row(stream.expire_at, stream.name))
+        self._count_keys(txn, db, -1)
+
+    def rename_stream(self, txn: Txn, stream: StreamMeta, name: bytes) -> None:
+        """Move a stream to a name that is free: its rows stay where they are."""
+        txn.loaded.append(name)
+        txn.forget_stream(stream)
+        self._unlist(txn, stream)
+        stream.name, stream.row = name, stream_row(name)
+        self._streams[name] = stream
+        db = database_of(name)
+        txn.batch.put(_METADATA, scan_row(db, stream.generation), key_of(name))
+        if stream.expire_at:
+            txn.batch.put(_METADATA, expiry_row(stream.expire_at, name), b"")
+        self._count_keys(txn, db, 1)
+        txn.reshaped(stream)
+
+    def set_expiry(self, txn: Txn, stream: StreamMeta, at_ms: int) -> None:
+        """Let a stream expire at a Unix time in milliseconds; 0: never."""
+        if stream.expire_at:
+            txn.batch.delete(_METADATA, expiry_row(stream.expire_at, stream.name))
+        if at_ms:
+            txn.batch.put(_METADATA, expiry_row(at_ms, stream.name), b"")
+        stream.expire_at = at_ms
+        txn.reshaped(stream)
+
+    def expired(self, txn: Txn, limit: int) -> list[bytes]:
+        """Return the names of up to ``limit`` streams whose time has come."""
+        upper = EXPIRY_TAG + U64.pack(txn.now_ms + 1)
+        rows = txn.batch.page(_METADATA, EXPIRY_TAG, upper, limit)
+        return [key[9:] for key, _ in rows]
+
+    def next_expiry(self, txn: Txn) -> int | None:
+        """Return when the next stream expires, as Unix milliseconds."""
+        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), 1)
+        return int(U64.unpack_from(rows[0][0], 1)[0]) if rows else None
+
+    def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
+        rows = txn.batch.scan(
+            _METADATA, scan_row(db, cursor), successor(scan_row(db, (1 << 64) - 1))
+        )
+        for key, value in rows:
+            yield U64.unpack_from(key, 3)[0], qualified(db, value)
+
+    def key_count(self, txn: Txn, db: int) -> int:
+        """Return how many keys a database has, those that expired unnoticed included."""
+        value = txn.batch.get(_METADATA, key_count_row(db))
+        return int(U64.unpack(value)[0]) if value else 0
+
+    def _count_keys(self, txn: Txn, db: int, change: int) -> None:
+        count = self.key_count(txn, db) + change
+        txn.batch.put(_METADATA, key_count_row(db), U64.pack(count))
+
+    # --- groups and consumers -------------------------------------------------------------------
+
+    def group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta | None:
+        group = stream.groups.get(name)
+        if group is None and stream.groups_tree:
+            row = tree_prefix(stream.groups_tree) + name
+            record = txn.batch.get(_TREES, row)
+            if record is not None:
+                group = stream.groups[name] = GroupMeta.decode(name, row, record)
+        return group
+
+    def groups(self, txn: Txn, stream: StreamMeta) -> Iterator[GroupMeta]:
+        """Yield all groups of a stream, sorted by name."""
+        if stream.groups_count == 0:
+            return
+        names = set(self._member_names(txn, stream.groups_tree)) | set(stream.groups)
+        for name in sorted(names):
+            group = self.group(txn, stream, name)
+            if group is not None:
+                yield group
+
+    def _member_names(self, txn: Txn, tree: int) -> list[bytes]:
+        prefix = tree_prefix(tree)
+        return [key[8:] for key, _ in txn.batch.scan(_TREES, prefix, successor(prefix))]
+
+    def create_group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta:
+        if not stream.groups_tree:
+            stream.groups_tree = self.allocate(txn)
+        consumers, runs, times = (self.allocate(txn) for _ in range(3))
+        row = tree_prefix(stream.groups_tree) + name
+        group = GroupMeta(name, row, consumers, Tree(runs, new=True), Tree(times, new=True))
+        stream.groups[name] = group
+        stream.groups_count += 1
+        txn.reshaped(stream)
+        txn.member_changed(group)
+        return group
+
+    def drop_group(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
+        self._drop_group_trees(txn, group)
+        txn.batch.delete(_TREES, group.row)
+        stream.groups.pop(group.name, None)
+        stream.groups_count -= 1
+        txn.reshaped(stream)
+
+    def _drop_group_trees(self, txn: Txn, group: GroupMeta) -> None:
+        for consumer in list(self.consumers(txn, group)):
+            consumer.runs.drop(txn.batch)
+            txn.forget_member(consumer)
+        Tree(group.consumers_tree).drop(txn.batch)
+        group.runs.drop(txn.batch)
+        group.times.drop(txn.batch)
+        txn.forget_member(group)
+
+    def consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta | None:
+        consumer = group.consumers.get(name)
+        if consumer is None and group.consumers_count:
+            row = tree_prefix(group.consumers_tree) + name
+            record = txn.batch.get(_TREES, row)
+            if record is not None:
+                consumer = group.consumers[name] = ConsumerMeta.decode(name, row, record)
+        return consumer
+
+    def owner(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
+        """Return the consumer that a pending entry names."""
+        consumer = self.consumer(txn, group, name)
+        if consumer is None:
+            raise Corruption(f"group {group.name!r} has pending entries of no consumer {name!r}")
+        return consumer
+
+    def consumers(self, txn: Txn, group: GroupMeta) -> Iterator[ConsumerMeta]:
+        """Yield all consumers of a group, sorted by name."""
+        if group.consumers_count == 0:
+            return
+        names = set(self._member_names(txn, group.consumers_tree)) | set(group.consumers)
+        for name in sorted(names):
+            consumer = self.consumer(txn, group, name)
+            if consumer is not None:
+                yield consumer
+
+    def create_consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
+        row = tree_prefix(group.consumers_tree) + name
+        tree = Tree(self.allocate(txn), new=True)
+        consumer = group.consumers[name] = ConsumerMeta(name, row, tree, txn.now_ms)
+        group.consumers_count += 1
+        txn.member_changed(group)
+        txn.member_changed(consumer)
+        return consumer
+
+    def drop_consumer(self, txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
+        """Delete a consumer that has no pending entry left."""
+        consumer.runs.drop(txn.batch)
+        txn.batch.delete(_TREES, consumer.row)
+        txn.forget_member(consumer)
+        group.consumers.pop(consumer.name, None)
+        group.consumers_count -= 1
+        txn.member_changed(group)
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def allocate(self, txn: Txn) -> int:
+        """Return a number never given out before, for a tree or a generation."""
+        if not self._next_id:
+            value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
+            self._next_id = int(U64.unpack(value)[0]) if value else 1
+        number = self._next_id
+        self._next_id += 1
+        txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next_id))
+        return number
+
+    def forget(self, names: list[bytes]) -> None:
+        """Drop what a failed transaction may have changed in memory."""
+        for name in names:
+            self._streams.pop(name, None)
+        self.seen.clear()
+
+    def evict(self) -> None:
+        """Keep memory bounded; called when nothing in memory is unwritten."""
+        if len(self._streams) > STREAMS_MAX:
+            for name in list(islice(self._streams, STREAMS_MAX // 2)):
+                del self._streams[name]

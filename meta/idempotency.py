@@ -1,0 +1,147 @@
+"""Idempotent producers: which IDs each has used lately, and the entries that they made.
+
+::
+
+    producer row := tree(u64) "P" pid                        -> oldest(u64) next(u64) duplicates
+    iid row      := tree(u64) "I" pid_length(u32) pid iid    -> id stamp_ms(u64) order(u64)
+    order row    := tree(u64) "O" pid_length(u32) pid order(u64)  -> stamp_ms(u64) iid
+
+IIDs leave first in, first out, per producer: above the stream's ``maxsize`` and once older than its
+``duration``. Their age is measured by a stamp of our own clock, so that an entry ID in the future
+cannot keep them for ever.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from kvstream.ids import StreamID
+from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
+
+_TREES = Family.TREES
+_PRODUCER = Struct(">QQ")
+_IID = Struct(">16sQQ")
+_LENGTH = Struct(">I")
+_MS = 1000
+
+
+def _producer_row(stream: StreamMeta, pid: bytes) -> bytes:
+    return tree_prefix(stream.idmp_tree) + b"P" + pid
+
+
+def _iid_row(stream: StreamMeta, pid: bytes, iid: bytes) -> bytes:
+    return tree_prefix(stream.idmp_tree) + b"I" + _LENGTH.pack(len(pid)) + pid + iid
+
+
+def _order_prefix(stream: StreamMeta, pid: bytes) -> bytes:
+    return tree_prefix(stream.idmp_tree) + b"O" + _LENGTH.pack(len(pid)) + pid
+
+
+def duration_ms(txn: Txn, stream: StreamMeta) -> int:
+    return (stream.idmp_duration or txn.catalog.limits.idmp_duration_s) * _MS
+
+
+def maxsize(txn: Txn, stream: StreamMeta) -> int:
+    return stream.idmp_maxsize or txn.catalog.limits.idmp_maxsize
+
+
+def lookup(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> StreamID | None:
+    """Return the entry that a producer made under an idempotent ID still remembered."""
+    if not stream.idmp_tree:
+        return None
+    value = txn.batch.get(_TREES, _iid_row(stream, pid, iid))
+    if value is None:
+        return None
+    eid, stamp_ms, _ = _IID.unpack(value)
+    if stamp_ms <= txn.now_ms - duration_ms(txn, stream):
+        return None
+    return StreamID.unpack(eid)
+
+
+def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID) -> None:
+    """Note that a producer's idempotent ID, not remembered so far, made an entry."""
+    if not stream.idmp_tree:
+        stream.idmp_tree = txn.catalog.allocate(txn)
+    expire(txn, stream, pid)
+    oldest, following = _producer(txn, stream, pid)
+    if following == oldest:
+        stream.pids += 1
+    batch = txn.batch
+    stamp = txn.now_ms
+    batch.put(_TREES, _iid_row(stream, pid, iid), _IID.pack(eid.packed, stamp, following))
+    order = _order_prefix(stream, pid) + U64.pack(following)
+    batch.put(_TREES, order, U64.pack(stamp) + iid)
+    following += 1
+    batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
+    stream.iids += 1
+    while following - oldest > maxsize(txn, stream):
+        oldest = _drop_oldest(txn, stream, pid, oldest, following)
+    txn.reshaped(stream)
+
+
+def _producer(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
+    value = txn.batch.get(_TREES, _producer_row(stream, pid))
+    if value is None:
+        return 0, 0
+    oldest, following = _PRODUCER.unpack(value)
+    return oldest, following
+
+
+def expire(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
+    """Forget a producer's IDs that are older than the stream's duration."""
+    oldest, following = _producer(txn, stream, pid)
+    bound = txn.now_ms - duration_ms(txn, stream)
+    while oldest < following:
+        value = txn.batch.get(_TREES, _order_prefix(stream, pid) + U64.pack(oldest))
+        if value is not None and U64.unpack_from(value)[0] > bound:
+            return
+        oldest = _drop_oldest(txn, stream, pid, oldest, following)
+
+
+def _drop_oldest(txn: Txn, stream: StreamMeta, pid: bytes, oldest: int, following: int) -> int:
+    batch = txn.batch
+    order = _order_prefix(stream, pid) + U64.pack(oldest)
+    value = batch.get(_TREES, order)
+    if value is not None:
+        batch.delete(_TREES, order)
+        batch.delete(_TREES, _iid_row(stream, pid, value[U64.size :]))
+    oldest += 1
+    stream.iids -= 1
+    if oldest == following:
+        stream.pids -= 1
+        batch.delete(_TREES, _producer_row(stream, pid))
+    else:
+        batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
+    txn.reshaped(stream)
+    return oldest
+
+
+def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
+    """Return the producers that have idempotent IDs remembered."""
+    if not stream.idmp_tree:
+        return []
+    prefix = tree_prefix(stream.idmp_tree) + b"P"
+    rows = txn.batch.scan(_TREES, prefix, successor(prefix))
+    return [key[len(prefix) :] for key, _ in rows]
+
+
+def remembered(txn: Txn, stream: StreamMeta, pid: bytes) -> Iterator[tuple[bytes, StreamID, int]]:
+    """Yield a producer's (iid, entry, stamp in ms), oldest first."""
+    prefix = _order_prefix(stream, pid)
+    for _, value in txn.batch.scan(_TREES, prefix, successor(prefix)):
+        iid = value[U64.size :]
+        row = txn.batch.get(_TREES, _iid_row(stream, pid, iid))
+        if row is not None:
+            eid, stamp_ms, _ = _IID.unpack(row)
+            yield iid, StreamID.unpack(eid), stamp_ms
+
+
+def forget_all(txn: Txn, stream: StreamMeta) -> None:
+    """Forget every producer of the stream."""
+    if stream.idmp_tree:
+        prefix = tree_prefix(stream.idmp_tree)
+        txn.batch.delete_range(_TREES, prefix, successor(prefix))
+    stream.pids = stream.iids = 0
+    txn.reshaped(stream)

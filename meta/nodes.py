@@ -1,0 +1,333 @@
+"""Nodes: runs of a stream's entries, bounded as Redis bounds its radix tree's listpacks.
+
+``XTRIM ~`` removes whole nodes, so their borders are part of the semantics. The node that XADD
+fills is kept in the stream's record; each closed one has a row in the stream's node tree:
+
+::
+
+    nodes row := tree(u64) first(id)  ->  last(id) appended(u32) live(u32) bytes(u32) names(msgpack)
+
+``first`` and ``last`` are the first and last ID ever appended; ``appended`` counts them all,
+``live`` those not deleted. A node leaves when its last live entry does, as in Redis; when that was
+the open node, the one before it is open again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+
+import msgpack
+
+from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.listpack import (
+    SMALL_INTEGER_BYTES,
+    elements_size,
+    entry_size,
+    foreign_entry_size,
+    integer_size,
+    node_size,
+)
+from kvstream.layout.values import Names, decode_page
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.records import Fields, RepeatedFields
+from kvstream.storage.batch import Batch, Family
+
+_NODE = Struct(">QQ III")
+_NODE_BYTES_MAX = 1 << 30
+"""Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
+_NEAR = 4096
+"""Deltas below this take three bytes at most; so do lengths below this in msgpack."""
+_HEAD_NEAR = 10
+"""Most bytes of an entry's flags, near deltas and counter, when it has the node's fields."""
+_HEAD_FAR = 32
+"""Most bytes of an entry's flags, deltas and counters."""
+_WHOLE_NODE = 1 << 30
+"""Rows of a page that takes what a node holds, however many that is."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One node of a stream."""
+
+    first: StreamID
+    last: StreamID
+    appended: int
+    live: int
+    size: int
+    names: tuple[bytes, ...]
+    is_open: bool
+
+    @classmethod
+    def of_open(cls, stream: StreamMeta) -> "Node":
+        return cls(
+            stream.open_first,
+            stream.open_last,
+            stream.open_appended,
+            stream.open_live,
+            stream.open_bytes,
+            stream.names,
+            is_open=True,
+        )
+
+    @classmethod
+    def decode(cls, first: StreamID, value: bytes) -> "Node":
+        ms, seq, appended, live, size = _NODE.unpack_from(value)
+        names = tuple(msgpack.unpackb(value[_NODE.size :], raw=True))
+        return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
+
+    def encode(self) -> bytes:
+        head = _NODE.pack(*self.last, self.appended, self.live, self.size)
+        names: bytes = msgpack.packb(self.names, use_bin_type=False)
+        return head + names
+
+
+# --- appending ----------------------------------------------------------------------------------
+
+
+def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
+    """Count a new entry into the open node, or into a new one where it does not fit."""
+    limits = txn.catalog.limits
+    if stream.open_live == 0 or _is_full(
+        txn.batch, stream, value, limits.node_max_entries, limits.node_max_bytes
+    ):
+        _close(txn, stream)
+        _open(txn, stream, eid, names)
+    stream.open_last = eid
+    stream.open_appended += 1
+    stream.open_live += 1
+    if names == stream.names_seen or _same_names(stream, names):
+        ms, seq = stream.open_first
+        if eid[0] - ms < _NEAR and 0 <= eid[1] - seq < _NEAR and len(value) < _NEAR:
+            stream.slack += len(value) + (stream.width or _set_width(stream))
+        else:
+            stream.slack += 2 * len(value) + 8 * len(names) + _HEAD_FAR
+    else:
+        stream.slack += 2 * len(value) + 16 * len(names) + _HEAD_FAR
+    stream.unmeasured.append((eid, value))  # type: ignore[union-attr]
+
+
+def _is_full(
+    batch: Batch, stream: StreamMeta, value: bytes, max_entries: int, max_bytes: int
+) -> bool:
+    if max_entries and stream.open_appended >= max_entries:
+        return True
+    limit = max_bytes or _NODE_BYTES_MAX
+    if stream.open_bytes + stream.slack + len(value) + 2 * SMALL_INTEGER_BYTES + 2 < limit:
+        return False
+    measure(batch, stream)
+    dead = stream.open_appended - stream.open_live
+    counters = integer_size(stream.open_live) + integer_size(dead)
+    fields = _flat(decode_page([value])[0])
+    return stream.open_bytes + counters + sum(map(len, fields)) >= limit
+
+
+def _same_names(stream: StreamMeta, names: Names) -> bool:
+    """Tell whether ``names`` are the node's, given as text or as bytes; remember the form."""
+    plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
+    if plain != stream.names:
+        return False
+    stream.names_seen = names
+    return True
+
+
+def _set_width(stream: StreamMeta) -> int:
+    """Return what turns a value's length into an upper bound of its entry in the open node.
+
+    A value of the node's own fields does not repeat their names, and each of its own values takes
+    at most two bytes more as a listpack element than in msgpack while it is below 4096 bytes.
+    """
+    count = len(stream.names)
+    names = sum(map(len, stream.names)) + count
+    stream.width = (_HEAD_NEAR + (count > 120) + 2 * count - names) or 1
+    return stream.width
+
+
+def _close(txn: Txn, stream: StreamMeta) -> None:
+    """Write the open node's row, so that it is open no more."""
+    if stream.open_live:
+        measure(txn.batch, stream)
+        _put(txn.batch, stream, Node.of_open(stream))
+
+
+def _open(txn: Txn, stream: StreamMeta, eid: StreamID, names: Names) -> None:
+    plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
+    if plain != stream.names:
+        stream.names = plain
+        stream.cool()
+    stream.names_seen, stream.width = names, 0
+    if stream.nodes == 0:
+        stream.head = eid
+    stream.nodes += 1
+    stream.open_first = stream.open_last = eid
+    stream.open_appended = stream.open_live = 0
+    stream.open_bytes = node_size(elements_size(plain)[0], len(plain))
+    stream.measured = MIN_ID
+    stream.unmeasured, stream.slack = [], 0
+
+
+def measure(batch: Batch, stream: StreamMeta) -> None:
+    """Count the open node's unmeasured entries into its bytes, exactly."""
+    entries = stream.unmeasured
+    if entries is None:
+        entries = _read_back(batch, stream)
+    if entries:
+        stream.open_bytes += _entries_size(stream, entries)
+    stream.measured = stream.open_last
+    stream.unmeasured, stream.slack = [], 0
+
+
+def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]:
+    lower = max(stream.open_first, stream.measured.next())
+    upper = stream.prefix + stream.open_last.packed + b"\x00"
+    rows = batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
+    return [(StreamID.unpack(key[-16:]), value) for key, value in rows]
+
+
+def _flat(fields: Fields) -> list[bytes]:
+    if type(fields) is RepeatedFields:
+        return list(fields.flat)
+    return [part for pair in fields.items() for part in pair]
+
+
+def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
+    """Return the listpack bytes of ``entries`` in the open node."""
+    names, count = stream.names, len(stream.names)
+    master_ms, master_seq = stream.open_first
+    own: list[bytes] = []
+    size = 0
+    for (eid, _), fields in zip(entries, decode_page([value for _, value in entries]), strict=True):
+        ms, seq = eid.ms - master_ms, eid.seq - master_seq
+        if type(fields) is not RepeatedFields and tuple(fields) == names:
+            own += fields.values()
+            size += entry_size(0, count, ms, seq)
+            continue
+        flat = _flat(fields)
+        if tuple(flat[::2]) == names:
+            own += flat[1::2]
+            size += entry_size(0, count, ms, seq)
+        else:
+            size += foreign_entry_size(elements_size(flat)[0], len(flat) // 2, ms, seq)
+    return size + (elements_size(own)[0] if own else 0)
+
+
+# --- finding and shrinking ----------------------------------------------------------------------
+
+
+def _put(batch: Batch, stream: StreamMeta, node: Node) -> None:
+    batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed, node.encode())
+
+
+def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
+    """Yield the closed nodes from the one whose first ID is ``start``, or back from the last."""
+    prefix = tree_prefix(stream.nodes_tree)
+    rows = txn.batch.scan(Family.TREES, prefix + start.packed, successor(prefix), reverse)
+    for key, value in rows:
+        yield Node.decode(StreamID.unpack(key[8:]), value)
+
+
+def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
+    """Yield the nodes of the stream in order, the open one last."""
+    if stream.nodes > 1 or (stream.nodes == 1 and not stream.open_live):
+        yield from closed(txn, stream, stream.head)
+    if stream.open_live:
+        yield Node.of_open(stream)
+
+
+def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
+    """Return the node that holds a live entry."""
+    if stream.open_live and eid >= stream.open_first:
+        return Node.of_open(stream)
+    prefix = tree_prefix(stream.nodes_tree)
+    rows = txn.batch.scan(
+        Family.TREES,
+        prefix + stream.head.packed,
+        prefix + eid.packed + b"\x00",
+        reverse=True,
+    )
+    key, value = next(rows)
+    return Node.decode(StreamID.unpack(key[8:]), value)
+
+
+def lose(txn: Txn, stream: StreamMeta, node: Node, count: int) -> None:
+    """Take ``count`` live entries, whose rows still stand, out of a node's count."""
+    if count == node.live:
+        remove(txn, stream, node)
+        return
+    node.live -= count
+    if node.is_open:
+        if stream.slack:
+            measure(txn.batch, stream)
+        stream.open_live = node.live
+    else:
+        _put(txn.batch, stream, node)
+
+
+def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
+    """Take out a node that has no live entry left."""
+    stream.nodes -= 1
+    if node.is_open:
+        _reopen_last(txn, stream)
+    else:
+        txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
+    if node.first == stream.head:
+        stream.head = _first_of(txn, stream)
+
+
+def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
+    if stream.nodes == 0:
+        return MIN_ID
+    return next(from_head(txn, stream)).first
+
+
+def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
+    """Make the last closed node the open one, as Redis appends to whichever node is last."""
+    clear_open(stream)
+    if stream.nodes == 0:
+        return
+    node = next(closed(txn, stream, stream.head, reverse=True))
+    txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
+    stream.open_first, stream.open_last = node.first, node.last
+    stream.open_appended, stream.open_live = node.appended, node.live
+    stream.open_bytes, stream.measured = node.size, node.last
+    if stream.names != node.names:
+        stream.names = node.names
+        stream.cool()
+    stream.names_seen, stream.width = node.names, 0
+
+
+def clear_open(stream: StreamMeta) -> None:
+    """Leave the stream without an open node."""
+    stream.open_appended = stream.open_live = stream.open_bytes = 0
+    stream.open_first = stream.open_last = stream.measured = MIN_ID
+    stream.unmeasured, stream.slack = [], 0
+
+
+def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
+    """Return the exact number of live entries above ``eid``; costs nodes, not entries."""
+    if eid >= stream.last or stream.length == 0:
+        return 0
+    if eid < stream.first:
+        return stream.length
+    total = 0
+    if stream.open_live:
+        if eid < stream.open_first:
+            total += stream.open_live
+        else:
+            return _rows_between(txn, stream, eid, stream.last)
+    for node in closed(txn, stream, stream.head, reverse=True):
+        if node.first > eid:
+            total += node.live
+            continue
+        if node.last > eid:
+            total += _rows_between(txn, stream, eid, node.last)
+        break
+    return total
+
+
+def _rows_between(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID) -> int:
+    lower = max(stream.first, new_id(above).next())
+    upper = stream.prefix + last.packed + b"\x00"
+    rows = txn.batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
+    return len(rows)

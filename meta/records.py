@@ -1,0 +1,299 @@
+"""The records of streams, groups and consumers, and their bytes.
+
+::
+
+    stream   := kind(u8=1) version(u8=1) length(u64) entries_added(u64)
+                last(id) first(id) head(id) swept(id)
+                unswept(u32) nodes(u32)
+                open_first(id) open_last(id) open_appended(u32) open_live(u32)
+                open_bytes(u32) measured(id)                    hot: moves with each XADD
+                generation(u64) max_deleted(id) groups_tree(u64) groups(u32)
+                nodes_tree(u64) expire_at(u64)
+                idmp_tree(u64) idmp_duration(u32) idmp_maxsize(u32)
+                pids(u64) iids(u64) iids_added(u64) iids_duplicates(u64)
+                prefix_length(u32) prefix names(msgpack array)                 cold: kept as bytes
+    group    := version(u8=1) last_delivered(id) entries_read(i64, -1 unknown)
+                pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
+                consumers_tree(u64) runs_tree(u64) times_tree(u64)
+    consumer := version(u8=1) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
+
+An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 stands for none; an expiry of 0 for
+never. ``first`` is the first live entry, ``head`` the first ID ever put into the first live node,
+``swept`` the bound below which trimmed rows have left the disk, ``open_*`` the node that XADD fills
+(none when ``open_live`` is 0), ``measured`` the last entry counted into ``open_bytes``.
+"""
+
+from struct import Struct
+from struct import error as StructError
+
+import msgpack
+
+from kvstream.errors import Corruption, WrongType
+from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.layout.keys import message_prefix, stream_row
+from kvstream.layout.values import Names
+from kvstream.meta.trees import Tree
+
+STREAM_KIND = 1
+RECORD_VERSION = 1
+UNKNOWN = -1
+"""entries_read when it cannot be known, active time when there was none."""
+
+UNREAD = 1 << 62
+"""The slack of a stream whose unmeasured entries must be read back first."""
+
+_HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
+_COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
+_GROUP = Struct(">B QQ q QQQ I QQQ")
+_CONSUMER = Struct(">B Q qq Q")
+
+
+class StreamMeta:
+    """One stream: its counters, the bounds of its rows, its open node; and its loaded groups."""
+
+    __slots__ = (
+        "_cold",
+        "entries_added",
+        "expire_at",
+        "first",
+        "generation",
+        "groups",
+        "groups_count",
+        "groups_tree",
+        "head",
+        "idmp_duration",
+        "idmp_maxsize",
+        "idmp_tree",
+        "iids",
+        "iids_added",
+        "iids_duplicates",
+        "last",
+        "length",
+        "max_deleted",
+        "measured",
+        "name",
+        "names",
+        "names_seen",
+        "nodes",
+        "nodes_tree",
+        "open_appended",
+        "open_bytes",
+        "open_first",
+        "open_last",
+        "open_live",
+        "pids",
+        "prefix",
+        "row",
+        "slack",
+        "swept",
+        "unmeasured",
+        "unswept",
+        "width",
+    )
+
+    def __init__(self, name: bytes, generation: int) -> None:
+        self.name = name
+        self.row = stream_row(name)
+        self.generation = generation
+        self.prefix = message_prefix(name, generation)
+        self.length = self.entries_added = 0
+        self.last = self.first = self.head = self.swept = self.max_deleted = MIN_ID
+        self.unswept = self.nodes = 0
+        self.open_first = self.open_last = self.measured = MIN_ID
+        self.open_appended = self.open_live = self.open_bytes = 0
+        self.groups_tree = self.groups_count = self.nodes_tree = self.idmp_tree = 0
+        self.expire_at = self.idmp_duration = self.idmp_maxsize = 0
+        self.pids = self.iids = self.iids_added = self.iids_duplicates = 0
+        self.names: tuple[bytes, ...] = ()
+        """Field names of the open node's first entry."""
+        self._start()
+
+    def _start(self) -> None:
+        """Set what is kept in memory only."""
+        self.names_seen: Names = self.names
+        """The node's names as a caller last gave them: text or bytes."""
+        self.width = 0
+        """Bytes to add to a value's for an upper bound of its listpack entry; 0: not known."""
+        self.unmeasured: list[tuple[StreamID, bytes]] | None = (
+            [] if self.measured == self.open_last else None
+        )
+        """The open node's entries above ``measured``, not in open_bytes; None: to be read back."""
+        self.slack = 0 if self.unmeasured == [] else UNREAD
+        """An upper bound of the bytes of the unmeasured entries."""
+        self.groups: dict[bytes, GroupMeta] = {}
+        self._cold: bytes | None = None
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        hot = _HOT.pack(
+            STREAM_KIND,
+            RECORD_VERSION,
+            self.length,
+            self.entries_added,
+            *self.last,
+            *self.first,
+            *self.head,
+            *self.swept,
+            self.unswept,
+            self.nodes,
+            *self.open_first,
+            *self.open_last,
+            self.open_appended,
+            self.open_live,
+            self.open_bytes,
+            *self.measured,
+        )
+        if self._cold is None:
+            self._cold = self._encode_cold()
+        return hot + self._cold
+
+    def cool(self) -> None:
+        """Have the cold part encoded anew: one of its fields has changed."""
+        self._cold = None
+
+    def _encode_cold(self) -> bytes:
+        fixed = _COLD.pack(
+            self.generation,
+            *self.max_deleted,
+            self.groups_tree,
+            self.groups_count,
+            self.nodes_tree,
+            self.expire_at,
+            self.idmp_tree,
+            self.idmp_duration,
+            self.idmp_maxsize,
+            self.pids,
+            self.iids,
+            self.iids_added,
+            self.iids_duplicates,
+            len(self.prefix),
+        )
+        names: bytes = msgpack.packb(self.names, use_bin_type=False)
+        return fixed + self.prefix + names
+
+    @classmethod
+    def decode(cls, name: bytes, record: bytes) -> "StreamMeta":
+        """Return the stream of a record; WrongType if the key holds another kind of value."""
+        if record[:1] != bytes([STREAM_KIND]):
+            raise WrongType
+        self = cls.__new__(cls)
+        self.name = name
+        self.row = stream_row(name)
+        try:
+            self._decode_hot(_HOT.unpack_from(record))
+            self._decode_cold(record[_HOT.size :])
+        except (StructError, ValueError) as error:
+            raise Corruption(f"the record of stream {name[2:]!r} is damaged: {error}") from error
+        self._start()
+        return self
+
+    def _decode_hot(self, parts: tuple[int, ...]) -> None:
+        if parts[1] != RECORD_VERSION:
+            raise ValueError(f"unknown version {parts[1]}")
+        self.length, self.entries_added = parts[2:4]
+        self.last, self.first = new_id(parts[4:6]), new_id(parts[6:8])
+        self.head, self.swept = new_id(parts[8:10]), new_id(parts[10:12])
+        self.unswept, self.nodes = parts[12:14]
+        self.open_first, self.open_last = new_id(parts[14:16]), new_id(parts[16:18])
+        self.open_appended, self.open_live, self.open_bytes = parts[18:21]
+        self.measured = new_id(parts[21:23])
+
+    def _decode_cold(self, record: bytes) -> None:
+        parts = _COLD.unpack_from(record)
+        self.generation, self.max_deleted = parts[0], new_id(parts[1:3])
+        self.groups_tree, self.groups_count, self.nodes_tree, self.expire_at = parts[3:7]
+        self.idmp_tree, self.idmp_duration, self.idmp_maxsize = parts[7:10]
+        self.pids, self.iids, self.iids_added, self.iids_duplicates = parts[10:14]
+        prefix_end = _COLD.size + parts[14]
+        self.prefix = record[_COLD.size : prefix_end]
+        self.names = tuple(msgpack.unpackb(record[prefix_end:], raw=True))
+
+
+class GroupMeta:
+    """One consumer group, with the trees of its pending entries and its loaded consumers."""
+
+    __slots__ = (
+        "consumers",
+        "consumers_count",
+        "consumers_tree",
+        "entries_read",
+        "last_delivered",
+        "nack_rank",
+        "nacked",
+        "name",
+        "pending",
+        "row",
+        "runs",
+        "times",
+    )
+
+    def __init__(
+        self, name: bytes, row: bytes, consumers_tree: int, runs: Tree, times: Tree
+    ) -> None:
+        self.name = name
+        self.row = row
+        self.last_delivered = MIN_ID
+        self.entries_read = UNKNOWN
+        self.pending = self.nacked = self.nack_rank = self.consumers_count = 0
+        self.consumers_tree = consumers_tree
+        self.runs = runs
+        """Runs of pending entries by the first ID of each."""
+        self.times = times
+        """The same runs by delivery time."""
+        self.consumers: dict[bytes, ConsumerMeta] = {}
+
+    def encode(self) -> bytes:
+        return _GROUP.pack(
+            RECORD_VERSION,
+            *self.last_delivered,
+            self.entries_read,
+            self.pending,
+            self.nacked,
+            self.nack_rank,
+            self.consumers_count,
+            self.consumers_tree,
+            self.runs.id,
+            self.times.id,
+        )
+
+    @classmethod
+    def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
+        try:
+            parts = _GROUP.unpack(record)
+        except StructError as error:
+            raise Corruption(f"the record of group {name!r} is damaged: {error}") from error
+        self = cls(name, row, parts[8], Tree(parts[9]), Tree(parts[10]))
+        self.last_delivered = new_id(parts[1:3])
+        self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3:7]
+        self.consumers_count = parts[7]
+        return self
+
+
+class ConsumerMeta:
+    """One consumer of a group."""
+
+    __slots__ = ("active_ms", "name", "pending", "row", "runs", "seen_ms")
+
+    def __init__(self, name: bytes, row: bytes, runs: Tree, seen_ms: int) -> None:
+        self.name = name
+        self.row = row
+        self.runs = runs
+        """The first IDs of the consumer's runs."""
+        self.seen_ms = seen_ms
+        self.active_ms = UNKNOWN
+        self.pending = 0
+
+    def encode(self) -> bytes:
+        return _CONSUMER.pack(
+            RECORD_VERSION, self.runs.id, self.seen_ms, self.active_ms, self.pending
+        )
+
+    @classmethod
+    def decode(cls, name: bytes, row: bytes, record: bytes) -> "ConsumerMeta":
+        try:
+            _, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
+        except StructError as error:
+            raise Corruption(f"the record of consumer {name!r} is damaged: {error}") from error
+        self = cls(name, row, Tree(tree), seen_ms)
+        self.active_ms, self.pending = active_ms, pending
+        return self
