@@ -1,0 +1,104 @@
+"""The implementations that the tests compare, each as a callable ``run(*argv) -> reply``."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import hiredis
+
+from tests.model.commands import run
+from tests.model.database import Redis
+from tests.model.replies import ErrorReply
+from tests.semantics.replies import Argument, Error, Reply, encoded
+
+SERVER = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no"]
+START_MS = 1_700_000_000_000
+
+
+class Clock:
+    """Milliseconds that move only when told to."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def advance(self, ms: int) -> None:
+        self.ms += ms
+
+
+class Model:
+    """The model of tests/model, on a manual clock unless told otherwise."""
+
+    name = "model"
+
+    def __init__(self, clock: Clock | None = None, old: bool = False) -> None:
+        self.clock = clock or Clock()
+        self.redis = Redis(self.clock.now_ms, old)
+
+    def __call__(self, *argv: Argument) -> Reply:
+        return plain(run(self.redis, *encoded(argv)))
+
+
+def plain(reply: Reply) -> Reply:
+    """Return a reply of the model in the common form."""
+    if isinstance(reply, ErrorReply):
+        return Error(reply.text)
+    if isinstance(reply, list | tuple):
+        return [plain(item) for item in reply]
+    return reply
+
+
+class RedisServer:
+    """A redis-server of this machine, started for the tests and spoken to in RESP2."""
+
+    name = "redis"
+
+    def __init__(self) -> None:
+        self._directory = tempfile.mkdtemp(prefix="kvstream-redis-")
+        path = Path(self._directory, "socket")
+        self._process = subprocess.Popen(
+            [*SERVER, "--unixsocket", str(path), "--dir", self._directory],
+            stdout=subprocess.DEVNULL,
+        )
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._connect(path)
+        self._reader = hiredis.Reader()
+
+    def _connect(self, path: Path) -> None:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self._socket.connect(str(path))
+                return
+            except OSError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.01)
+
+    def __call__(self, *argv: Argument) -> Reply:
+        parts = encoded(argv)
+        frame = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+        self._socket.sendall(b"*%d\r\n" % len(parts) + frame)
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(1 << 16))
+        return Error(str(reply).encode()) if isinstance(reply, hiredis.ReplyError) else reply
+
+    def __enter__(self) -> "RedisServer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
