@@ -7,6 +7,7 @@ range drops the single changes inside it.
 
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import islice
 from typing import Protocol
 
 
@@ -32,7 +33,9 @@ class Rows(Protocol):
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
     ) -> Iterator[Row]: ...
 
-    def page(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]: ...
+    def page(
+        self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
+    ) -> list[Row]: ...
 
 
 class Batch:
@@ -75,16 +78,13 @@ class Batch:
             return [self.get(family, key) for key in keys]
         return self._rows.get_many(family, keys)
 
-    def page(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
-        """Return the first ``limit`` rows of ``lower <= key < upper``."""
+    def page(
+        self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
+    ) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``; in reverse, the last."""
         if not self._touches(family, lower, upper):
-            return self._rows.page(family, lower, upper, limit)
-        rows = []
-        for row in self.scan(family, lower, upper):
-            if len(rows) == limit:
-                break
-            rows.append(row)
-        return rows
+            return self._rows.page(family, lower, upper, limit, reverse)
+        return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""
@@ -93,7 +93,7 @@ class Batch:
         return self._merged(family, lower, upper, reverse)
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
-        return bool(self.puts[family]) or any(
+        return any(lower <= key < upper for key in self.puts[family]) or any(
             fam == family and low < upper and lower < high for fam, low, high in self.ranges
         )
 

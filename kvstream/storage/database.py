@@ -1,212 +1,375 @@
 """The rows of a store: get, scan and write over three column families of one RocksDB.
 
-This is the only module that imports ``rocksdict``. It owns every handle of it, turns its text
-errors into those of kvstream, and hands out only complete answers: a read error is raised, never
-a shorter result. It knows nothing of streams.
+This is the only module that imports ``rocksdict``. It owns every handle of it, keeps its fifteen
+traps (tests/canaries) from its callers, and hands out complete answers only: a read error is
+raised, never a shorter result. It knows nothing of streams, and of the log only whether it works:
+after the first failed write or flush the store reads on and writes no more.
 """
 
-import os
 import time
-from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import islice
-from operator import itemgetter
+import weakref
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Self
+from time import monotonic
+from typing import Any, Self, TypeVar
 
-from rocksdict import Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
 
-from kvstream.errors import Corruption, StoreClosed, StoreError, StoreReadOnly, WriteStalled
-from kvstream.options import StoreOptions
-from kvstream.storage.batch import Batch, Row
+from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
+from kvstream.options import MEGABYTE, StoreOptions
+from kvstream.storage import directory as directories
+from kvstream.storage import fork, reads, upkeep
+from kvstream.storage.batch import Batch, Family, Row
+from kvstream.storage.directory import Directory
+from kvstream.storage.failures import classified, classified_at_open, is_stall
+from kvstream.storage.families import FamilySettings, Settings, database_settings, family_settings
+from kvstream.storage.gate import Gate
+from kvstream.storage.opening import Access, Opened, open_reader, open_writer
 
-FAMILY_NAMES = ("messages", "metadata", "trees")
-_ROW_KEY = itemgetter(0)
+FAMILY_NAMES = tuple(family.name.lower() for family in Family)
+
+LARGE_WRITE = 1 * MEGABYTE
+"""Writes of more bytes than this are held against the free space one by one."""
+STALL_PAUSE_S = 0.001
+"""RocksDB grants a slowed-down writer new bytes once a millisecond."""
+
+_CLOSED = "the store is closed"
 
 
 class Database:
-    """An open RocksDB."""
+    """An open RocksDB, for any number of threads; ``write`` expects one at a time."""
 
-    def __init__(self, directory: Path, options: StoreOptions, rows: Rdict) -> None:
-        self.directory = directory
+    def __init__(self, rows: Rdict, opened: Opened, options: StoreOptions) -> None:
+        self.directory = opened.directory.path
+        self.loss = opened.loss
+        """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
-        self._rows = rows
-        self._families = [rows.get_column_family(name) for name in FAMILY_NAMES]
+        self._opened = opened
+        no_slowdown = WriteOptions()
+        no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
+        rows.set_write_options(no_slowdown)
+        self._root = rows
+        self._families: list[Any] = [rows.get_column_family(name) for name in FAMILY_NAMES]
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
-        self._refusal: StoreError | None = None
+        self._write_rows: Any = rows.write
+        self._latest_sequence: Any = rows.latest_sequence_number
+        self._scans: set[weakref.ref[Generator[Row, None, None]]] = set()
         self._closed = False
-        write_options = WriteOptions()
-        write_options.no_slowdown = True
-        rows.set_write_options(write_options)
+        self._gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
-            self._refusal = StoreReadOnly("the store was opened read-only")
+            self._gate.shut(StoreReadOnly("the store was opened read-only"))
+        fork.register(self)
 
     @classmethod
     def open(cls, directory: Path, options: StoreOptions) -> Self:
-        """Open the store in ``directory``, or make one there."""
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        general = Options(raw_mode=True)
-        general.create_if_missing(options.create)
-        general.create_missing_column_families(True)
-        families = {name: Options(raw_mode=True) for name in FAMILY_NAMES}
+        """Open the store in ``directory``, or make one there if the options allow it.
+
+        Raises StoreLocked, UnsafeDirectory, UnknownLayout, Corruption or LostWrites with the
+        store unchanged; StoreFull when recovery needs more space than there is.
+        """
+        place = Directory.acquire(directory, create=options.create, read_only=options.read_only)
         try:
-            rows = Rdict(str(directory), options=general, column_families=families)
-        except Exception as error:
-            raise _classified(error) from None
-        return cls(directory, options, rows)
+            way = open_reader if options.read_only else open_writer
+            rows, opened = way(place, options, _Opener(options))
+            return cls(rows, opened, options)
+        except BaseException:
+            place.release()
+            raise
+
+    # Reads
 
     def get(self, family: int, key: bytes) -> bytes | None:
+        """Return the value of ``key``, None where there is no such row."""
         try:
-            return self._families[family].get(key)
+            value: bytes | None = self._families[family].get(key)
         except Exception as error:
-            raise _classified(error) from None
+            raise classified(error) from None
+        return value
 
     def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
-        """Return the value of each key; releases the GIL."""
+        """Return the value of each key; other threads run meanwhile."""
         if not keys:
             return []
         try:
-            values: list[bytes | None] = self._families[family].get(keys)  # type: ignore[assignment,arg-type]
+            values: list[bytes | None] = self._families[family].get(keys)
         except Exception as error:
-            raise _classified(error) from None
+            raise classified(error) from None
         return values
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
-        """Yield the rows of ``lower <= key < upper`` as they were at the first of them."""
+        """Yield the rows of ``lower <= key < upper`` as they are when the first is asked for.
+
+        For few rows, or when the caller stops early; ``page`` is twice as fast for many.
+        """
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper)
-        rows = self._families[family].iter(bounds)
-        if reverse:
-            rows.seek_to_last()
-            advance = rows.prev
-        else:
-            rows.seek(lower)
-            advance = rows.next
-        while rows.valid():
-            key = rows.key()
-            if key < lower:
-                return
-            yield key, rows.value()
-            advance()
-        try:
-            rows.status()
-        except Exception as error:
-            raise _classified(error) from None
-
-    def page(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
-        """Return the first ``limit`` rows of ``lower <= key < upper``."""
-        if limit <= 0:
-            return []
-        source: Any = self._families[family]
-        rows: list[Row] = list(islice(source.items(from_key=lower), limit))
-        if rows and rows[-1][0] >= upper:
-            del rows[bisect_left(rows, upper, key=_ROW_KEY) :]
-        elif len(rows) < limit:
-            rows += self.scan(family, rows[-1][0] + b"\0" if rows else lower, upper)
+        rows = reads.walk(self._families[family], bounds, lower, upper, reverse)
+        self._scans.add(weakref.ref(rows, self._scans.discard))
         return rows
 
-    def write(self, batch: Batch, frees: bool = False) -> int:
-        """Write all of ``batch`` or nothing, and return the latest sequence number."""
-        if self._refusal is not None:
-            raise self._refusal
-        deadline = 0.0
-        while True:
-            try:
-                self._rows.write(self._prepared(batch))
-                return self._rows.latest_sequence_number()
-            except Exception as error:
-                if not str(error).startswith("Result incomplete"):
-                    raise _classified(error) from None
-            now = time.monotonic()
-            deadline = deadline or now + self._options.stall_seconds_max
-            if now >= deadline:
-                raise WriteStalled("compaction cannot keep up with the writes")
-            time.sleep(0.001)
+    def page(
+        self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
+    ) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``; in reverse, the last.
 
-    def _prepared(self, batch: Batch) -> WriteBatch:
-        prepared = WriteBatch(True)
-        handles = self._handles
+        They are rows of one moment. Other threads wait meanwhile: half a microsecond a row.
+        """
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(upper)
+        return reads.page(self._families[family], bounds, lower, upper, limit, reverse)
+
+    # Writes
+
+    def write(self, batch: Batch, frees: bool = False) -> int:
+        """Write all of ``batch`` or nothing, and return the latest sequence number.
+
+        The range deletes come first, then the single rows. ``frees`` says that the write makes
+        room, so it is let in below the reserve of free space. Raises StoreFull, WriteStalled or
+        StoreReadOnly with nothing written, UnknownOutcome when RocksDB failed in the middle.
+        """
+        gate = self._gate
+        if monotonic() >= gate.open_until:
+            gate.admit(frees)
+        try:
+            self._write_rows(self._prepared(batch, frees))
+        except Exception as error:
+            self._write_failed(error, batch, frees)
+        if gate.recovers:
+            gate.passed()
+        sequence: int = self._latest_sequence()
+        return sequence
+
+    def _prepared(self, batch: Batch, frees: bool) -> WriteBatch:
+        """Return the batch for RocksDB, which takes each one only once, even if it fails."""
+        prepared: Any = WriteBatch(True)
         for family, lower, upper in batch.ranges:
-            prepared.delete_range(lower, upper, handles[family])
-        put = prepared.put
-        for puts, handle in zip(batch.puts, handles, strict=True):
-            for key, value in puts.items():
-                if value is None:
-                    prepared.delete(key, handle)
-                else:
-                    put(key, value, handle)
-        return prepared
+            prepared.delete_range(lower, upper, self._handles[family])
+        for handle, puts in zip(self._handles, batch.puts):  # noqa: B905 - strict costs 0.1 us
+            if puts:
+                prepared.set_default_column_family(handle)
+                for key, value in puts.items():
+                    if value is None:
+                        del prepared[key]
+                    else:
+                        prepared[key] = value
+        if prepared.size_in_bytes() > LARGE_WRITE:
+            self._gate.admit(frees, prepared.size_in_bytes())
+        return prepared  # type: ignore[no-any-return]
+
+    def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> None:
+        """Wait out a stall and write after all; raise what any other failure means."""
+        deadline = monotonic() + self._options.stall_seconds_max
+        while is_stall(error):
+            if monotonic() >= deadline:
+                raise WriteStalled("compaction cannot keep up with the writes") from None
+            time.sleep(STALL_PAUSE_S)
+            try:
+                self._write_rows(self._prepared(batch, frees))
+            except Exception as again:
+                error = again
+            else:
+                return
+        raise self._gate.failed(error, recovers=True) from None
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store takes no writes now; None when it does."""
+        return self._gate.failure
 
     @property
     def sequence(self) -> int:
         """The sequence number of the latest write."""
-        return self._rows.latest_sequence_number()
+        sequence: int = self._latest_sequence()
+        return sequence
 
-    def flush_wal(self) -> None:
-        """fsync the log; releases the GIL."""
-        self._rows.flush_wal(True)
+    def flush_wal(self) -> int:
+        """fsync the log; return the sequence number up to which it is now durable.
+
+        Other threads run and write meanwhile. Once it has failed no fsync is tried again: the
+        system may have dropped what it could not write, and would report success.
+        """
+        self._gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
+        sequence = self.sequence
+        try:
+            self._root.flush_wal(True)
+            if self._opened.watermark is not None:
+                self._opened.watermark.record(sequence)
+        except Exception as error:
+            raise self._gate.failed(error, recovers=False) from None
+        return sequence
 
     def flush(self) -> None:
-        """Write all that is in memory into table files."""
-        for family in self._families:
-            family.flush(True)
+        """Write all that is in memory into tables, durably; other threads run meanwhile."""
+        self._gate.refuse_failed()
+        try:
+            for family in self._families:
+                family.flush(True)
+        except Exception as error:
+            raise self._gate.failed(error, recovers=False) from None
+
+    # Upkeep
 
     def checkpoint(self, target: Path) -> None:
-        """Write a consistent copy of the store, sharing its table files where it can."""
+        """Make ``target`` a store of its own, with all that is written so far.
+
+        Tables are shared by hard links where the file system allows it. Raises StoreError when
+        ``target`` exists.
+        """
         self.flush()
-        Checkpoint(self._rows).create_checkpoint(str(target))
+        sequence = self.sequence
+        with directories.staged(target) as built:
+            try:
+                Checkpoint(self._root).create_checkpoint(str(built))
+            except Exception as error:
+                raise classified(error) from None
+            directories.publish(built, target, sequence)
 
     def compact(self) -> None:
-        """Compact every column family."""
+        """Compact every column family, so that what is deleted leaves the disk."""
+        before = self._background_errors()
         for family in self._families:
             family.compact_range(None, None)
+        if self._background_errors() > before:  # compact_range() itself says nothing
+            self.verify()
+
+    def verify(self) -> int:
+        """Read every row of every family and check it; return the number of rows.
+
+        Raises Corruption at the first block that is damaged.
+        """
+        once = ReadOptions()
+        once.fill_cache(False)  # type: ignore[call-arg]
+        return sum(upkeep.count_checked(family, once) for family in self._families)
 
     def property_int(self, name: str, family: int) -> int:
-        """Return a numeric property of RocksDB for one column family."""
+        """Return a numeric property of RocksDB, such as ``rocksdb.estimate-num-keys``."""
         return self._families[family].property_int_value(name) or 0
 
     def statistics(self) -> dict[str, Any]:
-        """Return sizes and counts for people to read."""
-        names = ("rocksdb.estimate-num-keys", "rocksdb.total-sst-files-size")
+        """Return sizes and counts for people; they may change with any version."""
         return {
-            title: {name: self.property_int(name, family) for name in names}
-            for family, title in enumerate(FAMILY_NAMES)
+            "sequence": self.sequence,
+            "size_on_disk": self.size_on_disk(),
+            "block_cache_bytes": self.property_int("rocksdb.block-cache-usage", 0),
+            "background_errors": self._background_errors(),
+            "failure": str(self.failure) if self.failure else None,
+            "families": dict(zip(FAMILY_NAMES, map(upkeep.figures, self._families), strict=True)),
         }
 
     def size_on_disk(self) -> int:
         """Return the bytes of all files of the store."""
-        return sum(entry.stat().st_size for entry in os.scandir(self.directory))
+        return self._opened.directory.size()
 
-    def verify(self) -> int:
-        """Read every row of every column family and check its checksums; return their number."""
-        count = 0
-        for family in self._families:
-            rows = family.iter()
-            rows.seek_to_first()
-            while rows.valid():
-                count += 1
-                rows.next()
-            try:
-                rows.status()
-            except Exception as error:
-                raise _classified(error) from None
-        return count
+    def _background_errors(self) -> int:
+        return self.property_int("rocksdb.background-errors", 0)
+
+    # The end
 
     def close(self) -> None:
-        """Close the store; idempotent."""
+        """Write what is in memory into tables and close the store; idempotent.
+
+        Scans that others still hold raise StoreClosed when they go on. Where the last flush
+        fails, what was durable stays so: the log holds it.
+        """
         if self._closed:
             return
         self._closed = True
-        self._refusal = StoreClosed("the store is closed")
-        for family in self._families:
-            family.close()
-        self._handles.clear()
-        self._families.clear()
-        self._rows.close()
+        sound = self._flushed()
+        sequence = self.sequence
+        self._gate.shut(StoreClosed(_CLOSED))
+        root, families, opened = self._root, self._families, self._opened
+        self._replace_handles(fork.Gone(_CLOSED))
+        for scan in [scan for reference in list(self._scans) if (scan := reference())]:
+            reads.revoke(scan)
+        try:
+            for family in families:
+                family.close()
+            families.clear()
+            root.close()
+            if sound and opened.watermark is not None:
+                opened.watermark.record(sequence, clean=True)
+                opened.watermark.sync()
+        except Exception as error:
+            if sound:
+                raise classified(error) from None
+        finally:
+            opened.release()
+
+    def _flushed(self) -> bool:
+        """Empty the log into tables, so that the next opening has nothing to recover."""
+        try:
+            self.flush()
+        except StoreError:
+            return False
+        return True
+
+    def _replace_handles(self, gone: Any) -> None:
+        self._root = self._write_rows = self._latest_sequence = gone
+        self._families = [gone] * len(Family)
+        self._handles = []
+        fork.unregister(self)
+
+    def refuse_after_fork(self) -> None:
+        """Make every use in this process, a forked child, raise StoreClosed."""
+        fork.leak(self._root)
+        self._closed = True
+        self._gate.shut(StoreClosed(fork.FORKED))
+        self._replace_handles(fork.Gone(fork.FORKED))
 
 
-def _classified(error: Exception) -> StoreError | Corruption:
-    text = str(error)
-    if text.startswith("Corruption"):
-        return Corruption(text)
-    return StoreError(text)
+_Options = TypeVar("_Options", Options, BlockBasedOptions)
+
+
+class _Opener:
+    """Opens directories with one store's options; all that it opens share a block cache."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._cache = Cache(options.block_cache_bytes)
+
+    def __call__(self, path: Path, access: Access) -> Rdict:
+        shared = database_settings(self._options, create=access is Access.CREATE)
+        general = _applied(Options(raw_mode=True), shared)
+        general.set_wal_recovery_mode(
+            DBRecoveryMode.skip_any_corrupted_record()
+            if access is Access.SALVAGE
+            else DBRecoveryMode.point_in_time()
+        )
+        settings = family_settings(self._options)
+        families = {family.name: self._family_options(family) for family in settings}
+        reads = access is Access.READ
+        way = AccessType.read_only(False) if reads else AccessType.read_write()
+        try:
+            rows = Rdict(str(path), general, families, way)
+            for family in () if reads else settings:
+                rows.get_column_family(family.name).set_options(family.late_options)
+        except Exception as error:
+            raise classified_at_open(error) from None
+        return rows
+
+    def _family_options(self, settings: FamilySettings) -> Options:
+        table = _applied(BlockBasedOptions(), settings.table)
+        table.set_block_cache(self._cache)
+        options = _applied(Options(raw_mode=True), settings.options)
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_bottommost_compression_type(DBCompressionType.zstd())
+        return options
+
+
+def _applied(target: _Options, settings: Settings) -> _Options:
+    for setter, arguments in settings.items():
+        getattr(target, setter)(*arguments)
+    return target

@@ -1,16 +1,54 @@
 """When a write counts as durable, and who is told.
 
-The committer owns the one thread that makes the log durable; it knows sequence numbers, not rows.
+The promise of each level is in docs/durability.md. At ``always`` all that wait share an fsync: the
+first of them does it, for everything written before it began, while later ones gather for the
+next. So a lone writer pays for no other thread, and fifty pay for one fsync. At ``everysec`` a
+thread does it, and at ``no`` nobody. The committer knows sequence numbers, not rows.
 """
 
+import atexit
+import contextlib
+import sys
 import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
-from kvstream.errors import UnknownOutcome
+from kvstream.errors import StoreClosed, StoreError, UnknownOutcome
 from kvstream.options import Durability
+from kvstream.storage import fork
 from kvstream.storage.database import Database
 
 FLUSH_INTERVAL_S = 1.0
+"""Redis's ``appendfsync everysec``."""
+RETRY_INTERVAL_S = 0.25
+"""How often callbacks that wait out a full disk look whether it has recovered."""
+
+_open_committers: "weakref.WeakSet[Committer]" = weakref.WeakSet()
+
+
+class _Queued:
+    """One that waits while another flushes; it wakes no other, and waits for no shared lock."""
+
+    __slots__ = ("_turn", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    def await_turn(self) -> None:
+        self._turn.acquire()
+
+    def give_turn(self) -> None:
+        self._turn.release()
+
+
+class _Awaited(NamedTuple):
+    sequence: int
+    durable: Callable[[], None]
+    failed: Callable[[UnknownOutcome], None] | None
 
 
 class Committer:
@@ -19,84 +57,181 @@ class Committer:
     def __init__(self, database: Database, level: Durability) -> None:
         self.level = level
         self.durable_sequence = database.sequence
+        """Writes up to this one survive power loss."""
         self._database = database
-        self._always = level is Durability.ALWAYS
-        self._changed = threading.Condition()
-        self._wanted = 0
+        self._waits = level is Durability.ALWAYS
+        self._changed = threading.Condition(threading.Lock())
         self._stopping = False
-        self._failure: Exception | None = None
-        self._callbacks: list[tuple[int, Callable[[], None]]] = []
-        self._thread = threading.Thread(target=self._run, name="kvstream-committer", daemon=True)
-        if level is not Durability.NO:
-            self._thread.start()
+        self._queueing = threading.Lock()
+        self._flushing = False
+        self._queue: list[_Queued] = []
+        self._awaited: list[_Awaited] = []
+        self._thread = self._started_thread()
+        fork.register(self)
+        _open_committers.add(self)
 
     def wait(self, sequence: int) -> None:
         """Return when the write of that sequence number is as durable as the level promises.
 
         Raises UnknownOutcome when the log cannot be made durable.
         """
-        if self._always and sequence > self.durable_sequence:
-            self._await(sequence)
+        if self._waits and sequence > self.durable_sequence:
+            self._make_durable(sequence)
 
-    def after(self, sequence: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the write is as durable as the level promises."""
-        if self._always:
+    def after(
+        self,
+        sequence: int,
+        durable: Callable[[], None],
+        failed: Callable[[UnknownOutcome], None] | None = None,
+    ) -> None:
+        """Call ``durable`` when the write is as durable as the level promises.
+
+        That is now, in this thread, or later in the committer's, where it must be quick and not
+        raise. ``failed`` is called instead when the log cannot be made durable; without it a
+        callback waits on, for the disk may only be full for a while.
+        """
+        if self._waits and sequence > self.durable_sequence:
             with self._changed:
-                if sequence > self.durable_sequence:
-                    self._callbacks.append((sequence, callback))
-                    self._wanted = max(self._wanted, sequence)
-                    self._changed.notify_all()
-                    return
-        callback()
+                self._refuse_stopped()
+                self._awaited.append(_Awaited(sequence, durable, failed))
+                self._changed.notify_all()
+        else:
+            durable()
 
     def sync(self) -> int:
-        """Make every write so far durable, at any level; return the durable sequence number."""
-        if self._thread.is_alive():
-            self._await(self._database.sequence)
-        else:
-            self._flush()
+        """Make every write so far durable, at any level; return the durable sequence number.
+
+        Raises UnknownOutcome when the log cannot be made durable.
+        """
+        sequence = self._database.sequence
+        if sequence > self.durable_sequence:
+            self._make_durable(sequence)
         return self.durable_sequence
 
     def close(self) -> None:
-        """Make all writes durable and end the thread; idempotent."""
+        """Make all writes durable and end the thread; idempotent.
+
+        Raises UnknownOutcome when it was this last fsync that failed.
+        """
         with self._changed:
+            if self._stopping:
+                return
             self._stopping = True
             self._changed.notify_all()
-        if self._thread.is_alive():
+        fork.unregister(self)
+        if self._thread is not None:
             self._thread.join()
+        if self._database.failure is None:
+            self.sync()
 
-    def _await(self, sequence: int) -> None:
-        with self._changed:
-            self._wanted = max(self._wanted, sequence)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self.durable_sequence >= sequence or self._failure)
-        if self._failure and self.durable_sequence < sequence:
-            raise UnknownOutcome(str(self._failure))
+    def refuse_after_fork(self) -> None:
+        """Forget, in a forked child, the locks and the thread of its parent."""
+        self._changed = threading.Condition(threading.Lock())
+        self._stopping = True
+        self._thread = None
+        self._awaited = []
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._stopping or self._wanted > self.durable_sequence,
-                    None if self._always else FLUSH_INTERVAL_S,
-                )
-                stopping = self._stopping
-            if self._database.sequence > self.durable_sequence:
+    def _started_thread(self) -> threading.Thread | None:
+        work = {
+            Durability.ALWAYS: self._serve_callbacks,
+            Durability.EVERYSEC: self._flush_every_second,
+        }
+        if self.level not in work or self._database.failure is not None:
+            return None
+        thread = threading.Thread(target=work[self.level], name="kvstream-committer", daemon=True)
+        thread.start()
+        return thread
+
+    def _refuse_stopped(self) -> None:
+        if self._stopping:
+            raise StoreClosed("the store is closed")
+
+    def _make_durable(self, sequence: int) -> None:
+        """Flush the log, or wait for the one who does, until it covers ``sequence``."""
+        while self.durable_sequence < sequence:
+            with self._queueing:
+                queued = _Queued(sequence) if self._flushing else None
+                if queued is not None:
+                    self._queue.append(queued)
+                self._flushing = True
+            if queued is not None:
+                queued.await_turn()
+            else:
                 self._flush()
-            if stopping or self._failure:
-                return
 
     def _flush(self) -> None:
-        reached = self._database.sequence
+        """Make the log durable for all whose writes it covers, and pass the turn on."""
         try:
-            self._database.flush_wal()
-        except Exception as error:
-            self._failure = error
-        else:
-            self.durable_sequence = reached
+            self.durable_sequence = self._database.flush_wal()
+        except StoreError as error:
+            raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
+        finally:
+            with self._queueing:
+                self._flushing = False
+                durable = self.durable_sequence
+                rest = [queued for queued in self._queue if queued.sequence > durable]
+                done = [queued for queued in self._queue if queued.sequence <= durable]
+                done += rest[:1]  # it flushes next, or finds the store failed and passes that on
+                self._queue = rest[1:]
+            for queued in done:
+                queued.give_turn()
+
+    def _flush_every_second(self) -> None:
+        while not self._stopped_within(FLUSH_INTERVAL_S):
+            if self._database.failure is None:
+                # Who writes next learns of a failure from the database.
+                with contextlib.suppress(UnknownOutcome):
+                    self.sync()
+
+    def _serve_callbacks(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._awaited or self._stopping)
+                if not self._awaited:
+                    return
+                oldest = min(awaited.sequence for awaited in self._awaited)
+            try:
+                self._make_durable(oldest)
+            except UnknownOutcome as error:
+                self._tell_failed(error)
+                if self._stopped_within(RETRY_INTERVAL_S):
+                    return
+            else:
+                self._tell_durable()
+
+    def _stopped_within(self, seconds: float) -> bool:
         with self._changed:
-            self._changed.notify_all()
-            ready = [call for call in self._callbacks if call[0] <= self.durable_sequence]
-            self._callbacks = [call for call in self._callbacks if call[0] > self.durable_sequence]
-        for _, callback in ready:
-            callback()
+            return self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _tell_durable(self) -> None:
+        durable = self.durable_sequence
+        for awaited in self._taken(lambda awaited: awaited.sequence <= durable):
+            _call(awaited.durable)
+
+    def _tell_failed(self, error: UnknownOutcome) -> None:
+        for awaited in self._taken(lambda awaited: awaited.failed is not None):
+            if awaited.failed is not None:
+                _call(partial(awaited.failed, error))
+
+    def _taken(self, chosen: Callable[[_Awaited], bool]) -> list[_Awaited]:
+        with self._changed:
+            taken = [awaited for awaited in self._awaited if chosen(awaited)]
+            self._awaited = [awaited for awaited in self._awaited if not chosen(awaited)]
+        return taken
+
+
+def _call(callback: Callable[[], None]) -> None:
+    """Call back; one that raises is reported as for a thread, and the others are served."""
+    try:
+        callback()
+    except Exception:
+        report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+        threading.excepthook(report)
+
+
+@atexit.register
+def _close_forgotten() -> None:
+    """End the threads of stores that were not closed, while there is an interpreter to end in."""
+    for committer in list(_open_committers):
+        with contextlib.suppress(StoreError):
+            committer.close()

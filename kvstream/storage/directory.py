@@ -1,0 +1,259 @@
+"""The directory of a store: who may use it, and whether it is one.
+
+It owns the lock, the layout file and the checks that come before RocksDB touches anything: the
+files of a directory that is not ours are never opened, and a second opener is refused before a
+byte is written. The lock is on the directory itself, so it holds whatever path leads there, and
+there is no lock file to remove. This module knows file names, not rows.
+
+::
+
+    KVSTREAM      "kvstream store" and "layout 1", a line each; written first
+    WATERMARK     see watermark.py; written last, so without it the store is half-created
+    CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
+    before-recovery-N/      logs as they were before ``recover`` gave up what they had lost
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from kvstream.errors import Corruption, StoreError, StoreLocked, UnknownLayout, UnsafeDirectory
+from kvstream.storage import durable_files, fork, watermark
+
+LAYOUT_VERSION = 1
+LAYOUT_FILE = "KVSTREAM"
+_LAYOUT_TEXT = "kvstream store\nlayout {}\n"
+_LAYOUT_PATTERN = re.compile(rb"kvstream store\nlayout ([0-9]{1,9})\n")
+
+_MODE = 0o700
+_FOREIGN_WRITERS = stat.S_IWGRP | stat.S_IWOTH
+_NOT_OURS_YET_HARMLESS = frozenset({"lost+found", LAYOUT_FILE + durable_files.PARTIAL_SUFFIX})
+"""Names that may lie in a directory in which a store is made."""
+_PREVIEW = ".preview"
+_KEPT_LOGS = "before-recovery-{}"
+_OWN_TO_EACH_OPENER = ("LOCK", "LOG", "rocksdict-config.json")
+"""Prefixes of files that RocksDB or ``rocksdict`` write anew whenever they open a directory."""
+
+
+class Directory:
+    """A locked directory that is ours alone and that holds a store, or will."""
+
+    def __init__(self, path: Path, descriptor: int, read_only: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._descriptor = descriptor
+        fork.register(self)
+
+    @classmethod
+    def acquire(cls, directory: Path, *, create: bool, read_only: bool) -> Self:
+        """Lock ``directory``, making it when there is none and ``create`` is set.
+
+        Readers share the lock, a writer has it alone. Raises StoreLocked, UnsafeDirectory,
+        UnknownLayout, or StoreError when there is no store; then nothing has been written.
+        """
+        path = _real(directory)
+        if create and not read_only and not os.path.lexists(path):
+            _make(path)
+        self = cls(path, _open_directory(path), read_only)
+        try:
+            self._lock()
+            self._check_owner()
+            self._check_files()
+            self._check_layout(create and not read_only)
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def release(self) -> None:
+        """Give up the lock; idempotent."""
+        fork.unregister(self)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # flock goes with the last descriptor of this opening
+            self._descriptor = -1
+
+    def refuse_after_fork(self) -> None:
+        """Close the child's descriptor: the lock stays with the parent and dies with it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def free_bytes(self) -> int:
+        """Return the free space of the file system that an ordinary process may use."""
+        figures = os.statvfs(self.path)
+        return figures.f_bavail * figures.f_frsize
+
+    def size(self) -> int:
+        """Return the bytes of all files of the store."""
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in self._files())
+
+    def is_complete(self) -> bool:
+        """Say whether the making of the store came to its end: then it may hold rows."""
+        return (self.path / watermark.FILE_NAME).exists()
+
+    def holds_rows(self) -> bool:
+        """Say whether any row was ever written: a store being made has no table, no log."""
+        return any(
+            entry.name.endswith(".sst") or (entry.name.endswith(".log") and entry.stat().st_size)
+            for entry in self._files()
+        )
+
+    def clear_half_created(self) -> None:
+        """Remove what RocksDB cannot go on from when its first opening was interrupted."""
+        names = [entry.name for entry in self._files()]
+        if "CURRENT" in names:
+            return
+        for name in names:
+            if name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".dbtmp"):
+                (self.path / name).unlink()
+
+    def open_view(self) -> "View":
+        """Return a view of the store that RocksDB can open without changing the store."""
+        if self.read_only:
+            return View(Path(tempfile.mkdtemp(prefix="kvstream-view-")), self._files())
+        place = self.path / _PREVIEW
+        if place.is_dir():
+            shutil.rmtree(place)  # left by a process that was killed
+        place.mkdir(_MODE)
+        return View(place, self._files())
+
+    def keep_logs(self) -> Path:
+        """Keep RocksDB's logs as they are, beside the store; return where."""
+        number = 1
+        while (kept := self.path / _KEPT_LOGS.format(number)).exists():
+            number += 1
+        kept.mkdir(_MODE)
+        for entry in self._files():
+            if entry.name.endswith(".log"):
+                shutil.copy2(entry.path, kept)  # a copy: RocksDB may truncate the log itself
+        return kept
+
+    def _lock(self) -> None:
+        mode = fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLocked(f"another opener holds the store in {self.path}") from None
+
+    def _check_owner(self) -> None:
+        status = os.fstat(self._descriptor)
+        _refuse_foreign(self.path, status)
+        if not os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
+            raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
+
+    def _check_files(self) -> None:
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise UnsafeDirectory(f"{entry.path} is a symbolic link")
+                if entry.name not in _NOT_OURS_YET_HARMLESS:
+                    _refuse_foreign(Path(entry.path), entry.stat(follow_symlinks=False))
+
+    def _check_layout(self, create: bool) -> None:
+        try:
+            content = (self.path / LAYOUT_FILE).read_bytes()
+        except FileNotFoundError:
+            self._check_empty()
+            if not create:
+                raise StoreError(f"there is no store in {self.path}") from None
+            durable_files.write(
+                self.path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode()
+            )
+            return
+        matched = _LAYOUT_PATTERN.fullmatch(content)
+        if matched is None:
+            raise Corruption(f"{self.path / LAYOUT_FILE} is damaged")
+        if int(matched[1]) != LAYOUT_VERSION:
+            raise UnknownLayout(
+                f"the store in {self.path} has layout {int(matched[1])}; "
+                f"this version of kvstream knows layout {LAYOUT_VERSION}"
+            )
+        if not create and not self.is_complete() and not self.holds_rows():
+            raise StoreError(f"there is no store in {self.path}")
+
+    def _check_empty(self) -> None:
+        foreign = sorted(set(os.listdir(self.path)) - _NOT_OURS_YET_HARMLESS)
+        if foreign:
+            raise UnsafeDirectory(
+                f"{self.path} is no store of kvstream, and not empty: it holds {foreign[0]!r}"
+            )
+
+    def _files(self) -> list[os.DirEntry[str]]:
+        with os.scandir(self.path) as entries:
+            return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+
+
+class View:
+    """A directory of links to the files of a store, for opening it without writing to it."""
+
+    def __init__(self, path: Path, files: list[os.DirEntry[str]]) -> None:
+        self.path = path
+        for entry in files:
+            if not entry.name.startswith(_OWN_TO_EACH_OPENER):
+                (path / entry.name).symlink_to(entry.path)
+
+    def remove(self) -> None:
+        """Remove the links; idempotent."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """Give a free path beside ``target`` to build a store in before it gets its name."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as stage:
+        yield Path(stage) / target.name
+
+
+def publish(built: Path, target: Path, sequence: int) -> None:
+    """Complete the store that RocksDB has copied to ``built`` and give it its name, durably."""
+    built.chmod(_MODE)
+    durable_files.write(built / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
+    watermark.Watermark.create(built, sequence)
+    built.rename(target)
+    durable_files.sync_directory(target.parent)
+
+
+def _real(directory: Path) -> Path:
+    """Resolve all but the last name: a link there is refused, not followed."""
+    if directory.name in ("", ".."):
+        return Path(os.path.realpath(directory))
+    return Path(os.path.realpath(directory.parent)) / directory.name
+
+
+def _make(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(_MODE)
+    except FileExistsError:
+        return  # another opener was faster; the lock decides
+    except OSError as error:
+        raise StoreError(f"cannot make {path}: {error.strerror}") from None
+    durable_files.sync_directory(path.parent)
+
+
+def _open_directory(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise StoreError(f"there is no store in {path}") from None
+    except NotADirectoryError:
+        reason = "a symbolic link" if path.is_symlink() else "not a directory"
+        raise UnsafeDirectory(f"{path} is {reason}") from None
+    except OSError as error:
+        raise UnsafeDirectory(f"cannot open {path}: {error.strerror}") from None
+
+
+def _refuse_foreign(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise UnsafeDirectory(f"{path} belongs to user {status.st_uid}, not to us")
+    if status.st_mode & _FOREIGN_WRITERS:
+        raise UnsafeDirectory(
+            f"{path} can be written to by others (mode {status.st_mode & 0o777:o})"
+        )

@@ -1,0 +1,134 @@
+"""How the three column families are opened: RocksDB's options as tables, each with its reason.
+
+Names are those of the setters of ``rocksdict.Options`` and ``rocksdict.BlockBasedOptions``, and
+of RocksDB's own options where ``rocksdict`` has no setter. Nothing here imports ``rocksdict``.
+"""
+
+import resource
+from dataclasses import dataclass
+
+from kvstream.options import MEGABYTE, StoreOptions
+from kvstream.storage.batch import Family
+
+Settings = dict[str, tuple[object, ...]]
+
+KILOBYTE = 1 << 10
+OPEN_FILES_MAX = 512
+"""Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
+RANGE_DELETIONS_IN_MEMTABLE = 128
+"""Range deletes after which a memtable is flushed: every read of it pays for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilySettings:
+    """One column family: its name, setters for its options and tables, and late options."""
+
+    name: str
+    options: Settings
+    table: Settings
+    late_options: dict[str, str]
+    """For ``Rdict.set_options`` after opening: what ``rocksdict`` has no setter for."""
+
+
+def open_files_max() -> int:
+    """Return how many table files to hold open: at most half of what the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    return max(32, min(OPEN_FILES_MAX, soft // 2))
+
+
+def database_settings(options: StoreOptions, create: bool) -> Settings:
+    """Return the setters for the options that all families share."""
+    return {
+        "create_if_missing": (create,),
+        "create_missing_column_families": (create,),
+        # A damaged table is refused at open, not met at some later read.
+        "set_paranoid_checks": (True,),
+        # One family that is hardly written to would else keep the whole log alive.
+        "set_max_total_wal_size": (options.wal_bytes_max,),
+        "set_max_open_files": (open_files_max(),),
+        # Spread the writing of tables, so that the fsync of the log does not queue behind it.
+        "set_bytes_per_sync": (MEGABYTE,),
+        # The information log of RocksDB: four files of 4 MB, not a thousand without bound.
+        "set_keep_log_file_num": (4,),
+        "set_max_log_file_size": (4 * MEGABYTE,),
+        "set_max_manifest_file_size": (64 * MEGABYTE,),
+        "set_stats_dump_period_sec": (0,),
+        "set_stats_persist_period_sec": (0,),
+    }
+
+
+def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
+    """Return the settings of every family, in the order of ``Family``."""
+    return tuple(_SETTINGS[family](options) for family in Family)
+
+
+def _messages(options: StoreOptions) -> FamilySettings:
+    """Appended in order, read in order, deleted in ranges; seldom got one by one."""
+    return FamilySettings(
+        "messages",
+        {
+            "set_write_buffer_size": (options.write_buffer_bytes,),
+            "set_target_file_size_base": (64 * MEGABYTE,),
+            "set_max_bytes_for_level_base": (256 * MEGABYTE,),
+            # Gets are of rows that exist: no filter for the last level, which holds most of them.
+            "set_optimize_filters_for_hits": (True,),
+            **_DELETION_COLLECTOR,
+        },
+        # Large blocks: pages read many rows, compress better, and the index stays small.
+        {"set_block_size": (16 * KILOBYTE,), **_FILTER, **_TABLE},
+        dict(_LATE),
+    )
+
+
+def _metadata(options: StoreOptions) -> FamilySettings:
+    """A few rows, overwritten all the time and got one by one, also when they do not exist."""
+    return FamilySettings(
+        "metadata",
+        {
+            "set_write_buffer_size": (options.tree_write_buffer_bytes,),
+            "set_memtable_whole_key_filtering": (True,),
+            "set_memtable_prefix_bloom_ratio": (0.02,),
+        },
+        {"set_block_size": (4 * KILOBYTE,), **_FILTER, **_TABLE},
+        dict(_LATE),
+    )
+
+
+def _trees(options: StoreOptions) -> FamilySettings:
+    """Rows that live shortly, as a queue does: what is deleted must leave the family soon."""
+    return FamilySettings(
+        "trees",
+        {
+            "set_write_buffer_size": (options.tree_write_buffer_bytes,),
+            "set_target_file_size_base": (8 * MEGABYTE,),
+            "set_max_bytes_for_level_base": (32 * MEGABYTE,),
+            **_DELETION_COLLECTOR,
+        },
+        {"set_block_size": (4 * KILOBYTE,), **_FILTER, **_TABLE},
+        dict(_LATE),
+    )
+
+
+_SETTINGS = {Family.MESSAGES: _messages, Family.METADATA: _metadata, Family.TREES: _trees}
+
+_DELETION_COLLECTOR: Settings = {
+    # Of 1024 rows in a row 512 deleted, or half of a file: compact it.
+    "add_compact_on_deletion_collector_factory": (1024, 512, 0.5),
+}
+
+_FILTER: Settings = {"set_bloom_filter": (10, False)}
+
+_TABLE: Settings = {
+    # Indexes and filters count against the block cache: memory is bounded by it alone.
+    "set_cache_index_and_filter_blocks": (True,),
+    "set_pin_l0_filter_and_index_blocks_in_cache": (True,),
+    "set_format_version": (6,),
+}
+
+_LATE = {
+    # Every new table is read back and checked before the log that it replaces is dropped.
+    "paranoid_file_checks": "true",
+    "memtable_max_range_deletions": str(RANGE_DELETIONS_IN_MEMTABLE),
+}

@@ -1,0 +1,81 @@
+"""Whether a write may go in: the state of a store after errors, and the reserve of free space.
+
+A store is in one of three states. It is sound; or its disk was full, which RocksDB recovers from by
+itself once there is space, so writes are tried again then; or it has failed for good, which only
+opening it again can mend. This module knows errors and bytes, not RocksDB.
+"""
+
+from time import monotonic
+
+from kvstream.errors import (
+    Corruption,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    UnknownOutcome,
+)
+from kvstream.storage.directory import Directory
+from kvstream.storage.failures import classified, is_no_space
+
+ADMISSION_S = 0.1
+"""How long one look at the free space holds good; a look costs a third of a write."""
+
+
+class Gate:
+    """Lets writes in or says why not."""
+
+    def __init__(self, directory: Directory, reserve: int) -> None:
+        self.open_until = 0.0
+        """Monotonic time up to which small writes need not ask."""
+        self.failure: StoreError | None = None
+        self.recovers = False
+        self._directory = directory
+        self._reserve = reserve
+
+    def shut(self, failure: StoreError) -> None:
+        """Let no write in any more."""
+        self.failure = failure
+        self.recovers = False
+        self.open_until = 0.0
+
+    def admit(self, frees: bool, size: int = 0) -> None:
+        """Let a write of ``size`` bytes in, or raise; what ``frees`` space may use the reserve."""
+        if not self.recovers:
+            self.refuse_failed()
+        free = self._directory.free_bytes() - size
+        if free >= self._reserve:
+            # While the disk was full only a moment ago, each write asks.
+            self.open_until = 0.0 if self.recovers else monotonic() + ADMISSION_S
+        elif not frees:
+            self.open_until = 0.0
+            raise StoreFull(
+                f"the disk is full but for a reserve of {self._reserve >> 20} MB, "
+                f"with which entries can still be deleted ({max(free, 0) >> 20} MB free)"
+            )
+
+    def refuse_failed(self) -> None:
+        """Raise what stopped the writes, if something did."""
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+
+    def passed(self) -> None:
+        """Note that RocksDB took a write after the disk was full."""
+        self.failure = None
+        self.recovers = False
+
+    def failed(self, error: Exception, recovers: bool) -> Exception:
+        """Stop the writes because of ``error``, and return what to raise for it.
+
+        ``recovers`` says whether a full disk may be left again: not when the log's fsync met it.
+        """
+        meaning = classified(error)
+        if meaning is error or isinstance(meaning, StoreClosed):
+            return meaning  # no error of the engine
+        if recovers and is_no_space(error) and (self.failure is None or self.recovers):
+            self.shut(StoreFull(str(error)))
+            self.recovers = True
+            return meaning
+        if self.failure is None or self.recovers:
+            self.shut(StoreReadOnly(f"a write failed before, so the store is read-only: {error}"))
+        return meaning if isinstance(meaning, Corruption) else UnknownOutcome(str(error))

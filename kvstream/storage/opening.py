@@ -1,0 +1,178 @@
+"""Whether a store may be opened: what its log recovers against what its watermark promises.
+
+RocksDB's recovery at open is final: it cuts the log at the first damaged record and deletes the
+rest. So the log of a store that was not closed cleanly is first recovered in a view of the store
+that only links to its files; a store that is refused is left as it was, for a second look.
+
+The watermark may be missing. Before any row was written, the store is half-created and is
+completed; with rows, nobody can tell what is lost, and the store is refused.
+
+This module decides; it opens RocksDB only through the ``opener`` it is given.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from kvstream.errors import Corruption, DataError, LostWrites, StoreError
+from kvstream.options import StoreOptions
+from kvstream.storage.directory import Directory, View
+from kvstream.storage.watermark import Mark, Watermark
+
+
+class Access(Enum):
+    """How RocksDB is to open a directory."""
+
+    CREATE = auto()
+    WRITE = auto()
+    READ = auto()
+    SALVAGE = auto()
+    """For writing, skipping every damaged record of the log."""
+
+
+class Recovered(Protocol):
+    """What is asked of an open RocksDB here."""
+
+    def latest_sequence_number(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+Engine = TypeVar("Engine", bound=Recovered)
+Opener = Callable[[Path, Access], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What was given up to open a damaged store."""
+
+    damage: str
+    recovered: int
+    """The last sequence number that the store has."""
+    promised: int | None
+    """The last one that was acknowledged as durable; None when the watermark is lost too."""
+    skipped_records: bool
+    """Damaged records lie within what was recovered: only ``check`` can tell what they held."""
+    kept_logs: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What goes with an open RocksDB."""
+
+    directory: Directory
+    watermark: Watermark | None
+    """None for a reader."""
+    view: View | None
+    """Where a reader has opened it instead."""
+    loss: Loss | None
+
+    def release(self) -> None:
+        """Give up the directory; idempotent."""
+        if self.watermark is not None:
+            self.watermark.close()
+        if self.view is not None:
+            self.view.remove()
+        self.directory.release()
+
+
+def open_reader(
+    place: Directory, options: StoreOptions, opener: Opener[Engine]
+) -> tuple[Engine, Opened]:
+    """Open a view of the store, which nobody is writing to, for reading."""
+    view = place.open_view()
+    try:
+        engine = opener(view.path, Access.READ)
+        if not options.accept_loss:
+            _refuse_loss(engine, _read_mark(place))
+    except BaseException:
+        view.remove()
+        raise
+    return engine, Opened(place, None, view, None)
+
+
+def open_writer(
+    place: Directory, options: StoreOptions, opener: Opener[Engine]
+) -> tuple[Engine, Opened]:
+    """Open the store for writing, or refuse it unchanged."""
+    if not place.is_complete() and not place.holds_rows():
+        place.clear_half_created()
+        engine = opener(place.path, Access.CREATE)
+        Watermark.create(place.path, engine.latest_sequence_number())
+        return engine, Opened(place, _started(place, engine), None, None)
+    mark = _read_mark(place)
+    damage = _damage(place, mark, opener)
+    if damage is None:
+        engine = opener(place.path, Access.WRITE)
+        _refuse_loss(engine, mark)
+        return engine, Opened(place, _started(place, engine), None, None)
+    if not options.accept_loss:
+        raise damage
+    return _open_damaged(place, mark, damage, opener)
+
+
+def _open_damaged(
+    place: Directory, mark: Mark | None, damage: DataError, opener: Opener[Engine]
+) -> tuple[Engine, Opened]:
+    kept = place.keep_logs()
+    skipped = False
+    try:
+        engine = opener(place.path, Access.WRITE)
+    except Corruption:
+        engine = opener(place.path, Access.SALVAGE)
+        skipped = True
+    recovered = engine.latest_sequence_number()
+    Watermark.create(place.path, recovered)
+    loss = Loss(str(damage), recovered, mark.sequence if mark else None, skipped, kept)
+    return engine, Opened(place, _started(place, engine), None, loss)
+
+
+def _damage(place: Directory, mark: Mark | None, opener: Opener[Engine]) -> DataError | None:
+    """Recover the store in a view of it, and say what is wrong with it."""
+    if mark is None:
+        return LostWrites(f"the watermark of {place.path} is lost, so nobody knows what else is")
+    if mark.clean:
+        return None  # nothing is in the log
+    view = place.open_view()
+    try:
+        engine = opener(view.path, Access.READ)
+        try:
+            _refuse_loss(engine, mark)
+        finally:
+            engine.close()
+    except DataError as error:
+        return error
+    finally:
+        view.remove()
+    return None
+
+
+def _read_mark(place: Directory) -> Mark | None:
+    try:
+        return Watermark.read(place.path)
+    except FileNotFoundError:
+        if not place.holds_rows():
+            raise StoreError(f"there is no store in {place.path}") from None
+        return None
+
+
+def _refuse_loss(engine: Recovered, mark: Mark | None) -> None:
+    recovered = engine.latest_sequence_number()
+    if mark is None:
+        raise LostWrites("the watermark is lost, so nobody knows what else is")
+    if recovered < mark.sequence:
+        raise LostWrites(
+            f"acknowledged writes are missing: the log ends at sequence number {recovered}, "
+            f"{mark.sequence} was durable"
+        )
+
+
+def _started(place: Directory, engine: Recovered) -> Watermark:
+    """Open the watermark, no longer clean: in both slots, before the first write."""
+    mark = Watermark.open(place.path)
+    mark.record(engine.latest_sequence_number())
+    mark.record(engine.latest_sequence_number())
+    mark.sync()
+    return mark

@@ -1,0 +1,115 @@
+"""Complete answers from RocksDB's iterators: every row of a range, or an error.
+
+``items()`` of ``rocksdict`` ends at a read error as it ends at the last row, so what it gives is
+checked; ``iter()`` says which it was. The families are open handles and the bounds are
+``ReadOptions`` with ``upper`` set, both given by ``database``, which alone imports ``rocksdict``.
+RocksDB keeps a pointer to the bytes of ``upper``, not a copy: the functions here hold them for
+as long as an iterator lives.
+"""
+
+import inspect
+import time
+from collections.abc import Generator
+from itertools import islice
+from typing import Any
+
+from kvstream.errors import StoreClosed
+from kvstream.storage.batch import Row
+from kvstream.storage.failures import classified
+
+SHORT_PAGE = 4
+"""Up to this limit one iterator, row by row, is faster than the bulk way and its check."""
+_REVOKE_PAUSE_S = 0.001
+_NO_ROW = (b"", b"")
+
+
+class _Revoked(BaseException):
+    """Thrown into a walk to make it drop its iterator, which would keep RocksDB open."""
+
+
+def walk(
+    family: Any, bounds: Any, lower: bytes, upper: bytes, reverse: bool
+) -> Generator[Row, None, None]:
+    """Yield the rows of ``lower <= key < upper`` as they are when the first is asked for."""
+    try:
+        rows = family.iter(bounds)
+        if reverse:
+            rows.seek_to_last()
+        else:
+            rows.seek(lower)
+        advance = rows.prev if reverse else rows.next
+        while rows.valid():
+            key: bytes = rows.key()
+            if key < lower:
+                return
+            try:
+                yield key, rows.value()
+            except _Revoked:
+                del rows, advance
+                yield _NO_ROW  # to revoke(), which asked for it
+                raise StoreClosed("the store is closed") from None
+            advance()
+        rows.status()
+    except Exception as error:
+        raise classified(error) from None
+
+
+def revoke(rows: Generator[Row, None, None]) -> None:
+    """Take the iterator from a walk that is under way: it raises StoreClosed when it goes on."""
+    while inspect.getgeneratorstate(rows) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING):
+        try:
+            rows.throw(_Revoked())
+        except ValueError:  # it is running in another thread
+            time.sleep(_REVOKE_PAUSE_S)
+        except _Revoked:
+            return  # it stood at its end
+        else:
+            return
+
+
+def page(
+    family: Any, bounds: Any, lower: bytes, upper: bytes, limit: int, reverse: bool
+) -> list[Row]:
+    """Return the first ``limit`` rows of ``lower <= key < upper``, in reverse the last ones.
+
+    They are all of one moment: no other thread runs while one iterator is read.
+    """
+    try:
+        if limit > SHORT_PAGE and not reverse:
+            rows: list[Row] = list(islice(family.items(from_key=lower, read_opt=bounds), limit))
+            if len(rows) == limit or _ends(family, bounds, rows[-1][0] + b"\0" if rows else lower):
+                return rows
+            # It ended early, at an error that did not come again or at rows that were put since.
+        return _row_by_row(family, bounds, lower, limit, reverse)
+    except Exception as error:
+        raise classified(error) from None
+
+
+def _row_by_row(family: Any, bounds: Any, lower: bytes, limit: int, reverse: bool) -> list[Row]:
+    found: list[Row] = []
+    rows = family.iter(bounds)
+    if reverse:
+        rows.seek_to_last()
+    else:
+        rows.seek(lower)
+    advance = rows.prev if reverse else rows.next
+    while len(found) < limit:
+        if not rows.valid():
+            rows.status()
+            break
+        key = rows.key()
+        if key < lower:
+            break
+        found.append((key, rows.value()))
+        advance()
+    return found
+
+
+def _ends(family: Any, bounds: Any, lower: bytes) -> bool:
+    """Say whether no row is left from ``lower`` on; raise what ``items()`` kept to itself."""
+    rest = family.iter(bounds)
+    rest.seek(lower)
+    if rest.valid():
+        return False
+    rest.status()
+    return True

@@ -1,0 +1,121 @@
+"""The watermark: the last sequence number known to be durable, kept beside the log.
+
+RocksDB recovers its log up to the first damaged record and cannot tell a torn tail, which nobody
+was promised, from a lost acknowledged write. After every fsync of the log the sequence number that
+it covered is written here, without an fsync of its own: the mark is never ahead of the log, so it
+raises no false alarm, and a store that recovers less than it says has lost what was acknowledged.
+
+::
+
+    file := slot padding slot padding        each slot alone in its page of 4096 bytes
+    slot := magic counter sequence clean crc
+      magic     4 bytes  "KVSW"
+      counter   u64      rises with every write; the greater one of two valid slots is the newer
+      sequence  u64      RocksDB's sequence number
+      clean     u8       1 when the store was closed with nothing left in the log
+      crc       u32      CRC-32 of all before it
+    integers are big-endian
+
+The slots are written in turn, so that a torn write leaves the other one. This module knows files,
+not RocksDB.
+"""
+
+import errno
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from kvstream.storage import durable_files
+
+FILE_NAME = "WATERMARK"
+_MAGIC = b"KVSW"
+_BODY = struct.Struct(">4sQQB")
+_SUM = struct.Struct(">I")
+_SLOT_SIZE = _BODY.size + _SUM.size
+_PAGE = 4096
+_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a valid slot says."""
+
+    counter: int
+    sequence: int
+    clean: bool
+
+
+class Watermark:
+    """The open watermark file of a store that is being written to."""
+
+    def __init__(self, descriptor: int, mark: Mark) -> None:
+        self._descriptor = descriptor
+        self.mark = mark
+
+    @staticmethod
+    def read(directory: Path) -> Mark | None:
+        """Return the newest valid mark, or None when there is none to trust.
+
+        Raises FileNotFoundError when there is no file at all.
+        """
+        content = (directory / FILE_NAME).read_bytes()
+        marks = [_decoded(content[slot * _PAGE :][:_SLOT_SIZE]) for slot in range(_SLOTS)]
+        valid = [mark for mark in marks if mark is not None]
+        return max(valid, key=lambda mark: mark.counter, default=None)
+
+    @staticmethod
+    def create(directory: Path, sequence: int) -> None:
+        """Write a watermark file durably, in place of one that may be there."""
+        slots = [_encoded(Mark(counter, sequence, False)) for counter in range(_SLOTS)]
+        content = b"".join(slot.ljust(_PAGE, b"\0") for slot in slots)
+        durable_files.write(directory / FILE_NAME, content)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open the file for recording."""
+        mark = cls.read(directory) or Mark(0, 0, False)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        return cls(os.open(directory / FILE_NAME, flags), mark)
+
+    def record(self, sequence: int, clean: bool = False) -> None:
+        """Note that the log is durable up to ``sequence``; costs one small write, no fsync.
+
+        A full disk is no error here: the mark stays behind, which is safe.
+        """
+        mark = Mark(self.mark.counter + 1, sequence, clean)
+        slot = mark.counter % _SLOTS
+        try:
+            os.pwrite(self._descriptor, _encoded(mark), slot * _PAGE)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        else:
+            self.mark = mark
+
+    def sync(self) -> None:
+        """fsync what was recorded: at open and at close."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _encoded(mark: Mark) -> bytes:
+    body = _BODY.pack(_MAGIC, mark.counter, mark.sequence, mark.clean)
+    return body + _SUM.pack(zlib.crc32(body))
+
+
+def _decoded(slot: bytes) -> Mark | None:
+    if len(slot) != _SLOT_SIZE:
+        return None
+    body, (checksum,) = slot[: _BODY.size], _SUM.unpack(slot[_BODY.size :])
+    magic, counter, sequence, clean = _BODY.unpack(body)
+    if magic != _MAGIC or checksum != zlib.crc32(body):
+        return None
+    return Mark(counter, sequence, bool(clean))
