@@ -281,6 +281,11 @@ class Engine:
             except StoreError:  # closed, full or read-only: reads pass expired keys over
                 continue
 
+    def sync(self) -> None:
+        """Wait until everything written so far is on disk."""
+        self.run(_write_seen)
+        self.committer.sync()
+
     def checkpoint(self, target: Path) -> None:
         """Write a consistent copy of the store into a new directory; writes wait meanwhile."""
         with self._lock:

@@ -1,0 +1,115 @@
+"""Reads that may wait, in Python's terms: XREAD and XREADGROUP over the engine's waiters."""
+
+from collections.abc import Callable, Sequence
+
+from kvstream.arguments import Seconds, milliseconds
+from kvstream.engine import Engine
+from kvstream.errors import InvalidArgument
+from kvstream.ids import IDLike, StreamID
+from kvstream.meta.txn import Txn
+from kvstream.operations import deliver, reads
+from kvstream.operations.budget import Budget
+from kvstream.operations.reads import Position, Reply
+
+_POSITIONS = {position.value: position for position in Position}
+_MEANINGLESS = (
+    "The {} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
+    "consumer by specifying a proper ID, or use the > ID to get new messages. The {} ID would just "
+    "return an empty result set."
+)
+NEW_ONLY = (
+    "The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
+    "option."
+)
+
+Wanted = Sequence[tuple[bytes, IDLike]]
+"""(qualified name, where to start) of each stream."""
+
+BudgetOf = Callable[[], Budget | None]
+"""Makes the bounds of one reply anew for each attempt."""
+
+
+def _text(after: IDLike) -> str | None:
+    if isinstance(after, bytes):
+        return after.decode("ascii", "replace")
+    return after if isinstance(after, str) else None
+
+
+def _timeout(block: Seconds) -> float | None:
+    """Return how long to wait: None, for ever, where ``block`` is 0 as in Redis."""
+    if block < 0:
+        raise InvalidArgument("timeout is negative")
+    return block or None
+
+
+def read_position(after: IDLike) -> StreamID | Position:
+    """Return where XREAD starts: an ID, ``$`` or ``+``."""
+    text = _text(after)
+    if text == ">":
+        raise InvalidArgument(NEW_ONLY)
+    if text in _POSITIONS:
+        return _POSITIONS[text]
+    return StreamID.parse(after)
+
+
+def group_position(after: IDLike) -> StreamID | None:
+    """Return where XREADGROUP starts: an ID, or NEW for ``>``."""
+    text = _text(after)
+    if text == ">":
+        return deliver.NEW
+    if text in _POSITIONS:
+        raise InvalidArgument(_MEANINGLESS.format(text, text))
+    return StreamID.parse(after)
+
+
+def plain_read(
+    engine: Engine, wanted: Wanted, count: int | None, block: Seconds | None, budget: BudgetOf
+) -> Reply:
+    """Read what lies after each position; [] when nothing came in ``block`` seconds."""
+    positions = [(name, read_position(after)) for name, after in wanted]
+    budget()  # its errors come before anything is read
+
+    def resolve(txn: Txn) -> list[tuple[bytes, StreamID]]:
+        return [(name, reads.resolve(txn, name, after)) for name, after in positions]
+
+    fixed = engine.run(resolve)
+
+    def attempt(txn: Txn) -> Reply | None:
+        return reads.read(txn, fixed, count, budget()) or None
+
+    if block is None:
+        return engine.run(attempt) or []
+    return engine.block([name for name, _ in fixed], attempt, _timeout(block)) or []
+
+
+def group_read(
+    engine: Engine,
+    group: bytes,
+    consumer: bytes,
+    wanted: Wanted,
+    *,
+    count: int | None = None,
+    block: Seconds | None = None,
+    noack: bool = False,
+    claim_min_idle: Seconds | None = None,
+    budget: BudgetOf = lambda: None,
+) -> Reply:
+    """Deliver to a consumer; [] when nothing came in ``block`` seconds."""
+    fixed = [(name, group_position(after)) for name, after in wanted]
+    claim_ms = None if claim_min_idle is None else milliseconds(claim_min_idle, "claim_min_idle")
+
+    def attempt(txn: Txn) -> Reply | None:
+        reply = deliver.read_group(txn, group, consumer, fixed, count, noack, claim_ms, budget())
+        return reply or None
+
+    if block is None:
+        return engine.run(attempt) or []
+    names = [name for name, _ in fixed]
+
+    def retry_at(txn: Txn) -> int | None:
+        times = [deliver.claimable_at(txn, name, group, claim_ms or 0) for name in names]
+        return min((time for time in times if time is not None), default=None)
+
+    return (
+        engine.block(names, attempt, _timeout(block), None if claim_ms is None else retry_at) or []
+    )

@@ -1,0 +1,253 @@
+"""The store: a directory of streams, opened by one process."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kvstream.arguments import Name, Seconds, budget_of, name_bytes
+from kvstream.clock import Clock
+from kvstream.engine import Engine
+from kvstream.errors import InvalidArgument
+from kvstream.ids import IDLike
+from kvstream.layout.keys import key_of, qualified
+from kvstream.operations import checks, keyspace
+from kvstream.operations.groups import text
+from kvstream.options import Durability, StoreOptions
+from kvstream.reading import group_read, plain_read
+from kvstream.records import Entry, Fault
+from kvstream.stream import Stream
+
+_KEYS_PAGE = 1000
+
+
+class Store:
+    """An open store, seen through one of its numbered databases.
+
+    Safe to use from any thread. Exactly one process may have a directory open; after a fork the
+    child must open its own.
+    """
+
+    def __init__(self, engine: Engine, db: int = 0) -> None:
+        """Wrap an open engine; ``Store.open`` is the usual way."""
+        if not 0 <= db < engine.options.databases:
+            raise InvalidArgument("DB index is out of range")
+        self.engine = engine
+        self.db = db
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability | str = Durability.EVERYSEC,
+        db: int = 0,
+        read_only: bool = False,
+        create: bool = True,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> Self:
+        """Open the store in directory ``path``, making it where there is none.
+
+        ``durability`` is what an acknowledged write has survived: "always" (power loss),
+        "everysec" (kill -9; power loss but for the last second) or "no" (kill -9). Further
+        ``options`` are the fields of StoreOptions. Raises StoreLocked while another opener has the
+        directory, UnknownLayout for a store of another version, LostWrites where acknowledged
+        writes are missing.
+        """
+        try:
+            level = Durability(durability)
+        except ValueError:
+            raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
+        settings = StoreOptions(durability=level, read_only=read_only, create=create, **options)
+        return cls(Engine(Path(path), settings, clock), db)
+
+    def select(self, db: int) -> Self:
+        """Return the same open store seen through another database."""
+        return type(self)(self.engine, db)
+
+    def close(self) -> None:
+        """Make everything durable and let go of the directory; a second call does nothing."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _name(self, key: Name) -> bytes:
+        return qualified(self.db, name_bytes(key))
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def stream(self, key: Name) -> Stream:
+        """Return the stream of a key; nothing is made until something is added."""
+        return Stream(self.engine, self._name(key))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Make everything that this thread does inside one atomic commit.
+
+        An exception undoes all of it. Other threads wait meanwhile; blocking reads do not block.
+        """
+        with self.engine.transaction():
+            yield self
+
+    def read(
+        self,
+        streams: Mapping[Name, IDLike],
+        count: int | None = None,
+        block: Seconds | None = None,
+        *,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> dict[bytes, list[Entry]]:
+        """Read what lies after an ID in several streams, as XREAD does.
+
+        ``streams`` maps keys to IDs, ``"$"`` (what comes from now on) or ``"+"`` (the last entry).
+        ``count`` bounds each stream, ``max_count`` and ``max_size`` (bytes of a RESP reply) all of
+        them. Waits ``block`` seconds at most, 0 for ever, None not at all. Streams without news are
+        left out; {}: nothing came.
+        """
+        wanted = [(self._name(key), after) for key, after in streams.items()]
+        reply = plain_read(
+            self.engine, wanted, count, block, lambda: budget_of(max_count, max_size)
+        )
+        return {key_of(name): entries for name, entries in reply}
+
+    def read_group(
+        self,
+        group: Name,
+        consumer: Name,
+        streams: Mapping[Name, IDLike],
+        count: int | None = None,
+        block: Seconds | None = None,
+        *,
+        noack: bool = False,
+        claim_min_idle: Seconds | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> dict[bytes, list[Entry]]:
+        """Read several streams as a consumer of a group of the same name in each, as XREADGROUP.
+
+        ``">"`` asks for new entries, an ID for the consumer's own pending ones after it.
+        """
+        wanted = [(self._name(key), after) for key, after in streams.items()]
+        reply = group_read(
+            self.engine,
+            name_bytes(group),
+            name_bytes(consumer),
+            wanted,
+            count=count,
+            block=block,
+            noack=noack,
+            claim_min_idle=claim_min_idle,
+            budget=lambda: budget_of(max_count, max_size),
+        )
+        return {key_of(name): entries for name, entries in reply}
+
+    # --- keys -----------------------------------------------------------------------------------
+
+    def keys(self, pattern: Name | None = None) -> list[bytes]:
+        """Return the keys, those that match a glob ``pattern``, in the order they were made."""
+        return list(self.scan_keys(pattern))
+
+    def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
+        """Yield the keys page by page: each that stays throughout comes exactly once."""
+        glob = None if pattern is None else text(name_bytes(pattern))
+        cursor = 0
+        while True:
+            cursor, page = self.engine.run(keyspace.scan, self.db, cursor, _KEYS_PAGE)
+            for key in page:
+                if glob is None or fnmatchcase(text(key), glob):
+                    yield key
+            if cursor == 0:
+                return
+
+    def size(self) -> int:
+        """Return the number of keys in this database."""
+        return self.engine.run(keyspace.size, self.db)
+
+    def exists(self, key: Name) -> bool:
+        return self.engine.run(keyspace.exists, self._name(key))
+
+    def __contains__(self, key: Name) -> bool:
+        return self.exists(key)
+
+    def type(self, key: Name) -> str:
+        """Return ``"stream"``, or ``"none"`` where there is no such key."""
+        return self.engine.run(keyspace.kind, self._name(key))
+
+    def delete(self, *keys: Name) -> int:
+        """Delete keys in one commit, and return how many there were; any size takes no time."""
+        names = [self._name(key) for key in keys]
+        return self.engine.run(lambda txn: sum(keyspace.delete(txn, name) for name in names))
+
+    def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
+        """Rename a key; NoSuchKey where there is none, False where the target exists and stays."""
+        return self.engine.run(
+            keyspace.rename, self._name(source), self._name(target), replace=replace
+        )
+
+    def expire(self, key: Name, seconds: Seconds) -> bool:
+        """Let a key expire after ``seconds``; False where there is no such key."""
+        return self.expire_at(key, self.engine.clock.now_ms() / 1000 + seconds)
+
+    def expire_at(self, key: Name, unix_seconds: float) -> bool:
+        """Let a key expire at a Unix time; False where there is no such key."""
+        at_ms = round(unix_seconds * 1000)
+        return self.engine.run(keyspace.expire_at, self._name(key), at_ms)
+
+    def persist(self, key: Name) -> bool:
+        """Take a key's expiry away; tell whether it had one."""
+        return self.engine.run(keyspace.persist, self._name(key))
+
+    def ttl(self, key: Name) -> float | None:
+        """Return the seconds until a key expires; None where it does not, or does not exist."""
+        at_ms = self.engine.run(keyspace.expiry, self._name(key))
+        return None if not at_ms else max(0, at_ms - self.engine.clock.now_ms()) / 1000
+
+    def flush(self) -> int:
+        """Delete every key of this database, and return how many; not atomic for very many."""
+        total = 0
+        while deleted := self.engine.run(keyspace.flush, self.db):
+            total += deleted
+        return total
+
+    def flush_all(self) -> int:
+        """Delete every key of every database, and return how many."""
+        return sum(self.select(db).flush() for db in range(self.engine.options.databases))
+
+    # --- care -----------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Wait until every write so far is on disk, whatever the durability level."""
+        self.engine.sync()
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write a consistent copy of the store into a new directory: a backup that opens as is."""
+        self.engine.checkpoint(Path(path))
+
+    def check(self, *, repair: bool = False) -> list[Fault]:
+        """Recount every stream, node, group and pending entry; return what does not hold.
+
+        ``repair`` sets wrong counters right. Raises Corruption where rows cannot be read at all.
+        """
+        return self.engine.run(checks.check, repair)
+
+    def compact(self) -> None:
+        """Compact everything: returns the space of what was deleted to the disk."""
+        self.engine.database.compact()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the sizes and counters of the storage engine."""
+        return self.engine.database.statistics()

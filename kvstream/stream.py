@@ -1,0 +1,306 @@
+"""One stream of a store."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, overload
+
+from kvstream.arguments import (
+    IDs,
+    Name,
+    Policy,
+    Seconds,
+    budget_of,
+    id_list,
+    name_bytes,
+    trim_of,
+)
+from kvstream.engine import Engine
+from kvstream.errors import InvalidArgument
+from kvstream.group import Group
+from kvstream.ids import MIN_ID, IDLike, StreamID, parse_add_id, range_end, range_start
+from kvstream.layout.keys import key_of
+from kvstream.layout.values import FieldPart, FieldsLike, encode_fields, flat_bytes, to_bytes
+from kvstream.operations import append, delete, groups, inspect, ranges, trim
+from kvstream.operations.append import Idempotency
+from kvstream.operations.delete import Outcome
+from kvstream.operations.references import RefPolicy
+from kvstream.reading import plain_read
+from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
+
+_SCAN_PAGE = 1000
+
+
+class Stream:
+    """A stream, by its key; a handle that costs nothing and may be kept or made anew.
+
+    IDs are taken as StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds or a datetime.
+    """
+
+    __slots__ = ("_engine", "_name")
+
+    def __init__(self, engine: Engine, name: bytes) -> None:
+        self._engine = engine
+        self._name = name
+
+    @property
+    def key(self) -> bytes:
+        return key_of(self._name)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.key!r}>"
+
+    # --- writing --------------------------------------------------------------------------------
+
+    @overload
+    def add(
+        self,
+        fields: FieldsLike,
+        id: IDLike = ...,
+        *,
+        maxlen: int | None = ...,
+        minid: IDLike | None = ...,
+        approximate: bool = ...,
+        limit: int | None = ...,
+        ref_policy: Policy | None = ...,
+        idmp: tuple[FieldPart, FieldPart] | None = ...,
+        idmpauto: FieldPart | None = ...,
+        nomkstream: Literal[False] = ...,
+    ) -> StreamID: ...
+
+    @overload
+    def add(
+        self, fields: FieldsLike, id: IDLike = ..., *, nomkstream: bool, **trimming: Any
+    ) -> StreamID | None: ...
+
+    def add(
+        self,
+        fields: FieldsLike,
+        id: IDLike = "*",
+        *,
+        maxlen: int | None = None,
+        minid: IDLike | None = None,
+        approximate: bool = False,
+        limit: int | None = None,
+        ref_policy: Policy | None = None,
+        idmp: tuple[FieldPart, FieldPart] | None = None,
+        idmpauto: FieldPart | None = None,
+        nomkstream: bool = False,
+    ) -> StreamID | None:
+        """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
+
+        ``fields`` is a mapping, or (field, value) pairs where a field repeats. ``id`` is "*", a
+        whole ID above the last one, or "ms-*". ``maxlen`` or ``minid`` trims, ``approximate`` by
+        whole nodes. ``idmp`` is (producer, idempotent ID), ``idmpauto`` a producer whose idempotent
+        IDs come from the fields: a repeat gives the first one's ID back. None where ``nomkstream``
+        found no stream.
+        """
+        value, names = encode_fields(fields)
+        trimming = None
+        if maxlen is not None or minid is not None or limit is not None:
+            trimming = trim_of(maxlen, minid, approximate, limit, ref_policy)
+        once = None
+        if idmp is not None or idmpauto is not None:
+            once = _once(fields, idmp, idmpauto)
+        eid = None if id == "*" else parse_add_id(id)
+        return self._engine.run(
+            append.add, self._name, value, names, eid, trimming, nomkstream, once
+        )
+
+    def add_many(
+        self,
+        entries: Iterable[FieldsLike],
+        *,
+        maxlen: int | None = None,
+        minid: IDLike | None = None,
+        approximate: bool = False,
+        limit: int | None = None,
+    ) -> list[StreamID]:
+        """Append entries in one atomic commit and return their IDs; trim once, at the end."""
+        trimming = trim_of(maxlen, minid, approximate, limit, None)
+        encoded = [encode_fields(fields) for fields in entries]
+        if not encoded:
+            return []
+        return self._engine.run(append.add_many, self._name, encoded, trimming)
+
+    def trim(
+        self,
+        *,
+        maxlen: int | None = None,
+        minid: IDLike | None = None,
+        approximate: bool = False,
+        limit: int | None = None,
+        ref_policy: Policy | None = None,
+    ) -> int:
+        """Remove the oldest entries, as XTRIM does, and return how many went."""
+        trimming = trim_of(maxlen, minid, approximate, limit, ref_policy)
+        if trimming is None:
+            raise InvalidArgument("a trim needs maxlen or minid")
+        return self._engine.run(trim.trim, self._name, trimming)
+
+    def delete(self, *ids: IDs) -> int:
+        """Delete entries, as XDEL does, and return how many there were."""
+        return self._engine.run(delete.delete, self._name, id_list(ids))
+
+    def delete_entries(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
+        """Delete entries, as XDELEX does, and return for each ID what became of it."""
+        policy = RefPolicy(ref_policy)
+        return self._engine.run(delete.delete_with_policy, self._name, id_list(ids), policy)
+
+    def set_id(
+        self,
+        last_id: IDLike,
+        *,
+        entries_added: int | None = None,
+        max_deleted_id: IDLike | None = None,
+    ) -> None:
+        """Set the last ID given out, and the counters where given, as XSETID does."""
+        deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
+        last = StreamID.parse(last_id)
+        self._engine.run(append.set_id, self._name, last, entries_added, deleted)
+
+    def configure(
+        self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None
+    ) -> None:
+        """Set for how many seconds and how many idempotent IDs are remembered, as XCFGSET does."""
+        self._engine.run(append.configure, self._name, idmp_duration, idmp_maxsize)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._engine.run(ranges.length, self._name)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def range(
+        self, start: IDLike = "-", end: IDLike = "+", count: int | None = None
+    ) -> list[Entry]:
+        """Return the entries from ``start`` to ``end``; ``"(id"`` excludes a bound."""
+        return self._scan(range_start(start), range_end(end), count, reverse=False)
+
+    def revrange(
+        self, end: IDLike = "+", start: IDLike = "-", count: int | None = None
+    ) -> list[Entry]:
+        """Return the entries from ``end`` back to ``start``."""
+        return self._scan(range_start(start), range_end(end), count, reverse=True)
+
+    def _scan(
+        self, start: StreamID, end: StreamID, count: int | None, reverse: bool
+    ) -> list[Entry]:
+        found = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
+        return found or []
+
+    def get(self, id: IDLike) -> Entry | None:
+        """Return one entry, or None."""
+        eid = StreamID.parse(id)
+        found = self._scan(eid, eid, 1, reverse=False)
+        return found[0] if found else None
+
+    def scan(
+        self, start: IDLike = "-", end: IDLike = "+", *, page: int = _SCAN_PAGE
+    ) -> Iterator[Entry]:
+        """Yield the entries from ``start`` to ``end``, ``page`` of them a read.
+
+        Each page is consistent; entries added or deleted between pages come or not.
+        """
+        following, last = range_start(start), range_end(end)
+        while True:
+            entries = self._scan(following, last, page, reverse=False)
+            yield from entries
+            if len(entries) < page or entries[-1].id >= last:
+                return
+            following = entries[-1].id.next()
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.scan()
+
+    def read(
+        self,
+        after: IDLike = "$",
+        count: int | None = None,
+        block: Seconds | None = None,
+        *,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> list[Entry]:
+        """Return the entries after an ID, as XREAD does.
+
+        ``"$"`` is the last ID at the time of the call, ``"+"`` asks for the last entry. Waits
+        ``block`` seconds at most, 0 for ever, None not at all; [] when nothing came.
+        """
+        reply = plain_read(
+            self._engine,
+            [(self._name, after)],
+            count,
+            block,
+            lambda: budget_of(max_count, max_size),
+        )
+        return reply[0][1] if reply else []
+
+    def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry]:
+        """Yield entries as they come, for ever; ``poll`` bounds how long one wait lasts."""
+        position = after
+        if position == "$":
+            position = self.info().last_generated_id if self._exists() else MIN_ID
+        while True:
+            for entry in self.read(position, count=_SCAN_PAGE, block=poll):
+                yield entry
+                position = entry.id
+
+    def _exists(self) -> bool:
+        return self._engine.run(lambda txn: txn.stream(self._name) is not None)
+
+    def info(self) -> StreamInfo:
+        """Return XINFO STREAM; NoSuchKey where there is no stream."""
+        return self._engine.run(inspect.stream_info, self._name)
+
+    def info_full(self, count: int = inspect.FULL_COUNT) -> StreamDetail:
+        """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
+        return self._engine.run(inspect.stream_detail, self._name, count)
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def create_group(
+        self,
+        name: Name,
+        start: IDLike = "$",
+        *,
+        mkstream: bool = True,
+        entries_read: int | None = None,
+    ) -> Group:
+        """Make a consumer group that starts after ``start``; "$": with what comes from now on.
+
+        Makes an empty stream too unless ``mkstream`` is false. BusyGroup where the group exists.
+        """
+        group = name_bytes(name)
+        after = None if start in ("$", b"$") else StreamID.parse(start)
+        self._engine.run(groups.create_group, self._name, group, after, mkstream, entries_read)
+        return Group(self._engine, self._name, group)
+
+    def group(self, name: Name) -> Group:
+        """Return a group by name; nothing is looked up until it is used."""
+        return Group(self._engine, self._name, name_bytes(name))
+
+    def groups(self) -> list[GroupInfo]:
+        """Return XINFO GROUPS; NoSuchKey where there is no stream."""
+        return self._engine.run(inspect.group_infos, self._name)
+
+
+def _once(
+    fields: FieldsLike,
+    idmp: tuple[FieldPart, FieldPart] | None,
+    idmpauto: FieldPart | None,
+) -> Idempotency:
+    if idmp is not None and idmpauto is not None:
+        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+    if idmpauto is not None:
+        pid = to_bytes(idmpauto)
+        if not pid:
+            raise InvalidArgument("syntax error, IDMPAUTO requires a non-empty producer ID")
+        return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
+    assert idmp is not None
+    pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
+    if not pid:
+        raise InvalidArgument("syntax error, IDMP requires a non-empty producer ID")
+    if not iid:
+        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+    return Idempotency(pid, iid)
