@@ -37,7 +37,7 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
         elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):
             ids += id_list(part)
         else:
-            ids.append(StreamID.parse(part))  # type: ignore[arg-type]
+            ids.append(StreamID.parse(part))
     return ids
 
 

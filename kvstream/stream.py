@@ -1,7 +1,7 @@
 """One stream of a store."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from kvstream.arguments import (
     IDs,
@@ -68,7 +68,18 @@ class Stream:
 
     @overload
     def add(
-        self, fields: FieldsLike, id: IDLike = ..., *, nomkstream: bool, **trimming: Any
+        self,
+        fields: FieldsLike,
+        id: IDLike = ...,
+        *,
+        maxlen: int | None = ...,
+        minid: IDLike | None = ...,
+        approximate: bool = ...,
+        limit: int | None = ...,
+        ref_policy: Policy | None = ...,
+        idmp: tuple[FieldPart, FieldPart] | None = ...,
+        idmpauto: FieldPart | None = ...,
+        nomkstream: bool,
     ) -> StreamID | None: ...
 
     def add(

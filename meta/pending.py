@@ -13,9 +13,9 @@ rows; a run of one is the plain case of an entry on its own.
 
 The anchor is the first ID that the run ever had. No two runs overlap: every ID between a run's
 anchor and its last ID either is in that run or is not pending; so the run of an ID is the last one
-anchored at or below it. Whoever puts IDs where a run already reaches splits that run first. ``rank``
-is 0 for owned runs; entries given back (XNACK) are owned by nobody, have time 0 and a rank that
-grows, so that the times tree gives them out first and in the order in which they came back.
+anchored at or below it. Whoever puts IDs where a run already reaches splits that run first.
+``rank`` is 0 for owned runs; entries given back (XNACK) are owned by nobody, have time 0 and a rank
+that grows, so that the times tree gives them out first and in the order in which they came back.
 """
 
 from bisect import bisect_left, bisect_right
@@ -48,7 +48,7 @@ class Run(NamedTuple):
     ids: Sequence[PackedID]
     owner: bytes
     time_ms: int
-    count: int
+    deliveries: int
     rank: int = 0
 
     @property
@@ -56,7 +56,7 @@ class Run(NamedTuple):
         return self.rank == 0
 
     def encode(self) -> bytes:
-        head = _HEAD.pack(self.time_ms, self.count, self.rank, len(self.owner))
+        head = _HEAD.pack(self.time_ms, self.deliveries, self.rank, len(self.owner))
         return head + self.owner + b"".join(self.ids)
 
     @classmethod
@@ -79,7 +79,7 @@ class Pending(NamedTuple):
     id: PackedID
     owner: bytes
     time_ms: int
-    count: int
+    deliveries: int
     rank: int
 
     @property
@@ -88,7 +88,7 @@ class Pending(NamedTuple):
 
 
 def pending_of(run: Run, eid: PackedID) -> Pending:
-    return Pending(eid, run.owner, run.time_ms, run.count, run.rank)
+    return Pending(eid, run.owner, run.time_ms, run.deliveries, run.rank)
 
 
 # --- reading ------------------------------------------------------------------------------------

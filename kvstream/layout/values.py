@@ -5,9 +5,9 @@
     value := 0x01 map      each field name once: the map's pairs stand in the entry's order
            | 0x02 array    some name repeats: field value field value ...
 
-The first byte is the format version and is itself a msgpack number, so the values of a page of rows,
-joined, are one msgpack array. Strings are msgpack's raw type, whatever was given: bytes are stored
-as they are, text as UTF-8, numbers as redis-py writes them.
+The first byte is the format version and is itself a msgpack number, so the values of a page of
+rows, joined, are one msgpack array. Strings are msgpack's raw type, whatever was given: bytes are
+stored as they are, text as UTF-8, numbers as redis-py writes them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ def decode_fields(value: bytes) -> Fields:
     return decode_page([value])[0]
 
 
-def decode_page(values: list[bytes]) -> list[Fields]:
+def decode_page(values: Sequence[bytes]) -> list[Fields]:
     """Return the fields of many row values, by one call of msgpack."""
     count = len(values)
     try:

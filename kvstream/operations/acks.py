@@ -83,7 +83,7 @@ def negative_acknowledge(
         packed = eid.packed
         taken = take(txn, found, [packed])
         if taken:
-            count = taken[0].count
+            count = taken[0].deliveries
         elif force and exists(txn, stream, eid):
             count = 0
         else:

@@ -77,7 +77,7 @@ def claim(
         elif pending is not None:
             if pending.owned and pending.time_ms > bound:
                 continue
-            before = pending.count
+            before = pending.deliveries
         elif force:
             before = 1
         else:
@@ -130,7 +130,7 @@ def autoclaim(
         if entry is None:
             deleted.append(StreamID.unpack(pending.id))
         elif not pending.owned or pending.time_ms <= bound:
-            counts[pending.id] = _count_after(pending.count, None, justid)
+            counts[pending.id] = _count_after(pending.deliveries, None, justid)
             claimed.append(Entry(entry.id, None) if justid else entry)
         if len(claimed) + len(deleted) == count:
             break
@@ -201,7 +201,7 @@ def pending_range(
             continue
         idle = max(0, txn.now_ms - run.time_ms) if run.owned else -1
         for eid in ids_between(run, lower, upper)[: count - len(rows)]:
-            rows.append(PendingEntry(StreamID.unpack(eid), run.owner, idle, run.count))
+            rows.append(PendingEntry(StreamID.unpack(eid), run.owner, idle, run.deliveries))
         if len(rows) == count:
             break
     return rows

@@ -163,7 +163,7 @@ def _touch(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes)
     if not ids:
         return
     take(txn, group, ids)
-    place(txn, group, ids, owner, txn.now_ms, min(run.count + 1, COUNT_MAX))
+    place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
 # --- CLAIM --------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def _claim_idle(
         live = [entry for entry in entries.get_packed(txn, stream, list(run.ids)) if entry][:rest]
         live = live[: budget.take(live)]
         idle = max(0, txn.now_ms - run.time_ms)
-        claimed += [entry._replace(idle_ms=idle, deliveries=run.count) for entry in live]
+        claimed += [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
         _touch(txn, group, run, ids, consumer.name)

@@ -1,4 +1,4 @@
-"""XGROUP: making, moving and removing groups and consumers; and finding them, with Redis's errors."""
+"""XGROUP: making, moving and removing groups and consumers; and finding them."""
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.ids import StreamID

@@ -156,5 +156,7 @@ def _details(runs: Iterator[Run], limit: int | None) -> list[PendingDetail]:
         for eid in run.ids:
             if len(details) == limit:
                 return details
-            details.append(PendingDetail(StreamID.unpack(eid), run.owner, run.time_ms, run.count))
+            details.append(
+                PendingDetail(StreamID.unpack(eid), run.owner, run.time_ms, run.deliveries)
+            )
     return details
