@@ -207,8 +207,13 @@ class View:
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """Give a free path beside ``target`` to build a store in before it gets its name."""
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as stage:
-        yield Path(stage) / target.name
+    if os.path.lexists(target):
+        raise StoreError(f"{target} exists")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as stage:
+            yield Path(stage) / target.name
+    except OSError as error:
+        raise StoreError(f"cannot make {target}: {error.strerror}") from None
 
 
 def publish(built: Path, target: Path, sequence: int) -> None:

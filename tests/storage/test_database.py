@@ -1,0 +1,269 @@
+"""Reading and writing rows."""
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreClosed, StoreError
+from kvstream.storage import reads
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import Database
+from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
+
+LIMITS = [1, 2, reads.SHORT_PAGE, reads.SHORT_PAGE + 1, 9, 10, 11, 1000]
+
+
+def rows(numbers: range) -> list[tuple[bytes, bytes]]:
+    return [(key_of(number), value_of(number)) for number in numbers]
+
+
+@pytest.fixture(params=["in memory", "in tables", "in both"])
+def ten_rows(database: Database, request: pytest.FixtureRequest) -> Database:
+    """Rows 10 to 19, with neighbours on both sides that do not belong to the range."""
+    put_one_by_one(database, range(5, 15))
+    if request.param != "in memory":
+        database.flush()
+    put_one_by_one(database, range(15, 25))
+    if request.param == "in tables":
+        database.flush()
+    return database
+
+
+def test_a_row_is_got_from_its_own_family_only(database: Database) -> None:
+    for family in Family:
+        put(database, {b"key": b"of %d" % family}, family)
+    assert [database.get(family, b"key") for family in Family] == [b"of 0", b"of 1", b"of 2"]
+    assert database.get(Family.TREES, b"other") is None
+
+
+def test_many_rows_are_got_in_the_order_asked_for(ten_rows: Database) -> None:
+    asked = [key_of(12), b"none", key_of(19), key_of(12)]
+    assert ten_rows.get_many(Family.MESSAGES, asked) == [
+        value_of(12), None, value_of(19), value_of(12)
+    ]  # fmt: skip
+    assert ten_rows.get_many(Family.MESSAGES, []) == []
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_page_holds_the_first_rows_of_its_range(ten_rows: Database, limit: int) -> None:
+    found = ten_rows.page(Family.MESSAGES, key_of(10), key_of(20), limit)
+    assert found == rows(range(10, 20))[:limit]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_page_in_reverse_holds_the_last_rows_of_its_range(ten_rows: Database, limit: int) -> None:
+    found = ten_rows.page(Family.MESSAGES, key_of(10), key_of(20), limit, reverse=True)
+    assert found == rows(range(10, 20))[::-1][:limit]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_page_of_no_rows_is_empty(ten_rows: Database, limit: int) -> None:
+    assert ten_rows.page(Family.MESSAGES, *EVERYTHING, limit) == []
+
+
+def test_a_scan_goes_both_ways_between_its_bounds(ten_rows: Database) -> None:
+    bounds = (key_of(10), key_of(20))
+    assert list(ten_rows.scan(Family.MESSAGES, *bounds)) == rows(range(10, 20))
+    assert list(ten_rows.scan(Family.MESSAGES, *bounds, reverse=True)) == rows(range(10, 20))[::-1]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_empty_range_has_no_rows(ten_rows: Database, reverse: bool) -> None:
+    for lower, upper in [(b"x", b"y"), (key_of(12), key_of(12)), (b"", b"0")]:
+        assert list(ten_rows.scan(Family.MESSAGES, lower, upper, reverse)) == []
+        assert ten_rows.page(Family.MESSAGES, lower, upper, 100, reverse) == []
+
+
+def test_a_scan_shows_the_rows_of_the_moment_it_began(database: Database) -> None:
+    put_one_by_one(database, range(3))
+    scan = database.scan(Family.MESSAGES, *EVERYTHING)
+    first = next(scan)
+    put_one_by_one(database, range(3, 6))
+    assert [first, *scan] == rows(range(3))
+
+
+def test_bounds_made_on_the_way_stay_alive_as_long_as_the_scan(database: Database) -> None:
+    put_one_by_one(database, range(300))
+    scans = [
+        database.scan(Family.MESSAGES, key_of(0), b"%08d" % (number + 1)) for number in range(300)
+    ]
+    garbage = [b"%08d" % number for number in range(10_000)]  # would take the place of freed bytes
+    gc.collect()
+    assert [len(list(scan)) for scan in scans] == list(range(1, 301))
+    assert len(garbage) == 10_000
+
+
+def test_a_batch_writes_to_all_families_at_once_and_counts_its_rows(database: Database) -> None:
+    batch = Batch(database)
+    for family in Family:
+        batch.put(family, b"key", b"value")
+    before = database.sequence
+    assert database.write(batch) == database.sequence == before + 3
+
+
+def test_range_deletes_come_before_the_rows_put_with_them(database: Database) -> None:
+    put_one_by_one(database, range(10))
+    batch = Batch(database)
+    batch.delete_range(Family.MESSAGES, key_of(2), key_of(8))
+    batch.put(Family.MESSAGES, key_of(5), b"new")
+    batch.delete(Family.MESSAGES, key_of(9))
+    database.write(batch)
+    assert keys(database) == [key_of(number) for number in (0, 1, 5, 8)]
+
+
+def test_a_batch_can_be_written_again(database: Database) -> None:
+    batch = Batch(database)
+    batch.put(Family.MESSAGES, b"key", b"value")
+    assert database.write(batch) < database.write(batch)
+
+
+def test_a_key_that_is_not_bytes_is_a_mistake_of_the_caller_not_of_the_store(
+    database: Database,
+) -> None:
+    batch = Batch(database)
+    batch.puts[Family.MESSAGES]["text"] = b""  # type: ignore[index]
+    with pytest.raises(KeyError, match="only support bytes"):
+        database.write(batch)
+    assert database.failure is None
+
+
+def test_what_is_written_is_there_after_closing_and_opening(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    sequence = put_one_by_one(database, range(100))
+    database.close()
+    reopened = Database.open(directory, SMALL)
+    assert reopened.sequence == sequence
+    assert len(keys(reopened)) == 100
+    reopened.close()
+
+
+def test_closing_leaves_nothing_in_the_log_to_recover(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(100))
+    database.close()
+    assert sum(path.stat().st_size for path in directory.glob("*.log")) == 0
+
+
+def test_closing_twice_is_closing_once(database: Database) -> None:
+    database.close()
+    database.close()
+
+
+def test_every_use_of_a_closed_store_says_that_it_is_closed(database: Database) -> None:
+    put(database, {b"key": b"value"})
+    batch = Batch(database)
+    batch.put(Family.MESSAGES, b"key", b"value")
+    database.close()
+    uses = [
+        lambda: database.get(0, b"key"),
+        lambda: database.get_many(0, [b"key"]),
+        lambda: list(database.scan(0, *EVERYTHING)),
+        lambda: database.page(0, *EVERYTHING, 1),
+        lambda: database.page(0, *EVERYTHING, 100),
+        lambda: database.write(batch),
+        lambda: database.sequence,
+        database.flush,
+        database.flush_wal,
+        database.verify,
+        database.compact,
+        database.statistics,
+    ]
+    for use in uses:
+        with pytest.raises(StoreClosed):
+            use()
+
+
+@pytest.mark.parametrize("asked", ["never", "once", "to its end"])
+def test_a_scan_left_open_does_not_keep_a_closed_store_open(directory: Path, asked: str) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(3))
+    scan = database.scan(Family.MESSAGES, *EVERYTHING)
+    for _ in range({"never": 0, "once": 1, "to its end": 3}[asked]):
+        next(scan)
+    database.close()
+    Database.open(directory, SMALL).close()
+    with pytest.raises(StoreClosed):
+        next(scan)
+
+
+def test_threads_read_while_one_writes(database: Database) -> None:
+    put_one_by_one(database, range(1000))
+    short: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            found = len(database.page(Family.MESSAGES, key_of(0), key_of(1000), 1000))
+            if found != 1000:
+                short.append(found)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    put_one_by_one(database, range(1000, 4000))
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert short == []
+
+
+def test_a_checkpoint_is_a_store_with_all_that_was_written(
+    database: Database, tmp_path: Path
+) -> None:
+    sequence = put_one_by_one(database, range(100))
+    target = tmp_path / "copy"
+    database.checkpoint(target)
+    put_one_by_one(database, range(100, 200))
+    copy = Database.open(target, SMALL)
+    assert len(keys(copy)) == 100
+    assert copy.sequence >= sequence
+    copy.close()
+    assert target.stat().st_mode & 0o777 == 0o700
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "store"]
+
+
+def test_a_checkpoint_does_not_touch_what_is_there_already(
+    database: Database, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy"
+    target.mkdir()
+    (target / "theirs").touch()
+    with pytest.raises(StoreError, match="exists"):
+        database.checkpoint(target)
+    assert [path.name for path in target.iterdir()] == ["theirs"]
+
+
+def test_a_checkpoint_says_where_it_cannot_be_made(database: Database, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file"):
+        database.checkpoint(tmp_path / "nowhere" / "copy")
+
+
+def test_compacting_gives_back_the_space_of_deleted_rows(database: Database) -> None:
+    for number in range(2000):
+        put(database, {key_of(number): number.to_bytes(4, "big") * 250})
+    database.flush()
+    before = database.size_on_disk()
+    batch = Batch(database)
+    batch.delete_range(Family.MESSAGES, *EVERYTHING)
+    database.write(batch)
+    database.compact()
+    assert database.size_on_disk() < before
+    assert database.verify() == 0
+
+
+def test_verifying_counts_every_row_of_every_family(database: Database) -> None:
+    put_one_by_one(database, range(10))
+    put(database, {b"a": b"", b"b": b""}, Family.TREES)
+    assert database.verify() == 12
+
+
+def test_the_statistics_name_every_family_and_the_size_on_disk(database: Database) -> None:
+    put_one_by_one(database, range(10))
+    found = database.statistics()
+    assert found["families"]["messages"]["keys"] == 10
+    assert set(found["families"]) == {"messages", "metadata", "trees"}
+    assert found["size_on_disk"] > 0
+    assert found["failure"] is None
+    assert database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES) == 10
