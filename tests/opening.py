@@ -1,0 +1,44 @@
+"""Stores for tests: opened in one place, checked and closed at the end."""
+
+from pathlib import Path
+from typing import Any
+
+from kvstream import ManualClock, Store, StoreClosed
+
+
+class Stores:
+    """Opens stores under one directory; ``finish`` checks and closes those still open."""
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._opened: list[tuple[Store, Path]] = []
+
+    def __call__(self, path: str | Path = "store", **options: Any) -> Store:
+        """Open the store ``path``, with durability "no" and the manual clock unless told."""
+        where = self._directory / path
+        store = Store.open(where, **{"durability": "no", "clock": self._clock, **options})
+        self._opened.append((store, where))
+        return store
+
+    def reopen(self, store: Store, **options: Any) -> Store:
+        """Close a store that was opened here, and open its directory anew."""
+        store.close()
+        return self(self.path_of(store), **options)
+
+    def path_of(self, store: Store) -> Path:
+        """Return the directory of a store that was opened here."""
+        return next(where for opened, where in self._opened if opened is store)
+
+    def finish(self) -> None:
+        """Assert that each open store is sound, and close all whatever comes of that."""
+        try:
+            for store, where in self._opened:
+                try:
+                    faults = store.check()
+                except StoreClosed:
+                    continue
+                assert faults == [], f"the store {where.name!r} is not sound"
+        finally:
+            for store, _ in self._opened:
+                store.close()
