@@ -1,6 +1,7 @@
 """``python -m bench``: run the comparison, print it, and write it into docs/ when asked to."""
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from bench.results import Claim
 from bench.runner import run_contests
 from bench.workload import FULL, QUICK, Sizes
 
+WIDTH = 120
+"""Columns of the tables where the output is no terminal."""
+
 ROWS = (*(work.key for work in CONTESTS), *CLAIMS)
 
 
@@ -25,9 +29,9 @@ def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) ->
 
     contests = run_contests([work for work in CONTESTS if work.key in chosen], sizes, folder, tell)
     claims: list[Claim] = []
-    for key, claim in CLAIMS.items():
+    for key, (title, claim) in CLAIMS.items():
         if key in chosen:
-            tell(claim.__doc__ or key)
+            tell(title)
             claims += claim(folder, sizes)
     return Report(contests, claims)
 
@@ -42,7 +46,7 @@ def main(
     only: tuple[str, ...], quick: bool, write: bool, json_path: Path | None, folder: Path | None
 ) -> None:
     """Compare kvstream with redis-server, both on this machine, in this run."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()
     except PeerMissing as error:

@@ -93,7 +93,7 @@ def stuck_entries(folder: Path, sizes: Sizes) -> list[Claim]:
             _call_claim(
                 "autoclaim",
                 f"XAUTOCLAIM {after}",
-                lambda: group.autoclaim("worker-2", min_idle_ms=0),
+                lambda: group.autoclaim("worker-2", min_idle=0),
             ),
         ]
 
@@ -135,8 +135,8 @@ def large_store(folder: Path, sizes: Sizes) -> list[Claim]:
     ]
 
 
-CLAIMS: dict[str, Callable[[Path, Sizes], list[Claim]]] = {
-    "head": head_of_a_trimmed_stream,
-    "stuck": stuck_entries,
-    "large": large_store,
+CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
+    "head": ("first entry of a trimmed stream", head_of_a_trimmed_stream),
+    "stuck": ("stuck entries of a busy group", stuck_entries),
+    "large": ("a large store: open and memory", large_store),
 }

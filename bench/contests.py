@@ -12,6 +12,7 @@ from redis import Redis
 
 from bench.workload import BATCH, PAGE, Fields, Sizes
 from kvstream import Store
+from kvstream.ids import MIN_ID
 
 GROUP = "billing"
 CONSUMER = "worker-1"
@@ -89,11 +90,11 @@ def _range(store: Store, work: Round) -> Timed:
     stream = store.stream(work.key)
 
     def run() -> None:
-        seen, start = 0, "-"
+        seen, start = 0, MIN_ID
         while page := stream.range(start, "+", count=PAGE):
             for entry in page:
                 seen += len(entry.fields or ()) if entry.id else 0
-            start = f"({page[-1].id}"
+            start = page[-1].id.next()
         assert seen == 4 * len(work.entries)
 
     return run

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import click
+from rich.columns import Columns
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -53,7 +54,8 @@ def _fresh(folder: Path) -> None:
 
 def _work(show: Show, folder: Path, names: tuple[str, ...], rows: int, kill_at: int | None) -> Run:
     columns = (TextColumn("  delivered"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=show.console, transient=True) as progress:
+    shown = show.console.is_terminal
+    with Progress(*columns, console=show.console, transient=True, disable=not shown) as progress:
         task = progress.add_task("", total=rows if kill_at is None else kill_at)
         return work(folder, names, kill_at, lambda done: progress.update(task, completed=done))
 
@@ -63,7 +65,16 @@ def _equal(mine: Sum | None, other: Sum | None) -> str:
 
 
 def _table(title: str, stream: str, store: dict[Key, Sum], files: dict[Key, Sum]) -> Table:
-    table = Table(title=title, title_style="bold", title_justify="left")
+    # Narrow enough for two side by side on 80 columns.
+    table = Table(
+        title=f"\n{title}",
+        title_style="bold",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        header_style="underline",
+    )
     for head in ("period", "count", "mean", "low", "high"):
         table.add_column(head, justify="left" if head == "period" else "right")
     table.add_column("file", justify="center")
@@ -83,8 +94,8 @@ def _table(title: str, stream: str, store: dict[Key, Sum], files: dict[Key, Sum]
 
 def _prove(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     store, files = sums_of_the_store(folder), sums_of_the_files(data, rows_max)
-    for source in SOURCES:
-        show.console.print(_table(source.title, source.stream, store, files))
+    tables = [_table(source.title, source.stream, store, files) for source in SOURCES]
+    show.console.print(Columns(tables))
     if store != files:
         raise DemoFailed("the sums of the store are not those of the files")
     show.say(f"[green]equal:[/] all {len(files)} counts, sums, lows and highs, in exact decimals")

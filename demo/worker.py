@@ -22,7 +22,7 @@ from kvstream import Entry, Store
 GROUP = "climate"
 RESULTS = "results"
 BATCH = 50
-IDLE_MS = 300
+IDLE_S = 0.3
 """An entry pending for longer is taken from its consumer."""
 DOOMED = "carla"
 """The consumer that dies with entries pending, once."""
@@ -56,16 +56,16 @@ def deliveries(store: Store, source: Source, name: str) -> Iterator[tuple[str, S
     """Yield batches of one stream until nothing is new or pending, and how each was come by."""
     group = store.stream(source.stream).group(GROUP)
     consumer = group.consumer(name)
-    while batch := consumer.read(count=BATCH, after="0"):
+    while batch := consumer.history(count=BATCH):
         yield "resumed", batch
     while batch := consumer.read(count=BATCH):
         yield "new", batch
     while group.pending().count:
-        batch = group.autoclaim(name, min_idle_ms=IDLE_MS, count=BATCH).entries
+        batch = consumer.autoclaim(IDLE_S, count=BATCH).entries
         if batch:
             yield "claimed", batch
         else:
-            time.sleep(IDLE_MS / 1000 / 10)
+            time.sleep(IDLE_S / 10)
 
 
 def consume(store: Store, name: str, doomed: bool) -> None:

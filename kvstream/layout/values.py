@@ -24,7 +24,12 @@ REPEATED = b"\x02"
 _UNIQUE_MARK = 1
 
 FieldPart = bytes | str | int | float | bytearray | memoryview
-FieldsLike = Mapping[FieldPart, FieldPart] | Iterable[tuple[FieldPart, FieldPart]]
+FieldsLike = (
+    Mapping[str, FieldPart]  # named one by one: a mapping's key type is invariant
+    | Mapping[bytes, FieldPart]
+    | Mapping[FieldPart, FieldPart]
+    | Iterable[tuple[FieldPart, FieldPart]]
+)
 
 _pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
 _ARRAY_HEAD = Struct(">BI")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import demo.__main__
+import demo.job
 from demo.__main__ import main
 from demo.readings import SOURCES, DataMissing, data_folder
 from demo.sums import Sum
@@ -40,14 +40,14 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
 def test_the_demo_fails_when_one_measurement_is_counted_wrongly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = demo.__main__.sums_of_the_files
+    honest = demo.job.sums_of_the_files
 
     def one_more(data: Path, rows_max: int | None) -> dict[tuple[str, str], Sum]:
         sums = honest(data, rows_max)
         key = next(iter(sums))
         return {**sums, key: sums[key] + Sum.of("0.1")}
 
-    monkeypatch.setattr(demo.__main__, "sums_of_the_files", one_more)
+    monkeypatch.setattr("demo.__main__.sums_of_the_files", one_more)
     result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(tmp_path / "store")])
     assert result.exit_code == 1
     assert "differs" in result.output
