@@ -28,6 +28,8 @@ COMMANDS: dict[bytes, tuple[int, Handler]] = {
     b"xgroup|destroy": (4, groups.xgroup_destroy),
     b"xgroup|createconsumer": (5, groups.xgroup_createconsumer),
     b"xgroup|delconsumer": (5, groups.xgroup_delconsumer),
+    b"xgroup|help": (2, inspecting.xgroup_help),
+    b"xinfo|help": (2, inspecting.xinfo_help),
     b"xack": (-4, groups.xack),
     b"xnack": (-7, groups.xnack),
     b"xpending": (-3, groups.xpending),

@@ -139,3 +139,39 @@ def flushdb(db: Redis, argv: Args) -> Reply:
 def config_set(db: Redis, argv: Args) -> Reply:
     db.config.update(zip(argv[2::2], map(integer, argv[3::2]), strict=True))
     return b"OK"
+
+
+XGROUP_HELP = b"""XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+CREATE <key> <groupname> <id|$> [option]
+    Create a new consumer group. Options are:
+    * MKSTREAM
+      Create the empty stream if it does not exist.
+    * ENTRIESREAD entries_read
+      Set the group's entries_read counter (internal use).
+CREATECONSUMER <key> <groupname> <consumer>
+    Create a new consumer in the specified group.
+DELCONSUMER <key> <groupname> <consumer>
+    Remove the specified consumer.
+DESTROY <key> <groupname>
+    Remove the specified group.
+SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]
+    Set the current group ID and entries_read counter.
+HELP
+    Print this help."""
+XINFO_HELP = b"""XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+CONSUMERS <key> <groupname>
+    Show consumers of <groupname>.
+GROUPS <key>
+    Show the stream consumer groups.
+STREAM <key> [FULL [COUNT <count>]
+    Show information about the stream.
+HELP
+    Print this help."""
+
+
+def xgroup_help(db: Redis, argv: Args) -> Reply:
+    return XGROUP_HELP.split(b"\n")
+
+
+def xinfo_help(db: Redis, argv: Args) -> Reply:
+    return XINFO_HELP.split(b"\n")

@@ -7,15 +7,18 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import hiredis
 
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply
+from tests.semantics.redis7 import renewed
 from tests.semantics.replies import Argument, Error, Reply, encoded
 
 SERVER = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no"]
+CONFIGURATION = {"stream-node-max-entries": 100, "stream-node-max-bytes": 4096}
 START_MS = 1_700_000_000_000
 
 
@@ -32,10 +35,16 @@ class Clock:
         self.ms += ms
 
 
+class Subject(Protocol):
+    """An implementation: call it with a command; its clock is ours, but for redis."""
+
+    clock: Clock
+
+    def __call__(self, *argv: Argument) -> Reply: ...
+
+
 class Model:
     """The model of tests/model, on a manual clock unless told otherwise."""
-
-    name = "model"
 
     def __init__(self, clock: Clock | None = None, old: bool = False) -> None:
         self.clock = clock or Clock()
@@ -55,9 +64,12 @@ def plain(reply: Reply) -> Reply:
 
 
 class RedisServer:
-    """A redis-server of this machine, started for the tests and spoken to in RESP2."""
+    """A redis-server of this machine, started for the tests and spoken to in RESP2.
 
-    name = "redis"
+    Error texts that 8.10 has reworded come in their new words.
+    """
+
+    clock = Clock()  # moves nothing
 
     def __init__(self) -> None:
         self._directory = tempfile.mkdtemp(prefix="kvstream-redis-")
@@ -87,7 +99,9 @@ class RedisServer:
         self._socket.sendall(b"*%d\r\n" % len(parts) + frame)
         while (reply := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(1 << 16))
-        return Error(str(reply).encode()) if isinstance(reply, hiredis.ReplyError) else reply
+        if isinstance(reply, hiredis.ReplyError):
+            return renewed(parts[0], Error(str(reply).encode()))
+        return reply
 
     def __enter__(self) -> "RedisServer":
         return self
