@@ -51,6 +51,14 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self.puts[0] or self.puts[1] or self.puts[2] or self.ranges)
 
+    def clear(self) -> None:
+        """Drop all changes."""
+        messages, metadata, trees = self.puts
+        messages.clear()
+        metadata.clear()
+        trees.clear()
+        self.ranges.clear()
+
     def put(self, family: int, key: bytes, value: bytes) -> None:
         self.puts[family][key] = value
 
@@ -59,6 +67,8 @@ class Batch:
 
     def delete_range(self, family: int, lower: bytes, upper: bytes) -> None:
         """Delete every row of ``lower <= key < upper``, also those that this batch has put."""
+        if lower >= upper:
+            return  # RocksDB would fail on it after it has logged the batch
         puts = self.puts[family]
         if puts:
             for key in [key for key in puts if lower <= key < upper]:

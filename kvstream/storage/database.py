@@ -84,8 +84,10 @@ class Database:
             way = open_reader if options.read_only else open_writer
             rows, opened = way(place, options, _Opener(options))
             return cls(rows, opened, options)
-        except BaseException:
+        except BaseException as error:
             place.release()
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot open the store in {place.path}: {error}") from None
             raise
 
     # Reads

@@ -1,0 +1,143 @@
+"""A batch shows the committed rows as they will be once it is written: against plain dicts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvstream.storage.batch import Batch, Family, Row
+from kvstream.storage.database import Database
+from tests.storage.stores import SMALL
+
+FAMILIES = [Family.MESSAGES, Family.TREES]
+LETTERS = "abcdef"
+
+short_keys = st.text(LETTERS, min_size=1, max_size=2).map(str.encode)
+bounds = st.tuples(short_keys, short_keys).map(sorted)
+families = st.sampled_from(FAMILIES)
+changes = st.one_of(
+    st.tuples(st.just("put"), families, short_keys, st.binary(max_size=3)),
+    st.tuples(st.just("delete"), families, short_keys, st.just(b"")),
+    st.tuples(st.just("delete_range"), families, short_keys, short_keys),
+)
+Change = tuple[str, Family, bytes, bytes]
+sharing_a_store = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+
+
+@dataclass
+class Model:
+    """The rows in plain dicts."""
+
+    rows: dict[Family, dict[bytes, bytes]] = field(
+        default_factory=lambda: {family: {} for family in FAMILIES}
+    )
+
+    def apply(self, change: Change) -> None:
+        kind, family, key, value = change
+        rows = self.rows[family]
+        if kind == "put":
+            rows[key] = value
+        elif kind == "delete":
+            rows.pop(key, None)
+        else:
+            for covered in [own for own in rows if key <= own < value]:
+                del rows[covered]
+
+    def between(self, family: Family, lower: bytes, upper: bytes) -> list[Row]:
+        return sorted(row for row in self.rows[family].items() if lower <= row[0] < upper)
+
+
+def apply(batch: Batch, change: Change) -> None:
+    kind, family, key, value = change
+    if kind == "put":
+        batch.put(family, key, value)
+    elif kind == "delete":
+        batch.delete(family, key)
+    else:
+        batch.delete_range(family, key, value)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One store for all examples: each begins by emptying it."""
+    path: Path = tmp_path_factory.mktemp("batch") / "store"
+    database = Database.open(path, SMALL)
+    yield database
+    database.close()
+
+
+def started(database: Database, committed: list[Change]) -> Model:
+    """Make the store hold just what ``committed`` leaves."""
+    emptied = Batch(database)
+    for family in FAMILIES:
+        emptied.delete_range(family, b"", b"\xff")
+    database.write(emptied)
+    model = Model()
+    for change in committed:
+        batch = Batch(database)
+        apply(batch, change)
+        if batch:
+            database.write(batch)
+        model.apply(change)
+    return model
+
+
+@sharing_a_store
+@given(committed=st.lists(changes, max_size=8), own=st.lists(changes, max_size=12), data=st.data())
+def test_every_read_of_a_batch_sees_its_own_changes(
+    shared: Database, committed: list[Change], own: list[Change], data: st.DataObject
+) -> None:
+    model = started(shared, committed)
+    batch = Batch(shared)
+    for change in own:
+        apply(batch, change)
+        model.apply(change)
+        family = data.draw(families)
+        lower, upper = data.draw(bounds)
+        expected = model.between(family, lower, upper)
+        reverse = data.draw(st.booleans())
+        ordered = expected[::-1] if reverse else expected
+        limit = data.draw(st.integers(0, 8))
+        assert list(batch.scan(family, lower, upper, reverse)) == ordered
+        assert batch.page(family, lower, upper, limit, reverse) == ordered[:limit]
+        wanted = data.draw(st.lists(short_keys, max_size=4))
+        values = [model.rows[family].get(key) for key in wanted]
+        assert batch.get_many(family, wanted) == values
+        assert [batch.get(family, key) for key in wanted] == values
+
+
+@sharing_a_store
+@given(committed=st.lists(changes, max_size=8), own=st.lists(changes, max_size=12))
+def test_a_written_batch_leaves_what_it_showed(
+    shared: Database, committed: list[Change], own: list[Change]
+) -> None:
+    model = started(shared, committed)
+    batch = Batch(shared)
+    for change in own:
+        apply(batch, change)
+        model.apply(change)
+    shared.write(batch)
+    for family in FAMILIES:
+        assert list(shared.scan(family, b"", b"\xff")) == model.between(family, b"", b"\xff")
+
+
+def test_a_batch_without_changes_is_false(shared: Database) -> None:
+    batch = Batch(shared)
+    assert not batch
+    batch.delete_range(Family.TREES, b"a", b"b")
+    assert batch
+
+
+def test_a_read_outside_of_the_changes_goes_straight_to_the_rows(shared: Database) -> None:
+    started(shared, [("put", Family.MESSAGES, b"a", b"1")])
+    batch = Batch(shared)
+    batch.put(Family.MESSAGES, b"x", b"2")
+    batch.delete_range(Family.TREES, b"a", b"b")
+    assert batch.page(Family.MESSAGES, b"a", b"b", 9) == [(b"a", b"1")]
+    assert batch.page(Family.METADATA, b"a", b"b", 9) == []
+    assert batch.get_many(Family.METADATA, [b"a"]) == [None]

@@ -1,0 +1,351 @@
+"""Who may open a directory, and what may lie in it."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import (
+    Corruption,
+    KVStreamError,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    UnknownLayout,
+    UnsafeDirectory,
+)
+from kvstream.storage import watermark
+from kvstream.storage.batch import Batch
+from kvstream.storage.database import Database
+from kvstream.storage.directory import LAYOUT_FILE
+from tests.storage.stores import SMALL, contents, keys, picture, put, put_one_by_one
+
+READER = replace(SMALL, read_only=True)
+NOT_ROOT = 65534
+ROOT = str(Path(__file__).parents[2])
+
+
+def refusal(path: Path, **changes: bool) -> type[KVStreamError] | None:
+    """Return the error that opening raises, None when it opens."""
+    try:
+        Database.open(path, replace(SMALL, **changes)).close()
+    except KVStreamError as error:
+        return type(error)
+    return None
+
+
+def refused_in_another_process(path: Path, **changes: bool) -> str:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from tests.storage.test_directory import refusal\n"
+        f"print(getattr(refusal(Path(sys.argv[1]), **{changes!r}), '__name__', None))"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": ROOT},
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout.strip()
+
+
+def pictures(path: Path) -> dict[str, tuple[int, int]]:
+    return {
+        entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(path)
+    }
+
+
+# Making a store
+
+
+def test_a_new_store_is_private_to_its_owner(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_new_store_names_its_layout(database: Database) -> None:
+    assert (database.directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
+
+
+def test_the_directories_above_a_new_store_are_made(tmp_path: Path) -> None:
+    Database.open(tmp_path / "a" / "b" / "store", SMALL).close()
+    assert (tmp_path / "a" / "b" / "store" / LAYOUT_FILE).exists()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file"):
+        Database.open(tmp_path / "file" / "store", SMALL)
+
+
+@pytest.mark.parametrize("options", [replace(SMALL, create=False), READER])
+def test_a_store_is_not_made_unless_asked_for(directory: Path, options: object) -> None:
+    with pytest.raises(StoreError, match="no store"):
+        Database.open(directory, options)  # type: ignore[arg-type]
+    assert not directory.exists()
+    directory.mkdir(mode=0o700)
+    with pytest.raises(StoreError, match="no store"):
+        Database.open(directory, options)  # type: ignore[arg-type]
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".", "..", "inner/.."])
+def test_a_store_is_found_by_any_name_of_its_directory(
+    directory: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Database.open(directory, SMALL).close()
+    inner = directory / "inner"
+    inner.mkdir(mode=0o700)
+    monkeypatch.chdir(inner if name == ".." else directory)
+    database = Database.open(Path(name), SMALL)
+    assert database.directory == directory.resolve()
+    database.close()
+
+
+# A second opener
+
+
+@pytest.fixture
+def names(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every way to name the directory of an open store."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    return [database.directory, link / "store", Path("store"), Path("store/../store")]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_second_opener_in_this_process_is_refused_before_it_writes(
+    database: Database, names: list[Path], reads: bool
+) -> None:
+    before = pictures(database.directory)
+    for name in names:
+        assert refusal(name, read_only=reads) is StoreLocked
+    assert pictures(database.directory) == before
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_second_opener_in_another_process_is_refused_before_it_writes(
+    database: Database, names: list[Path], reads: bool
+) -> None:
+    before = pictures(database.directory)
+    assert refused_in_another_process(names[1], read_only=reads) == "StoreLocked"
+    assert pictures(database.directory) == before
+
+
+def test_removing_lock_files_lets_no_second_opener_in(database: Database) -> None:
+    (database.directory / "LOCK").unlink()
+    assert refusal(database.directory) is StoreLocked
+    assert refused_in_another_process(database.directory) == "StoreLocked"
+
+
+def test_a_closed_store_can_be_opened_again_at_once(directory: Path) -> None:
+    for _ in range(3):
+        Database.open(directory, SMALL).close()
+
+
+def test_a_refused_opener_leaves_the_lock_free(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    layout = (directory / LAYOUT_FILE).read_bytes()
+    (directory / LAYOUT_FILE).write_bytes(b"kvstream store\nlayout 999\n")
+    assert refusal(directory) is UnknownLayout
+    (directory / LAYOUT_FILE).write_bytes(layout)
+    assert refusal(directory) is None
+
+
+# What is not ours
+
+
+def test_a_link_is_not_followed_to_a_store(directory: Path, tmp_path: Path) -> None:
+    Database.open(directory, SMALL).close()
+    link = tmp_path / "link"
+    link.symlink_to(directory, target_is_directory=True)
+    assert refusal(link) is UnsafeDirectory
+    assert refusal(link, read_only=True) is UnsafeDirectory
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "000001.sst", "000002.log", "WATERMARK", "KVSTREAM"])
+def test_a_link_among_the_files_is_refused(directory: Path, tmp_path: Path, name: str) -> None:
+    Database.open(directory, SMALL).close()
+    (directory / name).unlink(missing_ok=True)
+    (directory / name).symlink_to(tmp_path / "elsewhere")
+    assert refusal(directory) is UnsafeDirectory
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+def test_a_directory_that_others_write_to_is_refused(directory: Path, mode: int) -> None:
+    Database.open(directory, SMALL).close()
+    directory.chmod(mode)
+    assert refusal(directory) is UnsafeDirectory
+
+
+def test_a_file_that_others_write_to_is_refused(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    (directory / "CURRENT").chmod(0o666)
+    assert refusal(directory) is UnsafeDirectory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", [".", "CURRENT"])
+def test_what_belongs_to_someone_else_is_refused(directory: Path, name: str) -> None:
+    Database.open(directory, SMALL).close()
+    os.chown(directory / name, NOT_ROOT, NOT_ROOT)
+    assert refusal(directory) is UnsafeDirectory
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "CURRENT", "MANIFEST-000001", ".hidden"])
+def test_a_directory_of_something_else_is_left_alone(directory: Path, name: str) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / name).write_bytes(b"theirs")
+    assert refusal(directory) is UnsafeDirectory
+    assert contents(directory) == {name: b"theirs"}
+
+
+def test_an_empty_volume_with_its_lost_and_found_becomes_a_store(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "lost+found").mkdir(mode=0o700)
+    assert refusal(directory) is None
+
+
+def test_a_file_is_no_directory(directory: Path) -> None:
+    directory.write_bytes(b"")
+    assert refusal(directory) is UnsafeDirectory
+
+
+class Marker:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+PICKLING = """
+import sys
+from rocksdict import Options, Rdict
+sys.path.insert(0, {root!r})
+from tests.storage.test_directory import Marker
+rows = Rdict({directory!r}, Options(raw_mode=False))
+rows["key"] = Marker({marker!r})
+rows.close()
+"""
+
+
+@pytest.mark.parametrize("disguised", [False, True])
+def test_a_foreign_store_of_pickles_runs_no_code(
+    directory: Path, tmp_path: Path, disguised: bool
+) -> None:
+    marker = tmp_path / "marker"
+    program = PICKLING.format(root=ROOT, directory=str(directory), marker=str(marker))
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    directory.chmod(0o700)
+    assert json.loads((directory / "rocksdict-config.json").read_bytes())["raw_mode"] is False
+    if disguised:
+        (directory / LAYOUT_FILE).write_bytes(b"kvstream store\nlayout 1\n")
+        watermark.Watermark.create(directory, 0)
+        with pytest.raises(KVStreamError):
+            database = Database.open(directory, SMALL)
+            database.verify()
+            database.close()
+    else:
+        assert refusal(directory) is UnsafeDirectory
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(Marker(marker)))
+    assert marker.exists()  # it would have, had anybody unpickled it
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"kvstream store\nlayout 2\n", UnknownLayout),
+        (b"kvstream store\nlayout 0\n", UnknownLayout),
+        (b"kvstream store\nlayout one\n", Corruption),
+        (b"kvstream store\n", Corruption),
+        (b"", Corruption),
+    ],
+)
+def test_a_store_of_another_layout_is_refused_before_anything_is_written(
+    directory: Path, text: bytes, error: type[KVStreamError]
+) -> None:
+    Database.open(directory, SMALL).close()
+    (directory / LAYOUT_FILE).write_bytes(text)
+    before = pictures(directory)
+    assert refusal(directory) is error
+    assert refusal(directory, read_only=True) is error
+    assert refusal(directory, accept_loss=True) is error
+    assert pictures(directory) == before
+
+
+# Reading only
+
+
+def test_a_reader_sees_the_rows_and_writes_nothing(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(10))
+    database.close()
+    before = pictures(directory)
+    reader = Database.open(directory, READER)
+    assert len(keys(reader)) == 10
+    batch = Batch(reader)
+    batch.put(0, b"key", b"value")
+    for write in (lambda: reader.write(batch), reader.flush, reader.flush_wal):
+        with pytest.raises(StoreReadOnly):
+            write()
+    reader.close()
+    assert pictures(directory) == before
+
+
+def test_a_reader_sees_what_a_crash_left_in_the_log(database: Database, tmp_path: Path) -> None:
+    put_one_by_one(database, range(10))
+    crashed = picture(database, tmp_path / "crashed")
+    before = contents(crashed)
+    reader = Database.open(crashed, READER)
+    assert len(keys(reader)) == 10
+    reader.close()
+    assert contents(crashed) == before
+
+
+def test_readers_share_a_store_and_keep_writers_out(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    first = Database.open(directory, READER)
+    second = Database.open(directory, READER)
+    assert refusal(directory) is StoreLocked
+    first.close()
+    assert refusal(directory) is StoreLocked
+    second.close()
+    assert refusal(directory) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_reader_needs_no_writable_file_system(directory: Path, tmp_path: Path) -> None:
+    database = Database.open(directory, SMALL)
+    put(database, {b"key": b"value"})
+    database.close()
+    mounted = tmp_path / "mounted"
+    mounted.mkdir(mode=0o700)
+    bound = subprocess.run(["mount", "--bind", str(directory), str(mounted)], capture_output=True)
+    if bound.returncode:
+        pytest.skip(f"cannot mount here: {bound.stderr.decode().strip()}")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(mounted)], check=True)
+        reader = Database.open(mounted, READER)
+        assert reader.get(0, b"key") == b"value"
+        reader.close()
+        with pytest.raises(StoreError, match="Read-only file system"):
+            Database.open(mounted, SMALL)
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
