@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -16,42 +17,48 @@ from kvstream import Store
 
 WARM_UP = 500
 """Entries of the round before the first: connections, caches and imports are made then."""
-SETTLE_S = 0.2
-"""Pause after each side, so that neither pays for what the other does in the background."""
 
 Tell = Callable[[str], None]
 
 
-def _seconds(run: Timed) -> float:
-    start = time.perf_counter()
-    run()
-    took = time.perf_counter() - start
-    time.sleep(SETTLE_S)
-    return took
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The two that compete, and the pause between their turns."""
+
+    store: Store
+    client: Redis
+    settle_s: float
+
+    def _seconds(self, run: Timed) -> float:
+        time.sleep(self.settle_s)
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def round(self, work: Work, this: Round, own_first: bool) -> tuple[float, float]:
+        """Return the seconds of kvstream and of Redis for one round."""
+        if own_first:
+            own = self._seconds(work.own(self.store, this))
+            return own, self._seconds(work.peer(self.client, this))
+        peer = self._seconds(work.peer(self.client, this))
+        return self._seconds(work.own(self.store, this)), peer
+
+    def forget(self, this: Round) -> None:
+        """Delete the round's stream on both sides."""
+        self.client.delete(this.key)
+        self.store.delete(this.key)
 
 
-def _round(
-    work: Work, store: Store, client: Redis, this: Round, own_first: bool
-) -> tuple[float, float]:
-    """Return the seconds of kvstream and of Redis for one round."""
-    if own_first:
-        own = _seconds(work.own(store, this))
-        return own, _seconds(work.peer(client, this))
-    peer = _seconds(work.peer(client, this))
-    return _seconds(work.own(store, this)), peer
-
-
-def _contest(work: Work, store: Store, client: Redis, sizes: Sizes) -> Contest:
+def _contest(work: Work, sides: Sides, sizes: Sizes) -> Contest:
     pool = entries(work.count(sizes))
     result = Contest(work.key, work.title, work.target, len(pool))
-    _round(work, store, client, Round(f"{work.key}-warm-up", pool[:WARM_UP]), own_first=True)
+    sides.round(work, Round(f"{work.key}-warm-up", pool[:WARM_UP]), own_first=True)
     for number in range(sizes.rounds):
         this = Round(f"{work.key}-{number}", pool)
-        own, peer = _round(work, store, client, this, own_first=number % 2 == 0)
+        own, peer = sides.round(work, this, own_first=number % 2 == 0)
         result.seconds.append(own)
         result.peer_seconds.append(peer)
-        client.delete(this.key)
-        store.delete(this.key)
+        sides.forget(this)
     return result
 
 
@@ -64,7 +71,8 @@ def run_contests(works: Sequence[Work], sizes: Sizes, folder: Path, tell: Tell) 
             store = stack.enter_context(
                 Store.open(folder / f"kvstream-{durability}", durability=durability)
             )
+            sides = Sides(store, client, sizes.settle_s)
             for work in same:
                 tell(work.title)
-                results.append(_contest(work, store, client, sizes))
+                results.append(_contest(work, sides, sizes))
     return results

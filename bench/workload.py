@@ -26,6 +26,8 @@ class Sizes:
     """How much one round does, in entries where not said otherwise."""
 
     rounds: int
+    settle_s: float
+    """Pause before the clock starts, so that nobody pays for what came before."""
     single: int
     """Calls that carry one entry each."""
     bulk: int
@@ -44,6 +46,7 @@ class Sizes:
 
 FULL = Sizes(
     rounds=7,
+    settle_s=0.2,
     single=20_000,
     bulk=100_000,
     synced=1_000,
@@ -54,11 +57,12 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     rounds=3,
-    single=2_000,
+    settle_s=0,
+    single=1_000,
     bulk=10_000,
     synced=200,
     synced_threads=1_000,
-    trimmed=20_000,
-    acked=20_000,
-    large=100_000,
+    trimmed=10_000,
+    acked=10_000,
+    large=50_000,
 )
