@@ -53,11 +53,11 @@ class Batch:
 
     def clear(self) -> None:
         """Drop all changes."""
-        messages, metadata, trees = self.puts
-        messages.clear()
-        metadata.clear()
-        trees.clear()
-        self.ranges.clear()
+        for puts in self.puts:
+            if puts:
+                puts.clear()
+        if self.ranges:
+            self.ranges.clear()
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
         self.puts[family][key] = value
@@ -103,6 +103,8 @@ class Batch:
         return self._merged(family, lower, upper, reverse)
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
+        if not self.puts[family] and not self.ranges:
+            return False
         return any(lower <= key < upper for key in self.puts[family]) or any(
             fam == family and low < upper and lower < high for fam, low, high in self.ranges
         )

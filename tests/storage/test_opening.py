@@ -1,0 +1,334 @@
+"""What is opened after a crash, and what is refused: the log against the watermark."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import Corruption, DataError, LostWrites
+from kvstream.storage import watermark
+from kvstream.storage.batch import Family
+from kvstream.storage.database import Database
+from kvstream.storage.recovery import recover
+from kvstream.storage.watermark import Watermark
+from tests.storage.stores import (
+    SMALL,
+    contents,
+    key_of,
+    picture,
+    put,
+    put_one_by_one,
+    value_of,
+)
+
+DURABLE, WRITTEN = 2000, 3000
+BIG = replace(SMALL, write_buffer_bytes=16 << 20)
+"""Nothing is written to tables before the end of the test: all rows lie in one log."""
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """A store as kill -9 left it: the first 2000 of its 3000 writes were durable."""
+
+    directory: Path
+    durable_bytes: int
+
+    @property
+    def log(self) -> Path:
+        (log,) = [path for path in self.directory.glob("*.log") if path.stat().st_size]
+        return log
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
+    base = tmp_path_factory.mktemp("opening")
+    database = Database.open(base / "store", BIG)
+    put_one_by_one(database, range(DURABLE))
+    database.flush_wal()
+    (log,) = (base / "store").glob("*.log")
+    durable_bytes = log.stat().st_size
+    put_one_by_one(database, range(DURABLE, WRITTEN))
+    crashed = picture(database, base / "crashed")
+    database.close()
+    return Crashed(crashed, durable_bytes)
+
+
+@pytest.fixture
+def crashed(original: Crashed, tmp_path: Path) -> Crashed:
+    """A copy to damage."""
+    copy = tmp_path / "crashed"
+    shutil.copytree(original.directory, copy)
+    return Crashed(copy, original.durable_bytes)
+
+
+def opened_rows(directory: Path) -> int:
+    """Open the store; return how many rows it has, once they are known to be the first ones."""
+    database = Database.open(directory, BIG)
+    try:
+        rows = database.page(Family.MESSAGES, b"", b"\xff", WRITTEN + 1)
+    finally:
+        database.close()
+    assert rows == [(key_of(number), value_of(number)) for number in range(len(rows))]
+    return len(rows)
+
+
+# Damage to the log: nine kinds at four places
+
+BLOCK = 4096
+Damage = Callable[[Path, int], int]
+"""Damage a log from an offset on, and return the first changed offset."""
+
+
+def overwrite(log: Path, offset: int, content: bytes) -> int:
+    with log.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+    return offset
+
+
+def torn(log: Path, offset: int) -> int:
+    os.truncate(log, offset)
+    return offset
+
+
+def flipped(log: Path, offset: int) -> int:
+    return overwrite(log, offset, bytes([log.read_bytes()[offset] ^ 0x40]))
+
+
+def zeroed(log: Path, offset: int) -> int:
+    return overwrite(log, offset, bytes(min(BLOCK, log.stat().st_size - offset)))
+
+
+def zeroed_to_the_end(log: Path, offset: int) -> int:
+    return overwrite(log, offset, bytes(log.stat().st_size - offset))
+
+
+def torn_then_zeros(log: Path, offset: int) -> int:
+    torn(log, offset)
+    return overwrite(log, offset, bytes(2 * BLOCK))
+
+
+def torn_then_garbage(log: Path, offset: int) -> int:
+    torn(log, offset)
+    return overwrite(log, offset, b"\xa5\x5a garbage" * 300)
+
+
+def a_piece_missing(log: Path, offset: int) -> int:
+    content = log.read_bytes()
+    log.write_bytes(content[:offset] + content[offset + 100 :])
+    return offset
+
+
+def emptied(log: Path, offset: int) -> int:
+    os.truncate(log, 0)
+    return 0
+
+
+def deleted(log: Path, offset: int) -> int:
+    log.unlink()
+    return 0
+
+
+DAMAGES: list[Damage] = [
+    torn,
+    flipped,
+    zeroed,
+    zeroed_to_the_end,
+    torn_then_zeros,
+    torn_then_garbage,
+    a_piece_missing,
+    emptied,
+    deleted,
+]
+PLACES: dict[str, Callable[[int], int]] = {
+    "in the first record": lambda durable: 20,
+    "in the middle": lambda durable: durable // 2,
+    "in the last durable record": lambda durable: durable - 5,
+    "after the last durable record": lambda durable: durable + 5,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_log_is_refused_when_durable_writes_are_lost_and_only_then(
+    crashed: Crashed, damage: Damage, place: str
+) -> None:
+    offset = damage(crashed.log, PLACES[place](crashed.durable_bytes))
+    before = contents(crashed.directory)
+    if offset >= crashed.durable_bytes:
+        assert DURABLE <= opened_rows(crashed.directory) < WRITTEN
+        return
+    for _ in range(2):  # a refused store stays as it was, and is refused again
+        with pytest.raises(DataError):
+            opened_rows(crashed.directory)
+        with pytest.raises(DataError):
+            Database.open(crashed.directory, replace(BIG, read_only=True))
+        assert contents(crashed.directory) == before
+    report = recover(crashed.directory, BIG, accept_loss=True)
+    assert report.rows == opened_rows(crashed.directory) < DURABLE
+    assert report.lost == range(report.rows + 1, DURABLE + 1)
+
+
+@pytest.mark.parametrize("added", [b"garbage" * 100, bytes(2 * BLOCK)])
+def test_what_follows_the_last_write_is_no_damage(crashed: Crashed, added: bytes) -> None:
+    with crashed.log.open("ab") as log:
+        log.write(added)
+    assert opened_rows(crashed.directory) == WRITTEN
+
+
+def test_an_undamaged_log_gives_every_write(crashed: Crashed) -> None:
+    assert opened_rows(crashed.directory) == WRITTEN
+    assert opened_rows(crashed.directory) == WRITTEN
+
+
+def test_damage_to_the_older_of_two_logs_is_refused_and_recovered_with_a_gap(
+    directory: Path, tmp_path: Path
+) -> None:
+    database = Database.open(directory, BIG)
+    put(database, {b"tree": b"row"}, Family.TREES)
+    put_one_by_one(database, range(1000))
+    first = {path.name for path in directory.glob("*.log")}
+    database._families[Family.MESSAGES].flush(True)  # a new log; the first still has the tree row
+    put_one_by_one(database, range(1000, 2000))
+    put(database, {b"last": b"row"}, Family.TREES)
+    database.flush_wal()
+    crashed = picture(database, tmp_path / "crashed")
+    database.close()
+    (older,) = first
+    assert len(list(crashed.glob("*.log"))) == 2
+    flipped(crashed / older, 4000)
+    before = contents(crashed)
+    with pytest.raises(Corruption):
+        Database.open(crashed, BIG)
+    assert contents(crashed) == before
+    report = recover(crashed, BIG, accept_loss=True)
+    assert report.skipped_records
+    assert report.kept_logs is not None
+    assert (report.kept_logs / older).read_bytes() == before[older]
+    assert opened_rows(crashed) == 2000
+
+
+def test_recovering_a_sound_store_gives_up_nothing(crashed: Crashed) -> None:
+    report = recover(crashed.directory, BIG, accept_loss=True)
+    assert (report.rows, report.damage, report.kept_logs) == (WRITTEN, None, None)
+    assert list(report.lost) == []
+
+
+def test_recovering_without_accepting_loss_changes_nothing(crashed: Crashed) -> None:
+    torn(crashed.log, crashed.durable_bytes // 2)
+    before = contents(crashed.directory)
+    with pytest.raises(LostWrites, match="2000 was durable"):
+        recover(crashed.directory, BIG, accept_loss=False)
+    assert contents(crashed.directory) == before
+
+
+def test_every_recovery_keeps_the_logs_as_they_were(crashed: Crashed) -> None:
+    torn(crashed.log, 2000)
+    name, damaged = crashed.log.name, crashed.log.read_bytes()
+    earlier = crashed.directory / "before-recovery-1"
+    earlier.mkdir(mode=0o700)
+    report = recover(crashed.directory, BIG, accept_loss=True)
+    assert report.kept_logs == crashed.directory / "before-recovery-2"
+    assert (report.kept_logs / name).read_bytes() == damaged
+    assert list(earlier.iterdir()) == []
+
+
+def test_writing_goes_on_after_loss_was_accepted(crashed: Crashed) -> None:
+    torn(crashed.log, crashed.durable_bytes // 2)
+    left = recover(crashed.directory, BIG, accept_loss=True).rows
+    database = Database.open(crashed.directory, BIG)
+    put_one_by_one(database, range(left, left + 10))
+    database.flush_wal()
+    database.close()
+    assert opened_rows(crashed.directory) == left + 10
+
+
+# The watermark itself
+
+
+def test_the_watermark_follows_every_fsync_of_the_log(database: Database) -> None:
+    for number in range(3):
+        sequence = put_one_by_one(database, range(number + 1))
+        assert database.flush_wal() == sequence
+        mark = Watermark.read(database.directory)
+        assert mark is not None
+        assert (mark.sequence, mark.clean) == (sequence, False)
+
+
+def test_closing_marks_the_store_as_clean_and_opening_as_in_use(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    sequence = put_one_by_one(database, range(10))
+    database.close()
+    mark = Watermark.read(directory)
+    assert mark is not None
+    assert (mark.sequence, mark.clean) == (sequence, True)
+    database = Database.open(directory, SMALL)
+    content = (directory / watermark.FILE_NAME).read_bytes()
+    for slot in (0, 4096):
+        alone = content[slot : slot + 29]
+        (directory / "slot").mkdir(exist_ok=True)
+        (directory / "slot" / watermark.FILE_NAME).write_bytes(alone)
+        mark = Watermark.read(directory / "slot")
+        assert mark is not None
+        assert not mark.clean
+    database.close()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_torn_write_of_the_watermark_is_harmless(crashed: Crashed, slot: int) -> None:
+    overwrite(crashed.directory / watermark.FILE_NAME, slot * 4096, b"\0" * 29)
+    assert opened_rows(crashed.directory) == WRITTEN
+
+
+def lost(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def scribbled(path: Path) -> None:
+    path.write_bytes(b"\x55" * path.stat().st_size)
+
+
+@pytest.mark.parametrize("harm", [lost, cut, scribbled])
+def test_a_store_without_its_watermark_is_refused_until_the_loss_is_accepted(
+    crashed: Crashed, harm: Callable[[Path], None]
+) -> None:
+    harm(crashed.directory / watermark.FILE_NAME)
+    before = contents(crashed.directory)
+    for reads in (False, True):
+        with pytest.raises(LostWrites, match="watermark"):
+            Database.open(crashed.directory, replace(BIG, read_only=reads))
+    assert contents(crashed.directory) == before
+    report = recover(crashed.directory, BIG, accept_loss=True)
+    assert (report.rows, report.promised, list(report.lost)) == (WRITTEN, None, [])
+    assert opened_rows(crashed.directory) == WRITTEN
+
+
+def test_an_older_copy_of_the_tables_is_refused_after_a_clean_end(
+    directory: Path, tmp_path: Path
+) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(100))
+    database.close()
+    shutil.copytree(directory, tmp_path / "older")
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(100, 200))
+    database.close()
+    shutil.copy(directory / watermark.FILE_NAME, tmp_path / "older")
+    with pytest.raises(LostWrites):
+        opened_rows(tmp_path / "older")
+    with pytest.raises(LostWrites):
+        opened_rows(tmp_path / "older")
+
+
+def test_a_view_left_by_a_killed_opener_is_cleared(crashed: Crashed) -> None:
+    (crashed.directory / ".preview").mkdir(mode=0o700)
+    (crashed.directory / ".preview" / "CURRENT").write_bytes(b"stale")
+    assert opened_rows(crashed.directory) == WRITTEN
+    assert not (crashed.directory / ".preview").exists()
