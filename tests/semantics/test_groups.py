@@ -236,6 +236,6 @@ def test_help(subject: Subject, case: Case) -> None:
     group, info = subject("XGROUP", "HELP"), subject("xinfo", "help")
     assert group[0] == b"XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
     assert group[1] == b"CREATE <key> <groupname> <id|$> [option]"
-    assert group[12] == b"    Set the current group ID and entries_read counter."
+    assert group[14] == b"    Set the current group ID and entries_read counter."
     assert info[1:3] == [b"CONSUMERS <key> <groupname>", b"    Show consumers of <groupname>."]
     assert group[-2] == info[-2] == b"HELP"
