@@ -47,7 +47,9 @@ class Engine:
         self.waiters = Waiters()
         self._always = self.options.durability is Durability.ALWAYS
         self._lock = threading.RLock()
+        self._now_ms = self.clock.now_ms
         self._open: Txn | None = None
+        self._spare: Txn | None = None
         self._last_sequence = 0
         self._closing = threading.Event()
         self._closed = False
@@ -69,33 +71,46 @@ class Engine:
             try:
                 result = operation(txn, *args, **kwargs)
                 sequence = self._commit(txn)
-            except BaseException:
-                txn.abandon()
+            except BaseException as error:
+                txn.abandon(not isinstance(error, RequestError))
                 raise
-            if txn.signals and self.waiters and not self._always:
-                self._serve(txn.signals)
-        if self._always:
-            self._settle(sequence, txn)
+            if not self._always:
+                if txn.signals:
+                    self._serve(txn.signals)
+                self._spare = txn
+                return result
+        self._settle(sequence, txn)
         return result
 
     def _begin(self) -> Txn:
+        """Return an empty transaction: the last one that has ended, where there is one."""
         if self._closed:
             raise _CLOSED
-        return Txn(self.database, self.catalog, self.clock.now_ms(), self.options.read_only)
+        txn = self._spare
+        if txn is None:
+            now_ms = self._now_ms()
+            return Txn(
+                self.database, self.catalog, now_ms, self.waiters, self.options.read_only
+            )
+        self._spare = None
+        txn.reset(self._now_ms())
+        return txn
 
     def _commit(self, txn: Txn) -> int:
         """Write what ``txn`` changed; return its sequence number, 0 where it changed nothing."""
-        if not txn.dirty:
+        batch = txn.finish()
+        if batch is None:
             return 0
-        sequence = self._last_sequence = self.database.write(txn.finish(), txn.frees)
-        self.catalog.seen.clear()
-        self.catalog.evict()
+        sequence = self._last_sequence = self.database.write(batch, txn.frees)
+        batch.clear()
+        if self.catalog.crowded:
+            self.catalog.evict()
         return sequence
 
     def _settle(self, sequence: int, txn: Txn) -> None:
         """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
         self.committer.wait(sequence or self._last_sequence)
-        if txn.signals and self.waiters:
+        if txn.signals:
             with self._lock:
                 self._serve(txn.signals)
 
@@ -119,9 +134,9 @@ class Engine:
                 sequence = self._commit(txn)
             except BaseException:
                 self._open = None
-                txn.abandon()
+                txn.abandon(changed=True)
                 raise
-            if txn.signals and self.waiters and not self._always:
+            if txn.signals and not self._always:
                 self._serve(txn.signals)
         if self._always:
             self._settle(sequence, txn)
@@ -178,8 +193,8 @@ class Engine:
             try:
                 reply = attempt(txn)
                 sequence = self._commit(txn)
-            except BaseException:
-                txn.abandon()
+            except BaseException as error:
+                txn.abandon(not isinstance(error, RequestError))
                 raise
             if reply is None:
                 waiter = Waiter(names, attempt, deliver)
@@ -263,7 +278,7 @@ class Engine:
             outcome.reply = waiter.attempt(txn)
             sequence = self._commit(txn)
         except KVStreamError as error:
-            txn.abandon()
+            txn.abandon(not isinstance(error, RequestError))
             outcome.error = error
         if outcome.reply is None and outcome.error is None:
             return

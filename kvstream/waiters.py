@@ -51,8 +51,8 @@ class Waiters:
     def __init__(self) -> None:
         self._queues: dict[bytes, dict[Waiter, None]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._queues)
+    def __contains__(self, name: object) -> bool:
+        return name in self._queues
 
     def __len__(self) -> int:
         return len({waiter for queue in self._queues.values() for waiter in queue})

@@ -58,19 +58,23 @@ class Catalog:
         )
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time has moved since their record was written."""
-        self._streams: dict[bytes, StreamMeta] = {}
+        self.streams: dict[bytes, StreamMeta] = {}
+        """The streams in memory."""
+        self.crowded = False
+        """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
         self._next_id = 0
 
     # --- streams --------------------------------------------------------------------------------
 
     def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None where there is none or it has expired."""
-        stream = self._streams.get(name)
+        stream = self.streams.get(name)
         if stream is None:
             record = txn.batch.get(_METADATA, stream_row(name))
             if record is None:
                 return None
-            stream = self._streams[name] = StreamMeta.decode(name, record)
+            stream = self.streams[name] = StreamMeta.decode(name, record)
+            self.crowded = len(self.streams) > STREAMS_MAX
         if stream.expire_at and stream.expire_at <= txn.now_ms:
             if not txn.read_only:
                 self.drop_stream(txn, stream)
@@ -80,7 +84,7 @@ class Catalog:
 
     def is_expired(self, txn: Txn, name: bytes) -> bool:
         """Tell whether a stream's time has come, without loading or deleting it."""
-        stream = self._streams.get(name)
+        stream = self.streams.get(name)
         if stream is None:
             record = txn.batch.get(_METADATA, stream_row(name))
             if record is None:
@@ -93,8 +97,8 @@ class Catalog:
         generation = self.allocate(txn)
         stream = StreamMeta(name, generation)
         stream.nodes_tree = self.allocate(txn)
-        self._streams[name] = stream
-        txn.loaded.append(name)
+        self.streams[name] = stream
+        self.crowded = len(self.streams) > STREAMS_MAX
         txn.reshaped(stream)
         txn.batch.put(_METADATA, scan_row(database_of(name), generation), key_of(name))
         self._count_keys(txn, database_of(name), 1)
@@ -127,7 +131,7 @@ class Catalog:
 
     def _unlist(self, txn: Txn, stream: StreamMeta) -> None:
         db = database_of(stream.name)
-        self._streams.pop(stream.name, None)
+        self.streams.pop(stream.name, None)
         txn.batch.delete(_METADATA, stream.row)
         txn.batch.delete(_METADATA, scan_row(db, stream.generation))
         if stream.expire_at:
@@ -136,11 +140,10 @@ class Catalog:
 
     def rename_stream(self, txn: Txn, stream: StreamMeta, name: bytes) -> None:
         """Move a stream to a name that is free: its rows stay where they are."""
-        txn.loaded.append(name)
         txn.forget_stream(stream)
         self._unlist(txn, stream)
         stream.name, stream.row = name, stream_row(name)
-        self._streams[name] = stream
+        self.streams[name] = stream
         db = database_of(name)
         txn.batch.put(_METADATA, scan_row(db, stream.generation), key_of(name))
         if stream.expire_at:
@@ -294,14 +297,13 @@ class Catalog:
         txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next_id))
         return number
 
-    def forget(self, names: list[bytes]) -> None:
-        """Drop what a failed transaction may have changed in memory."""
-        for name in names:
-            self._streams.pop(name, None)
+    def forget(self) -> None:
+        """Drop everything in memory, since a failed transaction may have changed it."""
+        self.streams.clear()
         self.seen.clear()
 
     def evict(self) -> None:
         """Keep memory bounded; called when nothing in memory is unwritten."""
-        if len(self._streams) > STREAMS_MAX:
-            for name in list(islice(self._streams, STREAMS_MAX // 2)):
-                del self._streams[name]
+        for name in list(islice(self.streams, STREAMS_MAX // 2)):
+            del self.streams[name]
+        self.crowded = False

@@ -38,9 +38,15 @@ _NODE = Struct(">QQ III")
 _NODE_BYTES_MAX = 1 << 30
 """Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
 _NEAR = 4096
-"""Deltas below this take three bytes at most; so do lengths below this in msgpack."""
+"""Deltas below this take three bytes at most."""
+_NEAR_VALUE = 128
+"""Values below this take at most one byte more in a listpack than in msgpack."""
+_FEW = 16
+"""Below this many fields msgpack's map takes one byte to open."""
 _HEAD_NEAR = 10
-"""Most bytes of an entry's flags, near deltas and counter, when it has the node's fields."""
+"""Most bytes of an entry's flags, near deltas and counter, when it has the node's few fields."""
+_COUNTERS_MAX = 20
+"""Most bytes of a node's two counters."""
 _HEAD_FAR = 32
 """Most bytes of an entry's flags, deltas and counters."""
 _WHOLE_NODE = 1 << 30
@@ -89,37 +95,42 @@ class Node:
 def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
     """Count a new entry into the open node, or into a new one where it does not fit."""
     limits = txn.catalog.limits
-    if stream.open_live == 0 or _is_full(
-        txn.batch, stream, value, limits.node_max_entries, limits.node_max_bytes
-    ):
+    length = len(value)
+    if (
+        stream.open_appended == 0
+        or 0 < limits.node_max_entries <= stream.open_appended
+        or stream.open_bytes + stream.slack + length + _COUNTERS_MAX
+        >= (limits.node_max_bytes or _NODE_BYTES_MAX)
+    ) and _is_full(txn.batch, stream, value, limits.node_max_entries, limits.node_max_bytes):
         _close(txn, stream)
         _open(txn, stream, eid, names)
     stream.open_last = eid
     stream.open_appended += 1
     stream.open_live += 1
-    if names == stream.names_seen or _same_names(stream, names):
-        ms, seq = stream.open_first
-        if eid[0] - ms < _NEAR and 0 <= eid[1] - seq < _NEAR and len(value) < _NEAR:
-            stream.slack += len(value) + (stream.width or _set_width(stream))
-        else:
-            stream.slack += 2 * len(value) + 8 * len(names) + _HEAD_FAR
+    ms, seq = stream.open_first
+    if (
+        length < stream.near
+        and eid[0] - ms < _NEAR
+        and 0 <= eid[1] - seq < _NEAR
+        and (names == stream.names_seen or _same_names(stream, names))
+    ):
+        stream.slack += length + stream.width
     else:
-        stream.slack += 2 * len(value) + 16 * len(names) + _HEAD_FAR
+        stream.slack += 2 * length + 16 * len(names) + _HEAD_FAR
     stream.unmeasured.append((eid, value))  # type: ignore[union-attr]
 
 
 def _is_full(
     batch: Batch, stream: StreamMeta, value: bytes, max_entries: int, max_bytes: int
 ) -> bool:
-    if max_entries and stream.open_appended >= max_entries:
+    """Tell, exactly, whether Redis would start a new node for an entry; so where there is none."""
+    if stream.open_appended == 0 or 0 < max_entries <= stream.open_appended:
         return True
-    limit = max_bytes or _NODE_BYTES_MAX
-    if stream.open_bytes + stream.slack + len(value) + 2 * SMALL_INTEGER_BYTES + 2 < limit:
-        return False
     measure(batch, stream)
     dead = stream.open_appended - stream.open_live
     counters = integer_size(stream.open_live) + integer_size(dead)
     fields = _flat(decode_page([value])[0])
+    limit = max_bytes or _NODE_BYTES_MAX
     return stream.open_bytes + counters + sum(map(len, fields)) >= limit
 
 
@@ -132,16 +143,22 @@ def _same_names(stream: StreamMeta, names: Names) -> bool:
     return True
 
 
-def _set_width(stream: StreamMeta) -> int:
-    """Return what turns a value's length into an upper bound of its entry in the open node.
+def _set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> None:
+    """Note the field names of the open node, and how tightly its entries can be bounded.
 
-    A value of the node's own fields does not repeat their names, and each of its own values takes
-    at most two bytes more as a listpack element than in msgpack while it is below 4096 bytes.
+    An entry with the node's own names does not repeat them, and each of its values, while none is
+    of 128 bytes, takes at most one byte more as a listpack element than in msgpack. So its length,
+    less the names and the two bytes that open it, plus one for each value and its own head, is an
+    upper bound of its bytes; and a close one, so that entries are seldom measured.
     """
-    count = len(stream.names)
-    names = sum(map(len, stream.names)) + count
-    stream.width = (_HEAD_NEAR + (count > 120) + 2 * count - names) or 1
-    return stream.width
+    if plain != stream.names:
+        stream.names = plain
+        stream.cool()
+    stream.names_seen = given
+    count = len(plain)
+    overhead = sum(map(len, plain)) + count
+    stream.near = _NEAR_VALUE + overhead if count < _FEW else 0
+    stream.width = _HEAD_NEAR + count - overhead - 2
 
 
 def _close(txn: Txn, stream: StreamMeta) -> None:
@@ -153,10 +170,8 @@ def _close(txn: Txn, stream: StreamMeta) -> None:
 
 def _open(txn: Txn, stream: StreamMeta, eid: StreamID, names: Names) -> None:
     plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
-    if plain != stream.names:
-        stream.names = plain
-        stream.cool()
-    stream.names_seen, stream.width = names, 0
+    if names != stream.names_seen or plain != stream.names:
+        _set_names(stream, plain, names)
     if stream.nodes == 0:
         stream.head = eid
     stream.nodes += 1
@@ -291,10 +306,7 @@ def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
     stream.open_first, stream.open_last = node.first, node.last
     stream.open_appended, stream.open_live = node.appended, node.live
     stream.open_bytes, stream.measured = node.size, node.last
-    if stream.names != node.names:
-        stream.names = node.names
-        stream.cool()
-    stream.names_seen, stream.width = node.names, 0
+    _set_names(stream, node.names, node.names)
 
 
 def clear_open(stream: StreamMeta) -> None:

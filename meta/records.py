@@ -74,6 +74,7 @@ class StreamMeta:
         "name",
         "names",
         "names_seen",
+        "near",
         "nodes",
         "nodes_tree",
         "open_appended",
@@ -112,8 +113,8 @@ class StreamMeta:
         """Set what is kept in memory only."""
         self.names_seen: Names = self.names
         """The node's names as a caller last gave them: text or bytes."""
-        self.width = 0
-        """Bytes to add to a value's for an upper bound of its listpack entry; 0: not known."""
+        self.near = self.width = 0
+        """A value shorter than ``near`` takes its length plus ``width`` bytes in the node."""
         self.unmeasured: list[tuple[StreamID, bytes]] | None = (
             [] if self.measured == self.open_last else None
         )

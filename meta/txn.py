@@ -2,9 +2,10 @@
 
 A transaction never commits itself; the engine does. Objects that it hands out are those of the
 catalog and are changed in place; ``changed`` marks them for the batch. A transaction that fails
-after a change makes the catalog forget what it had loaded.
+after a change makes the catalog forget all that it has in memory.
 """
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
@@ -18,24 +19,31 @@ class Txn:
     """The state of one transaction."""
 
     __slots__ = (
+        "_awaited",
+        "_known",
         "_members",
         "_streams",
         "batch",
         "catalog",
         "failed",
         "frees",
-        "loaded",
         "now_ms",
         "read_only",
         "signals",
     )
 
     def __init__(
-        self, rows: Rows, catalog: "Catalog", now_ms: int, read_only: bool = False
+        self,
+        rows: Rows,
+        catalog: "Catalog",
+        now_ms: int,
+        awaited: Container[bytes] = (),
+        read_only: bool = False,
     ) -> None:
         self.batch = Batch(rows)
         self.catalog = catalog
         self.now_ms = now_ms
+        """The time of the whole transaction."""
         self.read_only = read_only
         """The store cannot be written: what has expired is passed over, not deleted."""
         self.failed = False
@@ -44,14 +52,24 @@ class Txn:
         """The transaction makes the store smaller: allowed when the disk is nearly full."""
         self.signals: dict[bytes, None] = {}
         """Names whose waiters may go on after the commit, in order."""
-        self.loaded: list[bytes] = []
+        self._awaited = awaited
+        self._known = catalog.streams
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
 
+    def reset(self, now_ms: int) -> None:
+        """Make a committed transaction ready to be another one: cheaper than making a new one."""
+        self.now_ms = now_ms
+        self.frees = False
+        if self.signals:
+            self.signals.clear()
+
     def stream(self, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None; WrongType for another kind of value."""
-        self.loaded.append(name)
-        return self.catalog.stream(self, name)
+        stream = self._known.get(name)
+        if stream is None or stream.expire_at:
+            return self.catalog.stream(self, name)
+        return stream
 
     def changed(self, stream: StreamMeta) -> None:
         """Have the hot part of the stream's record written."""
@@ -79,27 +97,32 @@ class Txn:
         self.catalog.seen.pop(member.row, None)
 
     def signal(self, name: bytes) -> None:
-        """Let the waiters of a name look again after the commit."""
-        self.signals[name] = None
+        """Let the waiters of a name, if it has any, look again after the commit."""
+        if name in self._awaited:
+            self.signals[name] = None
 
-    @property
-    def dirty(self) -> bool:
-        return bool(self._streams or self._members or self.batch)
-
-    def finish(self) -> Batch:
-        """Put the changed records into the batch, and return it ready for the commit."""
-        puts = self.batch.puts[Family.METADATA]
-        for row, stream in self._streams.items():
-            puts[row] = stream.encode()
-        if self.catalog.seen:
-            self._members.update(self.catalog.seen)
+    def finish(self) -> Batch | None:
+        """Put the changed records into the batch; return it, None where nothing was changed."""
+        batch = self.batch
+        if self._streams:
+            puts = batch.puts[Family.METADATA]
+            for row, stream in self._streams.items():
+                puts[row] = stream.encode()
+            self._streams.clear()
+        elif not self._members and not batch:
+            return None
+        seen = self.catalog.seen
+        if seen:
+            self._members.update(seen)
+            seen.clear()
         if self._members:
-            puts = self.batch.puts[Family.TREES]
+            puts = batch.puts[Family.TREES]
             for row, member in self._members.items():
                 puts[row] = member.encode()
-        return self.batch
+            self._members.clear()
+        return batch
 
-    def abandon(self) -> None:
-        """Drop what the transaction changed in memory."""
-        if self.dirty:
-            self.catalog.forget(self.loaded)
+    def abandon(self, changed: bool) -> None:
+        """Undo the transaction in memory; ``changed``: it may have changed something unmarked."""
+        if changed or self._streams or self._members or self.batch:
+            self.catalog.forget()

@@ -14,7 +14,6 @@ Nothing is stored as a listpack. Redis closes a node when its listpack would rea
 
 import re
 from collections.abc import Sequence
-from itertools import repeat
 
 FRAME_BYTES = 7
 SMALL_INTEGER_BYTES = 2
@@ -29,6 +28,7 @@ _INTEGER_SIZES = (  # (values below this magnitude, bytes of the element)
 _INT64_BYTES = 10
 _SHORT = 64
 """Strings below this many bytes take one byte of encoding and one of backlen."""
+_SHORT_OVERHEAD = 2
 
 
 def integer_size(value: int) -> int:
@@ -70,17 +70,19 @@ def element_size(value: bytes) -> int:
 def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
     """Return (bytes of the elements, bytes of the values).
 
-    Short values none of which looks like a number, the common case, are summed without running
-    Python code for each.
+    All are summed as short strings first, without running Python code for each; then those that
+    may be long, or integers, are set right.
     """
     joined = b"".join(values)
-    if (
-        max(map(len, values)) < _SHORT
-        and not any(map(bytes.isdigit, values))
-        and not (b"-" in joined and any(map(bytes.startswith, values, repeat(b"-"))))
-    ):
-        return len(joined) + 2 * len(values), len(joined)
-    return sum(map(element_size, values)), len(joined)
+    size = len(joined) + _SHORT_OVERHEAD * len(values)
+    odd = list(filter(bytes.isdigit, values))
+    if b"-" in joined:
+        odd += [value for value in values if value[:1] == b"-"]
+    if len(joined) >= _SHORT:
+        odd += [value for value in values if len(value) >= _SHORT]
+    for value in odd:
+        size += element_size(value) - len(value) - _SHORT_OVERHEAD
+    return size, len(joined)
 
 
 def node_size(names_size: int, count: int) -> int:

@@ -7,7 +7,7 @@ from struct import Struct
 import xxhash
 
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
-from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
 from kvstream.layout.values import Names
 from kvstream.meta import idempotency, nodes
 from kvstream.meta.records import StreamMeta
@@ -71,7 +71,7 @@ def add(
         stream.iids_added += 1
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signals[name] = None
+    txn.signal(name)
     return new
 
 
@@ -98,8 +98,11 @@ def add_many(
 def next_id(last: StreamID, eid: AddID, now_ms: int) -> StreamID:
     """Return the ID of a new entry after ``last``; it always lies above it, whatever the clock."""
     if eid is None:
-        if now_ms > last[0]:
-            return StreamID(now_ms, 0)
+        ms, seq = last
+        if now_ms > ms:
+            return new_id((now_ms, 0))
+        if seq < U64_MAX:
+            return new_id((ms, seq + 1))
         if last == MAX_ID:
             raise IDsExhausted(_EXHAUSTED)
         return last.next()
