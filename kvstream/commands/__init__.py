@@ -1,1 +1,46 @@
-"""Redis commands as values: arguments in, replies out, no sockets."""
+"""Redis commands as values: arguments in, replies out, no sockets.
+
+``Dispatcher`` runs them on an open store; ``COMMANDS`` is the table that a server stands on.
+"""
+
+from kvstream.commands.command import Blocked, Command, Container, Flag, Keys, Session
+from kvstream.commands.dispatcher import Dispatcher
+from kvstream.commands.replies import (
+    NULL_ARRAY,
+    OK,
+    RESP2,
+    RESP3,
+    Entries,
+    ErrorReply,
+    Map,
+    NullArray,
+    Reply,
+    Simple,
+    Streams,
+    flatten,
+)
+from kvstream.commands.table import COMMANDS, find
+
+__all__ = [
+    "COMMANDS",
+    "NULL_ARRAY",
+    "OK",
+    "RESP2",
+    "RESP3",
+    "Blocked",
+    "Command",
+    "Container",
+    "Dispatcher",
+    "Entries",
+    "ErrorReply",
+    "Flag",
+    "Keys",
+    "Map",
+    "NullArray",
+    "Reply",
+    "Session",
+    "Simple",
+    "Streams",
+    "find",
+    "flatten",
+]

@@ -1,0 +1,170 @@
+"""Reading the arguments of one request by Redis's rules, with Redis's error texts.
+
+The functions read one argument; ``Args`` walks over those that follow the fixed ones. Nothing here
+knows a command or the store.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
+
+Argv: TypeAlias = Sequence[bytes]
+"""One request: the command's name, then its arguments."""
+
+NOT_AN_INTEGER = "value is not an integer or out of range"
+I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
+ID_BYTES_MAX = 127
+"""Longest text of an ID: the size of the buffer in which Redis parses it."""
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_LOOSE_U64 = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+
+
+def syntax_error() -> InvalidArgument:
+    return InvalidArgument("syntax error")
+
+
+def wrong_arity(name: str) -> InvalidArgument:
+    """Return the error of a request with too few or too many arguments."""
+    return InvalidArgument(f"wrong number of arguments for '{name}' command")
+
+
+def text(raw: bytes) -> str:
+    """Return an argument as it stands in an error text, which ``ErrorReply`` encodes back."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def integer(raw: bytes, message: str = NOT_AN_INTEGER) -> int:
+    """Return a signed 64-bit integer; InvalidArgument with ``message`` for anything else.
+
+    One number has one text: no sign, space or zero before it.
+    """
+    if _INTEGER.fullmatch(raw) is None:
+        raise InvalidArgument(message)
+    number = int(raw)
+    if not I64_MIN <= number <= I64_MAX:
+        raise InvalidArgument(message)
+    return number
+
+
+def at_least(least: int, raw: bytes, message: str, unreadable: str = NOT_AN_INTEGER) -> int:
+    """Return an integer that is not below ``least``, or raise with ``message``."""
+    number = integer(raw, unreadable)
+    if number < least:
+        raise InvalidArgument(message)
+    return number
+
+
+# --- IDs ----------------------------------------------------------------------------------------
+
+
+def stream_id(raw: bytes, missing_seq: int = 0) -> StreamID:
+    """Return a whole ID, ``ms`` or ``ms-seq``; InvalidID for anything else."""
+    try:
+        return StreamID.parse(raw, missing_seq)
+    except InvalidID:
+        return _loose_id(raw, missing_seq)
+
+
+def _loose_id(raw: bytes, missing_seq: int) -> StreamID:
+    """Read what C's strtoull lets Redis read besides: blanks and a sign before a number."""
+    ms, dash, seq = raw.partition(b"-")
+    if len(raw) > ID_BYTES_MAX:
+        raise InvalidID
+    return StreamID(_loose_u64(ms), _loose_u64(seq) if dash else missing_seq)
+
+
+def _loose_u64(raw: bytes) -> int:
+    match = _LOOSE_U64.fullmatch(raw)
+    if match is None or int(match[2]) > U64_MAX:
+        raise InvalidID
+    if match[1] != b"-":
+        return int(match[2])
+    if _INTEGER.fullmatch(raw):
+        raise InvalidID  # a proper negative number is refused; others wrap around
+    return -int(match[2]) & U64_MAX
+
+
+def stream_id_or_sign(raw: bytes, missing_seq: int = 0) -> StreamID:
+    """Return an ID; ``-`` is the least and ``+`` the greatest one."""
+    if raw == b"-":
+        return MIN_ID
+    if raw == b"+":
+        return MAX_ID
+    return stream_id(raw, missing_seq)
+
+
+def range_start(raw: bytes) -> StreamID:
+    """Return the first ID of a range: an ID, ``-``, ``+`` or ``(id``."""
+    if raw[:1] != b"(" or len(raw) == 1:
+        return stream_id_or_sign(raw)
+    bound = stream_id(raw[1:])
+    if bound == MAX_ID:
+        raise InvalidArgument("invalid start ID for the interval")
+    return bound.next()
+
+
+def range_end(raw: bytes) -> StreamID:
+    """Return the last ID of a range: an ID, ``-``, ``+`` or ``(id``."""
+    if raw[:1] != b"(" or len(raw) == 1:
+        return stream_id_or_sign(raw, U64_MAX)
+    bound = stream_id(raw[1:], U64_MAX)
+    if bound == MIN_ID:
+        raise InvalidArgument("invalid end ID for the interval")
+    return bound.previous()
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+class Args:
+    """A cursor over the arguments from ``at`` on; true while any are left."""
+
+    __slots__ = ("_argv", "at")
+
+    def __init__(self, argv: Argv, at: int) -> None:
+        self._argv = argv
+        self.at = at
+
+    def __bool__(self) -> bool:
+        return self.at < len(self._argv)
+
+    def __len__(self) -> int:
+        return max(0, len(self._argv) - self.at)
+
+    def peek(self) -> bytes:
+        """Return the next argument without taking it."""
+        return self._argv[self.at]
+
+    def next(self) -> bytes:
+        """Take an argument; a syntax error where none is left."""
+        if self.at >= len(self._argv):
+            raise syntax_error()
+        self.at += 1
+        return self._argv[self.at - 1]
+
+    def option(self) -> bytes:
+        """Take an argument as a keyword: in capitals."""
+        return self.next().upper()
+
+    def take(self, count: int) -> Argv:
+        """Take ``count`` arguments, which must be there."""
+        self.at += count
+        return self._argv[self.at - count : self.at]
+
+    def integer(self, message: str = NOT_AN_INTEGER) -> int:
+        return integer(self.next(), message)
+
+    def at_least(self, least: int, message: str, unreadable: str = NOT_AN_INTEGER) -> int:
+        return at_least(least, self.next(), message, unreadable)
+
+    def id(self) -> StreamID:
+        return stream_id(self.next())
+
+    def finish(self) -> None:
+        """Raise a syntax error where arguments are left."""
+        if self:
+            raise syntax_error()

@@ -1,0 +1,141 @@
+"""XPENDING, XCLAIM and XAUTOCLAIM."""
+
+from dataclasses import dataclass
+
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    integer,
+    range_end,
+    range_start,
+    stream_id,
+    syntax_error,
+    text,
+)
+from kvstream.commands.command import Session
+from kvstream.commands.replies import NULL_ARRAY, Entries, Reply
+from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.ids import StreamID
+from kvstream.meta.txn import Txn
+from kvstream.operations import claims
+from kvstream.operations.groups import group_of_key
+from kvstream.records import Entry
+
+_FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
+"""Words of XPENDING's extended form."""
+
+
+def xpending(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name, group = session.prefix + argv[1], argv[2]
+    if len(argv) == 3:
+        return _summary(txn, name, group)
+    if not _FORM_WORDS_MIN <= len(argv) <= _FORM_WORDS_MAX:
+        raise syntax_error()
+    min_idle_ms, at = 0, 3
+    if argv[3].upper() == b"IDLE":
+        min_idle_ms, at = integer(argv[4]), 5
+        if len(argv) < at + 3:
+            raise syntax_error()
+    count = integer(argv[at + 2])
+    start, end = range_start(argv[at]), range_end(argv[at + 1])
+    consumer = argv[at + 3] if at + 3 < len(argv) else None
+    rows = claims.pending_range(txn, name, group, start, end, count, consumer, min_idle_ms)
+    return [[bytes(row.id), row.consumer, row.idle_ms, row.deliveries] for row in rows]
+
+
+def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
+    summary = claims.pending_summary(txn, name, group)
+    if summary.min_id is None or summary.max_id is None:
+        return [0, None, None, NULL_ARRAY]
+    consumers = [[owner, b"%d" % count] for owner, count in summary.consumers.items()]
+    return [summary.count, bytes(summary.min_id), bytes(summary.max_id), consumers]
+
+
+def _claimed(entries: list[Entry], justid: bool) -> Reply:
+    return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
+
+
+@dataclass(slots=True)
+class _ClaimOptions:
+    time_ms: int | None = None
+    retrycount: int | None = None
+    force: bool = False
+    justid: bool = False
+    last_id: StreamID | None = None
+
+
+def xclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    group_of_key(txn, name, group)
+    min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
+    ids: list[StreamID] = []
+    for raw in argv[5:]:
+        try:
+            ids.append(stream_id(raw))
+        except InvalidID:  # the first option, or what is no option either
+            break
+    options = _claim_options(txn, Args(argv, 5 + len(ids)))
+    entries = claims.claim(
+        txn,
+        name,
+        group,
+        consumer,
+        min_idle_ms,
+        ids,
+        time_ms=options.time_ms,
+        retrycount=options.retrycount,
+        force=options.force,
+        justid=options.justid,
+        last_id=options.last_id,
+    )
+    return _claimed(entries, options.justid)
+
+
+def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
+    options = _ClaimOptions()
+    while args:
+        word = args.next()
+        option = word.upper()
+        if option == b"FORCE":
+            options.force = True
+        elif option == b"JUSTID":
+            options.justid = True
+        elif option == b"LASTID" and args:
+            options.last_id = args.id()
+        elif option in (b"IDLE", b"TIME", b"RETRYCOUNT") and args:
+            value = args.integer(f"Invalid {text(option)} option argument for XCLAIM")
+            _claim_number(txn, options, option, value)
+        else:
+            raise InvalidArgument(f"Unrecognized XCLAIM option '{text(word)}'")
+    return options
+
+
+def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -> None:
+    if option == b"RETRYCOUNT":
+        options.retrycount = value if value >= 0 else None
+        return
+    time_ms = txn.now_ms - value if option == b"IDLE" else value
+    # A clock that is wrong at the client is no fault: what cannot be counts as now.
+    options.time_ms = time_ms if 0 <= time_ms <= txn.now_ms else None
+
+
+def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
+    min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
+    start = range_start(argv[5])
+    count, justid = claims.AUTOCLAIM_COUNT, False
+    message = "COUNT must be > 0"
+    args = Args(argv, 6)
+    while args:
+        word = args.option()
+        if word == b"COUNT" and args:
+            count = args.at_least(1, message, message)
+            if count > claims.AUTOCLAIM_COUNT_MAX:
+                raise InvalidArgument(message)
+        elif word == b"JUSTID":
+            justid = True
+        else:
+            raise syntax_error()
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    done = claims.autoclaim(txn, name, group, consumer, min_idle_ms, start, count, justid)
+    deleted = [bytes(eid) for eid in done.deleted]
+    return [bytes(done.cursor), _claimed(done.entries, justid), deleted]

@@ -1,0 +1,138 @@
+"""What a command is: a row of the table, and what its handler is given and may answer.
+
+A handler is called in a transaction with the session and the whole request. It reads the arguments,
+calls operations and makes their results a reply; it commits nothing and waits for nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from kvstream.commands.args import Argv
+from kvstream.commands.replies import NULL_ARRAY, Reply, Streams
+from kvstream.layout.keys import U16
+from kvstream.meta.txn import Txn
+
+Attempt: TypeAlias = Callable[[Txn], Streams | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """In place of a reply: nothing is there yet, and the client is willing to wait.
+
+    ``attempt`` answers None until there is something; it is tried again whenever a key of ``names``
+    has news, and at the time that ``retry_at`` tells.
+    """
+
+    names: list[bytes]
+    attempt: Attempt
+    timeout_ms: int | None
+    """None: for ever."""
+    retry_at: Callable[[Txn], int | None] | None = None
+    """Unix milliseconds at which an attempt may succeed although nothing was written."""
+    expired: Reply = NULL_ARRAY
+    """What is answered when the time is over."""
+
+
+class Session:
+    """What one client has set: the database that its keys are in."""
+
+    __slots__ = ("databases", "db", "prefix")
+
+    def __init__(self, databases: int, db: int = 0) -> None:
+        self.databases = databases
+        self.select(db)
+
+    def select(self, db: int) -> None:
+        """Let the keys of the requests that follow be those of database ``db``."""
+        self.db = db
+        self.prefix = U16.pack(db)
+        """Put before a key it makes the key's name: the hot form of ``qualified``."""
+
+
+Answer: TypeAlias = "Reply | Blocked"
+Handler: TypeAlias = Callable[[Txn, Session, Argv], Answer]
+
+
+class Flag(StrEnum):
+    """What servers and clients need to know of a command before it runs, in Redis's words."""
+
+    WRITE = "write"
+    READONLY = "readonly"
+    DENYOOM = "denyoom"
+    """It may make the store larger."""
+    FAST = "fast"
+    BLOCKING = "blocking"
+    ADMIN = "admin"
+    MOVABLEKEYS = "movablekeys"
+    """Where its keys stand depends on its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Which arguments are keys: from ``first`` to ``last``, counted from the end when negative."""
+
+    first: int
+    last: int
+    step: int = 1
+
+    def of(self, argv: Argv) -> list[bytes]:
+        last = self.last + len(argv) if self.last < 0 else self.last
+        return list(argv[self.first : last + 1 : self.step])
+
+
+class StreamsKeys(Keys):
+    """The keys of XREAD and XREADGROUP: the first half of what follows STREAMS."""
+
+    def of(self, argv: Argv) -> list[bytes]:
+        for at, word in enumerate(argv):
+            if word.upper() == b"STREAMS":
+                return list(argv[at + 1 : at + 1 + (len(argv) - at - 1) // 2])
+        return []
+
+
+NO_KEYS = None
+FIRST = Keys(1, 1)
+SECOND = Keys(2, 2)
+FIRST_TWO = Keys(1, 2)
+EVERY = Keys(1, -1)
+STREAMS = StreamsKeys(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the table."""
+
+    name: str
+    """In small letters; a subcommand's is ``container|name``."""
+    arity: int
+    """Words of a request, its name included; at least -n where negative."""
+    flags: frozenset[Flag]
+    keys: Keys | None
+    run: Handler
+    since: str
+    """The version of Redis that brought it."""
+
+    @property
+    def summary(self) -> str:
+        """What it does: the handler's own words."""
+        return (self.run.__doc__ or "").strip().partition("\n\n")[0]
+
+    def accepts(self, words: int) -> bool:
+        """Tell whether a request of so many words has this command's arity."""
+        return words == self.arity if self.arity > 0 else words >= -self.arity
+
+    def keys_of(self, argv: Argv) -> list[bytes]:
+        """Return the keys that a request names."""
+        return [] if self.keys is None else self.keys.of(argv)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A name whose second word is the command: XGROUP, XINFO, CONFIG."""
+
+    name: str
+    since: str
+    subcommands: Mapping[bytes, Command]
+    """By name in small letters."""

@@ -1,0 +1,161 @@
+"""XGROUP, XACK, XACKDEL and XNACK."""
+
+from kvstream.commands.args import Args, Argv, stream_id, stream_id_or_sign, text
+from kvstream.commands.command import Session
+from kvstream.commands.replies import OK, Reply, Simple
+from kvstream.commands.streams import parse_ids, policy_and_ids
+from kvstream.errors import InvalidArgument
+from kvstream.ids import StreamID
+from kvstream.meta.txn import Txn
+from kvstream.operations import acks, groups
+from kvstream.operations.acks import NackMode
+from kvstream.operations.groups import existing_group, existing_stream, group_of_key
+
+_MODES = {mode.encode(): mode for mode in NackMode}
+_CREATE_WORDS_MAX = 8
+_SETID_WORDS = (5, 7)
+
+
+def bad_subcommand(argv: Argv) -> InvalidArgument:
+    """Return the error of a subcommand whose options Redis does not take."""
+    container, name = text(argv[0]).upper(), text(argv[1][:128])
+    return InvalidArgument(
+        f"unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
+    )
+
+
+# --- XGROUP -------------------------------------------------------------------------------------
+
+
+def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
+    entries_read, mkstream = _group_options(argv, may_make=True)
+    name = session.prefix + argv[2]
+    stream = txn.stream(name) if mkstream else existing_stream(txn, name)
+    if len(argv) > _CREATE_WORDS_MAX:
+        raise bad_subcommand(argv)
+    after = None if argv[4] == b"$" and stream is not None else _created_after(argv[4])
+    groups.create_group(txn, name, argv[3], after, mkstream, entries_read)
+    return OK
+
+
+def _created_after(raw: bytes) -> StreamID | None:
+    return None if raw == b"$" else stream_id(raw)
+
+
+def xgroup_setid(txn: Txn, session: Session, argv: Argv) -> Reply:
+    entries_read, _ = _group_options(argv, may_make=False)
+    name = session.prefix + argv[2]
+    existing_group(txn, name, argv[3])
+    if len(argv) not in _SETID_WORDS:
+        raise bad_subcommand(argv)
+    after = None if argv[4] == b"$" else stream_id_or_sign(argv[4])
+    groups.set_group_id(txn, name, argv[3], after, entries_read)
+    return OK
+
+
+def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
+    """Return ENTRIESREAD and MKSTREAM."""
+    entries_read: int | None = None
+    mkstream = False
+    args = Args(argv, 5)
+    while args:
+        word = args.option()
+        if word == b"MKSTREAM" and may_make:
+            mkstream = True
+        elif word == b"ENTRIESREAD" and args:
+            entries_read = args.at_least(-1, "value for ENTRIESREAD must be positive or -1")
+        else:
+            raise bad_subcommand(argv)
+    return entries_read, mkstream
+
+
+def xgroup_destroy(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return int(groups.destroy_group(txn, session.prefix + argv[2], argv[3]))
+
+
+def xgroup_createconsumer(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return int(groups.create_consumer(txn, session.prefix + argv[2], argv[3], argv[4]))
+
+
+def xgroup_delconsumer(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return groups.delete_consumer(txn, session.prefix + argv[2], argv[3], argv[4])
+
+
+_XGROUP_HELP = [
+    Simple(line)
+    for line in (
+        "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "CREATE <key> <groupname> <id|$> [option]",
+        "    Make a consumer group that starts after an ID. Options:",
+        "    * MKSTREAM",
+        "      Make the stream too if the key is missing.",
+        "    * ENTRIESREAD entries_read",
+        "      Entries that count as read so far.",
+        "CREATECONSUMER <key> <groupname> <consumer>",
+        "    Make a consumer in a group.",
+        "DELCONSUMER <key> <groupname> <consumer>",
+        "    Remove a consumer from a group, its pending entries with it.",
+        "DESTROY <key> <groupname>",
+        "    Remove a group.",
+        "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+        "    Move what a group counts as delivered.",
+        "HELP",
+        "    Show these lines.",
+    )
+]
+
+
+def xgroup_help(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _XGROUP_HELP
+
+
+# --- acknowledging ------------------------------------------------------------------------------
+
+
+def _has_no_group(txn: Txn, name: bytes, group: bytes) -> bool:
+    stream = txn.stream(name)
+    return stream is None or txn.catalog.group(txn, stream, group) is None
+
+
+def xack(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name, group = session.prefix + argv[1], argv[2]
+    ids = parse_ids(argv[3:], lambda: _has_no_group(txn, name, group))
+    return 0 if ids is None else acks.acknowledge(txn, name, group, ids)
+
+
+def xackdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name, group = session.prefix + argv[1], argv[2]
+    missing = _has_no_group(txn, name, group)
+    policy, raw = policy_and_ids(Args(argv, 3))
+    if missing:
+        return [-1] * len(raw)
+    ids = [stream_id(each) for each in raw]
+    return list(acks.acknowledge_and_delete(txn, name, group, ids, policy))
+
+
+def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name, group = session.prefix + argv[1], argv[2]
+    group_of_key(txn, name, group)
+    mode = _MODES.get(argv[3].upper())
+    if mode is None:
+        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL")
+    args = Args(argv, 4)
+    if args.option() != b"IDS":
+        raise InvalidArgument("syntax error, expected IDS keyword")
+    message = "numids must be a positive integer"
+    count = args.at_least(1, message, message)
+    if count > len(args):
+        raise InvalidArgument("number of IDs doesn't match numids")
+    ids = [stream_id(each) for each in args.take(count)]
+    retrycount: int | None = None
+    force = False
+    while args:
+        word = args.next()
+        option = word.upper()
+        if option == b"FORCE":
+            force = True
+        elif option == b"RETRYCOUNT" and args:
+            retrycount = args.at_least(0, "Invalid RETRYCOUNT value, must be >= 0")
+        else:
+            raise InvalidArgument(f"Unrecognized XNACK option '{text(word)}'")
+    return acks.negative_acknowledge(txn, name, group, ids, mode, retrycount, force)

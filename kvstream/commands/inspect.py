@@ -1,0 +1,150 @@
+"""XINFO."""
+
+from kvstream.commands.args import Args, Argv, integer
+from kvstream.commands.command import Session
+from kvstream.commands.groups import bad_subcommand
+from kvstream.commands.replies import Entries, Map, Reply, Simple
+from kvstream.errors import NoSuchKey
+from kvstream.meta.txn import Txn
+from kvstream.operations import inspect
+from kvstream.operations.inspect import FULL_COUNT
+from kvstream.records import ConsumerDetail, Entry, GroupDetail, StreamInfo
+
+Pairs = list[tuple[Reply, Reply]]
+
+
+def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name = session.prefix + argv[2]
+    if txn.stream(name) is None:
+        raise NoSuchKey
+    if len(argv) == 3:
+        info = inspect.stream_info(txn, name)
+        ends: Pairs = [
+            (b"groups", info.groups),
+            (b"first-entry", _entry(info.first_entry)),
+            (b"last-entry", _entry(info.last_entry)),
+        ]
+        return Map(_head(info) + ends)
+    detail = inspect.stream_detail(txn, name, _full_count(argv))
+    tail: Pairs = [
+        (b"entries", Entries(detail.entries)),
+        (b"groups", [_group_detail(group) for group in detail.groups]),
+    ]
+    return Map(_head(detail.info) + tail)
+
+
+def _full_count(argv: Argv) -> int:
+    args = Args(argv, 3)
+    if len(args) not in (1, 3) or args.option() != b"FULL":
+        raise bad_subcommand(argv)
+    if not args:
+        return FULL_COUNT
+    if args.option() != b"COUNT":
+        raise bad_subcommand(argv)
+    count = integer(args.next())
+    return count if count >= 0 else FULL_COUNT
+
+
+def _entry(entry: Entry | None) -> Reply:
+    return None if entry is None else [bytes(entry.id), list(entry.flat)]
+
+
+def _head(info: StreamInfo) -> Pairs:
+    return [
+        (b"length", info.length),
+        (b"radix-tree-keys", info.radix_tree_keys),
+        (b"radix-tree-nodes", info.radix_tree_nodes),
+        (b"last-generated-id", bytes(info.last_generated_id)),
+        (b"max-deleted-entry-id", bytes(info.max_deleted_entry_id)),
+        (b"entries-added", info.entries_added),
+        (b"recorded-first-entry-id", bytes(info.recorded_first_entry_id)),
+        (b"idmp-duration", info.idmp_duration),
+        (b"idmp-maxsize", info.idmp_maxsize),
+        (b"pids-tracked", info.pids_tracked),
+        (b"iids-tracked", info.iids_tracked),
+        (b"iids-added", info.iids_added),
+        (b"iids-duplicates", info.iids_duplicates),
+    ]
+
+
+def _group_detail(group: GroupDetail) -> Reply:
+    pending: Reply = [
+        [bytes(row.id), row.consumer, row.delivery_time_ms, row.deliveries] for row in group.pending
+    ]
+    return Map(
+        [
+            (b"name", group.name),
+            (b"last-delivered-id", bytes(group.last_delivered_id)),
+            (b"entries-read", group.entries_read),
+            (b"lag", group.lag),
+            (b"pel-count", group.pel_count),
+            (b"nacked-count", group.nacked_count),
+            (b"pending", pending),
+            (b"consumers", [_consumer_detail(consumer) for consumer in group.consumers]),
+        ]
+    )
+
+
+def _consumer_detail(consumer: ConsumerDetail) -> Reply:
+    pending: Reply = [
+        [bytes(row.id), row.delivery_time_ms, row.deliveries] for row in consumer.pending
+    ]
+    return Map(
+        [
+            (b"name", consumer.name),
+            (b"seen-time", consumer.seen_time_ms),
+            (b"active-time", consumer.active_time_ms),
+            (b"pel-count", consumer.pel_count),
+            (b"pending", pending),
+        ]
+    )
+
+
+def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return [
+        Map(
+            [
+                (b"name", group.name),
+                (b"consumers", group.consumers),
+                (b"pending", group.pending),
+                (b"last-delivered-id", bytes(group.last_delivered_id)),
+                (b"entries-read", group.entries_read),
+                (b"lag", group.lag),
+            ]
+        )
+        for group in inspect.group_infos(txn, session.prefix + argv[2])
+    ]
+
+
+def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return [
+        Map(
+            [
+                (b"name", consumer.name),
+                (b"pending", consumer.pending),
+                (b"idle", consumer.idle),
+                (b"inactive", consumer.inactive),
+            ]
+        )
+        for consumer in inspect.consumer_infos(txn, session.prefix + argv[2], argv[3])
+    ]
+
+
+_XINFO_HELP = [
+    Simple(line)
+    for line in (
+        "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "CONSUMERS <key> <groupname>",
+        "    Show the consumers of a group.",
+        "GROUPS <key>",
+        "    Show the consumer groups of a stream.",
+        "STREAM <key> [FULL [COUNT <count>]]",
+        "    Show what a stream is made of.",
+        "HELP",
+        "    Show these lines.",
+    )
+]
+
+
+def xinfo_help(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _XINFO_HELP

@@ -1,0 +1,219 @@
+"""Commands of whole keys and of the connection: DEL, RENAME, SCAN, SELECT, PING and their kind."""
+
+import re
+
+from kvstream.commands.args import (
+    I64_MAX,
+    I64_MIN,
+    Args,
+    Argv,
+    integer,
+    syntax_error,
+    text,
+    wrong_arity,
+)
+from kvstream.commands.command import Session
+from kvstream.commands.glob import matcher
+from kvstream.commands.replies import OK, Reply, Simple
+from kvstream.errors import InvalidArgument
+from kvstream.ids import U64_MAX
+from kvstream.meta.txn import Txn
+from kvstream.operations import keyspace
+
+SCAN_COUNT = 10
+"""Redis's default COUNT of SCAN."""
+_ALL = 1 << 62
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+_CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+
+
+def delete(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return sum(keyspace.delete(txn, session.prefix + key) for key in argv[1:])
+
+
+def exists(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return sum(keyspace.exists(txn, session.prefix + key) for key in argv[1:])
+
+
+def kind(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return Simple(keyspace.kind(txn, session.prefix + argv[1]))
+
+
+def rename(txn: Txn, session: Session, argv: Argv) -> Reply:
+    keyspace.rename(txn, session.prefix + argv[1], session.prefix + argv[2])
+    return OK
+
+
+def renamenx(txn: Txn, session: Session, argv: Argv) -> Reply:
+    source, target = session.prefix + argv[1], session.prefix + argv[2]
+    return int(keyspace.rename(txn, source, target, replace=False))
+
+
+def dbsize(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return keyspace.size(txn, session.db)
+
+
+# --- listing ------------------------------------------------------------------------------------
+
+
+def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
+    cursor = _cursor(argv[1])
+    count, wanted, kind = SCAN_COUNT, b"*", b"stream"
+    args = Args(argv, 2)
+    while args:
+        word = args.option()
+        if word == b"COUNT" and args:
+            count = args.at_least(1, "syntax error")
+        elif word == b"MATCH" and args:
+            wanted = args.next()
+        elif word == b"TYPE" and args:
+            kind = args.next().lower()
+        else:
+            raise syntax_error()
+    following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL))
+    matches = matcher(wanted)
+    found = [key for key in keys if kind == b"stream" and matches(key)]
+    return [b"%d" % following, found]
+
+
+def _cursor(raw: bytes) -> int:
+    match = _CURSOR.fullmatch(raw)
+    if match is None or int(match[2]) > U64_MAX:
+        raise InvalidArgument("invalid cursor")
+    return int(match[2]) if match[1] != b"-" else -int(match[2]) & U64_MAX
+
+
+def keys(txn: Txn, session: Session, argv: Argv) -> Reply:
+    matches = matcher(argv[1])
+    _, found = keyspace.scan(txn, session.db, 0, _ALL)
+    return [key for key in found if matches(key)]
+
+
+# --- expiry -------------------------------------------------------------------------------------
+
+
+def expire(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expire(txn, session, argv, "expire", 1000, txn.now_ms)
+
+
+def pexpire(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expire(txn, session, argv, "pexpire", 1, txn.now_ms)
+
+
+def expireat(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expire(txn, session, argv, "expireat", 1000, 0)
+
+
+def pexpireat(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expire(txn, session, argv, "pexpireat", 1, 0)
+
+
+def _expire(
+    txn: Txn, session: Session, argv: Argv, command: str, unit_ms: int, base_ms: int
+) -> Reply:
+    conditions = _conditions(argv[3:])
+    span_ms = integer(argv[2]) * unit_ms
+    at_ms = span_ms + base_ms
+    if not I64_MIN <= span_ms <= I64_MAX or at_ms > I64_MAX:
+        raise InvalidArgument(f"invalid expire time in '{command}' command")
+    name = session.prefix + argv[1]
+    current = keyspace.expiry(txn, name)
+    if current is None or not _allowed(conditions, current, at_ms):
+        return 0
+    return int(keyspace.expire_at(txn, name, at_ms))
+
+
+def _conditions(words: Argv) -> set[bytes]:
+    conditions = set()
+    for raw in words:
+        word = raw.upper()
+        if word not in (b"NX", b"XX", b"GT", b"LT"):
+            raise InvalidArgument(f"Unsupported option {text(raw)}")
+        conditions.add(word)
+    if b"NX" in conditions and len(conditions) > 1:
+        raise InvalidArgument("NX and XX, GT or LT options at the same time are not compatible")
+    if {b"GT", b"LT"} <= conditions:
+        raise InvalidArgument("GT and LT options at the same time are not compatible")
+    return conditions
+
+
+def _allowed(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
+    """Tell whether the conditions let an expiry (0: never) be replaced."""
+    if (b"NX" in conditions and current_ms) or (b"XX" in conditions and not current_ms):
+        return False
+    if b"GT" in conditions and (not current_ms or at_ms <= current_ms):
+        return False
+    return not (b"LT" in conditions and current_ms and at_ms >= current_ms)
+
+
+def _expiry(txn: Txn, session: Session, argv: Argv, unit_ms: int, base_ms: int) -> int:
+    """Return a key's expiry counted from ``base_ms``; -1: never, -2: no key."""
+    at_ms = keyspace.expiry(txn, session.prefix + argv[1])
+    if at_ms is None:
+        return -2
+    if not at_ms:
+        return -1
+    return (max(0, at_ms - base_ms) + unit_ms // 2) // unit_ms
+
+
+def ttl(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expiry(txn, session, argv, 1000, txn.now_ms)
+
+
+def pttl(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expiry(txn, session, argv, 1, txn.now_ms)
+
+
+def expiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expiry(txn, session, argv, 1000, 0)
+
+
+def pexpiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _expiry(txn, session, argv, 1, 0)
+
+
+def persist(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return int(keyspace.persist(txn, session.prefix + argv[1]))
+
+
+# --- whole databases, and the connection --------------------------------------------------------
+
+
+def _check_flush(argv: Argv) -> None:
+    if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"ASYNC", b"SYNC")):
+        raise syntax_error()
+
+
+def flushdb(txn: Txn, session: Session, argv: Argv) -> Reply:
+    _check_flush(argv)
+    keyspace.flush(txn, session.db, _ALL)
+    return OK
+
+
+def flushall(txn: Txn, session: Session, argv: Argv) -> Reply:
+    _check_flush(argv)
+    for db in range(session.databases):
+        keyspace.flush(txn, db, _ALL)
+    return OK
+
+
+def select(txn: Txn, session: Session, argv: Argv) -> Reply:
+    db = integer(argv[1])
+    if not _INT_MIN <= db <= _INT_MAX:
+        raise InvalidArgument(
+            f"value is out of range, value must between {_INT_MIN} and {_INT_MAX}"
+        )
+    if not 0 <= db < session.databases:
+        raise InvalidArgument("DB index is out of range")
+    session.select(db)
+    return OK
+
+
+def ping(txn: Txn, session: Session, argv: Argv) -> Reply:
+    if len(argv) > 2:
+        raise wrong_arity("ping")
+    return argv[1] if len(argv) == 2 else Simple("PONG")
+
+
+def echo(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return argv[1]

@@ -1,0 +1,226 @@
+"""XREAD and XREADGROUP, which may block.
+
+What follows the streams is fixed when the request comes in: ``$`` and ``+`` become IDs then. An
+attempt reads in the transaction that it is given, so that a server may try it again whenever one of
+the keys has news.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from kvstream.commands.args import Args, Argv, stream_id, syntax_error, text
+from kvstream.commands.command import Answer, Blocked, Session
+from kvstream.commands.replies import NULL_ARRAY, Streams
+from kvstream.errors import InvalidArgument
+from kvstream.ids import StreamID
+from kvstream.layout.keys import key_of
+from kvstream.meta.txn import Txn
+from kvstream.operations import deliver, reads
+from kvstream.operations.budget import Budget
+from kvstream.operations.groups import group_of_key
+from kvstream.operations.reads import Position
+
+_WHERE = " in XREADGROUP with GROUP option"
+_POSITIONS = {position.value.encode(): position for position in Position}
+
+
+@dataclass(slots=True)
+class _Options:
+    """The options of both commands."""
+
+    count: int | None = None
+    maxcount: int | None = None
+    maxsize: int | None = None
+    blocks: bool = False
+    timeout_ms: int = 0
+    """0: for ever."""
+    group: bytes | None = None
+    consumer: bytes = b""
+    noack: bool = False
+    claim_min_idle_ms: int | None = None
+
+    def check(self) -> None:
+        if self.maxcount is not None and (self.count or 0) > self.maxcount:
+            raise InvalidArgument("MAXCOUNT must be greater than or equal to COUNT")
+
+    def budget(self) -> Budget | None:
+        if self.maxcount is None and self.maxsize is None:
+            return None
+        return Budget(self.maxcount, self.maxsize)
+
+
+def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
+    options, args = _parse(argv, "xread")
+    names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
+    options.check()
+    wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
+
+    def attempt(txn: Txn) -> Streams | None:
+        return _reply(reads.read(txn, wanted, options.count, options.budget()))
+
+    return _first(txn, Blocked(names, attempt, options.timeout_ms or None), options)
+
+
+def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
+    options, args = _parse(argv, "xreadgroup")
+    names, ids = _streams(session, args, "an ID or '>'", "xreadgroup")
+    group = options.group
+    if group is None:
+        raise InvalidArgument("Missing GROUP option for XREADGROUP")
+    options.check()
+    wanted = list(zip(names, _places(txn, names, ids, group), strict=True))
+
+    def attempt(txn: Txn) -> Streams | None:
+        return _reply(
+            deliver.read_group(
+                txn,
+                group,
+                options.consumer,
+                wanted,
+                options.count,
+                options.noack,
+                options.claim_min_idle_ms,
+                options.budget(),
+            )
+        )
+
+    idle = options.claim_min_idle_ms
+    retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
+    return _first(txn, Blocked(names, attempt, options.timeout_ms or None, retry_at), options)
+
+
+def _first(txn: Txn, wait: Blocked, options: _Options) -> Answer:
+    """Try once; the errors of a missing group or a key of another kind come at once too."""
+    reply = wait.attempt(txn)
+    if reply is not None:
+        return reply
+    return wait if options.blocks else NULL_ARRAY
+
+
+def _reply(found: reads.Reply) -> Streams | None:
+    return Streams([(key_of(name), entries) for name, entries in found]) if found else None
+
+
+def _claimable_at(names: list[bytes], group: bytes, min_idle_ms: int, txn: Txn) -> int | None:
+    """Return when the first entry pending in any of the streams will have been idle enough."""
+    times = [deliver.claimable_at(txn, name, group, min_idle_ms) for name in names]
+    return min((time for time in times if time is not None), default=None)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _parse(argv: Argv, command: str) -> tuple[_Options, Args]:
+    """Return the options, and a cursor that stands behind STREAMS."""
+    options = _Options()
+    args = Args(argv, 1)
+    while args:
+        word = args.option()
+        if word == b"STREAMS" and args:
+            return options, args
+        if not (_shared_option(word, args, options) or _group_option(word, args, options, command)):
+            raise syntax_error()
+    raise syntax_error()
+
+
+def _shared_option(word: bytes, args: Args, options: _Options) -> bool:
+    if not args:
+        return False
+    if word == b"COUNT":
+        options.count = args.integer()
+        if options.count <= 0:
+            options.count = None
+    elif word == b"BLOCK":
+        unreadable = "timeout is not an integer or out of range"
+        options.timeout_ms = args.at_least(0, "timeout is negative", unreadable)
+        options.blocks = True
+    elif word == b"MAXCOUNT":
+        options.maxcount = _positive(args, "MAXCOUNT")
+    elif word == b"MAXSIZE":
+        options.maxsize = _positive(args, "MAXSIZE")
+    else:
+        return False
+    return True
+
+
+def _positive(args: Args, option: str) -> int:
+    message = f"{option} must be a positive integer"
+    return args.at_least(1, message, message)
+
+
+def _group_option(word: bytes, args: Args, options: _Options, command: str) -> bool:
+    """Take an option that only XREADGROUP has; tell whether there was one."""
+    wanted = {b"GROUP": 2, b"NOACK": 0, b"CLAIM": 1}.get(word)
+    if wanted is None or len(args) < wanted:
+        return False
+    if command == "xread":
+        raise InvalidArgument(
+            f"The {text(word)} option is only supported by XREADGROUP. You called XREAD instead."
+        )
+    if word == b"GROUP":
+        options.group, options.consumer = args.take(2)
+    elif word == b"NOACK":
+        options.noack = True
+    else:
+        options.claim_min_idle_ms = args.at_least(
+            0,
+            "min-idle-time must be a positive integer",
+            "min-idle-time is not an integer or out of range",
+        )
+    return True
+
+
+def _streams(
+    session: Session, args: Args, wanted: str, command: str
+) -> tuple[list[bytes], list[bytes]]:
+    """Return the names of the keys, and the IDs as they were written."""
+    if len(args) % 2:
+        raise InvalidArgument(
+            f"Unbalanced '{command}' list of streams: for each stream key {wanted} must be "
+            "specified."
+        )
+    half = len(args) // 2
+    names = [session.prefix + key for key in args.take(half)]
+    return names, list(args.take(half))
+
+
+def _fixed(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]:
+    """Yield the ID after which to read each stream.
+
+    Keys and IDs are looked at in turn, so that of two faults the one written first is told.
+    """
+    for name, raw in zip(names, ids, strict=True):
+        position = _POSITIONS.get(raw)
+        if position is not None:
+            yield reads.resolve(txn, name, position)
+            continue
+        txn.stream(name)
+        if raw == b">":
+            raise InvalidArgument(
+                "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+                "<consumer> option."
+            )
+        yield stream_id(raw)
+
+
+def _places(txn: Txn, names: list[bytes], ids: list[bytes], group: bytes) -> list[StreamID | None]:
+    """Return NEW, or the ID after which to show what is pending, of each stream."""
+    if all(raw == b">" for raw in ids):
+        return [deliver.NEW] * len(ids)  # the operation looks for the groups itself
+    places = []
+    for name, raw in zip(names, ids, strict=True):
+        group_of_key(txn, name, group, _WHERE)
+        places.append(deliver.NEW if raw == b">" else _history_id(raw))
+    return places
+
+
+def _history_id(raw: bytes) -> StreamID:
+    if raw not in _POSITIONS:
+        return stream_id(raw)
+    sign = text(raw)
+    raise InvalidArgument(
+        f"The {sign} ID is meaningless in the context of XREADGROUP: you want to read the "
+        "history of this consumer by specifying a proper ID, or use the > ID to get new "
+        f"messages. The {sign} ID would just return an empty result set."
+    )

@@ -1,0 +1,310 @@
+"""XADD, XLEN, XRANGE, XREVRANGE, XDEL, XDELEX, XTRIM, XREAD, XSETID, XCFGSET and XIDMPRECORD."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    range_end,
+    range_start,
+    stream_id,
+    syntax_error,
+    text,
+)
+from kvstream.commands.command import Session
+from kvstream.commands.replies import NULL_ARRAY, OK, Entries, Reply
+from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID
+from kvstream.ids import MIN_ID, AddID, StreamID
+from kvstream.layout.values import encode_flat
+from kvstream.meta.txn import Txn
+from kvstream.operations import append, delete, ranges
+from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX, Idempotency
+from kvstream.operations.references import RefPolicy
+from kvstream.operations.trim import Strategy, Trim
+from kvstream.operations.trim import trim as trim_operation
+
+POLICIES = {policy.encode(): policy for policy in RefPolicy}
+_STRATEGIES = {strategy.encode(): strategy for strategy in Strategy}
+
+
+# --- XADD and XTRIM -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Options:
+    """The options of XADD and XTRIM."""
+
+    strategy: Strategy | None = None
+    maxlen: int = 0
+    minid: StreamID = MIN_ID
+    approximate: bool = False
+    limit: int | None = None
+    policy: RefPolicy | None = None
+    nomkstream: bool = False
+    pid: bytes | None = None
+    iid: bytes | None = None
+    """None under IDMPAUTO."""
+    eid: AddID = None
+
+    def trim(self) -> Trim | None:
+        """Return how to trim, after Redis's checks of what goes with what."""
+        if self.strategy is None:
+            if self.limit:
+                raise InvalidArgument(
+                    "syntax error, LIMIT cannot be used without specifying a trimming strategy"
+                )
+            if self.limit is None:
+                return None
+        if self.limit is not None and not self.approximate:
+            raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
+        assert self.strategy is not None
+        policy = self.policy or RefPolicy.KEEPREF
+        return Trim(self.strategy, self.maxlen, self.minid, self.approximate, self.limit, policy)
+
+
+def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name = session.prefix + argv[1]
+    if argv[2] == b"*":  # no options: the way of nearly every request
+        value, names = encode_flat(argv[3:])
+        return bytes(append.add(txn, name, value, names) or b"")
+    options = _Options()
+    args = Args(argv, 2)
+    while args and args.peek() != b"*":
+        if not _add_option(args, options):
+            options.eid = _add_id(args.peek())
+            _check_once(options)
+            break
+    how = options.trim()
+    flat = argv[args.at + 1 :]
+    value, names = encode_flat(flat)
+    if options.eid == MIN_ID:
+        raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+    once = None
+    if options.pid is not None:
+        iid = append.automatic_iid(flat) if options.iid is None else options.iid
+        once = Idempotency(options.pid, iid)
+    added = append.add(txn, name, value, names, options.eid, how, options.nomkstream, once)
+    return None if added is None else bytes(added)
+
+
+def _add_id(raw: bytes) -> AddID:
+    return stream_id(raw[:-1] + b"0").ms if raw.endswith(b"-*") else stream_id(raw)
+
+
+def _check_once(options: _Options) -> None:
+    if options.pid is not None:
+        raise InvalidArgument(
+            "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+        )
+
+
+def _add_option(args: Args, options: _Options) -> bool:
+    """Take an option that XADD alone has, or shares; tell whether there was one."""
+    if _trim_option(args, options):
+        return True
+    word, more = args.peek().upper(), len(args) - 1
+    if word == b"NOMKSTREAM":
+        args.next()
+        options.nomkstream = True
+    elif (word == b"IDMPAUTO" and more >= 1) or (word == b"IDMP" and more >= 2):
+        args.next()
+        _producer(args, options, text(word))
+    else:
+        return False
+    return True
+
+
+def _producer(args: Args, options: _Options, word: str) -> None:
+    if options.pid is not None:
+        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+    options.pid = args.next()
+    if not options.pid:
+        raise InvalidArgument(f"syntax error, {word} requires a non-empty producer ID")
+    if word == "IDMP":
+        options.iid = args.next()
+        if not options.iid:
+            raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+
+
+def _trim_option(args: Args, options: _Options) -> bool:
+    """Take an option that XADD and XTRIM share; tell whether there was one."""
+    word, more = args.peek().upper(), len(args) - 1
+    if word in _STRATEGIES and more:
+        args.next()
+        _strategy(args, options, _STRATEGIES[word])
+    elif word == b"LIMIT" and more:
+        args.next()
+        options.limit = args.at_least(0, "The LIMIT argument must be >= 0.")
+    elif word in POLICIES and options.policy is None:
+        args.next()
+        options.policy = POLICIES[word]
+    else:
+        return False
+    return True
+
+
+def _strategy(args: Args, options: _Options, strategy: Strategy) -> None:
+    if options.strategy is not None:
+        raise InvalidArgument(
+            "syntax error, MAXLEN and MINID options at the same time are not compatible"
+        )
+    options.strategy = strategy
+    if len(args) >= 2 and args.peek() in (b"~", b"="):
+        options.approximate = args.next() == b"~"
+    if strategy is Strategy.MAXLEN:
+        options.maxlen = args.at_least(0, "The MAXLEN argument must be >= 0.")
+    else:
+        options.minid = args.id()
+
+
+def xtrim(txn: Txn, session: Session, argv: Argv) -> Reply:
+    options = _Options()
+    args = Args(argv, 2)
+    while args:
+        if not _trim_option(args, options):
+            raise syntax_error()
+    if options.strategy is None and not options.limit:
+        raise InvalidArgument("syntax error, XTRIM must be called with a trimming strategy")
+    how = options.trim()
+    assert how is not None
+    return trim_operation(txn, session.prefix + argv[1], how)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def xlen(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return ranges.length(txn, session.prefix + argv[1])
+
+
+def xrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+    return _range(txn, session, argv, range_start(argv[2]), range_end(argv[3]), False)
+
+
+def xrevrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+    start = range_start(argv[3])  # its error comes first, though it is written last
+    return _range(txn, session, argv, start, range_end(argv[2]), True)
+
+
+def _range(
+    txn: Txn, session: Session, argv: Argv, start: StreamID, end: StreamID, reverse: bool
+) -> Reply:
+    count = None
+    args = Args(argv, 4)
+    while args:
+        if args.option() != b"COUNT":
+            raise syntax_error()
+        count = args.integer()
+    found = ranges.scan(txn, session.prefix + argv[1], start, end, count, reverse)
+    return NULL_ARRAY if found is None else Entries(found)
+
+
+# --- deleting -----------------------------------------------------------------------------------
+
+
+def parse_ids(raw: Argv, ignorable: Callable[[], bool]) -> list[StreamID] | None:
+    """Return IDs, all of them read before any is used.
+
+    None where one is faulty and ``ignorable``: Redis does not look at the IDs then.
+    """
+    try:
+        return [stream_id(each) for each in raw]
+    except InvalidID:
+        if ignorable():
+            return None
+        raise
+
+
+def xdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name = session.prefix + argv[1]
+    ids = parse_ids(argv[2:], lambda: txn.stream(name) is None)
+    return 0 if ids is None else delete.delete(txn, name, ids)
+
+
+def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:
+    """Take the arguments of XDELEX and XACKDEL: a policy and an IDS block, in any order."""
+    policy: RefPolicy | None = None
+    ids: Argv | None = None
+    message = "Number of IDs must be a positive integer"
+    while args:
+        word = args.option()
+        if word in POLICIES and policy is None:
+            policy = POLICIES[word]
+        elif word == b"IDS" and args:
+            count = args.at_least(1, message, message)
+            if count > len(args):
+                raise InvalidArgument("The `numids` parameter must match the number of arguments")
+            ids = args.take(count)
+        else:
+            raise syntax_error()
+    if ids is None:
+        raise InvalidArgument("IDS option is required")
+    return policy or RefPolicy.KEEPREF, ids
+
+
+def xdelex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    name = session.prefix + argv[1]
+    stream = txn.stream(name)
+    policy, raw = policy_and_ids(Args(argv, 2))
+    if stream is None:
+        return [-1] * len(raw)
+    return list(delete.delete_with_policy(txn, name, [stream_id(each) for each in raw], policy))
+
+
+# --- counters and settings ----------------------------------------------------------------------
+
+
+def xsetid(txn: Txn, session: Session, argv: Argv) -> Reply:
+    last = stream_id(argv[2])
+    entries_added: int | None = None
+    max_deleted: StreamID | None = None
+    args = Args(argv, 3)
+    while args:
+        word = args.option()
+        if word == b"ENTRIESADDED" and args:
+            entries_added = args.at_least(0, "entries_added must be positive")
+        elif word == b"MAXDELETEDID" and args:
+            max_deleted = args.id()
+            if last < max_deleted:
+                raise InvalidArgument(
+                    "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+                )
+        else:
+            raise syntax_error()
+    append.set_id(txn, session.prefix + argv[1], last, entries_added, max_deleted)
+    return OK
+
+
+_CFGSET_BOUNDS = {
+    b"IDMP-DURATION": (IDMP_DURATION_MAX_S, "seconds"),
+    b"IDMP-MAXSIZE": (IDMP_MAXSIZE_MAX, "entries"),
+}
+
+
+def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
+    given: dict[bytes, int] = {}
+    args = Args(argv, 2)
+    while args:
+        word = args.option()
+        if word not in _CFGSET_BOUNDS or not args:
+            raise syntax_error()
+        if word in given:
+            raise InvalidArgument(f"{text(word)} specified multiple times")
+        most, unit = _CFGSET_BOUNDS[word]
+        given[word] = args.integer()
+        if not 1 <= given[word] <= most:
+            raise InvalidArgument(f"{text(word)} must be between 1 and {most} {unit}")
+    name = session.prefix + argv[1]
+    append.configure(txn, name, given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE"))
+    return OK
+
+
+def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
+    _, key, pid, iid, raw = argv
+    if not pid:
+        raise InvalidArgument("producer ID must be non-empty")
+    if not iid:
+        raise InvalidArgument("idempotent ID must be non-empty")
+    append.record_idempotency(txn, session.prefix + key, pid, iid, stream_id(raw))
+    return OK

@@ -1,0 +1,143 @@
+"""The one table of commands: dispatch, arity errors and docs/commands.md are made of it."""
+
+from kvstream.commands import claims, groups, inspect, keyspace, reads, settings, streams
+from kvstream.commands.args import Argv, text, wrong_arity
+from kvstream.commands.command import (
+    EVERY,
+    FIRST,
+    FIRST_TWO,
+    NO_KEYS,
+    SECOND,
+    STREAMS,
+    Command,
+    Container,
+    Flag,
+)
+from kvstream.errors import RequestError
+
+_READ = frozenset({Flag.READONLY})
+_FAST_READ = frozenset({Flag.READONLY, Flag.FAST})
+_WRITE = frozenset({Flag.WRITE})
+_FAST_WRITE = frozenset({Flag.WRITE, Flag.FAST})
+_GROW = frozenset({Flag.WRITE, Flag.DENYOOM})
+_FAST_GROW = frozenset({Flag.WRITE, Flag.DENYOOM, Flag.FAST})
+_ADMIN = frozenset({Flag.ADMIN})
+_FAST = frozenset({Flag.FAST})
+_BLOCKS = frozenset({Flag.BLOCKING, Flag.MOVABLEKEYS})
+
+
+def _container(name: str, since: str, commands: tuple[Command, ...]) -> Container:
+    subcommands = {row.name.partition("|")[2].encode(): row for row in commands}
+    return Container(name, since, subcommands)
+
+
+_XGROUP = (
+    Command("xgroup|create", -5, _GROW, SECOND, groups.xgroup_create, "5.0.0"),
+    Command("xgroup|createconsumer", 5, _GROW, SECOND, groups.xgroup_createconsumer, "6.2.0"),
+    Command("xgroup|delconsumer", 5, _WRITE, SECOND, groups.xgroup_delconsumer, "5.0.0"),
+    Command("xgroup|destroy", 4, _WRITE, SECOND, groups.xgroup_destroy, "5.0.0"),
+    Command("xgroup|help", 2, _FAST, NO_KEYS, groups.xgroup_help, "5.0.0"),
+    Command("xgroup|setid", -5, _WRITE, SECOND, groups.xgroup_setid, "5.0.0"),
+)
+_XINFO = (
+    Command("xinfo|consumers", 4, _READ, SECOND, inspect.xinfo_consumers, "5.0.0"),
+    Command("xinfo|groups", 3, _READ, SECOND, inspect.xinfo_groups, "5.0.0"),
+    Command("xinfo|help", 2, _FAST, NO_KEYS, inspect.xinfo_help, "5.0.0"),
+    Command("xinfo|stream", -3, _READ, SECOND, inspect.xinfo_stream, "5.0.0"),
+)
+_CONFIG = (
+    Command("config|get", -3, _ADMIN, NO_KEYS, settings.config_get, "2.0.0"),
+    Command("config|help", 2, _FAST, NO_KEYS, settings.config_help, "5.0.0"),
+    Command("config|set", -4, _ADMIN, NO_KEYS, settings.config_set, "2.0.0"),
+)
+
+STREAM_COMMANDS: tuple[Command | Container, ...] = (
+    Command("xack", -4, _FAST_WRITE, FIRST, groups.xack, "5.0.0"),
+    Command("xackdel", -6, _FAST_WRITE, FIRST, groups.xackdel, "8.2.0"),
+    Command("xadd", -5, _FAST_GROW, FIRST, streams.xadd, "5.0.0"),
+    Command("xautoclaim", -6, _FAST_WRITE, FIRST, claims.xautoclaim, "6.2.0"),
+    Command("xcfgset", -2, _FAST_WRITE, FIRST, streams.xcfgset, "8.6.0"),
+    Command("xclaim", -6, _FAST_WRITE, FIRST, claims.xclaim, "5.0.0"),
+    Command("xdel", -3, _FAST_WRITE, FIRST, streams.xdel, "5.0.0"),
+    Command("xdelex", -5, _FAST_WRITE, FIRST, streams.xdelex, "8.2.0"),
+    _container("xgroup", "5.0.0", _XGROUP),
+    Command("xidmprecord", 5, _GROW, FIRST, streams.xidmprecord, "8.8.0"),
+    _container("xinfo", "5.0.0", _XINFO),
+    Command("xlen", 2, _FAST_READ, FIRST, streams.xlen, "5.0.0"),
+    Command("xnack", -7, _FAST_WRITE, FIRST, groups.xnack, "8.8.0"),
+    Command("xpending", -3, _READ, FIRST, claims.xpending, "5.0.0"),
+    Command("xrange", -4, _READ, FIRST, streams.xrange, "5.0.0"),
+    Command("xread", -4, _BLOCKS | _READ, STREAMS, reads.xread, "5.0.0"),
+    Command("xreadgroup", -7, _BLOCKS | _WRITE, STREAMS, reads.xreadgroup, "5.0.0"),
+    Command("xrevrange", -4, _READ, FIRST, streams.xrevrange, "5.0.0"),
+    Command("xsetid", -3, _FAST_GROW, FIRST, streams.xsetid, "5.0.0"),
+    Command("xtrim", -4, _WRITE, FIRST, streams.xtrim, "5.0.0"),
+)
+KEY_COMMANDS: tuple[Command | Container, ...] = (
+    Command("dbsize", 1, _FAST_READ, NO_KEYS, keyspace.dbsize, "1.0.0"),
+    Command("del", -2, _WRITE, EVERY, keyspace.delete, "1.0.0"),
+    Command("exists", -2, _FAST_READ, EVERY, keyspace.exists, "1.0.0"),
+    Command("expire", -3, _FAST_WRITE, FIRST, keyspace.expire, "1.0.0"),
+    Command("expireat", -3, _FAST_WRITE, FIRST, keyspace.expireat, "1.2.0"),
+    Command("expiretime", 2, _FAST_READ, FIRST, keyspace.expiretime, "7.0.0"),
+    Command("flushall", -1, _WRITE, NO_KEYS, keyspace.flushall, "1.0.0"),
+    Command("flushdb", -1, _WRITE, NO_KEYS, keyspace.flushdb, "1.0.0"),
+    Command("keys", 2, _READ, NO_KEYS, keyspace.keys, "1.0.0"),
+    Command("persist", 2, _FAST_WRITE, FIRST, keyspace.persist, "2.2.0"),
+    Command("pexpire", -3, _FAST_WRITE, FIRST, keyspace.pexpire, "2.6.0"),
+    Command("pexpireat", -3, _FAST_WRITE, FIRST, keyspace.pexpireat, "2.6.0"),
+    Command("pexpiretime", 2, _FAST_READ, FIRST, keyspace.pexpiretime, "7.0.0"),
+    Command("pttl", 2, _FAST_READ, FIRST, keyspace.pttl, "2.6.0"),
+    Command("rename", 3, _WRITE, FIRST_TWO, keyspace.rename, "1.0.0"),
+    Command("renamenx", 3, _FAST_WRITE, FIRST_TWO, keyspace.renamenx, "1.0.0"),
+    Command("scan", -2, _READ, NO_KEYS, keyspace.scan, "2.8.0"),
+    Command("ttl", 2, _FAST_READ, FIRST, keyspace.ttl, "1.0.0"),
+    Command("type", 2, _FAST_READ, FIRST, keyspace.kind, "1.0.0"),
+    Command("unlink", -2, _FAST_WRITE, EVERY, keyspace.delete, "4.0.0"),
+)
+CONNECTION_COMMANDS: tuple[Command | Container, ...] = (
+    _container("config", "2.0.0", _CONFIG),
+    Command("echo", 2, _FAST, NO_KEYS, keyspace.echo, "1.0.0"),
+    Command("ping", -1, _FAST, NO_KEYS, keyspace.ping, "1.0.0"),
+    Command("select", 2, _FAST, NO_KEYS, keyspace.select, "1.0.0"),
+)
+
+COMMANDS: dict[bytes, Command | Container] = {
+    row.name.encode(): row for row in (*STREAM_COMMANDS, *KEY_COMMANDS, *CONNECTION_COMMANDS)
+}
+"""Every command by its name in small letters."""
+
+_QUOTED_MAX = 128
+"""Bytes of a request that an error text quotes."""
+
+
+def find(argv: Argv) -> Command:
+    """Return the command of a request; RequestError where there is none, or its arity is wrong."""
+    found = COMMANDS.get(argv[0]) or COMMANDS.get(argv[0].lower())
+    if found is None:
+        raise _unknown(argv)
+    if isinstance(found, Container):
+        found = _subcommand(found, argv)
+    if not found.accepts(len(argv)):
+        raise wrong_arity(found.name)
+    return found
+
+
+def _subcommand(container: Container, argv: Argv) -> Command:
+    if len(argv) == 1:
+        raise wrong_arity(container.name)
+    found = container.subcommands.get(argv[1].lower())
+    if found is None:
+        name = text(argv[1][:_QUOTED_MAX])
+        raise RequestError(f"unknown subcommand '{name}'. Try {container.name.upper()} HELP.")
+    return found
+
+
+def _unknown(argv: Argv) -> RequestError:
+    quoted = b""
+    for word in argv[1:]:
+        if len(quoted) >= _QUOTED_MAX:
+            break
+        quoted += b"'%b' " % word[: _QUOTED_MAX - len(quoted)]
+    name = text(argv[0][:_QUOTED_MAX])
+    return RequestError(f"unknown command '{name}', with args beginning with: {text(quoted)}")
