@@ -41,8 +41,10 @@ def is_no_space(error: Exception) -> bool:
 def classified(error: Exception) -> Exception:
     """Return the error of ours that an error of ``rocksdict`` stands for.
 
-    What RocksDB did not raise, such as a TypeError for a key that is not bytes, stays as it is.
+    What neither RocksDB nor the system raised, such as a TypeError for a key that is not bytes, stays as it is.
     """
+    if isinstance(error, OSError):
+        return StoreError(f"IO error: {error}")
     name = type(error).__name__
     if name == "DbClosedError":
         return StoreClosed("the store is closed")

@@ -15,6 +15,8 @@ Settings = dict[str, tuple[object, ...]]
 KILOBYTE = 1 << 10
 OPEN_FILES_MAX = 512
 """Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
+DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
+"""The least that RocksDB takes; no row is ever written there."""
 RANGE_DELETIONS_IN_MEMTABLE = 128
 """Range deletes after which a memtable is flushed: every read of it pays for each of them."""
 
@@ -43,6 +45,9 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
     return {
         "create_if_missing": (create,),
         "create_missing_column_families": (create,),
+        # The family "default" holds nothing; but after a full disk RocksDB goes on only once the
+        # largest write buffer of all would fit, and the default one has 64 MB.
+        "set_write_buffer_size": (DEFAULT_FAMILY_BUFFER,),
         # A damaged table is refused at open, not met at some later read.
         "set_paranoid_checks": (True,),
         # One family that is hardly written to would else keep the whole log alive.

@@ -30,14 +30,15 @@ class FaultyDisk:
     def __init__(self, library: Path, root: Path, notes: Path) -> None:
         root.mkdir(exist_ok=True, mode=0o700)
         self.root = root
-        self._library = library
+        self.library = library
+        self.notes = notes
         self._synced = notes / "synced"
         self._control = notes / "control"
 
     def environment(self, *, die_at: int = 0, delay_us: int = 0) -> dict[str, str]:
         """Return the environment for a child; it dies in place of its ``die_at``-th change."""
         return os.environ | {
-            "LD_PRELOAD": str(self._library),
+            "LD_PRELOAD": str(self.library),
             "KVSTREAM_FAULT_ROOT": str(self.root),
             "KVSTREAM_FAULT_SYNCED": str(self._synced),
             "KVSTREAM_FAULT_CONTROL": str(self._control),

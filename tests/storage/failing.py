@@ -1,0 +1,255 @@
+"""What happens on a disk that fails: each scenario runs in a process of its own, under the shim.
+
+A scenario gets the disk that it may break, and asserts; the test then opens the store that it has
+left on a sound disk. ``python -m tests.storage.failing SCENARIO LIBRARY ROOT NOTES``
+"""
+
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreError, StoreFull, StoreReadOnly, UnknownOutcome
+from kvstream.options import Durability
+from kvstream.storage.batch import Batch
+from kvstream.storage.database import Database
+from kvstream.storage.durability import Committer
+from tests.faultshim.disk import FaultyDisk
+from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one, value_of
+
+ALWAYS = replace(SMALL, durability=Durability.ALWAYS)
+RECOVERY_S = 10.0
+"""RocksDB looks for free space again after five seconds."""
+
+
+@contextlib.contextmanager
+def opened(disk: FaultyDisk) -> Iterator[tuple[Database, Committer]]:
+    """A store with 100 durable rows, and its committer at ``always``."""
+    database = Database.open(disk.root / "store", ALWAYS)
+    committer = Committer(database, Durability.ALWAYS)
+    committer.wait(put_one_by_one(database, range(100)))
+    yield database, committer
+    committer.close()
+    database.close()
+
+
+def row(database: Database, number: int) -> Batch:
+    batch = Batch(database)
+    batch.put(0, key_of(number), value_of(number))
+    return batch
+
+
+def reads_go_on(database: Database) -> None:
+    assert keys(database)[:100] == [key_of(number) for number in range(100)]
+    assert database.get(0, key_of(7)) == value_of(7)
+
+
+def stays_read_only(disk: FaultyDisk, database: Database, committer: Committer) -> None:
+    """The store writes no more, and tries no fsync again, though the disk works by now."""
+    disk.heal()
+    synced = disk.syncs()
+    for _ in range(3):
+        with pytest.raises(StoreReadOnly):
+            database.write(row(database, 9999), frees=True)
+        with pytest.raises(StoreReadOnly):
+            database.flush()
+        with pytest.raises(UnknownOutcome):
+            committer.wait(committer.durable_sequence + 1)
+    assert disk.syncs() == synced
+    assert isinstance(database.failure, StoreReadOnly)
+    reads_go_on(database)
+
+
+def failed_fsync_of_the_log(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail("sync", errno.EIO, ".log")
+        told: list[UnknownOutcome] = []
+        heard = threading.Event()
+        sequence = database.write(row(database, 100))
+        committer.after(
+            sequence, heard.set, failed=lambda error: (told.append(error), heard.set())[0]
+        )
+        with pytest.raises(UnknownOutcome):
+            committer.wait(sequence)
+        assert heard.wait(RECOVERY_S)
+        assert len(told) == 1
+        assert committer.durable_sequence < sequence
+        stays_read_only(disk, database, committer)
+
+
+def failed_write_of_the_log(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail("write", errno.EIO, ".log")
+        with pytest.raises(UnknownOutcome):
+            database.write(row(database, 100))
+        assert database.get(0, key_of(100)) is None
+        stays_read_only(disk, database, committer)
+
+
+def failed_fsync_of_a_table(disk: FaultyDisk) -> None:
+    failed_flush(disk, "sync", ".sst")
+
+
+def failed_write_of_a_table(disk: FaultyDisk) -> None:
+    failed_flush(disk, "write", ".sst")
+
+
+def failed_fsync_of_the_manifest(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        (manifest,) = database.directory.glob("MANIFEST-*")
+        disk.fail("sync", errno.EIO, manifest.name)
+        with pytest.raises(UnknownOutcome):
+            database.flush()
+        stays_read_only(disk, database, committer)
+
+
+def failed_flush(disk: FaultyDisk, call: str, suffix: str) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail(call, errno.EIO, suffix)
+        with pytest.raises(UnknownOutcome):
+            database.flush()
+        stays_read_only(disk, database, committer)
+
+
+def failed_flush_in_the_background(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail("write", errno.EIO, ".sst")
+        with pytest.raises((UnknownOutcome, StoreReadOnly)):
+            for number in range(100, 100_000):
+                committer.wait(put(database, {key_of(number): value_of(number) * 10}))
+        stays_read_only(disk, database, committer)
+
+
+def failed_write_of_the_watermark(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail("write", errno.EIO, "WATERMARK")
+        with pytest.raises(UnknownOutcome):
+            committer.wait(database.write(row(database, 100)))
+        stays_read_only(disk, database, committer)
+
+
+def no_space_for_the_watermark(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail("write", errno.ENOSPC, "WATERMARK")
+        committer.wait(put_one_by_one(database, range(100, 110)))
+        disk.heal()
+        committer.wait(put_one_by_one(database, range(110, 120)))
+
+
+def no_space_for_the_log(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        waiting = database.write(row(database, 100))
+        late = threading.Event()
+        disk.fail("write", errno.ENOSPC, ".log")
+        for _ in range(3):
+            with pytest.raises(StoreFull):
+                database.write(row(database, 101))
+        # The log may not be flushed now: RocksDB would never recover.
+        with pytest.raises(UnknownOutcome):
+            committer.wait(waiting)
+        with pytest.raises(UnknownOutcome):
+            committer.sync()
+        committer.after(waiting, late.set)
+        reads_go_on(database)
+        assert database.get(0, key_of(101)) is None
+        disk.heal()
+        recovers(database, committer)
+        reads_go_on(database)
+        assert late.wait(RECOVERY_S)
+
+
+def no_space_for_a_table(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        disk.fail("write", errno.ENOSPC, ".sst")
+        with pytest.raises(StoreFull):
+            for number in range(100, 100_000):
+                put(database, {key_of(number): value_of(number) * 10})
+        reads_go_on(database)
+        disk.heal()
+        recovers(database, committer)
+        reads_go_on(database)
+
+
+def recovers(database: Database, committer: Committer) -> None:
+    """Without being opened again, the store takes writes soon after there is space."""
+    began = time.monotonic()
+    while True:
+        try:
+            sequence = database.write(row(database, 100_001))
+        except StoreFull:
+            assert time.monotonic() - began < RECOVERY_S
+            time.sleep(0.2)
+        else:
+            break
+    assert database.failure is None
+    committer.wait(sequence)
+
+
+def no_space_to_open(disk: FaultyDisk) -> None:
+    with opened(disk):
+        pass
+    disk.fail("write", errno.ENOSPC, ".dbtmp")
+    with pytest.raises(StoreFull, match="No space left"):
+        Database.open(disk.root / "store", ALWAYS)
+    reader = Database.open(disk.root / "store", replace(ALWAYS, read_only=True))
+    reads_go_on(reader)
+    reader.close()
+    disk.heal()
+
+
+def no_file_descriptors(disk: FaultyDisk) -> None:
+    with opened(disk) as (database, committer):
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, used + 2))
+        with pytest.raises(StoreError):
+            for number in range(100, 1_000_000):
+                put(database, {key_of(number): value_of(number) * 10})
+                if number % 1000 == 0:
+                    committer.sync()
+        assert isinstance(database.failure, StoreReadOnly)
+        reads_go_on(database)
+
+
+SCENARIOS: list[Callable[[FaultyDisk], None]] = [
+    failed_fsync_of_the_log,
+    failed_write_of_the_log,
+    failed_fsync_of_a_table,
+    failed_write_of_a_table,
+    failed_fsync_of_the_manifest,
+    failed_flush_in_the_background,
+    failed_write_of_the_watermark,
+    no_space_for_the_watermark,
+    no_space_for_the_log,
+    no_space_for_a_table,
+    no_space_to_open,
+    no_file_descriptors,
+]
+
+
+def play(scenario: Callable[[FaultyDisk], None], disk: FaultyDisk) -> None:
+    """Run a scenario in a process under the shim."""
+    arguments = [disk.library, disk.root, disk.notes]
+    child = subprocess.run(
+        [sys.executable, "-m", __name__, scenario.__name__, *map(str, arguments)],
+        env=disk.environment(),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+
+
+if __name__ == "__main__":
+    name, library, root, notes = sys.argv[1:]
+    chosen = {scenario.__name__: scenario for scenario in SCENARIOS}[name]
+    chosen(FaultyDisk(Path(library), Path(root), Path(notes)))

@@ -1,0 +1,227 @@
+"""When a write counts as durable, and who is told."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreClosed
+from kvstream.options import Durability
+from kvstream.storage import durability
+from kvstream.storage.database import Database
+from kvstream.storage.durability import Committer
+from kvstream.storage.watermark import Watermark
+from tests.storage.stores import SMALL, put_one_by_one
+
+ALWAYS, EVERYSEC, NO = Durability.ALWAYS, Durability.EVERYSEC, Durability.NO
+SOON_S = 10.0
+
+
+@pytest.fixture
+def committer(database: Database) -> Iterator[Callable[[Durability], Committer]]:
+    """Make committers of the level asked for; close them before their database."""
+    made: list[Committer] = []
+
+    def make(level: Durability) -> Committer:
+        made.append(Committer(database, level))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def watermark(database: Database) -> int:
+    mark = Watermark.read(database.directory)
+    assert mark is not None
+    return mark.sequence
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "kvstream-committer"]
+
+
+def test_always_waits_for_an_fsync_that_covers_the_write(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    always = committer(ALWAYS)
+    for number in range(5):
+        sequence = put_one_by_one(database, range(number, number + 1))
+        always.wait(sequence)
+        assert always.durable_sequence >= sequence
+        assert watermark(database) >= sequence
+
+
+@pytest.mark.parametrize("level", [EVERYSEC, NO])
+def test_the_other_levels_do_not_wait(
+    database: Database, committer: Callable[[Durability], Committer], level: Durability
+) -> None:
+    one = committer(level)
+    called = threading.Event()
+    sequence = put_one_by_one(database, range(5))
+    one.wait(sequence)
+    one.after(sequence, called.set)
+    assert called.is_set()
+    assert one.durable_sequence < sequence
+
+
+def test_everysec_makes_what_was_written_durable_within_a_second_and_an_fsync(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    everysec = committer(EVERYSEC)
+    sequence = put_one_by_one(database, range(5))
+    began = time.monotonic()
+    while everysec.durable_sequence < sequence:
+        assert time.monotonic() - began < SOON_S
+        time.sleep(0.01)
+    assert time.monotonic() - began < durability.FLUSH_INTERVAL_S + 1
+    assert watermark(database) == sequence
+
+
+def test_everysec_does_nothing_while_nothing_is_written(
+    database: Database,
+    committer: Callable[[Durability], Committer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(durability, "FLUSH_INTERVAL_S", 0.01)
+    everysec = committer(EVERYSEC)
+    sequence = put_one_by_one(database, range(5))
+    everysec.sync()
+    before = (database.directory / "WATERMARK").stat().st_mtime_ns
+    time.sleep(0.2)
+    assert (database.directory / "WATERMARK").stat().st_mtime_ns == before
+    assert everysec.durable_sequence == sequence
+
+
+@pytest.mark.parametrize("level", list(Durability))
+def test_sync_makes_all_durable_at_every_level(
+    database: Database, committer: Callable[[Durability], Committer], level: Durability
+) -> None:
+    one = committer(level)
+    sequence = put_one_by_one(database, range(5))
+    assert one.sync() == sequence == watermark(database)
+    assert one.sync() == sequence
+
+
+def test_a_callback_comes_once_its_write_is_durable(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    always = committer(ALWAYS)
+    called = threading.Event()
+    seen: list[tuple[int, int]] = []
+
+    def durable(sequence: int) -> None:
+        seen.append((sequence, watermark(database)))
+        if len(seen) == 20:
+            called.set()
+
+    for number in range(20):
+        sequence = put_one_by_one(database, range(number, number + 1))
+        always.after(sequence, lambda sequence=sequence: durable(sequence))  # type: ignore[misc]
+    assert called.wait(SOON_S)
+    assert sorted(sequence for sequence, _ in seen) == list(range(1, 21))
+    assert all(sequence <= mark for sequence, mark in seen)
+
+
+def test_a_callback_for_what_is_durable_already_comes_at_once(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    always = committer(ALWAYS)
+    sequence = put_one_by_one(database, range(1))
+    always.wait(sequence)
+    caller: list[threading.Thread] = []
+    always.after(sequence, lambda: caller.append(threading.current_thread()))
+    assert caller == [threading.current_thread()]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_callback_that_raises_does_not_keep_the_next_from_being_called(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    always = committer(ALWAYS)
+    called = threading.Event()
+
+    def raise_() -> None:
+        raise ValueError("a mistake in a callback")
+
+    always.after(put_one_by_one(database, range(1)), raise_)
+    always.after(put_one_by_one(database, range(1, 2)), called.set)
+    assert called.wait(SOON_S)
+
+
+def test_threads_that_wait_share_fsyncs(
+    database: Database,
+    committer: Callable[[Durability], Committer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    always = committer(ALWAYS)
+    flush_wal, flushes = database.flush_wal, []
+
+    def slow() -> int:
+        sequence = flush_wal()
+        flushes.append(sequence)
+        time.sleep(0.005)
+        return sequence
+
+    monkeypatch.setattr(database, "flush_wal", slow)
+    lock = threading.Lock()
+    early: list[int] = []
+
+    def write(number: int) -> None:
+        for turn in range(10):
+            with lock:
+                sequence = put_one_by_one(database, range(number + turn, number + turn + 1))
+            always.wait(sequence)
+            if watermark(database) < sequence:
+                early.append(sequence)
+
+    writers = [threading.Thread(target=write, args=(1000 * number,)) for number in range(16)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert early == []
+    assert len(flushes) < 160 / 2
+    assert flushes == sorted(flushes)
+
+
+@pytest.mark.parametrize("level", list(Durability))
+def test_closing_makes_all_durable_and_leaves_no_thread(
+    directory: Path, level: Durability
+) -> None:
+    before = threads()
+    database = Database.open(directory, replace(SMALL, durability=level))
+    one = Committer(database, level)
+    called = threading.Event()
+    sequence = put_one_by_one(database, range(5))
+    one.after(sequence, called.set)
+    one.close()
+    one.close()
+    assert called.is_set()
+    assert one.durable_sequence == sequence == watermark(database)
+    assert threads() == before
+    database.close()
+    Database.open(directory, SMALL).close()
+
+
+def test_a_closed_committer_says_so(database: Database) -> None:
+    always = Committer(database, ALWAYS)
+    always.close()
+    sequence = put_one_by_one(database, range(1))
+    with pytest.raises(StoreClosed):
+        always.after(sequence, lambda: None)
+
+
+def test_a_reader_has_no_thread_and_nothing_to_make_durable(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    reader = Database.open(directory, replace(SMALL, read_only=True))
+    before = threads()
+    one = Committer(reader, ALWAYS)
+    assert threads() == before
+    one.wait(reader.sequence)
+    one.sync()
+    one.close()
+    reader.close()

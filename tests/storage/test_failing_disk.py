@@ -1,0 +1,122 @@
+"""After the first failed write or fsync a store reads on, writes no more, and loses nothing."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreFull
+from kvstream.options import Durability
+from kvstream.storage import gate
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import LARGE_WRITE, Database
+from kvstream.storage.durability import Committer
+from tests.faultshim.disk import FaultyDisk
+from tests.storage.failing import SCENARIOS, play, recovers
+from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
+
+ENDLESS = 1 << 62
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_failing_disk_is_survived(
+    faulty_disk: FaultyDisk, scenario: Callable[[FaultyDisk], None]
+) -> None:
+    play(scenario, faulty_disk)
+    database = Database.open(faulty_disk.root / "store", SMALL)
+    assert keys(database)[:100] == [key_of(number) for number in range(100)]
+    assert database.failure is None
+    put(database, {b"key": b"value"})
+    database.close()
+
+
+# The reserve of free space
+
+
+def test_below_the_reserve_only_what_frees_space_is_written(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(10))
+    database.close()
+    full = Database.open(directory, replace(SMALL, free_space_reserve=ENDLESS))
+    batch = Batch(full)
+    batch.put(Family.MESSAGES, b"key", b"value")
+    for _ in range(2):
+        with pytest.raises(StoreFull, match="reserve"):
+            full.write(batch)
+    assert full.failure is None
+    trim = Batch(full)
+    trim.delete_range(Family.MESSAGES, *EVERYTHING)
+    full.write(trim, frees=True)
+    assert keys(full) == []
+    full.close()
+
+
+def test_a_large_write_is_held_against_the_free_space_by_its_size(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database.open(directory, replace(SMALL, free_space_reserve=1 << 20))
+    free = (1 << 20) + LARGE_WRITE
+    monkeypatch.setattr(database._opened.directory, "free_bytes", lambda: free)
+    put(database, {b"small": b"row"})
+    with pytest.raises(StoreFull):
+        put(database, {b"large": bytes(2 * LARGE_WRITE)})
+    assert database.get(0, b"large") is None
+    put(database, {b"small": b"row again"})
+    database.close()
+
+
+def test_the_free_space_is_looked_at_again_soon(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "ADMISSION_S", 0.0)
+    database = Database.open(directory, replace(SMALL, free_space_reserve=1 << 20))
+    free = 2 << 20
+    monkeypatch.setattr(database._opened.directory, "free_bytes", lambda: free)
+    put(database, {b"key": b"value"})
+    free = 0
+    with pytest.raises(StoreFull):
+        put(database, {b"key": b"other"})
+    free = 2 << 20
+    put(database, {b"key": b"third"})
+    database.close()
+
+
+# A real full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system; the shim has tested the same")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0700", "tmpfs", str(mounted)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount here; the shim has tested the same")
+    yield mounted
+    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+def test_a_disk_that_runs_full_is_left_again_without_loss(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(8 << 20))
+    database = Database.open(small_disk / "store", replace(SMALL, tree_write_buffer_bytes=1 << 20))
+    committer = Committer(database, Durability.EVERYSEC)
+    written = 0
+    with pytest.raises(StoreFull):
+        for number in range(1_000_000):
+            put(database, {key_of(number): os.urandom(1000)})
+            written = number + 1
+    assert len(keys(database)) == written
+    ballast.unlink()
+    recovers(database, committer)
+    assert len(keys(database)) == written + 1
+    committer.close()
+    database.close()
+    database = Database.open(small_disk / "store", SMALL)
+    assert len(keys(database)) == written + 1
+    assert database.get(0, key_of(100_001)) == value_of(100_001)
+    database.close()
