@@ -6,7 +6,7 @@ from kvstream.arguments import IDs, Seconds, budget_of, id_list, milliseconds
 from kvstream.engine import Engine
 from kvstream.ids import IDLike, range_start
 from kvstream.layout.keys import key_of
-from kvstream.operations import acks, claims, groups
+from kvstream.operations import acks, claims, deliver, groups
 from kvstream.operations.acks import NackMode
 from kvstream.reading import group_read
 from kvstream.records import Claimed, Entry, PendingEntry
@@ -47,6 +47,20 @@ class Consumer:
         and all tell ``idle_ms`` and ``deliveries``. Waits ``block`` seconds at most, 0 for ever,
         None not at all; [] when nothing came.
         """
+        if block is None:
+            claim_ms = None
+            if claim_min_idle is not None:
+                claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
+            return self._engine.run(
+                deliver.read_new,
+                self._key,
+                self._group,
+                self._name,
+                count,
+                noack,
+                claim_ms,
+                budget_of(max_count, max_size),
+            )
         reply = group_read(
             self._engine,
             self._group,

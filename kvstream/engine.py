@@ -89,9 +89,7 @@ class Engine:
         txn = self._spare
         if txn is None:
             now_ms = self._now_ms()
-            return Txn(
-                self.database, self.catalog, now_ms, self.waiters, self.options.read_only
-            )
+            return Txn(self.database, self.catalog, now_ms, self.waiters, self.options.read_only)
         self._spare = None
         txn.reset(self._now_ms())
         return txn

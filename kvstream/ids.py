@@ -88,6 +88,9 @@ class StreamID(NamedTuple):
 
 IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime
 
+PACKED = _PACKED.pack
+"""Make the 16 bytes of an ID of its two numbers."""
+
 new_id = partial(tuple.__new__, StreamID)
 """Make a StreamID of a pair without running Python code: the hot way."""
 

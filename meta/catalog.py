@@ -25,7 +25,8 @@ from kvstream.layout.keys import (
     tree_prefix,
 )
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree
+from kvstream.meta.runs import Run
+from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree, as_is
 from kvstream.meta.txn import Txn
 from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
@@ -111,7 +112,7 @@ class Catalog:
             self._drop_group_trees(txn, group)
         for tree in (stream.groups_tree, stream.idmp_tree):
             if tree:
-                Tree(tree).drop(txn.batch)
+                Tree(tree, as_is).drop(txn.batch)
         self._drop_rows(txn, stream)
         self._unlist(txn, stream)
         txn.forget_stream(stream)
@@ -218,7 +219,9 @@ class Catalog:
             stream.groups_tree = self.allocate(txn)
         consumers, runs, times = (self.allocate(txn) for _ in range(3))
         row = tree_prefix(stream.groups_tree) + name
-        group = GroupMeta(name, row, consumers, Tree(runs, new=True), Tree(times, new=True))
+        group = GroupMeta(
+            name, row, consumers, Tree(runs, Run.decode, new=True), Tree(times, as_is, new=True)
+        )
         stream.groups[name] = group
         stream.groups_count += 1
         txn.reshaped(stream)
@@ -236,7 +239,7 @@ class Catalog:
         for consumer in list(self.consumers(txn, group)):
             consumer.runs.drop(txn.batch)
             txn.forget_member(consumer)
-        Tree(group.consumers_tree).drop(txn.batch)
+        Tree(group.consumers_tree, as_is).drop(txn.batch)
         group.runs.drop(txn.batch)
         group.times.drop(txn.batch)
         txn.forget_member(group)
@@ -269,7 +272,7 @@ class Catalog:
 
     def create_consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
         row = tree_prefix(group.consumers_tree) + name
-        tree = Tree(self.allocate(txn), new=True)
+        tree = Tree(self.allocate(txn), as_is, new=True)
         consumer = group.consumers[name] = ConsumerMeta(name, row, tree, txn.now_ms)
         group.consumers_count += 1
         txn.member_changed(group)

@@ -5,18 +5,13 @@ fills is kept in the stream's record; each closed one has a row in the stream's 
 
 ::
 
-    nodes row := tree(u64) first(id)  ->  last(id) appended(u32) live(u32) bytes(u32) names(msgpack)
+    nodes row := tree(u64) first(id)  ->  node
 
-``first`` and ``last`` are the first and last ID ever appended; ``appended`` counts them all,
-``live`` those not deleted. A node leaves when its last live entry does, as in Redis; when that was
-the open node, the one before it is open again.
+A node leaves when its last live entry does, as in Redis; when that was the open node, the one
+before it is open again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from struct import Struct
-
-import msgpack
 
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import successor, tree_prefix
@@ -29,16 +24,15 @@ from kvstream.layout.listpack import (
     node_size,
 )
 from kvstream.layout.values import Names, decode_page
-from kvstream.meta.records import StreamMeta
+from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.records import Fields, RepeatedFields
 from kvstream.storage.batch import Batch, Family
 
-_NODE = Struct(">QQ III")
 _NODE_BYTES_MAX = 1 << 30
 """Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
 _NEAR = 4096
-"""Deltas below this take three bytes at most."""
+"""Deltas nearer to zero than this take three bytes at most."""
 _NEAR_VALUE = 128
 """Values below this take at most one byte more in a listpack than in msgpack."""
 _FEW = 16
@@ -53,40 +47,16 @@ _WHOLE_NODE = 1 << 30
 """Rows of a page that takes what a node holds, however many that is."""
 
 
-@dataclass(slots=True)
-class Node:
-    """One node of a stream."""
-
-    first: StreamID
-    last: StreamID
-    appended: int
-    live: int
-    size: int
-    names: tuple[bytes, ...]
-    is_open: bool
-
-    @classmethod
-    def of_open(cls, stream: StreamMeta) -> "Node":
-        return cls(
-            stream.open_first,
-            stream.open_last,
-            stream.open_appended,
-            stream.open_live,
-            stream.open_bytes,
-            stream.names,
-            is_open=True,
-        )
-
-    @classmethod
-    def decode(cls, first: StreamID, value: bytes) -> "Node":
-        ms, seq, appended, live, size = _NODE.unpack_from(value)
-        names = tuple(msgpack.unpackb(value[_NODE.size :], raw=True))
-        return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
-
-    def encode(self) -> bytes:
-        head = _NODE.pack(*self.last, self.appended, self.live, self.size)
-        names: bytes = msgpack.packb(self.names, use_bin_type=False)
-        return head + names
+def _open_node(stream: StreamMeta) -> Node:
+    return Node(
+        stream.open_first,
+        stream.open_last,
+        stream.open_appended,
+        stream.open_live,
+        stream.open_bytes,
+        stream.names,
+        is_open=True,
+    )
 
 
 # --- appending ----------------------------------------------------------------------------------
@@ -111,7 +81,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     if (
         length < stream.near
         and eid[0] - ms < _NEAR
-        and 0 <= eid[1] - seq < _NEAR
+        and -_NEAR < eid[1] - seq < _NEAR
         and (names == stream.names_seen or _same_names(stream, names))
     ):
         stream.slack += length + stream.width
@@ -165,7 +135,7 @@ def _close(txn: Txn, stream: StreamMeta) -> None:
     """Write the open node's row, so that it is open no more."""
     if stream.open_live:
         measure(txn.batch, stream)
-        _put(txn.batch, stream, Node.of_open(stream))
+        _put(txn.batch, stream, _open_node(stream))
 
 
 def _open(txn: Txn, stream: StreamMeta, eid: StreamID, names: Names) -> None:
@@ -231,6 +201,9 @@ def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> 
 
 
 def _put(batch: Batch, stream: StreamMeta, node: Node) -> None:
+    if node.first == stream.head:
+        node.is_open = False
+        stream.head_node = node
     batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed, node.encode())
 
 
@@ -243,17 +216,25 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
 
 
 def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
-    """Yield the nodes of the stream in order, the open one last."""
-    if stream.nodes > 1 or (stream.nodes == 1 and not stream.open_live):
-        yield from closed(txn, stream, stream.head)
+    """Yield the nodes of the stream in order, the open one last.
+
+    The first is kept in memory: a trim of each new entry looks at it each time.
+    """
+    closed_nodes = stream.nodes - bool(stream.open_live)
+    if closed_nodes:
+        if stream.head_node is None:
+            stream.head_node = next(closed(txn, stream, stream.head))
+        yield stream.head_node
+        if closed_nodes > 1:
+            yield from closed(txn, stream, stream.head_node.first.next())
     if stream.open_live:
-        yield Node.of_open(stream)
+        yield _open_node(stream)
 
 
 def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     """Return the node that holds a live entry."""
     if stream.open_live and eid >= stream.open_first:
-        return Node.of_open(stream)
+        return _open_node(stream)
     prefix = tree_prefix(stream.nodes_tree)
     rows = txn.batch.scan(
         Family.TREES,
@@ -287,13 +268,14 @@ def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
     else:
         txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
     if node.first == stream.head:
+        stream.head_node = None
         stream.head = _first_of(txn, stream)
 
 
 def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
-    if stream.nodes == 0:
-        return MIN_ID
-    return next(from_head(txn, stream)).first
+    if stream.nodes == bool(stream.open_live):
+        return stream.open_first
+    return next(closed(txn, stream, stream.head)).first
 
 
 def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
@@ -302,6 +284,8 @@ def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
     if stream.nodes == 0:
         return
     node = next(closed(txn, stream, stream.head, reverse=True))
+    if node.first == stream.head:
+        stream.head_node = None
     txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
     stream.open_first, stream.open_last = node.first, node.last
     stream.open_appended, stream.open_live = node.appended, node.live

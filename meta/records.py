@@ -15,6 +15,7 @@
     group    := version(u8=1) last_delivered(id) entries_read(i64, -1 unknown)
                 pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
                 consumers_tree(u64) runs_tree(u64) times_tree(u64)
+    node     := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
     consumer := version(u8=1) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
 
 An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 stands for none; an expiry of 0 for
@@ -23,6 +24,8 @@ never. ``first`` is the first live entry, ``head`` the first ID ever put into th
 (none when ``open_live`` is 0), ``measured`` the last entry counted into ``open_bytes``.
 """
 
+from collections import deque
+from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 
@@ -32,20 +35,55 @@ from kvstream.errors import Corruption, WrongType
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import message_prefix, stream_row
 from kvstream.layout.values import Names
-from kvstream.meta.trees import Tree
+from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.trees import Tree, as_is
+from kvstream.records import Entry
 
 STREAM_KIND = 1
 RECORD_VERSION = 1
 UNKNOWN = -1
 """entries_read when it cannot be known, active time when there was none."""
 
+AHEAD_ENTRIES_MAX = 64
+AHEAD_BYTES_MAX = 1 << 16
+"""What one group may hold in memory of entries read ahead."""
+
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
 
 _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
+_NODE = Struct(">QQ III")
 _GROUP = Struct(">B QQ q QQQ I QQQ")
 _CONSUMER = Struct(">B Q qq Q")
+
+
+@dataclass(slots=True)
+class Node:
+    """One node of a stream: ``first`` is its key; the open one stands in the stream's record.
+
+    ``first`` and ``last`` are the first and last ID ever appended; ``appended`` counts them all,
+    ``live`` those not deleted.
+    """
+
+    first: StreamID
+    last: StreamID
+    appended: int
+    live: int
+    size: int
+    names: tuple[bytes, ...]
+    is_open: bool
+
+    @classmethod
+    def decode(cls, first: StreamID, value: bytes) -> "Node":
+        ms, seq, appended, live, size = _NODE.unpack_from(value)
+        names = tuple(msgpack.unpackb(value[_NODE.size :], raw=True))
+        return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
+
+    def encode(self) -> bytes:
+        head = _NODE.pack(*self.last, self.appended, self.live, self.size)
+        names: bytes = msgpack.packb(self.names, use_bin_type=False)
+        return head + names
 
 
 class StreamMeta:
@@ -53,6 +91,7 @@ class StreamMeta:
 
     __slots__ = (
         "_cold",
+        "ahead",
         "entries_added",
         "expire_at",
         "first",
@@ -61,6 +100,7 @@ class StreamMeta:
         "groups_count",
         "groups_tree",
         "head",
+        "head_node",
         "idmp_duration",
         "idmp_maxsize",
         "idmp_tree",
@@ -85,6 +125,7 @@ class StreamMeta:
         "pids",
         "prefix",
         "row",
+        "shrinks",
         "slack",
         "swept",
         "unmeasured",
@@ -122,6 +163,12 @@ class StreamMeta:
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}
+        self.shrinks = 0
+        """How often entries were deleted or trimmed since the stream was loaded."""
+        self.ahead: deque[StreamID] = deque()
+        """The first live IDs, as far as they were looked up: ``first`` opens them, if any do."""
+        self.head_node: Node | None = None
+        """The first node, where it is closed and has been looked up."""
         self._cold: bytes | None = None
 
     def encode(self) -> bytes:
@@ -210,10 +257,31 @@ class StreamMeta:
         self.names = tuple(msgpack.unpackb(record[prefix_end:], raw=True))
 
 
+class Ahead:
+    """New entries of a group that were read before anyone asked for them; in memory only."""
+
+    __slots__ = ("after", "entries", "pace", "shrinks")
+
+    def __init__(self, shrinks: int, pace: int) -> None:
+        self.shrinks = shrinks
+        """The stream's count of deletions when they were read."""
+        self.pace = pace
+        """How many to read next time."""
+        self.after = MIN_ID
+        """The last entry taken: they follow this one."""
+        self.entries: deque[Entry] = deque()
+
+    def next_pace(self, found: list[Entry]) -> int:
+        """Double the pace while entries are small, so that little memory is ever held."""
+        size = sum(len(value) for entry in found for value in (entry.fields or {}).values())
+        return 1 if size > AHEAD_BYTES_MAX else min(2 * self.pace, AHEAD_ENTRIES_MAX)
+
+
 class GroupMeta:
     """One consumer group, with the trees of its pending entries and its loaded consumers."""
 
     __slots__ = (
+        "ahead",
         "consumers",
         "consumers_count",
         "consumers_tree",
@@ -229,7 +297,12 @@ class GroupMeta:
     )
 
     def __init__(
-        self, name: bytes, row: bytes, consumers_tree: int, runs: Tree, times: Tree
+        self,
+        name: bytes,
+        row: bytes,
+        consumers_tree: int,
+        runs: Tree[Run],
+        times: Tree[bytes],
     ) -> None:
         self.name = name
         self.row = row
@@ -242,6 +315,7 @@ class GroupMeta:
         self.times = times
         """The same runs by delivery time."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
+        self.ahead: Ahead | None = None
 
     def encode(self) -> bytes:
         return _GROUP.pack(
@@ -263,7 +337,7 @@ class GroupMeta:
             parts = _GROUP.unpack(record)
         except StructError as error:
             raise Corruption(f"the record of group {name!r} is damaged: {error}") from error
-        self = cls(name, row, parts[8], Tree(parts[9]), Tree(parts[10]))
+        self = cls(name, row, parts[8], Tree(parts[9], Run.decode), Tree(parts[10], as_is))
         self.last_delivered = new_id(parts[1:3])
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3:7]
         self.consumers_count = parts[7]
@@ -275,7 +349,7 @@ class ConsumerMeta:
 
     __slots__ = ("active_ms", "name", "pending", "row", "runs", "seen_ms")
 
-    def __init__(self, name: bytes, row: bytes, runs: Tree, seen_ms: int) -> None:
+    def __init__(self, name: bytes, row: bytes, runs: Tree[PackedID], seen_ms: int) -> None:
         self.name = name
         self.row = row
         self.runs = runs
@@ -295,6 +369,6 @@ class ConsumerMeta:
             _, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
         except StructError as error:
             raise Corruption(f"the record of consumer {name!r} is damaged: {error}") from error
-        self = cls(name, row, Tree(tree), seen_ms)
+        self = cls(name, row, Tree(tree, as_is), seen_ms)
         self.active_ms, self.pending = active_ms, pending
         return self

@@ -2,15 +2,18 @@
 
 A queue puts and deletes pending rows all day long; in RocksDB each deleted row stays as a tombstone
 that a scan must step over until compaction takes it away. A tree of up to CACHED_ROWS rows is
-therefore kept in memory beside the disk: its reads touch no tombstone. A larger tree is read from
-disk. Either way the disk has every row, in the batch of the command that made it.
+therefore kept in memory, decoded, beside the disk: its reads touch no tombstone. A larger tree is
+read from disk. Either way the disk has every row, in the batch of the command that made it.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
-from kvstream.storage.batch import Batch, Family, Row
+from kvstream.storage.batch import Batch, Family
+
+T = TypeVar("T")
 
 CACHED_ROWS = 1 << 14
 """Rows of one tree kept in memory: a few megabytes at most, and a quick insertion anywhere."""
@@ -21,82 +24,91 @@ DELETE_RANGE_ROWS = 64
 _TREES = Family.TREES
 
 
-class _SortedRows:
+class SortedRows(Generic[T]):
     """Rows in memory, sorted by suffix."""
 
-    __slots__ = ("keys", "rows")
+    __slots__ = ("items", "keys")
 
-    def __init__(self, rows: dict[bytes, bytes]) -> None:
-        """``rows`` stand in ascending order."""
-        self.rows = rows
-        self.keys = list(rows)
+    def __init__(self, items: dict[bytes, T]) -> None:
+        """``items`` stand in ascending order."""
+        self.items = items
+        self.keys = list(items)
 
-    def put(self, suffix: bytes, value: bytes) -> None:
-        if suffix not in self.rows:
-            if not self.keys or suffix > self.keys[-1]:
-                self.keys.append(suffix)
+    def put(self, suffix: bytes, item: T) -> None:
+        keys = self.keys
+        if suffix not in self.items:
+            if not keys or suffix > keys[-1]:
+                keys.append(suffix)
             else:
-                insort(self.keys, suffix)
-        self.rows[suffix] = value
+                insort(keys, suffix)
+        self.items[suffix] = item
 
     def delete(self, suffix: bytes) -> None:
-        if self.rows.pop(suffix, None) is not None:
+        if suffix in self.items:
+            del self.items[suffix]
             del self.keys[bisect_left(self.keys, suffix)]
 
-    def floor(self, suffix: bytes) -> Row | None:
+    def floor(self, suffix: bytes) -> T | None:
         at = bisect_right(self.keys, suffix)
-        if at == 0:
-            return None
-        key = self.keys[at - 1]
-        return key, self.rows[key]
-
-    def ceiling(self, suffix: bytes) -> Row | None:
-        at = bisect_left(self.keys, suffix)
-        if at == len(self.keys):
-            return None
-        key = self.keys[at]
-        return key, self.rows[key]
+        return self.items[self.keys[at - 1]] if at else None
 
 
-class Tree:
-    """The rows of one tree; a suffix is a row's key without the tree's ID."""
+def as_is(suffix: bytes, value: bytes) -> bytes:
+    """Return the suffix as the item of a row that says all by its key."""
+    return suffix
 
-    __slots__ = ("_deletes", "_memory", "_tried", "id", "prefix")
 
-    def __init__(self, tree_id: int, new: bool = False) -> None:
+class Tree(Generic[T]):
+    """The rows of one tree; a suffix is a row's key without the tree's ID.
+
+    ``decode`` makes an item of a row's suffix and value; items are what reads return.
+    """
+
+    __slots__ = ("_decode", "_deletes", "_tried", "id", "memory", "prefix")
+
+    def __init__(
+        self, tree_id: int, decode: Callable[[bytes, bytes], T], new: bool = False
+    ) -> None:
         self.id = tree_id
         self.prefix = tree_prefix(tree_id)
-        self._memory = _SortedRows({}) if new else None
+        self._decode = decode
+        self.memory: SortedRows[T] | None = SortedRows({}) if new else None
+        """All rows, or None where they are too many or not loaded."""
         self._tried = new
         """Whether a tree that is not in memory is known to be too large for it."""
         self._deletes = 0
 
-    def _cache(self, batch: Batch) -> _SortedRows | None:
+    def _load(self, batch: Batch) -> SortedRows[T] | None:
         """Return the rows in memory, loading them where that was never tried."""
         if not self._tried:
             self._tried = True
             page = batch.page(_TREES, self.prefix, successor(self.prefix), CACHED_ROWS + 1)
             if len(page) <= CACHED_ROWS:
                 start = len(self.prefix)
-                self._memory = _SortedRows({key[start:]: value for key, value in page})
-        return self._memory
+                decode = self._decode
+                self.memory = SortedRows(
+                    {key[start:]: decode(key[start:], value) for key, value in page}
+                )
+        return self.memory
 
-    def get(self, batch: Batch, suffix: bytes) -> bytes | None:
-        memory = self._cache(batch)
+    def get(self, batch: Batch, suffix: bytes) -> T | None:
+        memory = self.memory or self._load(batch)
         if memory is not None:
-            return memory.rows.get(suffix)
-        return batch.get(_TREES, self.prefix + suffix)
+            return memory.items.get(suffix)
+        value = batch.get(_TREES, self.prefix + suffix)
+        return None if value is None else self._decode(suffix, value)
 
-    def put(self, batch: Batch, suffix: bytes, value: bytes) -> None:
-        memory = self._cache(batch)
+    def put(self, batch: Batch, suffix: bytes, value: bytes, item: T) -> None:
+        """Put a row, given both as bytes and as the item that these would be decoded to."""
+        memory = self.memory or self._load(batch)
         batch.puts[_TREES][self.prefix + suffix] = value
         if memory is not None:
-            memory.put(suffix, value)
+            memory.put(suffix, item)
             if len(memory.keys) > CACHED_ROWS:
-                self._memory = None
+                self.memory = None
 
     def delete(self, batch: Batch, suffix: bytes) -> None:
-        memory = self._cache(batch)
+        memory = self.memory or self._load(batch)
         batch.puts[_TREES][self.prefix + suffix] = None
         if memory is not None:
             memory.delete(suffix)
@@ -105,45 +117,43 @@ class Tree:
         if self._deletes > CACHED_ROWS:  # the tree may have become small again
             self._deletes, self._tried = 0, False
 
-    def floor(self, batch: Batch, suffix: bytes) -> Row | None:
-        """Return the last row at or below ``suffix``."""
-        memory = self._cache(batch)
+    def floor(self, batch: Batch, suffix: bytes) -> T | None:
+        """Return the item of the last row at or below ``suffix``."""
+        memory = self.memory or self._load(batch)
         if memory is not None:
             return memory.floor(suffix)
         return next(self._on_disk(batch, b"", suffix + b"\x00", reverse=True), None)
 
-    def first(self, batch: Batch, start: bytes = b"") -> Row | None:
-        """Return the first row at or above ``start``."""
-        memory = self._cache(batch)
-        if memory is not None:
-            return memory.ceiling(start)
-        return next(self._on_disk(batch, start, None), None)
+    def first(self, batch: Batch, start: bytes = b"") -> T | None:
+        """Return the item of the first row at or above ``start``."""
+        return next(self.scan(batch, start), None)
 
-    def scan(self, batch: Batch, start: bytes = b"") -> Iterator[Row]:
-        """Yield the rows at or above ``start``; rows already yielded may change meanwhile."""
-        while (memory := self._cache(batch)) is not None:
-            row = memory.ceiling(start)
-            if row is None:
+    def scan(self, batch: Batch, start: bytes = b"") -> Iterator[T]:
+        """Yield the items at or above ``start``; rows already yielded may change meanwhile."""
+        while (memory := self.memory or self._load(batch)) is not None:
+            at = bisect_left(memory.keys, start)
+            if at == len(memory.keys):
                 return
-            yield row
-            start = row[0] + b"\x00"
+            key = memory.keys[at]
+            yield memory.items[key]
+            start = key + b"\x00"
         yield from self._on_disk(batch, start, None)
 
     def _on_disk(
         self, batch: Batch, start: bytes, end: bytes | None, reverse: bool = False
-    ) -> Iterator[Row]:
+    ) -> Iterator[T]:
         upper = successor(self.prefix) if end is None else self.prefix + end
         cut = len(self.prefix)
         for key, value in batch.scan(_TREES, self.prefix + start, upper, reverse):
-            yield key[cut:], value
+            yield self._decode(key[cut:], value)
 
     def drop(self, batch: Batch) -> None:
         """Delete every row of the tree."""
-        memory = self._cache(batch)
+        memory = self.memory or self._load(batch)
         if memory is not None and len(memory.keys) < DELETE_RANGE_ROWS:
             puts = batch.puts[_TREES]
             for suffix in memory.keys:
                 puts[self.prefix + suffix] = None
         else:
             batch.delete_range(_TREES, self.prefix, successor(self.prefix))
-        self._memory, self._tried = _SortedRows({}), True
+        self.memory, self._tried = SortedRows({}), True

@@ -50,11 +50,10 @@ def acknowledge_and_delete(
         if not take(txn, found, [eid.packed]):
             outcomes.append(Outcome.MISSING)
             continue
-        live = exists(txn, stream, eid)
-        if live and policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
+        if policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
             outcomes.append(Outcome.KEPT)
             continue
-        if live:
+        if exists(txn, stream, eid):
             erase(txn, stream, [eid])
         if policy is RefPolicy.DELREF:
             drop_references(txn, stream, [eid])

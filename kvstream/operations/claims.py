@@ -8,7 +8,6 @@ from kvstream.ids import MIN_ID, StreamID
 from kvstream.meta.pending import (
     COUNT_MAX,
     Pending,
-    Run,
     find,
     ids_between,
     pending_of,
@@ -19,6 +18,7 @@ from kvstream.meta.pending import (
     take,
 )
 from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import consumer_of, group_of_key
@@ -169,8 +169,8 @@ def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
     }
     return PendingSummary(
         found.pending,
-        StreamID.unpack(Run.decode(*first).ids[0]),
-        StreamID.unpack(Run.decode(*last).ids[-1]),
+        StreamID.unpack(first.ids[0]),
+        StreamID.unpack(last.ids[-1]),
         consumers,
     )
 

@@ -45,10 +45,10 @@ def delete_with_policy(
     txn.frees = True
     outcomes = []
     for eid in ids:
-        if not exists(txn, stream, eid):
+        if policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
+            outcomes.append(Outcome.KEPT)  # asked first, so that it holds for any ID
+        elif not exists(txn, stream, eid):
             outcomes.append(Outcome.MISSING)
-        elif policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
-            outcomes.append(Outcome.KEPT)
         else:
             erase(txn, stream, [eid])
             outcomes.append(Outcome.DELETED)

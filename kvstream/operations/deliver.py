@@ -1,12 +1,12 @@
 """XREADGROUP: giving entries to a consumer, and showing it again what it already has."""
 
+from collections import deque
 from collections.abc import Sequence
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MAX_ID, StreamID
+from kvstream.ids import MAX_ID, PACKED, StreamID
 from kvstream.meta.pending import (
     COUNT_MAX,
-    Run,
     ids_between,
     oldest_time,
     place,
@@ -14,7 +14,8 @@ from kvstream.meta.pending import (
     runs_of,
     take,
 )
-from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import Ahead, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.budget import Budget
@@ -25,6 +26,9 @@ from kvstream.records import Entry
 
 _WHERE = " in XREADGROUP with GROUP option"
 _LAST = MAX_ID.packed
+
+SMALL_READ = 16
+"""Reads of up to this many entries take them from what was read ahead."""
 
 NEW = None
 """In place of an ID: entries that the group has given to nobody yet (``>``)."""
@@ -46,31 +50,65 @@ def read_group(
     its idle time and deliveries. A history read answers for its stream even when it is empty; the
     whole reply is empty where nothing is new.
     """
-    if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
-        raise InvalidArgument("min-idle-time must be a positive integer")
     budget = budget or Budget()
     for name, _ in wanted:
         group_of_key(txn, name, group, _WHERE)
     reply: Reply = []
     for name, after in wanted:
-        stream, found = group_of_key(txn, name, group, _WHERE)
-        member = consumer_of(txn, found, consumer)
-        most = budget.most(count)
-        if after is not None:
-            reply.append((name, _history(txn, stream, found, member, after, most, budget)))
-            continue
-        given: list[Entry] = []
-        if claim_min_idle_ms is not None and not budget.exhausted:
-            given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
-        rest = budget.most(None if count is None else count - len(given))
-        if not budget.exhausted and (rest is None or rest > 0):
-            new = _deliver_new(txn, stream, found, member, rest, noack, budget)
-            if claim_min_idle_ms is not None:
-                new = [entry._replace(idle_ms=0, deliveries=0) for entry in new]
-            given = given + new if given else new
-        if given:
-            reply.append((name, given))
+        if after is None:
+            given = read_new(txn, name, group, consumer, count, noack, claim_min_idle_ms, budget)
+            if given:
+                reply.append((name, given))
+        else:
+            reply.append((name, read_history(txn, name, group, consumer, after, count, budget)))
     return reply
+
+
+def read_new(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    count: int | None = None,
+    noack: bool = False,
+    claim_min_idle_ms: int | None = None,
+    budget: Budget | None = None,
+) -> list[Entry]:
+    """Deliver what one stream's group has given to nobody, after what it may claim."""
+    stream, found = group_of_key(txn, name, group, _WHERE)
+    member = consumer_of(txn, found, consumer)
+    if claim_min_idle_ms is None and budget is None:
+        return _deliver_new(txn, stream, found, member, count, noack, None)
+    budget = budget or Budget()
+    most = budget.most(count)
+    given: list[Entry] = []
+    if claim_min_idle_ms is not None:
+        if claim_min_idle_ms < 0:
+            raise InvalidArgument("min-idle-time must be a positive integer")
+        given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
+    rest = budget.most(None if count is None else count - len(given))
+    if budget.exhausted or (rest is not None and rest <= 0):
+        return given
+    new = _deliver_new(txn, stream, found, member, rest, noack, budget)
+    if claim_min_idle_ms is not None:
+        new = [entry._replace(idle_ms=0, deliveries=0) for entry in new]
+    return given + new
+
+
+def read_history(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    after: StreamID,
+    count: int | None = None,
+    budget: Budget | None = None,
+) -> list[Entry]:
+    """Show what is pending with a consumer after an ID; each entry counts as delivered again."""
+    stream, found = group_of_key(txn, name, group, _WHERE)
+    member = consumer_of(txn, found, consumer)
+    budget = budget or Budget()
+    return _history(txn, stream, found, member, after, budget.most(count), budget)
 
 
 def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int | None:
@@ -90,37 +128,62 @@ def _deliver_new(
     consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
-    budget: Budget,
+    budget: Budget | None,
 ) -> list[Entry]:
-    after = group.last_delivered
-    if after >= stream.last or stream.length == 0:
+    if group.last_delivered >= stream.last or stream.length == 0:
         return []
-    page = entries.rows(txn, stream, after.next(), MAX_ID, count)
-    if not page:
-        return []
-    found = entries.decode_rows(stream, page)
-    if budget.limited:
-        taken = budget.take(found)
-        found, page = found[:taken], page[:taken]
+    if count is not None and count <= SMALL_READ:
+        found = _from_ahead(txn, stream, group, count)
+    else:
+        found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
+    if budget is not None and budget.limited:
+        found = found[: budget.take(found)]
     if not found:
         return []
-    advance_over(stream, group, [entry[0] for entry in found])
+    ids = [entry[0] for entry in found]
+    advance_over(stream, group, ids)
     txn.member_changed(group)
     if not noack:
-        ids = [key[-16:] for key, _ in page]
-        _release(txn, group, ids)
-        place(txn, group, ids, consumer.name, txn.now_ms, 1)
+        packed = [PACKED(*eid) for eid in ids]
+        _release(txn, group, packed)
+        place(txn, group, packed, consumer.name, txn.now_ms, 1)
         consumer.active_ms = txn.now_ms
     txn.member_changed(consumer)
     return found
+
+
+def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> list[Entry]:
+    """Return the next ``count`` new entries, read together with those that will be next.
+
+    A consumer that takes entries singly would otherwise seek to each. What was read ahead holds
+    good until an entry of the stream is deleted; ``advance`` by any other way passes it by.
+    """
+    ahead = group.ahead
+    if ahead is None or ahead.shrinks != stream.shrinks:
+        ahead = group.ahead = Ahead(stream.shrinks, count)
+    following = group.last_delivered
+    queue = ahead.entries
+    while queue and queue[0][0] <= following:
+        queue.popleft()
+    if ahead.after != following:
+        queue.clear()
+    if len(queue) < count and (not queue or queue[-1][0] < stream.last):
+        most = max(count, ahead.pace)
+        found = entries.between(txn, stream, following.next(), MAX_ID, most)
+        ahead.entries = queue = deque(found)
+        ahead.pace = ahead.next_pace(found)
+    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+    if taken:
+        ahead.after = taken[-1][0]
+    return taken
 
 
 def _release(txn: Txn, group: GroupMeta, ids: list[bytes]) -> None:
     """Take those of ``ids`` that are pending, after SETID went back, from whoever has them."""
     if group.pending == 0:
         return
-    row = group.runs.floor(txn.batch, ids[-1])
-    if row is not None and Run.decode(*row).ids[-1] >= ids[0]:
+    run = group.runs.floor(txn.batch, ids[-1])
+    if run is not None and run.ids[-1] >= ids[0]:
         take(txn, group, ids)
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from kvstream.errors import NoSuchKey
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta import idempotency, nodes
-from kvstream.meta.pending import Run, runs_from, runs_of
+from kvstream.meta.pending import runs_from, runs_of
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import existing_group

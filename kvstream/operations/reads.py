@@ -19,7 +19,7 @@ class Position(Enum):
     LAST = "$"
     """After the last ID that the stream has given out."""
     NEWEST = "+"
-    """At the last entry, and only at that one."""
+    """At the last entry there is, and only at that one; in an empty stream after the last ID."""
 
 
 def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:
@@ -27,9 +27,10 @@ def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:
     if isinstance(after, StreamID):
         return after
     stream = txn.stream(name)
-    if stream is None or stream.last == MIN_ID:
+    if stream is None:
         return MIN_ID
-    return stream.last if after is Position.LAST else stream.last.previous()
+    newest = entries.last_entry(txn, stream) if after is Position.NEWEST else None
+    return stream.last if newest is None else newest.id.previous()
 
 
 def read(

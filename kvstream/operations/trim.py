@@ -5,15 +5,15 @@ delete for many. Whole nodes go by their counts; only the node in which the boun
 The policies DELREF and ACKED look at each entry, as Redis does.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.ids import MIN_ID, StreamID
 from kvstream.layout.keys import tree_prefix
 from kvstream.meta import nodes
-from kvstream.meta.nodes import Node
-from kvstream.meta.records import StreamMeta
+from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.references import RefPolicy, drop_references, is_referenced
 from kvstream.options import SWEEP_ENTRIES
@@ -22,9 +22,11 @@ from kvstream.storage.batch import Family
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES
 APPROXIMATE_NODES = 100
 """``~`` without LIMIT looks at the entries of this many full nodes at most."""
-APPROXIMATE_LIMIT_MIN, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
-"""Redis 8.2's bounds of that default LIMIT."""
+APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
+"""That default LIMIT where nodes have no greatest number of entries, and the most it may be."""
 UNLIMITED = 0
+LOOK_AHEAD = 100
+"""IDs of live entries looked up beyond the one that a trim needs."""
 
 
 class Strategy(StrEnum):
@@ -91,7 +93,7 @@ def _limit(txn: Txn, how: Trim) -> int:
     if how.limit is not None:
         return how.limit
     default = APPROXIMATE_NODES * txn.catalog.limits.node_max_entries
-    return min(max(default, APPROXIMATE_LIMIT_MIN), APPROXIMATE_LIMIT_MAX)
+    return min(default or APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX)
 
 
 def _takes_whole(how: Trim, length: int, node: Node) -> bool:
@@ -146,6 +148,7 @@ def _cut(
     txn: Txn, stream: StreamMeta, boundary: Node | None, whole: int, removed: int, part: int
 ) -> None:
     """Move the stream's lower bound over ``whole`` nodes and ``part`` of the next."""
+    stream.shrinks += 1
     stream.length -= removed + part
     stream.unswept += removed + part
     stream.nodes -= whole
@@ -154,19 +157,33 @@ def _cut(
         stream.first = stream.head = MIN_ID
         nodes.clear_open(stream)
     else:
-        start = stream.first if whole == 0 else boundary.first
-        stream.first = _live_at(txn, stream, start, part)
-        stream.head = boundary.first
+        if whole:
+            stream.first = boundary.first
+            stream.ahead.clear()
+            stream.head = boundary.first
+            stream.head_node = None if boundary.is_open else boundary
+        stream.first = _live_at(txn, stream, part)
         if part:
             nodes.lose(txn, stream, boundary, part)
     sweep(txn, stream)
 
 
-def _live_at(txn: Txn, stream: StreamMeta, start: StreamID, skip: int) -> StreamID:
-    """Return the ID of the live entry that has ``skip`` live ones before it from ``start`` on."""
-    upper = stream.prefix + stream.last.packed + b"\x00"
-    rows = txn.batch.page(_MESSAGES, stream.prefix + start.packed, upper, skip + 1)
-    return StreamID.unpack(rows[-1][0][-16:])
+def _live_at(txn: Txn, stream: StreamMeta, skip: int) -> StreamID:
+    """Return the live entry that has ``skip`` live ones before it from ``stream.first`` on.
+
+    A stream kept at a length loses one entry for each new one, so the next few are looked up
+    together; ``ahead`` holds them, emptied by whatever else deletes.
+    """
+    ahead = stream.ahead
+    if len(ahead) <= skip or ahead[0] != stream.first:
+        upper = stream.prefix + stream.last.packed + b"\x00"
+        lower = stream.prefix + stream.first.packed
+        rows = txn.batch.page(_MESSAGES, lower, upper, skip + 1 + LOOK_AHEAD)
+        ahead = stream.ahead = deque(StreamID.unpack(key[-16:]) for key, _ in rows[skip:])
+    else:
+        for _ in range(skip):
+            ahead.popleft()
+    return ahead[0]
 
 
 def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
@@ -226,9 +243,11 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
         node = nodes.node_of(txn, stream, eid)
         nodes.lose(txn, stream, node, 1)
         txn.batch.delete(_MESSAGES, stream.prefix + eid.packed)
+    stream.shrinks += 1
+    stream.ahead.clear()
     stream.length -= len(ids)
     if stream.length == 0:
         stream.first = MIN_ID
     elif stream.first in ids:
-        stream.first = _live_at(txn, stream, new_id(stream.first), 0)
+        stream.first = _live_at(txn, stream, 0)
     txn.changed(stream)
