@@ -141,3 +141,45 @@ def commands(families: list[Commands]) -> Commands:
 
 
 COMMANDS_7 = commands(FAMILIES_7)
+
+
+IIDS = st.sampled_from(["i", "j", "k"])
+PRODUCERS = st.one_of(
+    sentence("IDMP", st.sampled_from(["p", "q"]), IIDS),
+    sentence("IDMPAUTO", st.sampled_from(["p", "q"])),
+)
+ANY_ADD_ID = st.one_of(ADD_IDS, st.just("*"))
+TRIMS_8 = st.one_of(TRIMS, sentence(TRIMS, POLICIES), sentence(POLICIES, TRIMS))
+CLAIM = sentence("CLAIM", st.sampled_from(["0", "0", "10", "1000", "-1", "x"]))
+MAXCOUNT = sentence("MAXCOUNT", st.sampled_from(["1", "2", "3", "10"]))
+MAXSIZE = sentence("MAXSIZE", st.sampled_from(["1", "30", "60", "90", "200"]))
+LIMITS_8 = some(COUNT, MAXCOUNT, MAXSIZE)
+GROUP_LIMITS = some(COUNT, MAXCOUNT, MAXSIZE, NOACK, CLAIM)
+MODES = st.sampled_from(["SILENT", "FAIL", "FATAL"])
+NACK_TAIL = some(sentence("RETRYCOUNT", st.sampled_from(["0", "3", "-1"])), sentence("FORCE"))
+SECONDS = st.sampled_from(["1", "100", "0", "86401"])
+SIZES = st.sampled_from(["1", "2", "100", "0", "10001"])
+CFGSET = some(sentence("IDMP-DURATION", SECONDS), sentence("IDMP-MAXSIZE", SIZES))
+
+FAMILIES_8: list[Commands] = [
+    *(family for family in FAMILIES_7),
+    sentence("XADD", KEYS, some(TRIMS_8), ANY_ADD_ID, FIELDS),
+    sentence("XADD", "s", some(TRIMS_8), ANY_ADD_ID, FIELDS),
+    sentence("XADD", "s", some(PRODUCERS, TRIMS_8, sentence("NOMKSTREAM")), "*", FIELDS),
+    sentence("XADD", "s", PRODUCERS, "*", FIELDS),
+    sentence("XTRIM", KEYS, TRIMS_8),
+    sentence("XTRIM", "s", TRIMS_8),
+    sentence("XDELEX", KEYS, some(POLICIES), IDS_BLOCK),
+    sentence("XDELEX", "s", IDS_BLOCK, some(POLICIES)),
+    sentence("XACKDEL", KEYS, GROUPS, some(POLICIES), IDS_BLOCK),
+    sentence("XACKDEL", "s", "g", some(POLICIES), IDS_BLOCK),
+    sentence("XNACK", KEYS, GROUPS, MODES, IDS_BLOCK, NACK_TAIL),
+    sentence("XNACK", "s", "g", MODES, IDS_BLOCK, NACK_TAIL),
+    sentence("XREAD", LIMITS_8, "STREAMS", "s", "t", READ_IDS, READ_IDS),
+    sentence("XREADGROUP", GROUP, GROUP_LIMITS, TARGETS),
+    sentence("XREADGROUP", "GROUP", "g", CONSUMERS, GROUP_LIMITS, "STREAMS", "s", ">"),
+    sentence("XREADGROUP", "GROUP", "g", CONSUMERS, CLAIM, "STREAMS", "s", ">"),
+    sentence("XCFGSET", KEYS, CFGSET),
+    sentence("XIDMPRECORD", KEYS, st.sampled_from(["p", "q"]), IIDS, IDS),
+]
+COMMANDS_8 = commands(FAMILIES_8)

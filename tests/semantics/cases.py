@@ -151,6 +151,21 @@ def newer(title: str, *steps: Any) -> Case:
     return Case(title, steps, ("model", "kvstream"))
 
 
+def on_keys(title: str, *steps: Any) -> Case:
+    """A case of commands on whole keys, of which the model knows few: Redis 7.0.15 agrees."""
+    return Case(title, steps, ("kvstream", "redis"))
+
+
+def ours(title: str, *steps: Any) -> Case:
+    """A case that needs what the model lacks and, of kvstream, a clock in hand."""
+    return Case(title, steps, ("kvstream",))
+
+
+def strings(title: str, *steps: Any) -> Case:
+    """A case with a value of another type, which kvstream cannot hold."""
+    return Case(title, steps, ("model", "redis"))
+
+
 def on_each(*cases: Case) -> pytest.MarkDecorator:
     """Parametrise a test over the cases and, for each, the implementations it is told of."""
     pairs = [(name, case) for case in cases for name in case.on]

@@ -11,6 +11,13 @@ from typing import Protocol
 
 import hiredis
 
+from kvstream.commands.dispatcher import Dispatcher
+from kvstream.commands.replies import ErrorReply as CommandError
+from kvstream.commands.replies import flatten
+from kvstream.engine import Engine
+from kvstream.operations import checks
+from kvstream.options import Durability, StoreOptions
+from kvstream.records import Fault
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply
@@ -52,6 +59,49 @@ class Model:
 
     def __call__(self, *argv: Argument) -> Reply:
         return plain(run(self.redis, *encoded(argv)))
+
+
+class Kvstream:
+    """A store in a directory of its own, spoken to through its dispatcher."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = Clock()
+        self._parent = directory
+        self.lives = 0
+        self._open(directory / "life-0")
+
+    def _open(self, directory: Path) -> None:
+        self.directory = directory
+        # Nothing of what is compared hangs on fsync; what a crash leaves is the same without it.
+        options = StoreOptions(durability=Durability.NO)
+        self.engine = Engine(directory, options, self.clock)
+        self._dispatcher = Dispatcher(self.engine)
+
+    def __call__(self, *argv: Argument) -> Reply:
+        reply = flatten(self._dispatcher.execute(encoded(argv)))
+        return Error(reply.line) if isinstance(reply, CommandError) else reply
+
+    def faults(self) -> list[Fault]:
+        """Return what ``check`` finds wrong in the store."""
+        return self.engine.run(checks.check)
+
+    def crash(self) -> None:
+        """Go on from what kill -9 would leave at this moment: the files as they are."""
+        self.lives += 1
+        image = self._parent / f"life-{self.lives}"
+        shutil.copytree(self.directory, image)
+        self.close()
+        self._open(image)
+
+    def reopen(self) -> None:
+        """Close the store in good order and open it again."""
+        self.lives += 1
+        self.engine.close()
+        self._open(self.directory)
+
+    def close(self) -> None:
+        self.engine.close()
+        shutil.rmtree(self.directory)
 
 
 def plain(reply: Reply) -> Reply:

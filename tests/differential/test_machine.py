@@ -1,0 +1,182 @@
+"""The same random commands on the model and on what it stands for, compared step by step.
+
+Against redis-server the model follows the rules of 7.0.15, and times are left out. Against kvstream
+everything of 8.10 is compared, times too, and the store may crash and be opened again at any step.
+``KVSTREAM_EXAMPLES=n`` gives so many runs instead of a few.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.differential.strategies import COMMANDS_7, COMMANDS_8, Argv
+from tests.semantics.implementations import Clock, Kvstream, Model, RedisServer, Subject
+from tests.semantics.replies import Error, Reply
+
+EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "60"))
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+NODE_ENTRIES = st.sampled_from([2, 3, 100])
+NODE_BYTES = st.sampled_from([4096, 60])
+SEEN = (b"idle", b"seen-time")
+TREE = (b"radix-tree-nodes",)
+A_TIME = range(1_500_000_000_000, 4_000_000_000_000)
+
+
+class WallClock(Clock):
+    """The time of the machine that redis-server runs on."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def without(reply: Reply, names: tuple[bytes, ...], times: bool = False) -> Reply:
+    """Return a reply with the values of these names, or all moments in time, left out."""
+    if isinstance(reply, list):
+        return [
+            None if i and reply[i - 1] in names else without(item, names, times)
+            for i, item in enumerate(reply)
+        ]
+    return None if times and isinstance(reply, int) and reply in A_TIME else reply
+
+
+def without_idle_times(argv: Argv, reply: Reply) -> Reply:
+    """Return a reply to XPENDING with the idle times of its rows left out."""
+    rows = isinstance(reply, list) and all(isinstance(row, list) for row in reply)
+    if argv and argv[0].upper() == "XPENDING" and rows:
+        return [[*row[:2], None, *row[3:]] for row in reply]
+    return reply
+
+
+class Comparison(RuleBasedStateMachine):
+    """What both machines share: a model, another implementation, and a comparison of the two."""
+
+    model: Subject
+    other: Subject
+
+    def compared(self, argv: Argv, reply: Reply) -> Reply:
+        """Return what of a reply is compared."""
+        raise NotImplementedError
+
+    def compare(self, *argv: str) -> None:
+        command = list(argv)
+        theirs = self.compared(command, self.other(*command))
+        assert self.compared(command, self.model(*command)) == theirs
+
+    def prepare(self, entries: int, size: int) -> None:
+        self.other("FLUSHALL")
+        self.model("FLUSHDB")
+        for subject in (self.model, self.other):
+            subject("CONFIG", "SET", "stream-node-max-entries", entries)
+            subject("CONFIG", "SET", "stream-node-max-bytes", size)
+            for command in ("XADD s 1-0 f v", "XADD s 2-0 f v", "XGROUP CREATE s g 0"):
+                assert not isinstance(subject(*command.split()), Error)
+
+    @invariant()
+    def everything_is_the_same(self) -> None:
+        for key in ("s", "t"):
+            self.compare("XINFO", "STREAM", key, "FULL", "COUNT", "0")
+            self.compare("XINFO", "GROUPS", key)
+            for group in ("g", "h"):
+                self.compare("XPENDING", key, group)
+                self.compare("XPENDING", key, group, "-", "+", "99")
+                self.compare("XINFO", "CONSUMERS", key, group)
+
+
+class AgainstRedis(Comparison):
+    """The model, by the rules of 7.0.15, against a real server of that version."""
+
+    server: RedisServer
+
+    @initialize(entries=NODE_ENTRIES, size=NODE_BYTES)
+    def begin(self, entries: int, size: int) -> None:
+        self.model = Model(WallClock(), old=True)
+        self.other = self.server
+        self.prepare(entries, size)
+        for subject in (self.model, self.other):
+            subject("SET", "string", "value")
+
+    @rule(argv=COMMANDS_7)
+    def run(self, argv: Argv) -> None:
+        self.compare(*argv)
+
+    def compared(self, argv: Argv, reply: Reply) -> Reply:
+        return without(without_idle_times(argv, reply), SEEN + TREE, times=True)
+
+
+class AgainstKvstream(Comparison):
+    """The model against a store, on one clock."""
+
+    directory: tempfile.TemporaryDirectory[str]
+    crashed = False
+
+    @initialize(entries=NODE_ENTRIES, size=NODE_BYTES)
+    def begin(self, entries: int, size: int) -> None:
+        self.directory = tempfile.TemporaryDirectory(prefix="kvstream-")
+        self.store = self.other = Kvstream(Path(self.directory.name))
+        self.model = Model(self.store.clock)
+        self.limits = (entries, size)
+        self.prepare(entries, size)
+
+    @rule(argv=COMMANDS_8)
+    def run(self, argv: Argv) -> None:
+        self.compare(*argv)
+
+    @rule(ms=st.sampled_from([1, 10, 10, 1000, 100_000, -5]))
+    def wait(self, ms: int) -> None:
+        self.store.clock.advance(ms)
+
+    @precondition(lambda self: self.store.lives < 3)
+    @rule()
+    def crash(self) -> None:
+        self.store.crash()
+        self.crashed = True
+        self.configure()
+
+    @precondition(lambda self: self.store.lives < 3)
+    @rule()
+    def reopen(self) -> None:
+        self.store.reopen()
+        self.configure()
+
+    def configure(self) -> None:
+        entries, size = self.limits
+        self.store("CONFIG", "SET", "stream-node-max-entries", entries)
+        self.store("CONFIG", "SET", "stream-node-max-bytes", size)
+
+    def compared(self, argv: Argv, reply: Reply) -> Reply:
+        # When a consumer was last seen is not worth a write of its own: a crash may lose it.
+        return without(reply, SEEN + TREE if self.crashed else TREE)
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            try:
+                assert self.store.faults() == []
+            finally:
+                self.store.close()
+                self.directory.cleanup()
+
+
+def test_the_model_answers_as_redis_does(redis_server: RedisServer) -> None:
+    AgainstRedis.server = redis_server
+    run_state_machine_as_test(AgainstRedis, settings=SETTINGS)
+
+
+def test_kvstream_answers_as_the_model_does() -> None:
+    run_state_machine_as_test(AgainstKvstream, settings=SETTINGS)
