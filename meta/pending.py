@@ -83,11 +83,17 @@ def runs_of(
 
 
 def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
-    """Yield the runs delivered at ``latest_ms`` or before: those given back, then oldest first."""
+    """Yield the runs delivered at ``latest_ms`` or before, oldest first.
+
+    Those given back come before all others, whatever the time.
+    """
     for suffix in group.times.scan(txn.batch):
-        if time_of(suffix) > latest_ms:
+        time_ms = time_of(suffix)
+        if time_ms > max(0, latest_ms):
             return
-        yield _run(txn, group, suffix[TIME_BYTES:])
+        run = _run(txn, group, suffix[TIME_BYTES:])
+        if time_ms <= latest_ms or not run.owned:
+            yield run
 
 
 def oldest_time(txn: Txn, group: GroupMeta) -> int | None:

@@ -197,7 +197,7 @@ def pending_range(
     for run in _candidates(txn, found, lower, consumer, min_idle_ms):
         if run.anchor > upper:
             break
-        if run.owned and txn.now_ms - run.time_ms < min_idle_ms:
+        if run.owned and min_idle_ms and txn.now_ms - run.time_ms < min_idle_ms:
             continue
         idle = max(0, txn.now_ms - run.time_ms) if run.owned else -1
         for eid in ids_between(run, lower, upper)[: count - len(rows)]:
