@@ -293,7 +293,7 @@ class Database:
         self._gate.shut(StoreClosed(_CLOSED))
         root, families, opened = self._root, self._families, self._opened
         self._replace_handles(fork.Gone(_CLOSED))
-        for scan in [scan for reference in list(self._scans) if (scan := reference())]:
+        for scan in self._live_scans():
             reads.revoke(scan)
         try:
             for family in families:
@@ -308,6 +308,9 @@ class Database:
                 raise classified(error) from None
         finally:
             opened.release()
+
+    def _live_scans(self) -> list[Generator[Row, None, None]]:
+        return [scan for reference in list(self._scans) if (scan := reference()) is not None]
 
     def _flushed(self) -> bool:
         """Empty the log into tables, so that the next opening has nothing to recover."""
@@ -325,7 +328,8 @@ class Database:
 
     def refuse_after_fork(self) -> None:
         """Make every use in this process, a forked child, raise StoreClosed."""
-        fork.leak(self._root)
+        for handle in (self._root, *self._families, *self._handles, *self._live_scans()):
+            fork.leak(handle)
         self._closed = True
         self._gate.shut(StoreClosed(fork.FORKED))
         self._replace_handles(fork.Gone(fork.FORKED))

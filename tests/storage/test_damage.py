@@ -180,9 +180,7 @@ HARMLESS: dict[str, Callable[[Path], object]] = {
         path.write_bytes(b"garbage") for path in store.glob("OPTIONS-*")
     ],
     "no options": lambda store: [path.unlink() for path in store.glob("OPTIONS-*")],
-    "an empty rocksdict-config.json": lambda store: os.truncate(
-        store / "rocksdict-config.json", 0
-    ),
+    "an empty rocksdict-config.json": lambda store: os.truncate(store / "rocksdict-config.json", 0),
     "a rocksdict-config.json that asks for pickles": lambda store: (
         store / "rocksdict-config.json"
     ).write_text('{"raw_mode":false,"prefix_extractors":{}}'),

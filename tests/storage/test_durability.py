@@ -189,9 +189,7 @@ def test_threads_that_wait_share_fsyncs(
 
 
 @pytest.mark.parametrize("level", list(Durability))
-def test_closing_makes_all_durable_and_leaves_no_thread(
-    directory: Path, level: Durability
-) -> None:
+def test_closing_makes_all_durable_and_leaves_no_thread(directory: Path, level: Durability) -> None:
     before = threads()
     database = Database.open(directory, replace(SMALL, durability=level))
     one = Committer(database, level)

@@ -1,0 +1,56 @@
+"""A forked child cannot harm its parent's store, and ends without hanging."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstream.options import Durability
+from kvstream.storage.database import Database
+from tests.storage.stores import SMALL, keys
+
+ROOT = Path(__file__).parents[2]
+
+FORGETFUL = """
+import sys
+from pathlib import Path
+from kvstream.options import Durability
+from kvstream.storage.database import Database
+from kvstream.storage.durability import Committer
+from tests.storage.stores import SMALL, put_one_by_one
+database = Database.open(Path(sys.argv[1]), SMALL)
+committer = Committer(database, Durability(sys.argv[2]))
+committer.wait(put_one_by_one(database, range(10)))
+committer.after(put_one_by_one(database, range(10, 20)), lambda: None)
+"""
+
+
+@pytest.mark.parametrize("level", list(Durability))
+def test_a_forked_child_is_refused_and_its_parent_goes_on(
+    directory: Path, level: Durability
+) -> None:
+    program = [sys.executable, "-W", "ignore", "-m", "tests.storage.forking"]
+    child = subprocess.run(
+        [*program, str(directory), level], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    database = Database.open(directory, SMALL)
+    assert len(keys(database)) == 20
+    database.close()
+
+
+@pytest.mark.parametrize("level", list(Durability))
+def test_a_program_that_forgets_to_close_ends_in_peace(directory: Path, level: Durability) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, str(directory), level],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    database = Database.open(directory, SMALL)
+    assert len(keys(database)) == 20
+    database.close()
