@@ -59,8 +59,13 @@ def _contest_row(row: Contest) -> tuple[str, ...]:
     )
 
 
+def _three_digits(value: float) -> str:
+    decimals = 3 if value < 1 else 2 if value < 10 else 0
+    return f"{value:,.{decimals}f}"
+
+
 def _claim_row(row: Claim) -> tuple[str, ...]:
-    measured = f"{row.value:.3g} {row.unit}" if row.value < 1000 else f"{row.value:,.0f} {row.unit}"
+    measured = f"{_three_digits(row.value)} {row.unit}"
     return row.title, measured, f"{row.limit:g} {row.unit}", _mark(row.met), row.note
 
 
