@@ -5,6 +5,7 @@ parent's log, and closing RocksDB would wait for threads that do not exist. So t
 every open part is told, once, at the fork; no call has to compare process ids.
 """
 
+import contextlib
 import ctypes
 import os
 import weakref
@@ -58,9 +59,23 @@ def leak(handle: object) -> None:
 
 
 def _refuse_in_child() -> None:
-    for part in list(_open_parts):
+    parts = list(_open_parts)
+    for part in parts:
         part.refuse_after_fork()
     _open_parts.clear()
+    if parts:
+        _skip_exit_handlers()
+
+
+def _skip_exit_handlers() -> None:
+    """Let this process end without RocksDB's exit handler, which joins threads it does not have.
+
+    What is registered last runs first: ``_exit`` itself, which takes the exit code. The interpreter
+    has run its own handlers and flushed its files by then.
+    """
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):  # glibc has on_exit(), others do not
+        libc.on_exit(libc._exit, None)
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)

@@ -17,6 +17,8 @@ from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from tests.storage.stores import EVERYTHING, SMALL, keys, put_one_by_one
 
+EXIT_CODE = 42
+
 
 def refused(use: Callable[[], object]) -> None:
     with pytest.raises(StoreClosed):
@@ -48,7 +50,7 @@ def child_of(database: Database, committer: Committer) -> int:
         except BaseException as error:
             traceback.print_exception(error)
             os._exit(1)
-        sys.exit(0)
+        sys.exit(EXIT_CODE)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
@@ -59,7 +61,8 @@ def main(directory: Path, level: Durability) -> None:
     put_one_by_one(database, range(10))
     scan = database.scan(0, *EVERYTHING)
     next(scan)
-    assert child_of(database, committer) == 0
+    code = child_of(database, committer)
+    assert code == EXIT_CODE, f"the child ended with {code}"
     # Nothing has changed for the parent.
     assert len(list(scan)) == 9
     committer.wait(put_one_by_one(database, range(10, 20)))
