@@ -155,6 +155,10 @@ class Args:
         self.at += count
         return self._argv[self.at - count : self.at]
 
+    def rest(self) -> Argv:
+        """Take all that is left."""
+        return self.take(len(self))
+
     def integer(self, message: str = NOT_AN_INTEGER) -> int:
         return integer(self.next(), message)
 
@@ -163,8 +167,3 @@ class Args:
 
     def id(self) -> StreamID:
         return stream_id(self.next())
-
-    def finish(self) -> None:
-        """Raise a syntax error where arguments are left."""
-        if self:
-            raise syntax_error()

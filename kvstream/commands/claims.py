@@ -26,6 +26,7 @@ _FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
 
 
 def xpending(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer a summary of what is pending in a group, or one row for each entry."""
     name, group = session.prefix + argv[1], argv[2]
     if len(argv) == 3:
         return _summary(txn, name, group)
@@ -65,6 +66,7 @@ class _ClaimOptions:
 
 
 def xclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Take pending entries over for a consumer, and answer them."""
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     group_of_key(txn, name, group)
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
@@ -120,6 +122,7 @@ def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -
 
 
 def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Take over what has been pending too long; the next cursor, the entries, the deleted IDs."""
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
     start = range_start(argv[5])
     count, justid = claims.AUTOCLAIM_COUNT, False

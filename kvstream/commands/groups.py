@@ -28,6 +28,7 @@ def bad_subcommand(argv: Argv) -> InvalidArgument:
 
 
 def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Make a group that will be given what comes after an ID."""
     entries_read, mkstream = _group_options(argv, may_make=True)
     name = session.prefix + argv[2]
     stream = txn.stream(name) if mkstream else existing_stream(txn, name)
@@ -43,6 +44,7 @@ def _created_after(raw: bytes) -> StreamID | None:
 
 
 def xgroup_setid(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Move the last ID that a group counts as given; what is pending stays."""
     entries_read, _ = _group_options(argv, may_make=False)
     name = session.prefix + argv[2]
     existing_group(txn, name, argv[3])
@@ -70,14 +72,17 @@ def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
 
 
 def xgroup_destroy(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Remove a group with its consumers; 1 if there was one."""
     return int(groups.destroy_group(txn, session.prefix + argv[2], argv[3]))
 
 
 def xgroup_createconsumer(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Make a consumer; 1 if it is new."""
     return int(groups.create_consumer(txn, session.prefix + argv[2], argv[3], argv[4]))
 
 
 def xgroup_delconsumer(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Remove a consumer and answer how many pending entries went with it."""
     return groups.delete_consumer(txn, session.prefix + argv[2], argv[3], argv[4])
 
 
@@ -106,6 +111,7 @@ _XGROUP_HELP = [
 
 
 def xgroup_help(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Show the subcommands."""
     return _XGROUP_HELP
 
 
@@ -118,22 +124,26 @@ def _has_no_group(txn: Txn, name: bytes, group: bytes) -> bool:
 
 
 def xack(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Make entries no longer pending and answer how many were."""
     name, group = session.prefix + argv[1], argv[2]
     ids = parse_ids(argv[3:], lambda: _has_no_group(txn, name, group))
     return 0 if ids is None else acks.acknowledge(txn, name, group, ids)
 
 
 def xackdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Acknowledge and delete entries; for each ID 1 deleted, 2 referred to, -1 not pending."""
     name, group = session.prefix + argv[1], argv[2]
     missing = _has_no_group(txn, name, group)
     policy, raw = policy_and_ids(Args(argv, 3))
     if missing:
         return [-1] * len(raw)
     ids = [stream_id(each) for each in raw]
-    return list(acks.acknowledge_and_delete(txn, name, group, ids, policy))
+    outcomes = acks.acknowledge_and_delete(txn, name, group, ids, policy)
+    return [int(outcome) for outcome in outcomes]
 
 
 def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Give pending entries back to their group, owned by nobody, and answer how many."""
     name, group = session.prefix + argv[1], argv[2]
     group_of_key(txn, name, group)
     mode = _MODES.get(argv[3].upper())

@@ -14,6 +14,7 @@ Pairs = list[tuple[Reply, Reply]]
 
 
 def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer what a stream is made of; with FULL its entries, groups and pending entries too."""
     name = session.prefix + argv[2]
     if txn.stream(name) is None:
         raise NoSuchKey
@@ -101,6 +102,7 @@ def _consumer_detail(consumer: ConsumerDetail) -> Reply:
 
 
 def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer what each group of a stream has read and has pending."""
     return [
         Map(
             [
@@ -117,6 +119,7 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer when each consumer of a group was seen, and what it has pending."""
     return [
         Map(
             [
@@ -147,4 +150,5 @@ _XINFO_HELP = [
 
 
 def xinfo_help(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Show the subcommands."""
     return _XINFO_HELP

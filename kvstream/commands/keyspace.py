@@ -28,28 +28,34 @@ _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
 def delete(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete keys and answer how many there were."""
     return sum(keyspace.delete(txn, session.prefix + key) for key in argv[1:])
 
 
 def exists(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer how many of the keys exist; one named twice counts twice."""
     return sum(keyspace.exists(txn, session.prefix + key) for key in argv[1:])
 
 
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer `stream`, or `none` for a missing key."""
     return Simple(keyspace.kind(txn, session.prefix + argv[1]))
 
 
 def rename(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Rename a key, over whatever has the new name."""
     keyspace.rename(txn, session.prefix + argv[1], session.prefix + argv[2])
     return OK
 
 
 def renamenx(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Rename a key where the new name is free; 1 if it was done."""
     source, target = session.prefix + argv[1], session.prefix + argv[2]
     return int(keyspace.rename(txn, source, target, replace=False))
 
 
 def dbsize(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the number of keys."""
     return keyspace.size(txn, session.db)
 
 
@@ -57,6 +63,7 @@ def dbsize(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer some keys and the cursor that the next call goes on from; 0 at the end."""
     cursor = _cursor(argv[1])
     count, wanted, kind = SCAN_COUNT, b"*", b"stream"
     args = Args(argv, 2)
@@ -84,6 +91,7 @@ def _cursor(raw: bytes) -> int:
 
 
 def keys(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer all keys that match a pattern."""
     matches = matcher(argv[1])
     _, found = keyspace.scan(txn, session.db, 0, _ALL)
     return [key for key in found if matches(key)]
@@ -93,18 +101,22 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def expire(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Let a key expire in so many seconds; 1 if it was set."""
     return _expire(txn, session, argv, "expire", 1000, txn.now_ms)
 
 
 def pexpire(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Let a key expire in so many milliseconds; 1 if it was set."""
     return _expire(txn, session, argv, "pexpire", 1, txn.now_ms)
 
 
 def expireat(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Let a key expire at a Unix time in seconds; 1 if it was set."""
     return _expire(txn, session, argv, "expireat", 1000, 0)
 
 
 def pexpireat(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Let a key expire at a Unix time in milliseconds; 1 if it was set."""
     return _expire(txn, session, argv, "pexpireat", 1, 0)
 
 
@@ -157,22 +169,27 @@ def _expiry(txn: Txn, session: Session, argv: Argv, unit_ms: int, base_ms: int) 
 
 
 def ttl(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the seconds until a key expires; -1 never, -2 no key."""
     return _expiry(txn, session, argv, 1000, txn.now_ms)
 
 
 def pttl(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the milliseconds until a key expires; -1 never, -2 no key."""
     return _expiry(txn, session, argv, 1, txn.now_ms)
 
 
 def expiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the Unix time in seconds at which a key expires; -1 never, -2 no key."""
     return _expiry(txn, session, argv, 1000, 0)
 
 
 def pexpiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the Unix time in milliseconds at which a key expires; -1 never, -2 no key."""
     return _expiry(txn, session, argv, 1, 0)
 
 
 def persist(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Take a key's expiry away; 1 if it had one."""
     return int(keyspace.persist(txn, session.prefix + argv[1]))
 
 
@@ -185,12 +202,14 @@ def _check_flush(argv: Argv) -> None:
 
 
 def flushdb(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete every key of the database."""
     _check_flush(argv)
     keyspace.flush(txn, session.db, _ALL)
     return OK
 
 
 def flushall(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete every key of every database."""
     _check_flush(argv)
     for db in range(session.databases):
         keyspace.flush(txn, db, _ALL)
@@ -198,6 +217,7 @@ def flushall(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def select(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Use another of the numbered databases from here on."""
     db = integer(argv[1])
     if not _INT_MIN <= db <= _INT_MAX:
         raise InvalidArgument(
@@ -210,10 +230,12 @@ def select(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def ping(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer PONG, or the message."""
     if len(argv) > 2:
         raise wrong_arity("ping")
     return argv[1] if len(argv) == 2 else Simple("PONG")
 
 
 def echo(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the message."""
     return argv[1]

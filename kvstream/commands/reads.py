@@ -51,6 +51,7 @@ class _Options:
 
 
 def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Answer what lies after an ID in each of several streams; a null for nothing."""
     options, args = _parse(argv, "xread")
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
     options.check()
@@ -63,6 +64,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 
 def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Give entries of a group to a consumer, or show it again those that it has pending."""
     options, args = _parse(argv, "xreadgroup")
     names, ids = _streams(session, args, "an ID or '>'", "xreadgroup")
     group = options.group

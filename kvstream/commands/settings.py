@@ -66,6 +66,7 @@ SETTINGS = {
 
 
 def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the settings whose names match any of the patterns."""
     limits = txn.catalog.limits
     tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
     return Map(
@@ -78,7 +79,7 @@ def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Change settings, all of them or none."""
+    """Change settings until the store is closed, all of them or none."""
     if len(argv) % 2:
         raise syntax_error()
     values: dict[bytes, int] = {}
@@ -128,4 +129,5 @@ _CONFIG_HELP = [
 
 
 def config_help(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Show the subcommands."""
     return _CONFIG_HELP

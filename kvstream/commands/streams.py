@@ -64,19 +64,21 @@ class _Options:
 
 
 def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Append an entry and answer its ID; with NOMKSTREAM a null where there is no stream."""
     name = session.prefix + argv[1]
     if argv[2] == b"*":  # no options: the way of nearly every request
         value, names = encode_flat(argv[3:])
-        return bytes(append.add(txn, name, value, names) or b"")
-    options = _Options()
+        added = append.add(txn, name, value, names)
+    else:
+        added = _add_with_options(txn, name, argv)
+    return None if added is None else bytes(added)
+
+
+def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
     args = Args(argv, 2)
-    while args and args.peek() != b"*":
-        if not _add_option(args, options):
-            options.eid = _add_id(args.peek())
-            _check_once(options)
-            break
+    options = _add_options(args)
     how = options.trim()
-    flat = argv[args.at + 1 :]
+    flat = args.rest()[1:]  # behind the ID
     value, names = encode_flat(flat)
     if options.eid == MIN_ID:
         raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
@@ -84,19 +86,26 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
     if options.pid is not None:
         iid = append.automatic_iid(flat) if options.iid is None else options.iid
         once = Idempotency(options.pid, iid)
-    added = append.add(txn, name, value, names, options.eid, how, options.nomkstream, once)
-    return None if added is None else bytes(added)
+    return append.add(txn, name, value, names, options.eid, how, options.nomkstream, once)
+
+
+def _add_options(args: Args) -> _Options:
+    """Take the options up to the ID, which is read and stays."""
+    options = _Options()
+    while args and args.peek() != b"*":
+        if _add_option(args, options):
+            continue
+        options.eid = _add_id(args.peek())
+        if options.pid is not None:
+            raise InvalidArgument(
+                "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+            )
+        break
+    return options
 
 
 def _add_id(raw: bytes) -> AddID:
     return stream_id(raw[:-1] + b"0").ms if raw.endswith(b"-*") else stream_id(raw)
-
-
-def _check_once(options: _Options) -> None:
-    if options.pid is not None:
-        raise InvalidArgument(
-            "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
-        )
 
 
 def _add_option(args: Args, options: _Options) -> bool:
@@ -159,6 +168,7 @@ def _strategy(args: Args, options: _Options, strategy: Strategy) -> None:
 
 
 def xtrim(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Remove the oldest entries and answer how many went."""
     options = _Options()
     args = Args(argv, 2)
     while args:
@@ -175,14 +185,17 @@ def xtrim(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def xlen(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the number of entries; 0 for a missing key."""
     return ranges.length(txn, session.prefix + argv[1])
 
 
 def xrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the entries between two IDs, oldest first."""
     return _range(txn, session, argv, range_start(argv[2]), range_end(argv[3]), False)
 
 
 def xrevrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the entries between two IDs, newest first; the greater ID is written first."""
     start = range_start(argv[3])  # its error comes first, though it is written last
     return _range(txn, session, argv, start, range_end(argv[2]), True)
 
@@ -217,6 +230,7 @@ def parse_ids(raw: Argv, ignorable: Callable[[], bool]) -> list[StreamID] | None
 
 
 def xdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete entries and answer how many there were."""
     name = session.prefix + argv[1]
     ids = parse_ids(argv[2:], lambda: txn.stream(name) is None)
     return 0 if ids is None else delete.delete(txn, name, ids)
@@ -244,18 +258,21 @@ def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:
 
 
 def xdelex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete entries by a policy; for each ID 1 deleted, 2 still referred to, -1 not there."""
     name = session.prefix + argv[1]
     stream = txn.stream(name)
     policy, raw = policy_and_ids(Args(argv, 2))
     if stream is None:
         return [-1] * len(raw)
-    return list(delete.delete_with_policy(txn, name, [stream_id(each) for each in raw], policy))
+    ids = [stream_id(each) for each in raw]
+    return [int(outcome) for outcome in delete.delete_with_policy(txn, name, ids, policy)]
 
 
 # --- counters and settings ----------------------------------------------------------------------
 
 
 def xsetid(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set the last ID of a stream, and its counters where given."""
     last = stream_id(argv[2])
     entries_added: int | None = None
     max_deleted: StreamID | None = None
@@ -283,6 +300,7 @@ _CFGSET_BOUNDS = {
 
 
 def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set for how long, and how many, idempotent IDs a stream remembers."""
     given: dict[bytes, int] = {}
     args = Args(argv, 2)
     while args:
@@ -301,6 +319,7 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Note the idempotent ID under which a producer made an entry."""
     _, key, pid, iid, raw = argv
     if not pid:
         raise InvalidArgument("producer ID must be non-empty")

@@ -1,0 +1,275 @@
+"""docs/commands.md, made of the table.
+
+``python -m kvstream.commands.reference > docs/commands.md`` writes it anew. What the table does not
+know is here: how each command is written, what its options mean, and where versions of Redis differ.
+"""
+
+import re
+from collections.abc import Iterator
+
+from kvstream.commands.command import Command, Container
+from kvstream.commands.table import CONNECTION_COMMANDS, KEY_COMMANDS, STREAM_COMMANDS
+
+_TRIM = "MAXLEN|MINID [=|~] threshold [LIMIT count]"
+_POLICY = "[KEEPREF|DELREF|ACKED]"
+_IDS = "IDS numids id [id ...]"
+_LIMITS = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds]"
+_EXPIRY = "[NX|XX|GT|LT]"
+
+SYNTAX = {
+    "config|get": "pattern [pattern ...]",
+    "config|help": "",
+    "config|set": "setting value [setting value ...]",
+    "dbsize": "",
+    "del": "key [key ...]",
+    "echo": "message",
+    "exists": "key [key ...]",
+    "expire": f"key seconds {_EXPIRY}",
+    "expireat": f"key unix-time-seconds {_EXPIRY}",
+    "expiretime": "key",
+    "flushall": "[ASYNC|SYNC]",
+    "flushdb": "[ASYNC|SYNC]",
+    "keys": "pattern",
+    "persist": "key",
+    "pexpire": f"key milliseconds {_EXPIRY}",
+    "pexpireat": f"key unix-time-milliseconds {_EXPIRY}",
+    "pexpiretime": "key",
+    "ping": "[message]",
+    "pttl": "key",
+    "rename": "key newkey",
+    "renamenx": "key newkey",
+    "scan": "cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    "select": "index",
+    "ttl": "key",
+    "type": "key",
+    "unlink": "key [key ...]",
+    "xack": "key group id [id ...]",
+    "xackdel": f"key group {_POLICY} {_IDS}",
+    "xadd": f"key [NOMKSTREAM] {_POLICY} [IDMPAUTO pid|IDMP pid iid] [{_TRIM}] "
+    "*|ms-*|id field value [field value ...]",
+    "xautoclaim": "key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    "xcfgset": "key [IDMP-DURATION seconds] [IDMP-MAXSIZE entries]",
+    "xclaim": "key group consumer min-idle-time id [id ...] [IDLE milliseconds] "
+    "[TIME unix-time-milliseconds] [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID id]",
+    "xdel": "key id [id ...]",
+    "xdelex": f"key {_POLICY} {_IDS}",
+    "xgroup|create": "key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]",
+    "xgroup|createconsumer": "key group consumer",
+    "xgroup|delconsumer": "key group consumer",
+    "xgroup|destroy": "key group",
+    "xgroup|help": "",
+    "xgroup|setid": "key group id|$|-|+ [ENTRIESREAD entries-read]",
+    "xidmprecord": "key pid iid id",
+    "xinfo|consumers": "key group",
+    "xinfo|groups": "key",
+    "xinfo|help": "",
+    "xinfo|stream": "key [FULL [COUNT count]]",
+    "xlen": "key",
+    "xnack": f"key group SILENT|FAIL|FATAL {_IDS} [RETRYCOUNT count] [FORCE]",
+    "xpending": "key group [[IDLE min-idle-time] start end count [consumer]]",
+    "xrange": "key start end [COUNT count]",
+    "xread": f"{_LIMITS} STREAMS key [key ...] id|$|+ [id|$|+ ...]",
+    "xreadgroup": f"GROUP group consumer {_LIMITS} [CLAIM min-idle-time] [NOACK] "
+    "STREAMS key [key ...] id|> [id|> ...]",
+    "xrevrange": "key end start [COUNT count]",
+    "xsetid": "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+    "xtrim": f"key {_TRIM} {_POLICY}",
+}
+"""What follows each command's name, as Redis writes it."""
+
+OPTIONS = {
+    "ACKED": "Delete only what every group has been given and no group has pending.",
+    "ASYNC": "Taken and ignored: deleting does not wait for the entries.",
+    "BLOCK": "Wait so long for something new; 0 for ever. Nothing waits in a transaction.",
+    "CLAIM": "First take over what has been pending for so many milliseconds; each entry of the "
+    "reply then tells its idle time and earlier deliveries too. Only with `>`.",
+    "COUNT": "Most entries of one stream.",
+    "DELREF": "Take the entries out of every group's pending entries too.",
+    "ENTRIESADDED": "Entries ever added to the stream.",
+    "ENTRIESREAD": "Entries that count as read so far; -1 where it is not known.",
+    "FAIL": "The attempt failed: the count of deliveries stands.",
+    "FATAL": "Not to be tried again: the count of deliveries becomes 2^63-1.",
+    "FORCE": "Take entries of the stream that are not pending, too.",
+    "FULL": "Show the entries, the groups and all that they have pending.",
+    "GROUP": "The group that reads, and the consumer that reads for it.",
+    "GT": "Only to a later time; a key that never expires has none.",
+    "IDLE": "The idle time to note.",
+    "IDMP": "Append once for each ID that a producer gives: a repeated one answers the first "
+    "entry's ID. Only with `*`.",
+    "IDMP-DURATION": "Seconds, 1 to 86400, for which an idempotent ID is remembered.",
+    "IDMP-MAXSIZE": "Idempotent IDs, 1 to 10000, remembered for each producer.",
+    "IDMPAUTO": "IDMP with an ID made of the fields and values, whatever their order.",
+    "IDS": "The number of IDs, and the IDs.",
+    "JUSTID": "Answer IDs alone, and leave the count of deliveries.",
+    "KEEPREF": "Leave the groups' pending entries as they are: the default.",
+    "LASTID": "Move the group's last given ID up to this one.",
+    "LIMIT": "Most entries that `~`, which removes whole nodes, may remove; 0 for no limit. "
+    "Without it a hundred nodes' worth.",
+    "LT": "Only to an earlier time.",
+    "MATCH": "Only keys that match a pattern.",
+    "MAXCOUNT": "Most entries of the whole reply; not below COUNT.",
+    "MAXDELETEDID": "The greatest ID that was ever deleted.",
+    "MAXLEN": "Remove the oldest entries above this number.",
+    "MAXSIZE": "Bytes of the reply beyond which no further entry is added; one always is.",
+    "MINID": "Remove the entries below this ID.",
+    "MKSTREAM": "Make the stream where there is none.",
+    "NOACK": "Count what is given as acknowledged.",
+    "NOMKSTREAM": "Make no stream where there is none.",
+    "NX": "Only where the key has no expiry.",
+    "RETRYCOUNT": "The count of deliveries to note.",
+    "SILENT": "It was not tried: one delivery fewer.",
+    "STREAMS": "The keys, then the ID after which to read each of them. `$` is the last ID "
+    "given out, `+` the last entry itself, `>` what the group has not been given yet.",
+    "SYNC": "Taken and ignored: deleting does not wait for the entries.",
+    "TIME": "The time of delivery to note; one in the future counts as now.",
+    "TYPE": "Only keys of a type.",
+    "XX": "Only where the key has an expiry.",
+}
+"""What each option means."""
+
+MEANINGS = {
+    ("scan", "COUNT"): "Keys to look at: 10 unless given.",
+    ("xautoclaim", "COUNT"): "Most entries to take over or drop: 100 unless given.",
+    ("xinfo|stream", "COUNT"): "Most entries, and most pending entries of each group: 10 unless "
+    "given, 0 for all.",
+    ("xpending", "IDLE"): "Only what has been pending for so many milliseconds.",
+}
+"""What an option means in one command, where that is something else."""
+
+DIFFERENCES = (
+    (
+        "XREAD `+` after the last entry was deleted",
+        "7.4: a null",
+        "the last entry that is still there, as in later versions",
+    ),
+    ("XREAD `+`", "7.0, 7.2: a syntax error", "the last entry, as since 7.4"),
+    (
+        "XADD `ms-*` with no sequence left",
+        "7.0: another text",
+        "`The ID specified in XADD is equal or smaller than the target stream top item`",
+    ),
+    (
+        "XREAD, XREADGROUP without an ID for each key",
+        "7.0: `Unbalanced XREAD list of streams: ...`",
+        "`Unbalanced 'xread' list of streams: ...`, with the IDs that may stand there",
+    ),
+    (
+        "A blocked XREADGROUP whose key or group goes away",
+        "7.0: `UNBLOCKED the stream key no longer exists`",
+        "`NOGROUP ...` or `WRONGTYPE ...`",
+    ),
+    (
+        "ENTRIESREAD above the entries ever added",
+        "before 8.2.2: kept as given",
+        "taken as the entries ever added",
+    ),
+    (
+        "XSETID below the greatest deleted ID",
+        "7.0: allowed",
+        "`The ID specified in XSETID is smaller than current max_deleted_entry_id`",
+    ),
+    (
+        "Lag of a group below all live entries",
+        "7.0: may be null",
+        "the length of the stream",
+    ),
+    (
+        "XINFO CONSUMERS",
+        "7.0: `idle` since the last delivery or attempt",
+        "`idle` since the last attempt, `inactive` since the last delivery; -1: never",
+    ),
+    ("XINFO STREAM", "before 8.6: ten pairs", "sixteen, with those of idempotent IDs"),
+    ("XINFO STREAM FULL, a group", "before 8.8: seven pairs", "eight, with `nacked-count`"),
+    (
+        "XDELEX, XACKDEL, XTRIM with ACKED in a stream without groups",
+        "the documents: nothing is deleted; the server: deleted",
+        "deleted, as the server does",
+    ),
+    (
+        "XCFGSET with the values that hold already",
+        "the documents: producers are forgotten; the server: they stay",
+        "they stay, as the server does",
+    ),
+    (
+        "Age of an idempotent ID",
+        "8.6: measured by the entry's ID, so one in the future never ages",
+        "measured by the clock of the store",
+    ),
+)
+"""(what, how some version of Redis has it, how it is here): the newest wins."""
+
+OWN = (
+    "Every command, however many keys it names, is one atomic commit.",
+    "The lines that XGROUP, XINFO and CONFIG show for HELP are in words of our own.",
+    "CONFIG knows the settings of streams: `stream-node-max-entries`, `stream-node-max-bytes`, "
+    "`stream-idmp-duration`, `stream-idmp-maxsize`. They hold until the store is closed.",
+    "SCAN goes through the keys in the order in which they were made: one that stays is seen "
+    "exactly once, and a cursor stays good over a restart.",
+    "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
+    "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
+)
+
+_OPTION = re.compile(r"[A-Z][A-Z-]+")
+
+
+def options_of(command: Command) -> list[str]:
+    """Return the options that stand in a command's syntax, in its order."""
+    return list(dict.fromkeys(_OPTION.findall(SYNTAX[command.name])))
+
+
+def meaning(command: Command, option: str) -> str:
+    return MEANINGS.get((command.name, option)) or OPTIONS[option]
+
+
+def rows(table: tuple[Command | Container, ...]) -> Iterator[Command]:
+    """Yield every command of a table, subcommands in the place of their container."""
+    for row in table:
+        if isinstance(row, Container):
+            yield from row.subcommands.values()
+        else:
+            yield row
+
+
+def _command(command: Command) -> Iterator[str]:
+    name = command.name.upper().replace("|", " ")
+    yield f"### {name}"
+    yield f"`{name} {SYNTAX[command.name]}".rstrip() + "`"
+    yield f"{command.summary} Redis has it since {command.since}."
+    described = [f"- `{option}`: {meaning(command, option)}" for option in options_of(command)]
+    if described:
+        yield "\n".join(described)
+
+
+def _section(title: str, table: tuple[Command | Container, ...]) -> Iterator[str]:
+    yield f"## {title}"
+    for command in rows(table):
+        yield from _command(command)
+
+
+def _differences() -> str:
+    lines = ["| what | in Redis | here |", "| --- | --- | --- |"]
+    return "\n".join(
+        lines + [f"| {what} | {redis} | {here} |" for what, redis, here in DIFFERENCES]
+    )
+
+
+def render() -> str:
+    """Return the text of docs/commands.md."""
+    parts = [
+        "# Commands",
+        "The commands that kvstream answers, with the replies and error texts of Redis 8.10. This "
+        "page is made by `python -m kvstream.commands.reference`.",
+        *_section("Streams", STREAM_COMMANDS),
+        *_section("Keys", KEY_COMMANDS),
+        *_section("Connection and settings", CONNECTION_COMMANDS),
+        "## Where versions of Redis differ",
+        "The newest wins.",
+        _differences(),
+        "## What is our own",
+        "\n".join(f"- {sentence}" for sentence in OWN),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    print(render(), end="")
