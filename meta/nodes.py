@@ -13,7 +13,7 @@ before it is open again.
 
 from collections.abc import Iterator
 
-from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.ids import MIN_ID, PACKED, StreamID, new_id
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import (
     SMALL_INTEGER_BYTES,
@@ -29,6 +29,7 @@ from kvstream.meta.txn import Txn
 from kvstream.records import Fields, RepeatedFields
 from kvstream.storage.batch import Batch, Family
 
+_MESSAGES: int = Family.MESSAGES
 _NODE_BYTES_MAX = 1 << 30
 """Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
 _NEAR = 4096
@@ -63,31 +64,39 @@ def _open_node(stream: StreamMeta) -> Node:
 
 
 def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
-    """Count a new entry into the open node, or into a new one where it does not fit."""
+    """Append an entry above the last one: its row, the stream's counters, and its node."""
     limits = txn.catalog.limits
     length = len(value)
+    appended = stream.open_appended
     if (
-        stream.open_appended == 0
-        or 0 < limits.node_max_entries <= stream.open_appended
+        appended == 0
+        or 0 < limits.node_max_entries <= appended
         or stream.open_bytes + stream.slack + length + _COUNTERS_MAX
         >= (limits.node_max_bytes or _NODE_BYTES_MAX)
     ) and _is_full(txn.batch, stream, value, limits.node_max_entries, limits.node_max_bytes):
         _close(txn, stream)
         _open(txn, stream, eid, names)
-    stream.open_last = eid
-    stream.open_appended += 1
-    stream.open_live += 1
-    ms, seq = stream.open_first
+        appended = 0
+    ms, seq = eid
+    first_ms, first_seq = stream.open_first
     if (
         length < stream.near
-        and eid[0] - ms < _NEAR
-        and -_NEAR < eid[1] - seq < _NEAR
+        and ms - first_ms < _NEAR
+        and -_NEAR < seq - first_seq < _NEAR
         and (names == stream.names_seen or _same_names(stream, names))
     ):
         stream.slack += length + stream.width
     else:
         stream.slack += 2 * length + 16 * len(names) + _HEAD_FAR
     stream.unmeasured.append((eid, value))  # type: ignore[union-attr]
+    stream.open_appended = appended + 1
+    stream.open_live += 1
+    stream.open_last = stream.last = eid
+    if stream.length == 0:
+        stream.first = eid
+    stream.length += 1
+    stream.entries_added += 1
+    txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
 
 
 def _is_full(

@@ -52,6 +52,7 @@ UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
 
 _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
+_pack_hot = _HOT.pack
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
 _NODE = Struct(">QQ III")
 _GROUP = Struct(">B QQ q QQQ I QQQ")
@@ -173,23 +174,37 @@ class StreamMeta:
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
-        hot = _HOT.pack(
+        last_ms, last_seq = self.last
+        first_ms, first_seq = self.first
+        head_ms, head_seq = self.head
+        swept_ms, swept_seq = self.swept
+        open_first_ms, open_first_seq = self.open_first
+        open_last_ms, open_last_seq = self.open_last
+        measured_ms, measured_seq = self.measured
+        hot = _pack_hot(
             STREAM_KIND,
             RECORD_VERSION,
             self.length,
             self.entries_added,
-            *self.last,
-            *self.first,
-            *self.head,
-            *self.swept,
+            last_ms,
+            last_seq,
+            first_ms,
+            first_seq,
+            head_ms,
+            head_seq,
+            swept_ms,
+            swept_seq,
             self.unswept,
             self.nodes,
-            *self.open_first,
-            *self.open_last,
+            open_first_ms,
+            open_first_seq,
+            open_last_ms,
+            open_last_seq,
             self.open_appended,
             self.open_live,
             self.open_bytes,
-            *self.measured,
+            measured_ms,
+            measured_seq,
         )
         if self._cold is None:
             self._cold = self._encode_cold()

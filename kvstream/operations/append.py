@@ -16,7 +16,6 @@ from kvstream.operations.trim import Trim, trim_stream
 from kvstream.storage.batch import Family
 
 _MESSAGES = Family.MESSAGES
-_PACKED = Struct(">QQ").pack
 _NATIVE_LENGTH = Struct("<Q")
 _U64_MASK = U64_MAX
 IDMP_DURATION_MAX_S = 86_400
@@ -49,29 +48,48 @@ def add(
     ``once`` gives back the ID that the same producer's same idempotent ID made before, and then
     adds and trims nothing.
     """
+    if once is not None:
+        return _add_once(txn, name, value, names, eid, trim, nomkstream, once)
     stream = txn.stream(name)
-    if once is not None and eid is not None:
-        raise InvalidArgument("IDMP/IDMPAUTO can be used only with auto-generated IDs")
     if stream is None:
         if nomkstream:
             return None
         new = next_id(MIN_ID, eid, txn.now_ms)
         stream = txn.catalog.create_stream(txn, name)
     else:
-        if once is not None:
-            known = idempotency.lookup(txn, stream, once.pid, once.iid)
-            if known is not None:
-                stream.iids_duplicates += 1
-                txn.reshaped(stream)
-                return known
         new = next_id(stream.last, eid, txn.now_ms)
-    _append(txn, stream, new, value, names)
-    if once is not None:
-        idempotency.remember(txn, stream, once.pid, once.iid, new)
-        stream.iids_added += 1
+    nodes.append(txn, stream, new, value, names)
     if trim is not None:
         trim_stream(txn, stream, trim)
+    txn.changed(stream)
     txn.signal(name)
+    return new
+
+
+def _add_once(
+    txn: Txn,
+    name: bytes,
+    value: bytes,
+    names: Names,
+    eid: AddID,
+    trim: Trim | None,
+    nomkstream: bool,
+    once: Idempotency,
+) -> StreamID | None:
+    if eid is not None:
+        raise InvalidArgument("IDMP/IDMPAUTO can be used only with auto-generated IDs")
+    stream = txn.stream(name)
+    if stream is not None:
+        known = idempotency.lookup(txn, stream, once.pid, once.iid)
+        if known is not None:
+            stream.iids_duplicates += 1
+            txn.reshaped(stream)
+            return known
+    new = add(txn, name, value, names, None, trim, nomkstream)
+    stream = txn.stream(name)
+    if new is not None and stream is not None:
+        idempotency.remember(txn, stream, once.pid, once.iid, new)
+        stream.iids_added += 1
     return new
 
 
@@ -86,7 +104,7 @@ def add_many(
     ids = []
     for value, names in entries:
         new = next_id(stream.last, None, txn.now_ms)
-        _append(txn, stream, new, value, names)
+        nodes.append(txn, stream, new, value, names)
         ids.append(new)
     if trim is not None:
         trim_stream(txn, stream, trim)
@@ -125,17 +143,6 @@ def _next_of_ms(last: StreamID, ms: int) -> StreamID:
 
 def _refusal(last: StreamID) -> IDTooSmall | IDsExhausted:
     return IDsExhausted(_EXHAUSTED) if last == MAX_ID else IDTooSmall(_TOO_SMALL)
-
-
-def _append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
-    nodes.append(txn, stream, eid, value, names)
-    txn.batch.puts[_MESSAGES][stream.prefix + _PACKED(*eid)] = value
-    if stream.length == 0:
-        stream.first = eid
-    stream.length += 1
-    stream.entries_added += 1
-    stream.last = eid
-    txn.changed(stream)
 
 
 def automatic_iid(flat: Sequence[bytes]) -> bytes:
