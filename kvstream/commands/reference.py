@@ -1,7 +1,7 @@
 """docs/commands.md, made of the table.
 
 ``python -m kvstream.commands.reference > docs/commands.md`` writes it anew. What the table does not
-know is here: how each command is written, what its options mean, and where versions of Redis differ.
+know is here: how each command is written, what its options mean, where versions of Redis differ.
 """
 
 import re
