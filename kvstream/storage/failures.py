@@ -41,7 +41,7 @@ def is_no_space(error: Exception) -> bool:
 def classified(error: Exception) -> Exception:
     """Return the error of ours that an error of ``rocksdict`` stands for.
 
-    What neither RocksDB nor the system raised, such as a TypeError for a key that is not bytes, stays as it is.
+    What neither RocksDB nor the system raised, such as for a key that is not bytes, stays as it is.
     """
     if isinstance(error, OSError):
         return StoreError(f"IO error: {error}")

@@ -18,9 +18,7 @@ def build(directory: Path) -> Path:
     """Compile the shim into ``directory``."""
     library = directory / "faultshim.so"
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(
-        ["cc", *flags, "-o", str(library), str(SOURCE), "-ldl"], check=True, timeout=60
-    )
+    subprocess.run(["cc", *flags, "-o", str(library), str(SOURCE), "-ldl"], check=True, timeout=60)
     return library
 
 

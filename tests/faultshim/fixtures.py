@@ -12,7 +12,9 @@ from tests.faultshim.disk import FaultyDisk, build, compiler
 def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the shim once; skip, visibly, where there is no C compiler to do it."""
     if compiler() is None and not os.environ.get("KVSTREAM_REQUIRE_ALL"):
-        pytest.skip("needs a C compiler (cc) to build the fault shim: apt-get install gcc libc6-dev")
+        pytest.skip(
+            "needs a C compiler (cc) to build the fault shim: apt-get install gcc libc6-dev"
+        )
     return build(tmp_path_factory.mktemp("faultshim"))
 
 

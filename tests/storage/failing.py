@@ -7,6 +7,7 @@ left on a sound disk. ``python -m tests.storage.failing SCENARIO LIBRARY ROOT NO
 import contextlib
 import errno
 import os
+import queue
 import resource
 import subprocess
 import sys
@@ -48,6 +49,12 @@ def row(database: Database, number: int) -> Batch:
     return batch
 
 
+def fill(database: Database, then: Callable[[int], object] = int) -> None:
+    """Write large rows until the disk fails, each one followed by ``then`` its sequence number."""
+    for number in range(100, 100_000):
+        then(put(database, {key_of(number): os.urandom(1000)}))  # does not compress
+
+
 def reads_go_on(database: Database) -> None:
     assert keys(database)[:100] == [key_of(number) for number in range(100)]
     assert database.get(0, key_of(7)) == value_of(7)
@@ -72,16 +79,12 @@ def stays_read_only(disk: FaultyDisk, database: Database, committer: Committer) 
 def failed_fsync_of_the_log(disk: FaultyDisk) -> None:
     with opened(disk) as (database, committer):
         disk.fail("sync", errno.EIO, ".log")
-        told: list[UnknownOutcome] = []
-        heard = threading.Event()
+        told: queue.SimpleQueue[UnknownOutcome | None] = queue.SimpleQueue()
         sequence = database.write(row(database, 100))
-        committer.after(
-            sequence, heard.set, failed=lambda error: (told.append(error), heard.set())[0]
-        )
+        committer.after(sequence, lambda: told.put(None), failed=told.put)
         with pytest.raises(UnknownOutcome):
             committer.wait(sequence)
-        assert heard.wait(RECOVERY_S)
-        assert len(told) == 1
+        assert isinstance(told.get(timeout=RECOVERY_S), UnknownOutcome)
         assert committer.durable_sequence < sequence
         stays_read_only(disk, database, committer)
 
@@ -124,8 +127,7 @@ def failed_flush_in_the_background(disk: FaultyDisk) -> None:
     with opened(disk) as (database, committer):
         disk.fail("write", errno.EIO, ".sst")
         with pytest.raises((UnknownOutcome, StoreReadOnly)):
-            for number in range(100, 100_000):
-                committer.wait(put(database, {key_of(number): value_of(number) * 10}))
+            fill(database, committer.wait)
         stays_read_only(disk, database, committer)
 
 
@@ -171,8 +173,7 @@ def no_space_for_a_table(disk: FaultyDisk) -> None:
     with opened(disk) as (database, committer):
         disk.fail("write", errno.ENOSPC, ".sst")
         with pytest.raises(StoreFull):
-            for number in range(100, 100_000):
-                put(database, {key_of(number): value_of(number) * 10})
+            fill(database)
         reads_go_on(database)
         disk.heal()
         recovers(database, committer)
@@ -207,14 +208,11 @@ def no_space_to_open(disk: FaultyDisk) -> None:
 
 
 def no_file_descriptors(disk: FaultyDisk) -> None:
-    with opened(disk) as (database, committer):
+    with opened(disk) as (database, _):
         used = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, used + 2))
         with pytest.raises(StoreError):
-            for number in range(100, 1_000_000):
-                put(database, {key_of(number): value_of(number) * 10})
-                if number % 1000 == 0:
-                    committer.sync()
+            fill(database)
         assert isinstance(database.failure, StoreReadOnly)
         reads_go_on(database)
 
@@ -235,18 +233,17 @@ SCENARIOS: list[Callable[[FaultyDisk], None]] = [
 ]
 
 
-def play(scenario: Callable[[FaultyDisk], None], disk: FaultyDisk) -> None:
-    """Run a scenario in a process under the shim."""
+def started(scenario: Callable[[FaultyDisk], None], disk: FaultyDisk) -> subprocess.Popen[str]:
+    """Start a scenario in a process under the shim."""
     arguments = [disk.library, disk.root, disk.notes]
-    child = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", __name__, scenario.__name__, *map(str, arguments)],
         env=disk.environment(),
         cwd=Path(__file__).parents[2],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
     )
-    assert child.returncode == 0, child.stdout + child.stderr
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of the storage floor share: small stores, and pictures of them as a crash leaves them."""
+"""What the tests of the storage floor share: small stores, and pictures of crashed ones."""
 
 import shutil
 from collections.abc import Mapping

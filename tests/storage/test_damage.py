@@ -149,7 +149,7 @@ def cut_in_half(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-REFUSED: dict[str, Callable[[Path], None]] = {
+REFUSED: dict[str, Callable[[Path], object]] = {
     "a flip in a table's footer": lambda store: flip(tables(store)[0], -10),
     "a flip in a table's index": lambda store: flip(
         tables(store)[0], tables(store)[0].read_bytes().rindex(b"rocksdb.")
@@ -161,7 +161,7 @@ REFUSED: dict[str, Callable[[Path], None]] = {
     "a flip in the manifest": lambda store: flip(manifest(store), 40),
     "a truncated manifest": lambda store: cut_in_half(manifest(store)),
     "a deleted manifest": lambda store: manifest(store).unlink(),
-    "garbage in CURRENT": lambda store: (store / "CURRENT").write_bytes(b"garbage") and None,
+    "garbage in CURRENT": lambda store: (store / "CURRENT").write_bytes(b"garbage"),
     "an empty CURRENT": lambda store: os.truncate(store / "CURRENT", 0),
     "a deleted CURRENT": lambda store: (store / "CURRENT").unlink(),
 }
@@ -175,11 +175,16 @@ def test_a_damaged_store_is_refused_at_every_try(store: Path, damage: str) -> No
             Database.open(store, options)
 
 
+def remove_all(store: Path, pattern: str) -> None:
+    for path in store.glob(pattern):
+        path.unlink()
+
+
 HARMLESS: dict[str, Callable[[Path], object]] = {
     "garbage in the options": lambda store: [
         path.write_bytes(b"garbage") for path in store.glob("OPTIONS-*")
     ],
-    "no options": lambda store: [path.unlink() for path in store.glob("OPTIONS-*")],
+    "no options": lambda store: remove_all(store, "OPTIONS-*"),
     "an empty rocksdict-config.json": lambda store: os.truncate(store / "rocksdict-config.json", 0),
     "a rocksdict-config.json that asks for pickles": lambda store: (
         store / "rocksdict-config.json"

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +15,35 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import LARGE_WRITE, Database
 from kvstream.storage.durability import Committer
 from tests.faultshim.disk import FaultyDisk
-from tests.storage.failing import SCENARIOS, play, recovers
+from tests.storage.failing import SCENARIOS, fill, recovers, started
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
 ENDLESS = 1 << 62
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_a_failing_disk_is_survived(
-    faulty_disk: FaultyDisk, scenario: Callable[[FaultyDisk], None]
-) -> None:
-    play(scenario, faulty_disk)
-    database = Database.open(faulty_disk.root / "store", SMALL)
+Playing = dict[str, tuple[FaultyDisk, subprocess.Popen[str]]]
+
+
+@pytest.fixture(scope="module")
+def playing(fault_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playing]:
+    """Every scenario, started at once: most of their time they wait."""
+    children: Playing = {}
+    for scenario in SCENARIOS:
+        place = tmp_path_factory.mktemp(scenario.__name__)
+        disk = FaultyDisk(fault_library, place / "disk", place)
+        children[scenario.__name__] = disk, started(scenario, disk)
+    yield children
+    for _, child in children.values():
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("scenario", [scenario.__name__ for scenario in SCENARIOS])
+def test_a_failing_disk_is_survived(playing: Playing, scenario: str) -> None:
+    disk, child = playing[scenario]
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 0, said
+    database = Database.open(disk.root / "store", SMALL)
     assert keys(database)[:100] == [key_of(number) for number in range(100)]
     assert database.failure is None
     put(database, {b"key": b"value"})
@@ -105,18 +122,17 @@ def test_a_disk_that_runs_full_is_left_again_without_loss(small_disk: Path) -> N
     ballast.write_bytes(bytes(8 << 20))
     database = Database.open(small_disk / "store", replace(SMALL, tree_write_buffer_bytes=1 << 20))
     committer = Committer(database, Durability.EVERYSEC)
-    written = 0
+    written: list[int] = []
     with pytest.raises(StoreFull):
-        for number in range(1_000_000):
-            put(database, {key_of(number): os.urandom(1000)})
-            written = number + 1
-    assert len(keys(database)) == written
+        fill(database, written.append)
+    rows = len(keys(database))
+    assert rows == len(written)
     ballast.unlink()
     recovers(database, committer)
-    assert len(keys(database)) == written + 1
+    assert len(keys(database)) == rows + 1
     committer.close()
     database.close()
     database = Database.open(small_disk / "store", SMALL)
-    assert len(keys(database)) == written + 1
+    assert len(keys(database)) == rows + 1
     assert database.get(0, key_of(100_001)) == value_of(100_001)
     database.close()
