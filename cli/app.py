@@ -1,0 +1,168 @@
+"""The command ``kvstream``: its options, its commands in their order, and how it ends.
+
+Every error leaves as one line on stderr and an exit code; what each command does is in its module.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream import __version__
+from kvstream.cli import (
+    bench,
+    care,
+    claiming,
+    completion,
+    consumers,
+    deleting,
+    entries,
+    exporting,
+    following,
+    groups,
+    importing,
+    inspecting,
+    keys,
+    recovering,
+    working,
+)
+from kvstream.cli.exits import ExitCode, Failure
+from kvstream.cli.parameters import Duration
+from kvstream.cli.session import Session
+from kvstream.errors import KVStreamError
+from kvstream.options import DATABASES, Durability
+
+SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
+    (
+        "Streams",
+        (keys.ls, inspecting.info, keys.rename, keys.expire, keys.persist, keys.ttl, keys.rm),
+    ),
+    (
+        "Entries",
+        (
+            entries.add,
+            entries.range_,
+            entries.revrange,
+            following.tail,
+            entries.len_,
+            deleting.del_,
+            deleting.trim,
+        ),
+    ),
+    (
+        "Groups",
+        (
+            groups.group,
+            consumers.consumer,
+            working.read,
+            working.ack,
+            working.nack,
+            claiming.pending,
+            claiming.claim,
+            claiming.autoclaim,
+        ),
+    ),
+    ("Files", (importing.import_, exporting.export)),
+    (
+        "Care",
+        (
+            inspecting.stats,
+            care.check,
+            recovering.recover,
+            care.checkpoint,
+            care.compact,
+            bench.bench,
+        ),
+    ),
+    ("This program", (completion.completion, completion.version)),
+)
+
+
+class Application(click.Group):
+    """A group of commands in sections, whose errors end as exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [str(command.name) for _, commands in SECTIONS for command in commands]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        for title, commands in SECTIONS:
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (str(command.name).ljust(width), command.get_short_help_str(60))
+                        for command in commands
+                    ]
+                )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if hasattr(sys.stdout, "reconfigure"):  # whatever the terminal's encoding
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _silence_stdout()
+            ctx.exit(ExitCode.BROKEN_PIPE)
+        except KeyboardInterrupt:
+            ctx.exit(ExitCode.INTERRUPTED)
+        except (KVStreamError, OSError) as error:
+            raise Failure(error) from None
+        return result
+
+
+def _silence_stdout() -> None:
+    """Let what is still buffered go nowhere: its reader is gone."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="KVSTREAM_STORE",
+    metavar="DIR",
+    help="Directory of the store. [env: KVSTREAM_STORE]",
+)
+@click.option(
+    "--db",
+    type=click.IntRange(0, DATABASES - 1),
+    default=0,
+    metavar="N",
+    help=f"Numbered database, 0 to {DATABASES - 1}. [default: 0]",
+)
+@click.option(
+    "--wait",
+    type=Duration(),
+    default="1s",
+    metavar="DURATION",
+    help="How long to wait for a store that another process holds. [default: 1s]",
+)
+@click.option(
+    "--durability",
+    type=click.Choice([level.value for level in Durability]),
+    default=Durability.EVERYSEC.value,
+    help="When writes go to disk while the command runs; all are there when it ends well."
+    " [default: everysec]",
+)
+@click.version_option(__version__, message="kvstream %(version)s")
+@click.pass_context
+def main(ctx: click.Context, store: Path | None, db: int, wait: float, durability: str) -> None:
+    """Durable message streams in a directory, with the semantics of Redis Streams.
+
+    One process at a time may hold a store for writing: the commands open it, do their work and
+    close it. Durations are 500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` has an example of
+    each command.
+    """
+    ctx.obj = Session(store, db, wait, Durability(durability))
+
+
+for _, _commands in SECTIONS:
+    for _command in _commands:
+        main.add_command(_command)

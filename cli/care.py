@@ -1,0 +1,71 @@
+"""``check``, ``checkpoint`` and ``compact``: care of a sound store."""
+
+from pathlib import Path
+
+import click
+
+from kvstream.cli.examples import example
+from kvstream.cli.exits import ExitCode
+from kvstream.cli.output import Column, Output, output_options
+from kvstream.cli.session import Session
+from kvstream.cli.text import plural, size
+
+_FAULTS = (
+    Column("place", "place"),
+    Column("fault", "message", wraps=True),
+    Column("repaired", "repaired"),
+)
+
+
+@click.command(epilog=example("kvstream check", "kvstream check --repair"))
+@click.option("--repair", is_flag=True, help="Set wrong counters right.")
+@output_options
+@click.pass_obj
+def check(session: Session, out: Output, /, repair: bool) -> None:
+    """Read every row of the store and recount everything; all databases.
+
+    Ends with 4 when it has found a fault that is not repaired. Without --repair it changes nothing.
+    """
+    with session.writing() if repair else session.reading() as store:
+        faults = store.check(repair=repair)
+    out.table(
+        _FAULTS,
+        (
+            {"place": fault.place, "message": fault.message, "repaired": fault.repaired}
+            for fault in faults
+        ),
+    )
+    left = sum(not fault.repaired for fault in faults)
+    if not out.json:
+        click.echo(
+            f"{plural(len(faults), 'fault')}, {len(faults) - left} repaired" if faults else "sound"
+        )
+    if left:
+        raise click.exceptions.Exit(int(ExitCode.DAMAGED))
+
+
+@click.command(epilog=example("kvstream checkpoint backup-monday"))
+@click.argument("target", type=click.Path(path_type=Path), metavar="NEW_DIRECTORY")
+@output_options
+@click.pass_obj
+def checkpoint(session: Session, out: Output, /, target: Path) -> None:
+    """Write a consistent copy of the store into a new directory: a backup.
+
+    It is a store of its own, and opens as it is. On the same file system it takes next to no time
+    and space: the tables are shared until they change.
+    """
+    with session.writing() as store:
+        store.checkpoint(target)
+    out.result(f"checkpoint in {target}", path=str(target))
+
+
+@click.command(epilog=example("kvstream compact"))
+@output_options
+@click.pass_obj
+def compact(session: Session, out: Output) -> None:
+    """Return the space of what was deleted to the disk; takes minutes for many gigabytes."""
+    with session.writing() as store:
+        before = store.stats()["size_on_disk"]
+        store.compact()
+        after = store.stats()["size_on_disk"]
+    out.result(f"{size(before)} before, {size(after)} now", before_bytes=before, after_bytes=after)

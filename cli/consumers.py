@@ -1,0 +1,111 @@
+"""``consumer ls|create|del``: the consumers of a group."""
+
+import click
+
+from kvstream.cli.examples import example
+from kvstream.cli.exits import nothing_unless
+from kvstream.cli.output import Column, Output, age_column, count_column, output_options
+from kvstream.cli.parameters import consumer_argument, group_argument, stream_argument
+from kvstream.cli.session import Session, existing_group
+from kvstream.cli.text import plural, printable
+from kvstream.errors import RequestError
+
+_CONSUMERS = (
+    Column("consumer", "name"),
+    count_column("pending"),
+    age_column("last seen before", "idle"),
+    age_column("last given before", "inactive"),
+)
+
+
+@click.group(epilog=example("kvstream consumer ls orders billing"))
+def consumer() -> None:
+    """List, make and remove the consumers of a group."""
+
+
+@consumer.command("ls", epilog=example("kvstream consumer ls orders billing --json"))
+@stream_argument
+@group_argument
+@output_options
+@click.pass_obj
+def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes) -> None:
+    """List the consumers of a group, and how long ago each was seen and given anything.
+
+    In JSON idle and inactive are milliseconds; -1 is never.
+    """
+    with session.reading() as store:
+        found = existing_group(store, stream, group).consumers()
+    out.table(
+        _CONSUMERS,
+        (
+            {
+                "name": each.name,
+                "pending": each.pending,
+                "idle": each.idle,
+                "inactive": each.inactive,
+            }
+            for each in found
+        ),
+    )
+
+
+@consumer.command(epilog=example("kvstream consumer create orders billing worker-2"))
+@stream_argument
+@group_argument
+@consumer_argument
+@output_options
+@click.pass_obj
+def create(session: Session, out: Output, /, stream: bytes, group: bytes, consumer: bytes) -> None:
+    """Make a consumer before its first read would make it."""
+    with session.writing() as store:
+        made = existing_group(store, stream, group).create_consumer(consumer)
+    text = "made" if made else "is there already"
+    out.result(f"consumer {printable(consumer)} {text}", created=made)
+    nothing_unless(made)
+
+
+@consumer.command(
+    "del",
+    epilog=example(
+        "kvstream consumer del orders billing idle-worker",
+        "kvstream consumer del orders billing worker-1 --drop-pending",
+    ),
+)
+@stream_argument
+@group_argument
+@consumer_argument
+@click.option("--drop-pending", is_flag=True, help="Also where it has entries pending: they go.")
+@output_options
+@click.pass_obj
+def delete(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    consumer: bytes,
+    drop_pending: bool,
+) -> None:
+    """Remove a consumer from its group.
+
+    What is pending with it would be delivered to nobody any more, so a consumer that has something
+    pending is removed only with --drop-pending; `claim` and `autoclaim` give it to others.
+    """
+    with session.writing() as store, store.transaction():
+        found = existing_group(store, stream, group)
+        known = {each.name: each.pending for each in found.consumers()}
+        if consumer not in known:
+            raise RequestError(
+                f"group {printable(group)!r} has no consumer {printable(consumer)!r}"
+            )
+        lost = known[consumer]
+        if lost and not drop_pending:
+            pending = plural(lost, "entry", "entries")
+            raise RequestError(
+                f"{printable(consumer)} has {pending} pending: give them to another consumer with "
+                "claim or autoclaim, or lose them with --drop-pending"
+            )
+        found.delete_consumer(consumer)
+    lost_text = plural(lost, "pending entry", "pending entries")
+    text = f"consumer {printable(consumer)} removed, {lost_text} lost"
+    out.result(text, deleted=True, pending=lost)

@@ -1,0 +1,211 @@
+"""Bytes and entries as JSON and back, without loss.
+
+::
+
+    bytes  := "text"                    when they are valid UTF-8
+            | {"base64": "..."}         otherwise
+    fields := {"field": bytes, ...}     when the names are text and none repeats
+            | [[bytes, bytes], ...]     otherwise
+    entry  := {"id": "ms-seq", "fields": fields}        fields null: the message is gone
+
+Reading takes more than writing gives: numbers as they are spelled, true and false, nested values as
+JSON text; null leaves the field out. It knows no file and no store.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any, NoReturn
+
+from kvstream.ids import StreamID
+from kvstream.records import Entry
+
+BASE64 = "base64"
+
+Pairs = list[tuple[bytes, bytes]]
+
+_MEMBERS = {"stream", "id", "fields", "idle_ms", "deliveries"}
+"""What an object may hold beside its fields to be taken as an entry, not as a flat object."""
+
+
+class Unreadable(ValueError):
+    """A text that is no JSON, or no entry."""
+
+
+class _Object(tuple[tuple[str, Any], ...]):
+    """A JSON object: its pairs in order, repeated names included."""
+
+
+class _Number(str):
+    """A JSON number as it is spelled."""
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def bytes_json(value: bytes) -> str | dict[str, str]:
+    """Return what stands for ``value`` in JSON."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {BASE64: base64.b64encode(value).decode("ascii")}
+
+
+def fields_json(pairs: Sequence[tuple[bytes, bytes]]) -> Any:
+    """Return what stands for the fields of an entry in JSON."""
+    names = [bytes_json(name) for name, _ in pairs]
+    values = [bytes_json(value) for _, value in pairs]
+    if all(isinstance(name, str) for name in names) and len({*map(str, names)}) == len(names):
+        return dict(zip(map(str, names), values, strict=True))
+    return [list(pair) for pair in zip(names, values, strict=True)]
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """Return what stands for an entry in JSON."""
+    shown: dict[str, Any] = {
+        "id": str(entry.id),
+        "fields": None if entry.fields is None else fields_json(entry.pairs),
+    }
+    if entry.deliveries is not None:
+        shown |= {"idle_ms": entry.idle_ms, "deliveries": entry.deliveries}
+    return shown
+
+
+def jsonable(value: Any) -> Any:
+    """Return what stands for any value of the public API in JSON."""
+    if isinstance(value, Entry):
+        return entry_json(value)
+    if isinstance(value, StreamID):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes_json(value)
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: jsonable(getattr(value, field.name)) for field in dataclass_fields(value)
+        }
+    if isinstance(value, Mapping):
+        return _mapping(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return jsonable(value._asdict())
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def _mapping(value: Mapping[Any, Any]) -> Any:
+    names = [jsonable(name) for name in value]
+    values = [jsonable(item) for item in value.values()]
+    if all(isinstance(name, str) for name in names):
+        return dict(zip(names, values, strict=True))
+    return [list(pair) for pair in zip(names, values, strict=True)]
+
+
+def dumps(value: Any, ascii_only: bool = False) -> str:
+    """Return a value that ``jsonable`` made as one line."""
+    return json.dumps(value, ensure_ascii=ascii_only, separators=(", ", ": "))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def loads_entry(line: bytes) -> tuple[str | None, Pairs]:
+    """Return the ID, None where there is none, and the fields of one line of JSON.
+
+    The line is ``{"id": ..., "fields": ...}`` with the ID optional, or else a flat object whose
+    names are fields. Raises Unreadable.
+    """
+    value = _loads(line)
+    if not isinstance(value, _Object):
+        raise Unreadable("a line must be a JSON object")
+    members = dict(value)
+    if "fields" in members and members.keys() <= _MEMBERS:
+        fields = members["fields"]
+        if isinstance(fields, _Object | list):
+            return _id_text(members.get("id")), _pairs(fields)
+    return None, _pairs(value)
+
+
+def _id_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Unreadable("the id must be a string")
+    return str(value)
+
+
+def loads_fields(text: str) -> Pairs:
+    """Return the fields that a JSON text stands for."""
+    return _pairs(_loads(text.encode("utf-8", "surrogateescape")))
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return _DECODER.decode(text.decode())
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"not UTF-8 at byte {error.start + 1}") from None
+    except RecursionError:
+        raise Unreadable("nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"not JSON at character {error.pos + 1}: {error.msg}") from None
+    except ValueError as error:
+        raise Unreadable(str(error)) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_Object,
+    parse_int=_Number,
+    parse_float=_Number,
+    parse_constant=_refuse_constant,
+)
+
+
+def _pairs(fields: Any) -> Pairs:
+    """Return the fields of a decoded object, or of a list of pairs; those of null are left out."""
+    if isinstance(fields, list):
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in fields):
+            raise Unreadable("a list of fields must be made of [field, value] pairs")
+    elif not isinstance(fields, _Object):
+        raise Unreadable("fields must be an object or a list of [field, value] pairs")
+    pairs = [(_bytes(name), _bytes(value)) for name, value in fields if value is not None]
+    if not pairs:
+        raise Unreadable("no fields")
+    return pairs
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, _Object) and len(value) == 1 and value[0][0] == BASE64:
+        return _unbase64(value[0][1])
+    text = value if isinstance(value, str) else _compact(value)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("text with half a surrogate pair") from None
+
+
+def _unbase64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise Unreadable('{"base64": ...} does not hold base64') from None
+
+
+def _compact(value: Any) -> str:
+    """Return a decoded value as JSON text, its numbers spelled as they were."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, _Object):
+        inner = (f"{json.dumps(name, ensure_ascii=False)}:{_compact(item)}" for name, item in value)
+        return "{" + ",".join(inner) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_compact, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""Which ID an imported row gets: its own, that of a column, that of a time, or a new one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from functools import partial
+
+from kvstream.cli.json_values import Pairs
+from kvstream.cli.parameters import time_ms
+from kvstream.cli.rows import Row
+from kvstream.errors import InvalidArgument
+from kvstream.ids import U64_MAX, parse_add_id
+
+UNIX_UNITS = {
+    "s": Decimal(1000),
+    "ms": Decimal(1),
+    "us": Decimal("0.001"),
+    "ns": Decimal("0.000001"),
+}
+TIME_FORMATS = ("iso", *UNIX_UNITS)
+
+TimeParser = Callable[[str], int | None]
+
+
+class Unplaceable(ValueError):
+    """A row whose ID or time is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where the IDs of rows come from."""
+
+    id_column: bytes | None = None
+    time_column: bytes | None = None
+    parse_time: TimeParser = time_ms
+    new_ids: bool = False
+
+    def __call__(self, row: Row) -> tuple[str, Pairs]:
+        """Return the ID to ask for and the fields to add; raises Unplaceable.
+
+        The column of IDs does not stay a field; that of times does.
+        """
+        pairs = row.pairs or []
+        eid = row.eid
+        if self.id_column is not None:
+            eid, pairs = _taken(pairs, self.id_column)
+        elif self.time_column is not None:
+            eid = self._of_time(pairs, self.time_column)
+        if self.new_ids or eid is None:
+            return "*", pairs
+        try:
+            parse_add_id(eid)
+        except InvalidArgument:
+            raise Unplaceable(f"{eid!r} is no ID (ms-seq)") from None
+        return eid, pairs
+
+    def _of_time(self, pairs: Pairs, column: bytes) -> str:
+        value = _value(pairs, column)
+        ms = self.parse_time(value)
+        if ms is None or not 0 <= ms <= U64_MAX:
+            raise Unplaceable(f"{value!r} is no time of the format asked for")
+        return f"{ms}-*"
+
+
+def _value(pairs: Pairs, column: bytes) -> str:
+    for name, value in pairs:
+        if name == column:
+            return value.decode("utf-8", "replace").strip()
+    raise Unplaceable(f"no {column.decode('utf-8', 'replace')!r}")
+
+
+def _taken(pairs: Pairs, column: bytes) -> tuple[str, Pairs]:
+    value = _value(pairs, column)
+    rest = [pair for pair in pairs if pair[0] != column]
+    if not rest:
+        raise Unplaceable("no fields beside the ID")
+    return value, rest
+
+
+def time_parser(text: str) -> TimeParser:
+    """Return what reads times of a format: one of ``TIME_FORMATS``, or a pattern of strptime."""
+    if text in UNIX_UNITS:
+        return partial(_unix_ms, UNIX_UNITS[text])
+    return time_ms if text == "iso" else partial(_pattern_ms, text)
+
+
+def _unix_ms(unit: Decimal, text: str) -> int | None:
+    try:
+        return int(Decimal(text) * unit)
+    except (InvalidOperation, ValueError, OverflowError):
+        return None
+
+
+def _pattern_ms(pattern: str, text: str) -> int | None:
+    try:
+        moment = datetime.strptime(text, pattern)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

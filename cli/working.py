@@ -1,0 +1,215 @@
+"""``read``, ``ack`` and ``nack``: what a consumer does with entries."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from kvstream.cli.deleting import show_outcomes
+from kvstream.cli.examples import example
+from kvstream.cli.exits import nothing_unless
+from kvstream.cli.following import POLL_S_MIN
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import (
+    Duration,
+    Name,
+    Position,
+    StreamName,
+    group_argument,
+    ids_argument,
+    ids_given,
+    stream_argument,
+)
+from kvstream.cli.session import Session, existing_group
+from kvstream.cli.text import plural
+from kvstream.cli.trimming import ref_policy_option
+from kvstream.ids import IDLike, StreamID
+from kvstream.operations.acks import NackMode
+from kvstream.operations.references import RefPolicy
+from kvstream.records import Entry
+from kvstream.store import Store
+
+BLOCK_PAUSE_S = 0.25
+"""Pause between two looks of a blocked ``read``, in which other processes may write."""
+
+Reply = Mapping[bytes, list[Entry]]
+
+
+@click.command(
+    epilog=example(
+        "kvstream read orders --after 0 --count 10",
+        "kvstream read orders --group billing --consumer worker-1 --count 10",
+        "kvstream read orders --group billing --consumer worker-1 --history",
+    )
+)
+@click.argument("streams", type=StreamName(), metavar="STREAM...", nargs=-1, required=True)
+@click.option(
+    "--after", type=Position(("$", "+")), help="Read after this ID, or from this time on."
+)
+@click.option("--count", "-n", type=click.IntRange(1), help="At most so many entries a stream.")
+@click.option("--block", type=Duration(), metavar="DURATION", help="Wait so long for entries.")
+@click.option("--group", type=Name(), help="Read new entries as a consumer of this group.")
+@click.option("--consumer", type=Name(), help="The name to read them under.")
+@click.option("--noack", is_flag=True, help="Do not make them pending.")
+@click.option(
+    "--claim", type=Duration(), metavar="DURATION", help="First what was idle for so long."
+)
+@click.option("--history", is_flag=True, help="Show again what is pending with the consumer.")
+@output_options
+@click.pass_obj
+def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options: Any) -> None:
+    """Read entries from streams, on their own or as a consumer of a group.
+
+    On its own it shows what lies after --after, by default 0, and changes nothing. With --group
+    and --consumer it takes entries that the group has given to nobody yet; they stay pending until
+    `ack`. Ends with 1 when nothing came. With --block it looks again and again, and lets others
+    write in between.
+    """
+    _check_usage(options)
+    look = _grouped(streams, options) if options["group"] is not None else _plain(streams, options)
+    writes = options["group"] is not None
+    reply = _blocking(session, look, options["block"], writes)
+    for at, (key, entries) in enumerate(reply.items()):
+        out.entries(entries, title=at == 0, stream=key if len(streams) > 1 else b"")
+    nothing_unless(reply)
+
+
+def _check_usage(options: Mapping[str, Any]) -> None:
+    if (options["group"] is None) != (options["consumer"] is None):
+        raise click.UsageError("--group and --consumer go together")
+    if options["group"] is None:
+        for name in ("noack", "history", "claim"):
+            if options[name]:
+                raise click.UsageError(f"--{name} needs --group and --consumer")
+    elif options["after"] in ("$", "+") or (options["after"] and not options["history"]):
+        raise click.UsageError("with --group, --after is an ID and needs --history")
+
+
+Look = Callable[[Store], Reply]
+
+
+def _plain(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look:
+    after: dict[bytes | str, IDLike] = dict.fromkeys(streams, options["after"] or "0")
+
+    def look(store: Store) -> Reply:
+        for key, position in after.items():
+            if position == "$":  # the end at the first look
+                after[key] = _end(store, key)
+        return store.read(after, options["count"])
+
+    return look
+
+
+def _end(store: Store, key: bytes | str) -> StreamID:
+    stream = store.stream(key)
+    return stream.info().last_generated_id if store.exists(key) else StreamID(0, 0)
+
+
+def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look:
+    after: IDLike = (options["after"] or "0") if options["history"] else ">"
+    wanted: dict[bytes | str, IDLike] = dict.fromkeys(streams, after)
+
+    def look(store: Store) -> Reply:
+        for stream in streams:
+            existing_group(store, stream, options["group"])
+        reply = store.read_group(
+            options["group"],
+            options["consumer"],
+            wanted,
+            options["count"],
+            noack=options["noack"],
+            claim_min_idle=options["claim"],
+        )
+        return {key: entries for key, entries in reply.items() if entries}
+
+    return look
+
+
+def _blocking(session: Session, look: Look, block_s: float | None, writes: bool) -> Reply:
+    """Return the first reply with entries in it, or an empty one after ``block_s``."""
+    deadline = time.monotonic() + (block_s or 0)
+    while True:
+        with session.writing() if writes else session.reading() as store:
+            reply = look(store)
+        rest = deadline - time.monotonic()
+        if reply or rest <= 0:
+            return reply
+        time.sleep(min(BLOCK_PAUSE_S, max(rest, POLL_S_MIN)))
+
+
+@click.command(
+    epilog=example(
+        "kvstream ack orders billing 1700000000000-0",
+        "kvstream ack orders billing 1700000000000-0 --delete --ref-policy acked",
+    )
+)
+@stream_argument
+@group_argument
+@ids_argument
+@click.option("--delete", is_flag=True, help="Delete the entries too.")
+@ref_policy_option
+@output_options
+@click.pass_obj
+def ack(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    ids: tuple[str, ...],
+    delete: bool,
+    ref_policy: str | None,
+) -> None:
+    """Acknowledge entries: they are no longer pending; - takes the IDs from stdin, one a line.
+
+    With --delete the entries go too, in the same commit. Ends with 1 when none was pending.
+    """
+    if ref_policy is not None and not delete:
+        raise click.UsageError("--ref-policy needs --delete")
+    wanted = ids_given(ids)
+    with session.writing() as store:
+        found = existing_group(store, stream, group)
+        if delete:
+            policy = RefPolicy(ref_policy or RefPolicy.KEEPREF)
+            show_outcomes(out, wanted, found.ack_delete(wanted, ref_policy=policy))
+            return
+        acknowledged = found.ack(wanted)
+    text = f"{plural(acknowledged, 'entry', 'entries')} acknowledged"
+    out.result(text, acknowledged=acknowledged)
+    nothing_unless(acknowledged)
+
+
+@click.command(epilog=example("kvstream nack orders billing 1700000000000-0 --mode silent"))
+@stream_argument
+@group_argument
+@ids_argument
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in NackMode], case_sensitive=False),
+    default=NackMode.FAIL.value,
+    help="SILENT: it was not tried; FAIL: it failed; FATAL: it must not be tried again. "
+    "[default: FAIL]",
+)
+@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set its delivery count.")
+@click.option("--force", is_flag=True, help="Also entries that are not pending.")
+@output_options
+@click.pass_obj
+def nack(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    ids: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Give pending entries back to the group; - takes the IDs from stdin, one a line.
+
+    They are first in line for the next `read --claim`. Ends with 1 when none was pending.
+    """
+    wanted = ids_given(ids)
+    with session.writing() as store:
+        released = existing_group(store, stream, group).nack(wanted, **options)
+    out.result(f"{plural(released, 'entry', 'entries')} given back", released=released)
+    nothing_unless(released)
