@@ -6,7 +6,7 @@ excludes its bound.
 """
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from struct import Struct
 from typing import NamedTuple
@@ -17,6 +17,8 @@ U64_MAX = (1 << 64) - 1
 
 _ID = re.compile(rb"([0-9]{1,64})(?:-([0-9]{1,62}))?")
 _PACKED = Struct(">QQ")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class StreamID(NamedTuple):
@@ -51,7 +53,7 @@ class StreamID(NamedTuple):
         """Return the ID that ``value`` names, or raise InvalidID.
 
         ``value`` is a StreamID, a (ms, seq) pair, the text ``ms`` or ``ms-seq``, an int of
-        milliseconds, or a datetime.
+        milliseconds, or a datetime: local time where it has no zone.
         """
         if type(value) is StreamID:
             return value
@@ -60,12 +62,10 @@ class StreamID(NamedTuple):
         if isinstance(value, tuple) and len(value) == 2:
             ms, seq = value
         elif isinstance(value, datetime):
-            ms, seq = int(value.timestamp() * 1000), missing_seq
-        elif isinstance(value, int) and not isinstance(value, bool):
-            ms, seq = value, missing_seq
+            ms, seq = (value.astimezone(UTC) - _EPOCH) // _MILLISECOND, missing_seq
         else:
-            raise InvalidID
-        if not (0 <= ms <= U64_MAX and 0 <= seq <= U64_MAX):
+            ms, seq = value, missing_seq
+        if not (_is_u64(ms) and _is_u64(seq)):
             raise InvalidID
         return cls(ms, seq)
 
@@ -98,12 +98,19 @@ MIN_ID = StreamID(0, 0)
 MAX_ID = StreamID(U64_MAX, U64_MAX)
 
 
-def _parse_text(value: str | bytes, missing_seq: int) -> StreamID:
+def _is_u64(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= U64_MAX
+
+
+def _ascii(value: str | bytes) -> bytes:
     try:
-        text = value.encode("ascii") if isinstance(value, str) else value
+        return value.encode("ascii") if isinstance(value, str) else value
     except UnicodeEncodeError:
         raise InvalidID from None
-    match = _ID.fullmatch(text)
+
+
+def _parse_text(value: str | bytes, missing_seq: int) -> StreamID:
+    match = _ID.fullmatch(_ascii(value))
     if match is None:
         raise InvalidID
     ms = int(match[1])
@@ -156,9 +163,9 @@ AddID = StreamID | int | None
 def parse_add_id(value: IDLike) -> AddID:
     """Return the ID that XADD asks for: ``*``, ``ms-*`` or a whole one."""
     if isinstance(value, str | bytes):
-        if _is(value, "*"):
+        text = _ascii(value)
+        if text == b"*":
             return None
-        text = value.encode() if isinstance(value, str) else value
         if text.endswith(b"-*"):
             return _parse_text(text[:-2] + b"-0", 0).ms
     return StreamID.parse(value)
