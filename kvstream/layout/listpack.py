@@ -35,7 +35,8 @@ def integer_size(value: int) -> int:
     """Return the bytes of an integer element; ``value`` is taken modulo 2^64, as signed."""
     if 0 <= value <= 127:
         return SMALL_INTEGER_BYTES
-    value = (value - _INT64_MIN) % (1 << 64) + _INT64_MIN
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        return integer_size((value - _INT64_MIN) % (1 << 64) + _INT64_MIN)
     for magnitude, size in _INTEGER_SIZES:
         if -magnitude <= value < magnitude:
             return size
@@ -79,6 +80,7 @@ def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
     if b"-" in joined:
         odd += [value for value in values if value[:1] == b"-"]
     if len(joined) >= _SHORT:
+        odd = [value for value in odd if len(value) < _SHORT]
         odd += [value for value in values if len(value) >= _SHORT]
     for value in odd:
         size += element_size(value) - len(value) - _SHORT_OVERHEAD
