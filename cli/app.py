@@ -122,34 +122,36 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
-@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Application, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="KVSTREAM_STORE",
     metavar="DIR",
-    help="Directory of the store. [env: KVSTREAM_STORE]",
+    show_envvar=True,
+    help="Directory of the store.",
 )
 @click.option(
     "--db",
     type=click.IntRange(0, DATABASES - 1),
     default=0,
     metavar="N",
-    help=f"Numbered database, 0 to {DATABASES - 1}. [default: 0]",
+    help="Numbered database.",
 )
 @click.option(
     "--wait",
     type=Duration(),
     default="1s",
     metavar="DURATION",
-    help="How long to wait for a store that another process holds. [default: 1s]",
+    help="How long to wait for a store that another process holds.",
 )
 @click.option(
     "--durability",
     type=click.Choice([level.value for level in Durability]),
     default=Durability.EVERYSEC.value,
-    help="When writes go to disk while the command runs; all are there when it ends well."
-    " [default: everysec]",
+    help="When writes go to disk while the command runs; all are there when it ends well.",
 )
 @click.version_option(__version__, message="kvstream %(version)s")
 @click.pass_context

@@ -44,9 +44,7 @@ _COLUMNS = (
 
 
 @click.command(epilog=example("kvstream bench --entries 5000"))
-@click.option(
-    "--entries", type=click.IntRange(BATCH), default=50_000, help="Of each work. [default: 50000]"
-)
+@click.option("--entries", type=click.IntRange(BATCH), default=50_000, help="Of each work.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -55,7 +53,10 @@ _COLUMNS = (
 @output_options
 @click.pass_obj
 def bench(session: Session, out: Output, /, entries: int, directory: Path | None) -> None:
-    """Measure this machine: adds, ranges, reads of a consumer. Touches no store of yours."""
+    """Measure adds, ranges and a consumer's reads here.
+
+    It makes a store of its own, and touches none of yours.
+    """
     place = directory or _beside(session)
     with (
         tempfile.TemporaryDirectory(prefix="kvstream-bench-", dir=place) as folder,

@@ -22,7 +22,7 @@ _FAULTS = (
 @output_options
 @click.pass_obj
 def check(session: Session, out: Output, /, repair: bool) -> None:
-    """Read every row of the store and recount everything; all databases.
+    """Read every row and recount everything, in all databases.
 
     Ends with 4 when it has found a fault that is not repaired. Without --repair it changes nothing.
     """
@@ -49,7 +49,7 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
 @output_options
 @click.pass_obj
 def checkpoint(session: Session, out: Output, /, target: Path) -> None:
-    """Write a consistent copy of the store into a new directory: a backup.
+    """Write a backup: a consistent copy in a new directory.
 
     It is a store of its own, and opens as it is. On the same file system it takes next to no time
     and space: the tables are shared until they change.
@@ -63,7 +63,10 @@ def checkpoint(session: Session, out: Output, /, target: Path) -> None:
 @output_options
 @click.pass_obj
 def compact(session: Session, out: Output) -> None:
-    """Return the space of what was deleted to the disk; takes minutes for many gigabytes."""
+    """Return the space of what was deleted to the disk.
+
+    Takes minutes for many gigabytes.
+    """
     with session.writing() as store:
         before = store.stats()["size_on_disk"]
         store.compact()

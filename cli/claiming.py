@@ -56,7 +56,7 @@ justid_option = click.option("--justid", is_flag=True, help="Show IDs only; coun
 @click.option("--list", "listed", is_flag=True, help="Show the entries one by one.")
 @click.option("--start", type=RangeBound(), help="List from this ID or time on.")
 @click.option("--end", type=RangeBound(), help="List up to this ID or time.")
-@click.option("--count", "-n", type=click.IntRange(1), help="List at most so many. [default: 100]")
+@click.option("--count", "-n", type=click.IntRange(1), help="List at most so many, by default 100.")
 @click.option("--consumer", type=Name(), help="List those of one consumer.")
 @click.option("--min-idle", type=Duration(), metavar="DURATION", help="List those idle so long.")
 @output_options
@@ -64,10 +64,10 @@ justid_option = click.option("--justid", is_flag=True, help="Show IDs only; coun
 def pending(
     session: Session, out: Output, /, stream: bytes, group: bytes, listed: bool, **options: Any
 ) -> None:
-    """Show what is pending in a group: by consumer, or with --list one by one.
+    """Show what is pending in a group.
 
-    Any option that says what to list implies --list. An entry given back by `nack` belongs to
-    nobody until it is claimed.
+    By consumer, or with --list one by one. Any option that says what to list implies --list. An
+    entry given back by `nack` belongs to nobody until it is claimed.
     """
     with session.reading() as store:
         found = existing_group(store, stream, group)
@@ -132,9 +132,9 @@ def claim(
     ids: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Give pending entries to a consumer, and show them; - takes the IDs from stdin.
+    """Give pending entries to a consumer, and show them.
 
-    Ends with 1 when none could be claimed.
+    - takes the IDs from stdin, one a line. Ends with 1 when none could be claimed.
     """
     if options["time"] is not None:
         options["time"] /= _MS
@@ -150,10 +150,8 @@ def claim(
 @group_argument
 @consumer_argument
 @min_idle_option
-@click.option("--start", type=ID(), default="0-0", help="Look from this ID on. [default: 0-0]")
-@click.option(
-    "--count", "-n", type=click.IntRange(1), default=100, help="So many a step. [default: 100]"
-)
+@click.option("--start", type=ID(), default="0-0", help="Look from this ID on.")
+@click.option("--count", "-n", type=click.IntRange(1), default=100, help="So many a step.")
 @click.option("--all", "everything", is_flag=True, help="Step through all that is pending.")
 @justid_option
 @output_options
@@ -168,7 +166,7 @@ def autoclaim(
     everything: bool,
     **options: Any,
 ) -> None:
-    """Give a consumer what has been idle with others for too long, and show it.
+    """Give a consumer what was idle with others for too long.
 
     One step looks at a part of what is pending, and says from which ID to go on; --all goes on to
     the end. Pending entries whose message has been deleted are dropped on the way.

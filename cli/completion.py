@@ -27,7 +27,10 @@ _VARIABLE = "_KVSTREAM_COMPLETE"
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Write the script that makes a shell complete commands, options and names of streams."""
+    """Write the completion script of a shell.
+
+    It completes commands, options and the names of streams.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, PROGRAM, _VARIABLE).source())
@@ -36,7 +39,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 @click.command(epilog=example("kvstream version --json"))
 @output_options
 def version(out: Output) -> None:
-    """Show the versions of kvstream, its storage layout and what it runs on."""
+    """Show the version of kvstream, and what it runs on."""
     try:
         engine = version_of("rocksdict")
     except PackageNotFoundError:  # vendored without its metadata

@@ -46,9 +46,10 @@ def show_outcomes(out: Output, ids: Sequence[StreamID], outcomes: Sequence[Outco
 def del_(
     session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...], ref_policy: str | None
 ) -> None:
-    """Delete entries by ID; - takes the IDs from stdin, one a line.
+    """Delete entries by ID.
 
-    With --ref-policy it shows what became of each. Ends with 1 when none was there.
+    - takes the IDs from stdin, one a line. With --ref-policy it shows what became of each. Ends
+    with 1 when none was there.
     """
     wanted = ids_given(ids)
     with session.writing() as store:
@@ -73,7 +74,10 @@ def del_(
 @output_options
 @click.pass_obj
 def trim(session: Session, out: Output, /, stream: bytes, **options: Any) -> None:
-    """Remove the oldest entries: all but the last N, or what lies before an ID or a time."""
+    """Remove the oldest entries.
+
+    All but the last N go, or what lies before an ID or a time.
+    """
     if options["maxlen"] is None and options["minid"] is None:
         raise click.UsageError("give --maxlen N or --minid ID|TIME")
     with session.writing() as store:

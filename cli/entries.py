@@ -50,10 +50,10 @@ def add(
     eid: str,
     **options: Any,
 ) -> None:
-    """Append one entry, and show its ID; the store and the stream are made where missing.
+    """Append one entry, and show its ID.
 
-    With --idmp or --idmpauto an entry that the producer has added before is not added again: the
-    ID of the first is shown.
+    The store and the stream are made where missing. With --idmp or --idmpauto an entry that the
+    producer has added before is not added again: the ID of the first is shown.
     """
     given = [*pairs, *_decoded(fields)]
     if not given:

@@ -53,11 +53,12 @@ PAGE = 1000
 @quiet_option
 @click.pass_obj
 def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> None:
-    """Write the entries of a stream to a FILE, or to stdout; `import` reads them back exactly.
+    """Write the entries of a stream to a FILE or stdout.
 
-    In CSV the column kvstream:fields holds, as JSON, the fields of those entries that cells cannot
-    hold exactly: binary values, repeated fields, fields in another order than the header's, empty
-    values. --resume drops a last line that was cut off, and goes on after the last whole one.
+    `import` reads them back exactly. In CSV the column kvstream:fields holds, as JSON, the fields
+    of those entries that cells cannot hold exactly: binary values, repeated fields, fields in
+    another order than the header's, empty values. --resume drops a last line that was cut off, and
+    goes on after the last whole one.
     """
     kind, delimiter = format_of(file.name, options["kind"], options["delimiter"])
     with session.reading() as store:

@@ -34,7 +34,7 @@ poll_option = click.option(
     type=Duration(),
     default="1s",
     metavar="DURATION",
-    help="Pause between two looks. [default: 1s]",
+    help="Pause between two looks.",
 )
 
 
@@ -58,7 +58,9 @@ def looks(session: Session, look: Callable[[Store], T], pause_s: float) -> Itera
     epilog=example("kvstream tail orders -n 20", "kvstream tail orders --after '$' -n 0 --json")
 )
 @stream_argument
-@click.option("--count", "-n", type=click.IntRange(0), help="Last entries to begin with. [10]")
+@click.option(
+    "--count", "-n", type=click.IntRange(0), help="Last entries to begin with, by default 10."
+)
 @click.option("--after", type=Position(), help="Begin after this ID, at this time, or at $.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @poll_option
@@ -74,7 +76,7 @@ def tail(
     follow: bool,
     poll: float,
 ) -> None:
-    """Show the last entries of a stream; with -f also those that come.
+    """Show the last entries of a stream, and follow it.
 
     A store is held by one process at a time: -f looks at it every --poll, and lets others write in
     between. While a process keeps the store open, as a long-running writer does, nothing can be

@@ -34,7 +34,7 @@ start_option = click.option(
     "--start",
     type=Position(),
     default="$",
-    help="Give out what comes after this ID, from this time on, or after $, the end. [default: $]",
+    help="Give out what comes after this ID, from this time on, or after $, the end.",
 )
 entries_read_option = click.option(
     "--entries-read", type=click.IntRange(0), metavar="N", help="How many it has read, where known."

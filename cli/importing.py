@@ -26,7 +26,9 @@ _CSV_SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 format_option = click.option(
     "--format", "kind", type=click.Choice(FORMATS), help="By default what the name says, or jsonl."
 )
-delimiter_option = click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV. [,]")
+delimiter_option = click.option(
+    "--delimiter", metavar="CHAR", help="Between the cells of CSV, by default a comma."
+)
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 
 
@@ -58,7 +60,7 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
     "--time-format",
     default="iso",
     metavar="FORMAT",
-    help=f"{', '.join(TIME_FORMATS)} or a pattern of strptime; UTC. [default: iso]",
+    help=f"{', '.join(TIME_FORMATS)} or a pattern of strptime; UTC.",
 )
 @click.option("--new-ids", is_flag=True, help="Give every row a new ID.")
 @click.option("--keep-empty", is_flag=True, help="Take empty cells of CSV as empty values.")
@@ -66,7 +68,7 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
     "--on-error",
     type=click.Choice(["stop", "skip"]),
     default="stop",
-    help="What a bad line does. [default: stop]",
+    help="What a bad line does.",
 )
 @click.option("--source", type=Name(), metavar="NAME", help="What the input is known by.")
 @click.option("--again", is_flag=True, help="From the first line, whatever was imported before.")
@@ -76,7 +78,7 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
 def import_(
     session: Session, out: Output, /, stream: bytes, file: BinaryIO, again: bool, **options: Any
 ) -> None:
-    """Append the rows of a FILE, or of stdin, to a stream.
+    """Append the rows of a FILE or of stdin to a stream.
 
     JSON Lines: {"id": ID, "fields": {...}} with the ID optional, or flat objects. CSV: the header
     names the fields; an empty cell is a field that the entry lacks. IDs that are given are kept. A

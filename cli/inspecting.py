@@ -46,7 +46,7 @@ _INFO_SHOWS: Mapping[str, Callable[[Any], str]] = {
     "-n",
     type=click.IntRange(0),
     default=FULL_COUNT,
-    help=f"With --full: so many of each; 0: all. [default: {FULL_COUNT}]",
+    help="With --full: so many of each; 0: all.",
 )
 @output_options
 @click.pass_obj
@@ -142,12 +142,13 @@ def _figure(name: str, value: Any) -> str:
 @output_options
 @click.pass_obj
 def stats(session: Session, out: Output) -> None:
-    """Show the size of the store and the counters of its storage engine.
+    """Show the size of the store and its engine's counters.
 
     Numbers of keys are RocksDB's estimates. The names may change with any version.
     """
     with session.reading() as store:
         figures = {"streams": store.size(), **store.stats()}
+    figures.pop("failure", None)  # it would tell of the read-only opening
     if out.json:
         out.result("", **figures)
         return

@@ -36,10 +36,11 @@ _LS = (
 @output_options
 @click.pass_obj
 def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
-    """List the streams, in the order they were made; those that match a glob PATTERN.
+    """List the streams, in the order they were made.
 
-    An import keeps how far it has come in a stream whose name begins with kvstream:import:. These
-    are shown with --all.
+    With a PATTERN, as the shell has them for files, those whose name matches it. An import keeps
+    how far it has come in a stream whose name begins with kvstream:import:. These are shown with
+    --all.
     """
     with session.reading() as store:
         out.table(_LS, _listed(store, pattern, everything))
@@ -68,9 +69,10 @@ def _listed(store: Store, pattern: bytes | None, everything: bool) -> Iterator[d
 def rename(
     session: Session, out: Output, /, stream: bytes, new_name: bytes, no_replace: bool
 ) -> None:
-    """Give a stream another name; a stream that had it is deleted.
+    """Give a stream another name.
 
-    Takes the same time for a stream of any size.
+    A stream that had the name is deleted, unless --no-replace. Takes the same time for a stream of
+    any size.
     """
     with session.writing() as store:
         existing_stream(store, stream)
@@ -91,7 +93,10 @@ def rename(
 def expire(
     session: Session, out: Output, /, stream: bytes, after: float | None, at: int | None
 ) -> None:
-    """Let a stream expire: after DURATION it is deleted, whatever is in it."""
+    """Let a stream expire after a time.
+
+    Then it is deleted, with whatever is in it.
+    """
     if (after is None) == (at is None):
         raise click.UsageError("give either a DURATION or --at TIME")
     with session.writing() as store:
@@ -135,9 +140,10 @@ def ttl(session: Session, out: Output, /, stream: bytes) -> None:
 @output_options
 @click.pass_obj
 def rm(session: Session, out: Output, /, streams: tuple[bytes, ...]) -> None:
-    """Delete whole streams, with their groups; all in one commit.
+    """Delete whole streams, with their groups.
 
-    Takes the same time for streams of any size. Ends with 1 when one of them was not there.
+    All go in one commit. Takes the same time for streams of any size. Ends with 1 when one of them
+    was not there.
     """
     with session.writing() as store:
         deleted = store.delete(*streams)

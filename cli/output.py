@@ -220,7 +220,7 @@ def output_options(
         "--max-width",
         type=click.IntRange(0),
         metavar="N",
-        help=f"Characters shown of a value; 0: all. [{TERMINAL_WIDTH_MAX} on a terminal, else all]",
+        help=f"Cut values, by default to {TERMINAL_WIDTH_MAX} characters on a terminal; 0: never.",
     )
     @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, one object a line.")
     @wraps(command)

@@ -15,11 +15,11 @@ from kvstream.storage.recovery import recover as recover_store
 @output_options
 @click.pass_obj
 def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
-    """Open a store that was refused because of lost writes, and read all of it.
+    """Open a store that was refused for lost writes.
 
-    Without --accept-loss it changes nothing, and says what is lost: the exit code is 4 where
-    something is. With it the loss is final; the damaged logs are kept beside the store. Damaged
-    tables are never given up: restore a checkpoint.
+    All of it is read. Without --accept-loss it changes nothing, and says what is lost: the exit
+    code is 4 where something is. With it the loss is final; the damaged logs are kept beside the
+    store. Damaged tables are never given up: restore a checkpoint.
     """
     report = session.patiently(lambda: recover_store(session.path, accept_loss=accept_loss))
     if out.json:

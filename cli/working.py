@@ -59,7 +59,7 @@ Reply = Mapping[bytes, list[Entry]]
 @output_options
 @click.pass_obj
 def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options: Any) -> None:
-    """Read entries from streams, on their own or as a consumer of a group.
+    """Read entries, also as a consumer of a group.
 
     On its own it shows what lies after --after, by default 0, and changes nothing. With --group
     and --consumer it takes entries that the group has given to nobody yet; they stay pending until
@@ -161,9 +161,10 @@ def ack(
     delete: bool,
     ref_policy: str | None,
 ) -> None:
-    """Acknowledge entries: they are no longer pending; - takes the IDs from stdin, one a line.
+    """Acknowledge entries: they are no longer pending.
 
-    With --delete the entries go too, in the same commit. Ends with 1 when none was pending.
+    - takes the IDs from stdin, one a line. With --delete the entries go too, in the same commit.
+    Ends with 1 when none was pending.
     """
     if ref_policy is not None and not delete:
         raise click.UsageError("--ref-policy needs --delete")
@@ -204,9 +205,10 @@ def nack(
     ids: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Give pending entries back to the group; - takes the IDs from stdin, one a line.
+    """Give pending entries back to the group.
 
-    They are first in line for the next `read --claim`. Ends with 1 when none was pending.
+    - takes the IDs from stdin, one a line. They are first in line for the next `read --claim`. Ends
+    with 1 when none was pending.
     """
     wanted = ids_given(ids)
     with session.writing() as store:
