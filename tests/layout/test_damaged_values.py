@@ -1,0 +1,112 @@
+"""Values of message rows that no kvstream wrote: each is told as Corruption, and soon."""
+
+import time
+from struct import pack
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream import Corruption, Store, StreamID
+from kvstream.layout.values import decode_fields, decode_page, encode_fields
+from kvstream.storage.batch import Batch, Family
+
+MEGABYTE = 1 << 20
+SOUND = encode_fields({"a": "1"})[0]
+
+BOMBS = {
+    "nothing at all": b"",
+    "no content": b"\x01",
+    "an unknown format": b"\x03\x81\xa1a\xa11",
+    "the format of another type": b"\xa11\x81\xa1a\xa11",
+    "an array where a map should be": b"\x01\x92\xa1a\xa11",
+    "a map where an array should be": b"\x02\x81\xa1a\xa11",
+    "a number where a map should be": b"\x01\x05",
+    "a nil where a map should be": b"\x01\xc0",
+    "text where a map should be": b"\x01\xa1a",
+    "an odd array": b"\x02\x93\xa1a\xa11\xa1b",
+    "an array of maps": b"\x02\x92\x80\x80",
+    "a map with maps for names": b"\x01\x81\x80\xa11",
+    "an extension": b"\x01" + msgpack.packb(msgpack.ExtType(5, b"x" * 100)),
+    "a timestamp": b"\x01\xd6\xff\x00\x00\x00\x01",
+    "a timestamp of no time": b"\x01\xc7\x0c\xff" + b"\xff" * 12,
+    "two contents": b"\x01\x81\xa1a\xa11\x81\xa1a\xa11",
+    "the byte that is never used": b"\x01\xc1",
+    "a map cut off": b"\x01\x82\xa1a\xa11",
+    "a claim of four billion pairs": b"\x01\xdf\xff\xff\xff\xff",
+    "a claim of four billion elements": b"\x02\xdd\xff\xff\xff\xff",
+    "a claim of four gigabytes of text": b"\x01\x81\xa1a\xdb\xff\xff\xff\xff",
+    "a claim of four gigabytes of binary": b"\x01\x81\xa1a\xc6\xff\xff\xff\xff",
+    "a million arrays in each other": b"\x01" + b"\x91" * 1_000_000,
+    "a million maps in each other": b"\x01" + b"\x81\xa1a" * 1_000_000,
+    "five megabytes of empty arrays": b"\x01" + b"\x90" * 5 * MEGABYTE,
+    "five megabytes of empty arrays in one": b"\x01\xdd"
+    + pack(">I", 5 << 20)
+    + b"\x90" * (5 << 20),
+}
+bombs = pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
+
+
+@bombs
+def test_a_bomb_is_told_as_corruption_within_a_second(bomb: bytes) -> None:
+    before = time.perf_counter()
+    with pytest.raises(Corruption, match=r"^a message's value "):
+        decode_fields(bomb)
+    assert time.perf_counter() - before < 1
+
+
+@bombs
+def test_a_bomb_among_sound_rows_is_told_as_corruption(bomb: bytes) -> None:
+    with pytest.raises(Corruption, match=r"^a message's value "):
+        decode_page([SOUND, bomb, SOUND])
+
+
+@given(st.binary(max_size=40) | st.binary(max_size=40).map(b"\x01".__add__))
+def test_any_bytes_are_fields_or_corruption(value: bytes) -> None:
+    try:
+        fields = decode_fields(value)
+    except Corruption:
+        return
+    assert isinstance(fields, dict)
+
+
+@pytest.mark.parametrize(
+    "bomb", ["a number where a map should be", "an array of maps", "a million maps in each other"]
+)
+def test_a_stored_bomb_stops_every_read_of_its_entry_and_of_no_other(
+    store: Store, bomb: str
+) -> None:
+    stream = store.stream("s")
+    ids = [stream.add({"n": n}) for n in range(3)]
+    group = stream.create_group("g", start="0")
+    group.consumer("c").read()
+    overwrite(store, ids[1], BOMBS[bomb])
+    for read in (
+        stream.range,
+        stream.revrange,
+        lambda: stream.get(ids[1]),
+        lambda: list(stream.scan()),
+        lambda: stream.read(after="0"),
+        lambda: group.consumer("c").history(),
+        lambda: group.claim("d", ids[1]),
+        lambda: stream.info_full(),
+    ):
+        with pytest.raises(Corruption, match=r"^a message's value "):
+            read()
+    assert [entry.id for entry in stream.range(count=1)] == [ids[0]]
+    assert [entry.id for entry in stream.revrange(count=1)] == [ids[2]]
+    assert group.ack(ids[1]) == 1
+    assert stream.trim(maxlen=0) == 3
+    assert stream.range() == []
+
+
+def overwrite(store: Store, eid: StreamID, value: bytes) -> None:
+    """Put ``value`` where the message of ``eid`` is, behind the store's back."""
+    database = store.engine.database
+    batch = Batch(database)
+    for key, _ in database.page(Family.MESSAGES, b"", b"\xff", 10):
+        if key.endswith(eid.packed):
+            batch.put(Family.MESSAGES, key, value)
+    assert batch.puts[Family.MESSAGES]
+    database.write(batch)

@@ -1,0 +1,198 @@
+"""The value of a message row: which bytes it has, what goes in, and what comes out again."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream import Entry, InvalidArgument, StreamID
+from kvstream.layout import values
+from kvstream.layout.values import (
+    FieldPart,
+    FieldsLike,
+    decode_fields,
+    decode_page,
+    encode_fields,
+    encode_flat,
+    flat_bytes,
+    to_bytes,
+)
+
+EID = StreamID(1, 0)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+BINARY = st.binary(max_size=20)
+PARTS: st.SearchStrategy[FieldPart] = st.one_of(
+    TEXT,
+    BINARY,
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.builds(bytearray, BINARY),
+    st.builds(lambda data: memoryview(data), BINARY),
+)
+PAIRS = st.lists(st.tuples(PARTS, PARTS), min_size=1, max_size=8)
+
+
+def expected(part: FieldPart) -> bytes:
+    """Return what redis-py would send for ``part``."""
+    if isinstance(part, str):
+        return part.encode()
+    return repr(part).encode() if isinstance(part, int | float) else bytes(part)
+
+
+def pairs_of(value: bytes) -> list[tuple[bytes, bytes]]:
+    return list(Entry(EID, decode_fields(value)).pairs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "row"),
+    [
+        ({"a": "1"}, "01 81 a161 a131"),
+        ({b"a": b"1"}, "01 81 a161 a131"),
+        ({"a": 1}, "01 81 a161 a131"),
+        ({"b": "", "a": 2.5}, "01 82 a162 a0 a161 a3322e35"),
+        ([("a", "1"), ("b", "2")], "01 82 a161 a131 a162 a132"),
+        ([("a", "1"), ("a", "2")], "02 94 a161 a131 a161 a132"),
+        ({"é": b"\xff\x00"}, "01 81 a2c3a9 a2ff00"),
+        ({"": ""}, "01 81 a0 a0"),
+        ({"a": "x" * 32}, "01 81 a161 da0020" + "78" * 32),
+    ],
+)
+def test_an_entry_is_stored_as_these_very_bytes(fields: FieldsLike, row: str) -> None:
+    assert encode_fields(fields)[0] == bytes.fromhex(row)
+
+
+@given(PAIRS)
+def test_whatever_goes_in_comes_out_as_bytes_in_its_order(
+    pairs: list[tuple[FieldPart, FieldPart]],
+) -> None:
+    value, names = encode_fields(pairs)
+    wanted = [(expected(field), expected(of_it)) for field, of_it in pairs]
+    assert pairs_of(value) == wanted
+    assert list(names) == [field for field, _ in wanted]
+    assert decode_fields(value) == dict(wanted)
+
+
+@given(st.dictionaries(TEXT, TEXT, min_size=1), st.dictionaries(BINARY, BINARY, min_size=1))
+def test_a_mapping_of_text_and_one_of_bytes_come_out_alike(
+    text: dict[str, str], binary: dict[bytes, bytes]
+) -> None:
+    encoded = {field.encode(): value.encode() for field, value in text.items()}
+    assert encode_fields(text)[0] == encode_fields(encoded)[0]
+    assert decode_fields(encode_fields(text)[0]) == encoded
+    assert decode_fields(encode_fields(binary)[0]) == binary
+    assert list(decode_fields(encode_fields(binary)[0])) == list(binary)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        OrderedDict(a="1", b="2"),
+        MappingProxyType({"a": "1", "b": "2"}),
+        (pair for pair in [("a", "1"), ("b", "2")]),
+        zip("ab", "12", strict=True),
+        [["a", "1"], ["b", "2"]],
+        {"a": "1", b"b": 2},
+        {"a": bytearray(b"1"), "b": memoryview(b"2")},
+    ],
+    ids=lambda fields: type(fields).__name__,
+)
+def test_any_mapping_and_any_pairs_are_taken(fields: FieldsLike) -> None:
+    assert pairs_of(encode_fields(fields)[0]) == [(b"a", b"1"), (b"b", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("part", "stored"),
+    [
+        (b"\x00\xff", b"\x00\xff"),
+        ("é", b"\xc3\xa9"),
+        (-5, b"-5"),
+        (1 << 70, b"1180591620717411303424"),
+        (0.1, b"0.1"),
+        (1.0, b"1.0"),
+        (1e100, b"1e+100"),
+        (float("inf"), b"inf"),
+        (bytearray(b"ab"), b"ab"),
+        (memoryview(b"abcd")[::2], b"ac"),
+    ],
+)
+def test_a_part_is_stored_as_redis_py_would_send_it(part: FieldPart, stored: bytes) -> None:
+    assert to_bytes(part) == stored
+
+
+@pytest.mark.parametrize("part", [None, True, False, [], (), {}, object(), 1j, b"x".__class__])
+@pytest.mark.parametrize("as_field", [True, False])
+def test_another_type_is_refused_by_its_name(part: object, as_field: bool) -> None:
+    pair = (part, "1") if as_field else ("a", part)
+    message = f"^a {type(part).__name__} cannot be stored: give bytes, str, int or float$"
+    with pytest.raises(InvalidArgument, match=message):
+        encode_fields([pair])  # type: ignore[list-item]
+    if not as_field:
+        with pytest.raises(InvalidArgument, match=message):
+            encode_fields({"a": part})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{}, [], (), iter([])], ids=repr)
+def test_an_entry_without_fields_is_refused_in_redis_s_words(fields: FieldsLike) -> None:
+    with pytest.raises(InvalidArgument, match=r"^wrong number of arguments for 'xadd' command$"):
+        encode_fields(fields)
+
+
+def test_a_flat_list_with_an_odd_part_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^wrong number of arguments for 'xadd' command$"):
+        encode_flat([b"a", b"1", b"b"])
+
+
+@pytest.mark.parametrize("fields", [5, None, "ab", b"ab", [1, 2], [("a",)], [("a", "b", "c")]])
+def test_what_is_neither_a_mapping_nor_pairs_is_refused(fields: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"^fields are a mapping or \(field, value\) pairs$"):
+        flat_bytes(fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"a": "\ud800"}, {"\ud800": "a"}, [("a", "\ud800")]])
+def test_text_that_is_no_unicode_is_refused_and_leaves_nothing_behind(fields: FieldsLike) -> None:
+    with pytest.raises(InvalidArgument, match="not valid Unicode"):
+        encode_fields(fields)
+    assert encode_fields({"a": "1"})[0] == bytes.fromhex("01 81 a161 a131")
+
+
+@pytest.mark.parametrize("fields", [{"a": "x" * 60}, {b"a": b"x" * 60}, [("a", "x" * 60)]])
+def test_an_entry_that_is_too_large_is_refused_in_redis_s_words(
+    fields: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
+    with pytest.raises(InvalidArgument, match=r"^Elements are too large to be stored$"):
+        encode_fields(fields)
+
+
+@pytest.mark.parametrize("fields", [{"a": "x" * 59}, {b"a": b"x" * 59}, [("a", "x" * 59)]])
+def test_an_entry_just_as_large_as_may_be_is_taken(
+    fields: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
+    assert pairs_of(encode_fields(fields)[0]) == [(b"a", b"x" * 59)]
+
+
+@given(st.lists(PAIRS, max_size=6))
+def test_a_page_is_decoded_as_its_rows_are(
+    entries: list[list[tuple[FieldPart, FieldPart]]],
+) -> None:
+    rows = [encode_fields(pairs)[0] for pairs in entries]
+    page = decode_page(rows)
+    assert page == [decode_fields(row) for row in rows]
+    assert [Entry(EID, fields).pairs for fields in page] == [
+        tuple((expected(field), expected(value)) for field, value in pairs) for pairs in entries
+    ]
+
+
+@given(PAIRS)
+def test_a_row_is_a_mark_and_plain_msgpack(pairs: list[tuple[FieldPart, FieldPart]]) -> None:
+    row = encode_fields(pairs)[0]
+    content = msgpack.unpackb(row[1:], raw=True)
+    if row[:1] == b"\x01":
+        assert content == decode_fields(row)
+    else:
+        assert content == list(Entry(EID, decode_fields(row)).flat)
