@@ -21,7 +21,7 @@ from kvstream.records import Fields, RepeatedFields
 
 UNIQUE = b"\x01"
 REPEATED = b"\x02"
-_UNIQUE_MARK = 1
+_UNIQUE_MARK, _REPEATED_MARK = UNIQUE[0], REPEATED[0]
 
 FieldPart = bytes | str | int | float | bytearray | memoryview
 FieldsLike = (
@@ -34,7 +34,7 @@ FieldsLike = (
 _pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
 _ARRAY_HEAD = Struct(">BI")
 _ARRAY32 = 0xDD
-_UNPACK_ERRORS = (ValueError, msgpack.exceptions.StackError, msgpack.exceptions.ExtraData)
+_UNPACK_ERRORS = (ValueError, TypeError)  # among them all of msgpack's own
 
 
 Names = tuple[str, ...] | tuple[bytes, ...]
@@ -101,19 +101,22 @@ def decode_page(values: Sequence[bytes]) -> list[Fields]:
             strict_map_key=False,
         )
     except _UNPACK_ERRORS as error:
-        raise Corruption(f"a message's value is no msgpack: {error}") from error
-    contents = list(marked[1::2])
-    if marked[::2].count(_UNIQUE_MARK) != count:
-        for at, mark in enumerate(marked[::2]):
-            if mark != _UNIQUE_MARK:
-                contents[at] = _decode_marked(mark, contents[at])
-    return contents
+        raise Corruption(f"a message's value is no msgpack: {error!r}") from error
+    marks, contents = marked[::2], marked[1::2]
+    if marks.count(_UNIQUE_MARK) == count == list(map(type, contents)).count(dict):
+        return list(contents)
+    return [_fields_of(mark, content) for mark, content in zip(marks, contents, strict=True)]
 
 
-def _decode_marked(mark: object, content: object) -> Fields:
-    if mark != REPEATED[0] or type(content) is not tuple or len(content) % 2:
-        raise Corruption(f"a message's value has the unknown format {mark!r}")
-    return RepeatedFields(content)
+def _fields_of(mark: object, content: object) -> Fields:
+    if mark == _UNIQUE_MARK and type(content) is dict:
+        return content
+    if mark == _REPEATED_MARK and type(content) is tuple and len(content) % 2 == 0:
+        try:
+            return RepeatedFields(content)
+        except TypeError as error:
+            raise Corruption(f"a message's value has no names: {error!r}") from error
+    raise Corruption("a message's value is of no known format")
 
 
 def flat_bytes(fields: FieldsLike) -> list[bytes]:
