@@ -7,7 +7,7 @@ import click
 
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.output import Column, Output, age_column, count_column, id_columns, output_options
+from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
 from kvstream.cli.parameters import (
     ID,
     Duration,
@@ -21,7 +21,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_group
-from kvstream.cli.text import plural, printable
+from kvstream.cli.text import duration, plural, printable
 from kvstream.group import Group
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.records import Claimed, Entry
@@ -30,7 +30,7 @@ _MS = 1000
 _PENDING = (
     *id_columns(),
     Column("consumer", "consumer", lambda name: printable(name) or "(nobody)"),
-    age_column("idle", "idle_ms"),
+    Column("idle", "idle_ms", lambda ms: "-" if ms < 0 else duration(ms), right=True),
     count_column("deliveries"),
 )
 _OWNERS = (Column("consumer", "consumer"), count_column("pending"))

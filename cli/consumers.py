@@ -13,8 +13,8 @@ from kvstream.errors import RequestError
 _CONSUMERS = (
     Column("consumer", "name"),
     count_column("pending"),
-    age_column("last seen before", "idle"),
-    age_column("last given before", "inactive"),
+    age_column("idle", "idle"),
+    age_column("inactive", "inactive"),
 )
 
 
@@ -29,9 +29,10 @@ def consumer() -> None:
 @output_options
 @click.pass_obj
 def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes) -> None:
-    """List the consumers of a group, and how long ago each was seen and given anything.
+    """List the consumers of a group, and what is pending with each.
 
-    In JSON idle and inactive are milliseconds; -1 is never.
+    Idle is how long ago it last asked, inactive how long ago it was last given anything. In JSON
+    both are milliseconds; -1 is never.
     """
     with session.reading() as store:
         found = existing_group(store, stream, group).consumers()

@@ -35,7 +35,7 @@ def show_outcomes(out: Output, ids: Sequence[StreamID], outcomes: Sequence[Outco
     "del",
     epilog=example(
         "kvstream del orders 1700000000000-0",
-        "kvstream del orders 1700000000000-0 --ref-policy acked",
+        "kvstream del orders 1700000000000-0 --ref-policy delref",
     ),
 )
 @stream_argument

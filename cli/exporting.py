@@ -29,8 +29,8 @@ PAGE = 1000
 
 @click.command(
     epilog=example(
-        "kvstream export orders orders.jsonl",
-        "kvstream export orders orders.jsonl --resume",
+        "kvstream export orders backup.jsonl",
+        "kvstream export orders backup.jsonl --resume",
         "kvstream export orders --format csv --start now-1d | gzip > orders.csv.gz",
     )
 )

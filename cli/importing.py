@@ -20,6 +20,7 @@ from kvstream.errors import RequestError
 REPORTED_MAX = 20
 """Bad lines that are reported one by one; the rest is counted."""
 
+STDIN = "<stdin>"
 FORMATS = ("jsonl", "csv")
 _CSV_SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 
@@ -133,7 +134,8 @@ def _placing(options: dict[str, Any]) -> Placing:
 
 def _known_as(file: BinaryIO, name: bytes | None) -> tuple[str, bytes | None]:
     """Return what messages call a file, and what a later run knows it by."""
-    path = Path(file.name) if isinstance(file.name, str) and file.name != "<stdin>" else None
+    called = getattr(file, "name", STDIN)
+    path = Path(called) if isinstance(called, str) and called != STDIN else None
     label = "stdin" if path is None else printable(path.name)
     return label, identity_of(path, name)
 

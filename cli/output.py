@@ -195,7 +195,9 @@ def _write_framed(columns: Sequence[Column], rows: list[list[str]], title: bool)
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD if title else None, show_header=title, pad_edge=False)
+    table = Table(
+        box=SIMPLE_HEAD if title else None, show_header=title, pad_edge=False, show_edge=False
+    )
     if not title:
         table.padding = (0, 2, 0, 0)
     for column in columns:

@@ -70,9 +70,8 @@ def reference() -> Iterator[str]:
     yield INTRODUCTION
     yield "## Exit codes\n\n| code | meaning |\n| ---: | --- |"
     yield from (f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items())
-    context = click.Context(
-        main, info_name="kvstream", max_content_width=WIDTH, terminal_width=WIDTH
-    )
+    settings = {**main.context_settings, "max_content_width": WIDTH, "terminal_width": WIDTH}
+    context = click.Context(main, info_name="kvstream", **settings)
     yield "\n## `kvstream`\n"
     yield _help(main, context)
     for title, commands in SECTIONS:

@@ -1,0 +1,70 @@
+"""Running ``kvstream``: in this process, or as a process of its own."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from kvstream.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FIRST = "1700000000000-0"
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program, with a store named."""
+
+    directory: Path
+
+    def __call__(
+        self,
+        *arguments: str,
+        code: int = 0,
+        input: str | bytes | None = None,
+        env: dict[str, str | None] | None = None,
+    ) -> Result:
+        """Run it in this process, and assert its exit code."""
+        words = ["--store", str(self.directory), "--wait", "0", *arguments]
+        result = CliRunner().invoke(main, words, input=input, env=env, prog_name="kvstream")
+        shown = f"{shlex.join(arguments)}\n{result.stdout}\n{result.stderr}"
+        assert result.exception is None or isinstance(result.exception, SystemExit), shown
+        assert result.exit_code == code, shown
+        return result
+
+    def lines(self, *arguments: str, code: int = 0, input: str | None = None) -> list[str]:
+        """Run it, and return the lines that it writes to stdout."""
+        return self(*arguments, code=code, input=input).stdout.splitlines()
+
+    def json(self, *arguments: str, code: int = 0, input: str | bytes | None = None) -> list[Any]:
+        """Run it with ``--json``, and return its objects."""
+        result = self(*arguments, "--json", code=code, input=input)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def one(self, *arguments: str, code: int = 0, input: str | bytes | None = None) -> Any:
+        """Run it with ``--json``, and return its only object."""
+        (value,) = self.json(*arguments, code=code, input=input)
+        return value
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the words that start it as a process of its own."""
+        words = ["--store", str(self.directory), *arguments]
+        return [sys.executable, "-m", "kvstream", *words]
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+        """Start it as a process of its own; stdin, stdout and stderr are pipes unless told."""
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+        return subprocess.Popen(self.command(*arguments), env=env, **{**pipes, **options})
+
+    def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
+        """Run it as a process of its own to its end."""
+        with self.start(*arguments, **options) as process:
+            out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -1,0 +1,72 @@
+"""Every command has help, and an example in it that works as it stands."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from kvstream.cli import main
+from kvstream.cli.examples import examples_of
+from tests.cli.program import Program
+
+PROGRAM = "kvstream"
+
+
+def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield each command that does something, with its full name."""
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from leaves(child, *path, name)
+    else:
+        yield " ".join(path), command
+
+
+COMMANDS = dict(leaves(main))
+EXAMPLES = [
+    pytest.param(line, id=line) for command in COMMANDS.values() for line in examples_of(command)
+]
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words that an example gives to kvstream, without the pipes around it."""
+    words = shlex.split(line)
+    start = words.index(PROGRAM) + 1
+    end = next((at for at, word in enumerate(words) if at > start and word in ("|", ">")), None)
+    return words[start:end]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_an_example_of_itself(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert command.get_short_help_str(100).endswith(".")
+    lines = examples_of(command)
+    assert lines
+    assert all(" ".join(words_of(line)).startswith(name) for line in lines)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_every_group_has_an_example() -> None:
+    groups = [each for each in main.commands.values() if isinstance(each, click.Group)]
+    assert groups
+    assert all(examples_of(group) for group in groups)
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_example_runs_as_it_stands(
+    line: str, orders: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = '{"sku": "x"}\n{"sku": "y"}\n'
+    Path("orders.jsonl").write_text(rows)
+    Path("stations.csv").write_text("time,degrees\n2023/11/14 22:00,7.5\n")
+    orders(*words_of(line), input=rows)
+
+
+def test_the_sections_of_the_help_name_every_command_once(kvstream: Program) -> None:
+    shown = [line.split()[0] for line in kvstream.lines("--help") if line.startswith("  ")]
+    assert sorted(set(main.commands)) == sorted(name for name in shown if name in main.commands)
