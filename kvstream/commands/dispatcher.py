@@ -18,7 +18,7 @@ class Dispatcher:
     """A client's door to an open store, in its own process."""
 
     def __init__(self, engine: Engine, db: int = 0) -> None:
-        self._engine = engine
+        self.engine = engine
         self.session = Session(engine.options.databases, db)
 
     def execute(self, argv: Argv) -> Reply:
@@ -28,12 +28,12 @@ class Dispatcher:
         """
         try:
             command = find(argv)
-            reply: Answer = self._engine.run(command.run, self.session, argv)
+            reply: Answer = self.engine.run(command.run, self.session, argv)
             return self._wait(reply) if isinstance(reply, Blocked) else reply
         except KVStreamError as error:
             return ErrorReply.of(error)
 
     def _wait(self, wait: Blocked) -> Reply:
         timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS
-        reply = self._engine.block(wait.names, wait.attempt, timeout_s, wait.retry_at)
+        reply = self.engine.block(wait.names, wait.attempt, timeout_s, wait.retry_at)
         return wait.expired if reply is None else reply

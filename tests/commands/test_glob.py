@@ -1,0 +1,66 @@
+"""Glob patterns."""
+
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvstream.commands.glob import matcher
+from tests.semantics.implementations import RedisServer
+
+TEXTS = st.text("ab-^]", min_size=1, max_size=5)
+PATTERNS = st.text("ab*?[]^-\\", max_size=8)
+SECONDS_MAX = 5.0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("", "", "a"),
+        ("*", "a abc", ""),
+        ("a", "a", "b A aa"),
+        ("a*", "a abc", "ba b"),
+        ("*a", "a ba", "ab"),
+        ("*a*b*", "ab xaxbx", "ba a"),
+        ("h?llo", "hello hallo", "hllo heello"),
+        ("h[ae]llo", "hello hallo", "hillo"),
+        ("h[^e]llo", "hallo", "hello"),
+        ("h[a-c]llo", "hbllo hcllo", "hdllo h-llo"),
+        ("h[c-a]llo", "hbllo", "hdllo"),
+        ("[a-]", "a ] ^", "b -"),  # a range that ends at ], as Redis reads it
+        ("[\\]a]", "] a", "\\"),
+        ("a[", "", "a a["),
+        ("[ab", "a b", "c"),
+        ("\\*", "*", "a \\*"),
+        ("a\\", "a\\", "a"),
+        ("[^]", "a", ""),
+    ],
+)
+def test_patterns_match_whole_texts(pattern: str, yes: str, no: str) -> None:
+    matches = matcher(pattern.encode())
+    assert all(matches(text.encode()) for text in yes.split())
+    assert not any(matches(text.encode()) for text in no.split())
+
+
+def test_case_is_told_apart_unless_it_is_to_be_ignored() -> None:
+    assert not matcher(b"A[b]c")(b"aBC")
+    assert matcher(b"A[b]c", ignore_case=True)(b"aBC")
+
+
+@pytest.mark.parametrize("pattern", [b"a*" * 5000 + b"b", b"*?" * 5000 + b"b", b"[" * 100_000])
+def test_no_pattern_takes_long_or_exhausts_the_stack(pattern: bytes) -> None:
+    began = time.perf_counter()
+    assert not matcher(pattern)(b"a" * 20_000)
+    assert time.perf_counter() - began < SECONDS_MAX
+
+
+@given(pattern=PATTERNS, text=TEXTS)
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_patterns_match_what_redis_says(pattern: str, text: str, redis_server: RedisServer) -> None:
+    redis_server("FLUSHALL")
+    redis_server("SET", text, "x")
+    found = redis_server("KEYS", pattern or "\\")
+    assert matcher((pattern or "\\").encode())(text.encode()) is bool(found), (pattern, text)
