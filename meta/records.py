@@ -25,6 +25,8 @@ never. ``first`` is the first live entry, ``head`` the first ID ever put into th
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
@@ -35,18 +37,14 @@ from kvstream.errors import Corruption, WrongType
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import message_prefix, stream_row
 from kvstream.layout.values import Names
+from kvstream.meta.ahead import Ahead
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.trees import Tree, as_is
-from kvstream.records import Entry
 
 STREAM_KIND = 1
 RECORD_VERSION = 1
 UNKNOWN = -1
 """entries_read when it cannot be known, active time when there was none."""
-
-AHEAD_ENTRIES_MAX = 64
-AHEAD_BYTES_MAX = 1 << 16
-"""What one group may hold in memory of entries read ahead."""
 
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
@@ -57,6 +55,26 @@ _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
 _NODE = Struct(">QQ III")
 _GROUP = Struct(">B QQ q QQQ I QQQ")
 _CONSUMER = Struct(">B Q qq Q")
+
+
+@contextmanager
+def _damage_told(kind: str, name: object) -> Iterator[None]:
+    try:
+        yield
+    except (StructError, ValueError) as error:
+        raise Corruption(f"the record of {kind} {name!r} is damaged: {error!r}") from error
+
+
+def _check_version(version: int) -> None:
+    if version != RECORD_VERSION:
+        raise ValueError(f"unknown version {version}")
+
+
+def _decode_names(packed: bytes) -> tuple[bytes, ...]:
+    names = msgpack.unpackb(packed, raw=True, use_list=False)
+    if type(names) is not tuple or not all(type(name) is bytes for name in names):
+        raise ValueError("the field names are none")
+    return names
 
 
 @dataclass(slots=True)
@@ -77,8 +95,9 @@ class Node:
 
     @classmethod
     def decode(cls, first: StreamID, value: bytes) -> "Node":
-        ms, seq, appended, live, size = _NODE.unpack_from(value)
-        names = tuple(msgpack.unpackb(value[_NODE.size :], raw=True))
+        with _damage_told("node", first):
+            ms, seq, appended, live, size = _NODE.unpack_from(value)
+            names = _decode_names(value[_NODE.size :])
         return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
 
     def encode(self) -> bytes:
@@ -242,17 +261,14 @@ class StreamMeta:
         self = cls.__new__(cls)
         self.name = name
         self.row = stream_row(name)
-        try:
+        with _damage_told("stream", name[2:]):
             self._decode_hot(_HOT.unpack_from(record))
             self._decode_cold(record[_HOT.size :])
-        except (StructError, ValueError) as error:
-            raise Corruption(f"the record of stream {name[2:]!r} is damaged: {error}") from error
         self._start()
         return self
 
     def _decode_hot(self, parts: tuple[int, ...]) -> None:
-        if parts[1] != RECORD_VERSION:
-            raise ValueError(f"unknown version {parts[1]}")
+        _check_version(parts[1])
         self.length, self.entries_added = parts[2:4]
         self.last, self.first = new_id(parts[4:6]), new_id(parts[6:8])
         self.head, self.swept = new_id(parts[8:10]), new_id(parts[10:12])
@@ -269,27 +285,7 @@ class StreamMeta:
         self.pids, self.iids, self.iids_added, self.iids_duplicates = parts[10:14]
         prefix_end = _COLD.size + parts[14]
         self.prefix = record[_COLD.size : prefix_end]
-        self.names = tuple(msgpack.unpackb(record[prefix_end:], raw=True))
-
-
-class Ahead:
-    """New entries of a group that were read before anyone asked for them; in memory only."""
-
-    __slots__ = ("after", "entries", "pace", "shrinks")
-
-    def __init__(self, shrinks: int, pace: int) -> None:
-        self.shrinks = shrinks
-        """The stream's count of deletions when they were read."""
-        self.pace = pace
-        """How many to read next time."""
-        self.after = MIN_ID
-        """The last entry taken: they follow this one."""
-        self.entries: deque[Entry] = deque()
-
-    def next_pace(self, found: list[Entry]) -> int:
-        """Double the pace while entries are small, so that little memory is ever held."""
-        size = sum(len(value) for entry in found for value in (entry.fields or {}).values())
-        return 1 if size > AHEAD_BYTES_MAX else min(2 * self.pace, AHEAD_ENTRIES_MAX)
+        self.names = _decode_names(record[prefix_end:])
 
 
 class GroupMeta:
@@ -348,10 +344,9 @@ class GroupMeta:
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
-        try:
+        with _damage_told("group", name):
             parts = _GROUP.unpack(record)
-        except StructError as error:
-            raise Corruption(f"the record of group {name!r} is damaged: {error}") from error
+            _check_version(parts[0])
         self = cls(name, row, parts[8], Tree(parts[9], Run.decode), Tree(parts[10], as_is))
         self.last_delivered = new_id(parts[1:3])
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3:7]
@@ -380,10 +375,9 @@ class ConsumerMeta:
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "ConsumerMeta":
-        try:
-            _, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
-        except StructError as error:
-            raise Corruption(f"the record of consumer {name!r} is damaged: {error}") from error
+        with _damage_told("consumer", name):
+            version, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
+            _check_version(version)
         self = cls(name, row, Tree(tree, as_is), seen_ms)
         self.active_ms, self.pending = active_ms, pending
         return self

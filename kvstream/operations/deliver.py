@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, PACKED, StreamID
+from kvstream.meta.ahead import Ahead
 from kvstream.meta.pending import (
     COUNT_MAX,
     ids_between,
@@ -14,7 +15,7 @@ from kvstream.meta.pending import (
     runs_of,
     take,
 )
-from kvstream.meta.records import Ahead, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
