@@ -61,8 +61,12 @@ def value_of(number: int) -> bytes:
     return zlib.crc32(key_of(number)).to_bytes(4, "big") * (10 + number % 40)
 
 
-def options(level: Durability) -> StoreOptions:
-    return replace(OPTIONS, durability=level)
+def options(level: Durability, seed: int = 0) -> StoreOptions:
+    """Return the options of one writer: every second one keeps all of its rows in the log."""
+    chosen = replace(OPTIONS, durability=level)
+    return (
+        replace(chosen, write_buffer_bytes=64 << 20, wal_bytes_max=1 << 30) if seed % 2 else chosen
+    )
 
 
 def write_one(database: Database, state: State, chance: random.Random) -> tuple[State, int]:
@@ -83,7 +87,7 @@ def write_one(database: Database, state: State, chance: random.Random) -> tuple[
 
 def main(directory: Path, level: Durability, seed: int) -> None:
     chance = random.Random(seed)
-    database = Database.open(directory, options(level))
+    database = Database.open(directory, options(level, seed))
     committer = Committer(database, level)
     state = State.decoded(database.get(Family.METADATA, STATE))
     said = 0

@@ -277,6 +277,25 @@ def test_closing_marks_the_store_as_clean_and_opening_as_in_use(directory: Path)
     database.close()
 
 
+def test_a_torn_write_of_the_watermark_leaves_the_mark_before_it(database: Database) -> None:
+    mark = Watermark.open(database.directory)
+    for sequence in (50, 60, 70):
+        mark.record(sequence)
+        path = database.directory / watermark.FILE_NAME
+        whole = path.read_bytes()
+        newest = whole.index(mark_bytes(mark))
+        path.write_bytes(whole[:newest] + b"\0" * 10 + whole[newest + 10 :])
+        before = Watermark.read(database.directory)
+        assert before is not None
+        assert before.counter == mark.mark.counter - 1
+        path.write_bytes(whole)
+    mark.close()
+
+
+def mark_bytes(mark: Watermark) -> bytes:
+    return mark.mark.counter.to_bytes(8, "big") + mark.mark.sequence.to_bytes(8, "big")
+
+
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_torn_write_of_the_watermark_is_harmless(crashed: Crashed, slot: int) -> None:
     overwrite(crashed.directory / watermark.FILE_NAME, slot * 4096, b"\0" * 29)
