@@ -7,7 +7,7 @@ from kvstream.cli.exits import nothing_unless
 from kvstream.cli.output import Column, Output, age_column, count_column, output_options
 from kvstream.cli.parameters import consumer_argument, group_argument, stream_argument
 from kvstream.cli.session import Session, existing_group
-from kvstream.cli.text import plural, printable
+from kvstream.cli.text import plural, printable, quoted
 from kvstream.errors import RequestError
 
 _CONSUMERS = (
@@ -96,9 +96,7 @@ def delete(
         found = existing_group(store, stream, group)
         known = {each.name: each.pending for each in found.consumers()}
         if consumer not in known:
-            raise RequestError(
-                f"group {printable(group)!r} has no consumer {printable(consumer)!r}"
-            )
+            raise RequestError(f"group {quoted(group)} has no consumer {quoted(consumer)}")
         lost = known[consumer]
         if lost and not drop_pending:
             pending = plural(lost, "entry", "entries")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from kvstream.cli.holder import holder_of
-from kvstream.cli.text import printable
+from kvstream.cli.text import quoted
 from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreError, StoreLocked
 from kvstream.group import Group
 from kvstream.options import Durability
@@ -101,7 +101,7 @@ class Session:
 def existing_stream(store: Store, name: bytes) -> Stream:
     """Return a stream that must be there."""
     if not store.exists(name):
-        raise NoSuchKey(f"there is no stream {printable(name)!r} in database {store.db}")
+        raise NoSuchKey(f"there is no stream {quoted(name)} in database {store.db}")
     return store.stream(name)
 
 
@@ -109,7 +109,7 @@ def existing_group(store: Store, name: bytes, group: bytes) -> Group:
     """Return a group that must be there."""
     stream = existing_stream(store, name)
     if group not in {info.name for info in stream.groups()}:
-        raise NoGroup(f"stream {printable(name)!r} has no group {printable(group)!r}")
+        raise NoGroup(f"stream {quoted(name)} has no group {quoted(group)}")
     return stream.group(group)
 
 

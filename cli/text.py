@@ -29,6 +29,11 @@ def printable(value: bytes | str) -> str:
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
+def quoted(value: bytes | str) -> str:
+    """Return a printable name in quotes."""
+    return f"'{printable(value)}'"
+
+
 def _encoded(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,164 @@
+"""Entries: add, range, revrange, len, del, trim."""
+
+import pytest
+
+from kvstream import Store
+from kvstream.records import RepeatedFields
+from tests.cli.program import FIRST, Program
+from tests.opening import Stores
+
+SECOND = "1700000001000-0"
+LAST = "1700000004000-0"
+
+
+def ids(rows: list[dict[str, str]]) -> list[str]:
+    return [row["id"] for row in rows]
+
+
+def test_add_makes_the_store_and_the_stream_and_shows_the_id(kvstream: Program) -> None:
+    (shown,) = kvstream.lines("add", "orders", "sku=a1", "note=a=b")
+    assert kvstream.json("range", "orders") == [
+        {"id": shown, "fields": {"sku": "a1", "note": "a=b"}}
+    ]
+
+
+def test_add_takes_repeated_and_binary_fields(kvstream: Program) -> None:
+    kvstream("add", "s", "a=1", "a=2", "b=\udcff", "--id", "1-1")
+    with Store.open(kvstream.directory) as store:
+        (entry,) = store.stream("s").range()
+    assert type(entry.fields) is RepeatedFields
+    assert entry.pairs == ((b"a", b"1"), (b"a", b"2"), (b"b", b"\xff"))
+
+
+def test_add_takes_fields_as_json(kvstream: Program) -> None:
+    kvstream("add", "s", "--fields", '{"a": {"base64": "/w=="}, "n": 1.50}', "--id", "1-1")
+    assert kvstream.json("range", "s") == [
+        {"id": "1-1", "fields": {"a": {"base64": "/w=="}, "n": "1.50"}}
+    ]
+    assert "--fields" in kvstream("add", "s", "--fields", "{", code=2).stderr
+
+
+def test_add_takes_ids_as_redis_does(kvstream: Program) -> None:
+    assert kvstream.one("add", "s", "a=1", "--id", "5-3") == {"id": "5-3"}
+    assert kvstream.one("add", "s", "a=1", "--id", "5-*") == {"id": "5-4"}
+    assert "equal or smaller" in kvstream("add", "s", "a=1", "--id", "5-4", code=1).stderr
+    assert "is no ID" in kvstream("add", "s", "a=1", "--id", "x", code=2).stderr
+
+
+def test_add_trims_in_the_same_commit(orders: Program) -> None:
+    orders("add", "orders", "sku=new", "--maxlen", "2")
+    assert orders.one("len", "orders") == {"length": 2}
+    assert orders("add", "orders", "a=1", "--maxlen", "2", "--minid", "5", code=2).stderr
+
+
+def test_add_repeats_nothing_for_a_producer(kvstream: Program) -> None:
+    first = kvstream.one("add", "s", "a=1", "--idmp", "shop", "order-1")
+    assert kvstream.one("add", "s", "a=1", "--idmp", "shop", "order-1") == first
+    automatic = kvstream.one("add", "s", "a=1", "--idmpauto", "till")
+    assert kvstream.one("add", "s", "a=1", "--idmpauto", "till") == automatic
+    assert kvstream.one("len", "s") == {"length": 2}
+
+
+def test_add_with_nomkstream_ends_with_1_where_there_is_no_stream(orders: Program) -> None:
+    assert orders("add", "new", "a=1", "--nomkstream", code=1).stdout == ""
+    assert orders.one("add", "orders", "a=1", "--nomkstream")["id"]
+
+
+def test_add_wants_a_field(kvstream: Program) -> None:
+    assert "at least one FIELD=VALUE" in kvstream("add", "s", code=2).stderr
+    assert "not FIELD=VALUE" in kvstream("add", "s", "plain", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        ([], 5),
+        (["-", "+"], 5),
+        ([f"({FIRST}", f"({LAST}"], 3),
+        ([SECOND, SECOND], 1),
+        (["2023-11-14T22:13:21", "2023-11-14T22:13:22Z"], 2),
+        (["now-1h"], 0),
+        (["-", "+", "--count", "2"], 2),
+    ],
+)
+def test_range_takes_ids_and_times(orders: Program, bounds: list[str], found: int) -> None:
+    rows = orders.json("range", "orders", *bounds)
+    assert len(rows) == found
+    assert ids(rows) == sorted(ids(rows))
+
+
+def test_revrange_goes_backwards(orders: Program) -> None:
+    rows = orders.json("revrange", "orders")
+    assert ids(rows) == sorted(ids(rows), reverse=True)
+    assert len(rows) == 5
+    assert ids(orders.json("revrange", "orders", "-n", "1")) == [LAST]
+    assert ids(orders.json("revrange", "orders", SECOND, f"({FIRST}")) == [SECOND]
+
+
+def test_long_streams_are_shown_whole_and_with_one_title(
+    kvstream: Program, open_store: Stores
+) -> None:
+    with open_store(kvstream.directory) as store:
+        store.stream("s").add_many([{"n": str(at)} for at in range(2500)])
+    lines = kvstream.lines("range", "s")
+    assert len(lines) == 2501
+    assert [line.split()[-1] for line in lines[1:]] == [f"n={at}" for at in range(2500)]
+    assert [line.split()[-1] for line in kvstream.lines("revrange", "s")[1:]] == [
+        f"n={at}" for at in reversed(range(2500))
+    ]
+
+
+def test_people_are_shown_the_time_beside_the_id(orders: Program) -> None:
+    assert orders.lines("range", "orders", "-n", "1") == [
+        "id                  time                      fields",
+        f"{FIRST}     2023-11-14 22:13:20.000Z  sku=a0  qty=0",
+    ]
+
+
+def test_values_are_cut_where_asked(kvstream: Program) -> None:
+    kvstream("add", "s", "text=" + "x" * 100)
+    assert "text=xxxx…" in kvstream.lines("range", "s", "--max-width", "5")[1]
+    assert "x" * 100 in kvstream.lines("range", "s", "--max-width", "0")[1]
+    assert "x" * 100 in kvstream.lines("range", "s")[1]
+    assert kvstream.json("range", "s", "--max-width", "5")[0]["fields"]["text"] == "x" * 100
+
+
+def test_an_empty_answer_is_an_answer(orders: Program) -> None:
+    assert orders.lines("range", "orders", "1-0", "2-0") == []
+
+
+def test_len_counts(orders: Program) -> None:
+    assert orders.lines("len", "orders") == ["5"]
+
+
+def test_del_deletes_and_ends_with_1_when_nothing_was_there(orders: Program) -> None:
+    assert orders.one("del", "orders", FIRST, SECOND, "9-9") == {"deleted": 2}
+    assert orders.lines("del", "orders", FIRST, code=1) == ["0 entries deleted"]
+    assert "is no ID" in orders("del", "orders", "x", code=2).stderr
+
+
+def test_del_takes_ids_from_stdin(orders: Program) -> None:
+    assert orders.one("del", "orders", "-", input=f"{FIRST}\n\n{SECOND}\n") == {"deleted": 2}
+
+
+def test_del_with_a_policy_shows_what_became_of_each(orders: Program) -> None:
+    rows = orders.json("del", "orders", FIRST, "9-9", "--ref-policy", "acked", code=1)
+    assert rows == [{"id": FIRST, "outcome": "kept"}, {"id": "9-9", "outcome": "missing"}]
+    lines = orders.lines("del", "orders", FIRST, "--ref-policy", "DELREF")
+    assert lines[1].endswith("deleted")
+    assert orders.one("pending", "orders", "billing")["pending"] == 1
+
+
+def test_trim_keeps_the_last_or_what_is_not_older(orders: Program) -> None:
+    assert orders.one("trim", "orders", "--minid", "2023-11-14T22:13:22Z") == {"trimmed": 2}
+    assert orders.lines("trim", "orders", "--maxlen", "1") == ["2 entries removed"]
+    assert ids(orders.json("range", "orders")) == [LAST]
+    assert orders.one("trim", "orders", "--maxlen", "1", "-a") == {"trimmed": 0}
+    assert "--maxlen N or --minid" in orders("trim", "orders", code=2).stderr
+
+
+def test_names_that_are_no_text_are_shown_and_never_crash(orders: Program) -> None:
+    orders("add", "na\udcffme\x1b[31m", "a=1")
+    assert r"na\xffme\x1b[31m" in orders("ls").stdout
+    assert orders.json("ls")[-1]["stream"] == {"base64": "bmH/bWUbWzMxbQ=="}
+    assert r"'no\xff'" in orders("len", "no\udcff", code=1).stderr

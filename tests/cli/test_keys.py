@@ -1,0 +1,74 @@
+"""Streams as keys: ls, rename, expire, persist, ttl, rm."""
+
+import pytest
+
+from kvstream.cli.session import IMPORT_PREFIX
+from tests.cli.program import Program
+
+
+def test_ls_lists_streams_in_the_order_they_were_made(orders: Program) -> None:
+    assert [row["stream"] for row in orders.json("ls")] == ["orders", "orders:2025"]
+    first = orders.json("ls")[0]
+    assert (first["length"], first["groups"], first["last_id"]) == (5, 1, "1700000004000-0")
+    assert first["ttl"] > 0
+    lines = orders.lines("ls")
+    assert lines[0].split() == ["stream", "length", "groups", "last", "id", "time", "expires"]
+    assert "2023-11-14 22:13:24.000Z" in lines[1]
+    assert lines[2].endswith("never")
+
+
+def test_ls_takes_a_glob(orders: Program) -> None:
+    assert [row["stream"] for row in orders.json("ls", "orders:*")] == ["orders:2025"]
+    assert orders.lines("ls", "nothing*") == []
+
+
+def test_ls_hides_the_notes_of_imports_unless_asked(orders: Program) -> None:
+    orders("add", IMPORT_PREFIX.decode() + "x", "a=1")
+    assert len(orders.json("ls")) == 2
+    assert len(orders.json("ls", "--all")) == 3
+
+
+def test_databases_have_streams_of_their_own(orders: Program) -> None:
+    orders("--db", "3", "add", "orders", "a=1")
+    assert orders.one("--db", "3", "len", "orders")["length"] == 1
+    assert orders.one("len", "orders")["length"] == 5
+    assert "out of range" not in orders("--db", "16", "ls", code=2).stdout
+
+
+def test_rename_takes_the_name_from_another_stream_unless_told(orders: Program) -> None:
+    assert orders.one("rename", "orders", "orders:2025", "--no-replace", code=1) == {
+        "renamed": False
+    }
+    assert orders.one("rename", "orders", "orders:2025") == {"renamed": True}
+    assert [row["stream"] for row in orders.json("ls")] == ["orders:2025"]
+    assert orders.one("len", "orders:2025")["length"] == 5
+
+
+def test_a_stream_expires_after_a_duration_or_at_a_time(orders: Program) -> None:
+    assert orders.one("expire", "orders:2025", "1h")["ttl"] == pytest.approx(3600, abs=60)
+    assert "in 59m" in orders.lines("ttl", "orders:2025")[0]
+    assert orders.one("persist", "orders:2025") == {"persisted": True}
+    assert orders.one("persist", "orders:2025", code=1) == {"persisted": False}
+    assert orders.one("ttl", "orders:2025") == {"ttl": None}
+    assert orders.lines("ttl", "orders:2025") == ["never"]
+    assert orders.one("expire", "orders:2025", "--at", "2020-01-01")["ttl"] == 0
+    assert "no stream" in orders("ttl", "orders:2025", code=1).stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["1h", "--at", "2030-01-01"]])
+def test_expire_wants_one_time(orders: Program, arguments: list[str]) -> None:
+    assert "either a DURATION" in orders("expire", "orders", *arguments, code=2).stderr
+
+
+def test_rm_deletes_whole_streams_and_tells_when_one_was_missing(orders: Program) -> None:
+    assert orders.one("rm", "orders", "missing", code=1) == {"deleted": 1}
+    assert orders.one("rm", "orders:2025") == {"deleted": 1}
+    assert orders.json("ls") == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["rename", "x", "y"], ["expire", "x", "1h"], ["persist", "x"], ["ttl", "x"], ["len", "x"]],
+)
+def test_a_stream_that_is_not_there_is_named(orders: Program, arguments: list[str]) -> None:
+    assert "there is no stream 'x' in database 0" in orders(*arguments, code=1).stderr

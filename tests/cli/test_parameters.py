@@ -1,0 +1,126 @@
+"""IDs, times, durations and names are taken as people write them, and refused in words."""
+
+import re
+
+import click
+import pytest
+
+from kvstream import StreamID, SystemClock
+from kvstream.cli.parameters import (
+    ID,
+    AddID,
+    Duration,
+    Field,
+    Moment,
+    Name,
+    OldestID,
+    Position,
+    RangeBound,
+    duration_ms,
+    time_ms,
+)
+from kvstream.ids import U64_MAX
+
+MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500ms", 500), ("10s", 10_000), ("1.5h", 5_400_000), ("2", 2000), ("7d", 604_800_000)],
+)
+def test_durations_have_units_and_are_seconds_without(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5s", "5 s", "5w", "1e3"])
+def test_other_durations_are_refused(text: str) -> None:
+    assert duration_ms(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2023-11-14T22:13:20", MS),
+        ("2023-11-14 22:13:20.123Z", MS + 123),
+        ("2023-11-14T23:13:20+01:00", MS),
+        ("2023-11-14", 1_699_920_000_000),
+        ("1969-12-31", None),
+        ("yesterday", None),
+        ("now-", None),
+        ("now-5x", None),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, ms: int | None) -> None:
+    assert time_ms(text) == ms
+
+
+def test_times_may_be_relative_to_now() -> None:
+    before = SystemClock().now_ms()
+    now, earlier = time_ms("now"), time_ms("now-15m")
+    assert now is not None
+    assert earlier is not None
+    assert before <= now <= SystemClock().now_ms()
+    assert abs(now - earlier - 900_000) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (ID(), "5", StreamID(5, 0)),
+        (ID(), "5-7", StreamID(5, 7)),
+        (AddID(), "*", "*"),
+        (AddID(), "5-*", "5-*"),
+        (RangeBound(), "-", "-"),
+        (RangeBound(), "(5-7", "(5-7"),
+        (RangeBound(), "2023-11-14T22:13:20Z", str(MS)),
+        (RangeBound(), "(2023-11-14T22:13:20Z", f"({MS}"),
+        (Position(), "$", "$"),
+        (Position(), "5-7", StreamID(5, 7)),
+        (Position(), "2023-11-14T22:13:20Z", StreamID(MS - 1, U64_MAX)),
+        (Position(), "1970-01-01", StreamID(0, 0)),
+        (OldestID(), "5-7", StreamID(5, 7)),
+        (OldestID(), "2023-11-14T22:13:20Z", StreamID(MS, 0)),
+        (Duration(), "250ms", 0.25),
+        (Moment(), "2023-11-14T22:13:20Z", MS),
+        (Field(), "a=b=c", (b"a", b"b=c")),
+        (Field(), "=", (b"", b"")),
+        (Field(), "\udcff=\udcfe", (b"\xff", b"\xfe")),
+        (Name(), "na\udcffme", b"na\xffme"),
+        (Name(), b"raw", b"raw"),
+    ],
+)
+def test_arguments_become_what_the_library_takes(
+    kind: click.ParamType[object], text: object, value: object
+) -> None:
+    assert kind.convert(text, None, None) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (ID(), "x"),
+        (ID(), "5-6-7"),
+        (ID(), "2023-11-14T22:13:20Z"),
+        (AddID(), "5-*-"),
+        (RangeBound(), "(-"),
+        (RangeBound(), "soon"),
+        (Position(), "+"),
+        (Position(), "soon"),
+        (OldestID(), "$"),
+        (Duration(), "soon"),
+        (Moment(), "soon"),
+        (Field(), "no sign"),
+    ],
+)
+def test_what_is_none_of_them_is_a_usage_error_that_names_it(
+    kind: click.ParamType[object], text: str
+) -> None:
+    with pytest.raises(click.BadParameter, match=re.escape(text)):
+        kind.convert(text, None, None)
+
+
+def test_ids_and_moments_that_are_values_already_stay() -> None:
+    eid = StreamID(1, 2)
+    for kind in (ID(), Position(), OldestID()):
+        assert kind.convert(eid, None, None) is eid
+    assert Moment().convert(MS, None, None) == MS
