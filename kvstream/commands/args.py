@@ -5,11 +5,13 @@ knows a command or the store.
 """
 
 import re
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
+
+T = TypeVar("T")
 
 Argv: TypeAlias = Sequence[bytes]
 """One request: the command's name, then its arguments."""
@@ -123,17 +125,18 @@ def range_end(raw: bytes) -> StreamID:
 class Args:
     """A cursor over the arguments from ``at`` on; true while any are left."""
 
-    __slots__ = ("_argv", "at")
+    __slots__ = ("_argv", "_end", "at")
 
     def __init__(self, argv: Argv, at: int) -> None:
         self._argv = argv
+        self._end = len(argv)
         self.at = at
 
     def __bool__(self) -> bool:
-        return self.at < len(self._argv)
+        return self.at < self._end
 
     def __len__(self) -> int:
-        return max(0, len(self._argv) - self.at)
+        return self._end - self.at
 
     def peek(self) -> bytes:
         """Return the next argument without taking it."""
@@ -141,10 +144,11 @@ class Args:
 
     def next(self) -> bytes:
         """Take an argument; a syntax error where none is left."""
-        if self.at >= len(self._argv):
+        at = self.at
+        if at >= self._end:
             raise syntax_error()
-        self.at += 1
-        return self._argv[self.at - 1]
+        self.at = at + 1
+        return self._argv[at]
 
     def option(self) -> bytes:
         """Take an argument as a keyword: in capitals."""
@@ -157,7 +161,20 @@ class Args:
 
     def rest(self) -> Argv:
         """Take all that is left."""
-        return self.take(len(self))
+        return self.take(self._end - self.at)
+
+    def take_option(self, table: "Mapping[bytes, Option[T]]", options: T) -> bool:
+        """Take an option of the table with its arguments, and note it in ``options``.
+
+        False where the next argument is none of them, or too few follow it.
+        """
+        at = self.at
+        option = table.get(self._argv[at].upper())
+        if option is None or self._end - at <= option[0]:
+            return False
+        self.at = at + 1
+        option[1](self, options)
+        return True
 
     def integer(self, message: str = NOT_AN_INTEGER) -> int:
         return integer(self.next(), message)
@@ -167,3 +184,7 @@ class Args:
 
     def id(self) -> StreamID:
         return stream_id(self.next())
+
+
+Option: TypeAlias = tuple[int, Callable[[Args, T], None]]
+"""The least number of arguments that an option has, and what takes them and notes it."""

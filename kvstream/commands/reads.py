@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands.args import Args, Argv, stream_id, syntax_error, text
+from kvstream.commands.args import Args, Argv, Option, stream_id, syntax_error, text
 from kvstream.commands.command import Answer, Blocked, Session
 from kvstream.commands.replies import NULL_ARRAY, Streams
 from kvstream.errors import InvalidArgument
@@ -52,7 +52,7 @@ class _Options:
 
 def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer what lies after an ID in each of several streams; a null for nothing."""
-    options, args = _parse(argv, "xread")
+    options, args = _parse(argv, _XREAD_OPTIONS)
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
     options.check()
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
@@ -65,7 +65,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Give entries of a group to a consumer, or show it again those that it has pending."""
-    options, args = _parse(argv, "xreadgroup")
+    options, args = _parse(argv, _XREADGROUP_OPTIONS)
     names, ids = _streams(session, args, "an ID or '>'", "xreadgroup")
     group = options.group
     if group is None:
@@ -113,64 +113,80 @@ def _claimable_at(names: list[bytes], group: bytes, min_idle_ms: int, txn: Txn) 
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def _parse(argv: Argv, command: str) -> tuple[_Options, Args]:
+def _parse(argv: Argv, table: dict[bytes, Option[_Options]]) -> tuple[_Options, Args]:
     """Return the options, and a cursor that stands behind STREAMS."""
     options = _Options()
     args = Args(argv, 1)
     while args:
-        word = args.option()
-        if word == b"STREAMS" and args:
+        if args.take_option(table, options):
+            continue
+        if args.option() == b"STREAMS" and args:
             return options, args
-        if not (_shared_option(word, args, options) or _group_option(word, args, options, command)):
-            raise syntax_error()
+        break
     raise syntax_error()
 
 
-def _shared_option(word: bytes, args: Args, options: _Options) -> bool:
-    if not args:
-        return False
-    if word == b"COUNT":
-        options.count = args.integer()
-        if options.count <= 0:
-            options.count = None
-    elif word == b"BLOCK":
-        unreadable = "timeout is not an integer or out of range"
-        options.timeout_ms = args.at_least(0, "timeout is negative", unreadable)
-        options.blocks = True
-    elif word == b"MAXCOUNT":
-        options.maxcount = _positive(args, "MAXCOUNT")
-    elif word == b"MAXSIZE":
-        options.maxsize = _positive(args, "MAXSIZE")
-    else:
-        return False
-    return True
+def _take_count(args: Args, options: _Options) -> None:
+    count = args.integer()
+    options.count = count if count > 0 else None
 
 
-def _positive(args: Args, option: str) -> int:
-    message = f"{option} must be a positive integer"
-    return args.at_least(1, message, message)
+def _take_block(args: Args, options: _Options) -> None:
+    unreadable = "timeout is not an integer or out of range"
+    options.timeout_ms = args.at_least(0, "timeout is negative", unreadable)
+    options.blocks = True
 
 
-def _group_option(word: bytes, args: Args, options: _Options, command: str) -> bool:
-    """Take an option that only XREADGROUP has; tell whether there was one."""
-    wanted = {b"GROUP": 2, b"NOACK": 0, b"CLAIM": 1}.get(word)
-    if wanted is None or len(args) < wanted:
-        return False
-    if command == "xread":
-        raise InvalidArgument(
-            f"The {text(word)} option is only supported by XREADGROUP. You called XREAD instead."
-        )
-    if word == b"GROUP":
-        options.group, options.consumer = args.take(2)
-    elif word == b"NOACK":
-        options.noack = True
-    else:
-        options.claim_min_idle_ms = args.at_least(
-            0,
-            "min-idle-time must be a positive integer",
-            "min-idle-time is not an integer or out of range",
-        )
-    return True
+def _take_maxcount(args: Args, options: _Options) -> None:
+    message = "MAXCOUNT must be a positive integer"
+    options.maxcount = args.at_least(1, message, message)
+
+
+def _take_maxsize(args: Args, options: _Options) -> None:
+    message = "MAXSIZE must be a positive integer"
+    options.maxsize = args.at_least(1, message, message)
+
+
+def _take_group(args: Args, options: _Options) -> None:
+    options.group, options.consumer = args.take(2)
+
+
+def _take_noack(args: Args, options: _Options) -> None:
+    options.noack = True
+
+
+def _take_claim(args: Args, options: _Options) -> None:
+    options.claim_min_idle_ms = args.at_least(
+        0,
+        "min-idle-time must be a positive integer",
+        "min-idle-time is not an integer or out of range",
+    )
+
+
+def _refuse(option: str, args: Args, options: _Options) -> None:
+    raise InvalidArgument(
+        f"The {option} option is only supported by XREADGROUP. You called XREAD instead."
+    )
+
+
+_BOTH_OPTIONS: dict[bytes, Option[_Options]] = {
+    b"COUNT": (1, _take_count),
+    b"BLOCK": (1, _take_block),
+    b"MAXCOUNT": (1, _take_maxcount),
+    b"MAXSIZE": (1, _take_maxsize),
+}
+_XREAD_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_BOTH_OPTIONS,
+    b"GROUP": (2, partial(_refuse, "GROUP")),
+    b"NOACK": (0, partial(_refuse, "NOACK")),
+    b"CLAIM": (1, partial(_refuse, "CLAIM")),
+}
+_XREADGROUP_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_BOTH_OPTIONS,
+    b"GROUP": (2, _take_group),
+    b"NOACK": (0, _take_noack),
+    b"CLAIM": (1, _take_claim),
+}
 
 
 def _streams(

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kvstream.commands.args import (
     Args,
     Argv,
+    Option,
     range_end,
     range_start,
     stream_id,
@@ -25,7 +27,6 @@ from kvstream.operations.trim import Strategy, Trim
 from kvstream.operations.trim import trim as trim_operation
 
 POLICIES = {policy.encode(): policy for policy in RefPolicy}
-_STRATEGIES = {strategy.encode(): strategy for strategy in Strategy}
 
 
 # --- XADD and XTRIM -----------------------------------------------------------------------------
@@ -35,6 +36,7 @@ _STRATEGIES = {strategy.encode(): strategy for strategy in Strategy}
 class _Options:
     """The options of XADD and XTRIM."""
 
+    adding: bool
     strategy: Strategy | None = None
     maxlen: int = 0
     minid: StreamID = MIN_ID
@@ -91,9 +93,9 @@ def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
 
 def _add_options(args: Args) -> _Options:
     """Take the options up to the ID, which is read and stays."""
-    options = _Options()
+    options = _Options(adding=True)
     while args and args.peek() != b"*":
-        if _add_option(args, options):
+        if args.take_option(_ADD_OPTIONS, options):
             continue
         options.eid = _add_id(args.peek())
         if options.pid is not None:
@@ -108,52 +110,17 @@ def _add_id(raw: bytes) -> AddID:
     return stream_id(raw[:-1] + b"0").ms if raw.endswith(b"-*") else stream_id(raw)
 
 
-def _add_option(args: Args, options: _Options) -> bool:
-    """Take an option that XADD alone has, or shares; tell whether there was one."""
-    if _trim_option(args, options):
-        return True
-    word, more = args.peek().upper(), len(args) - 1
-    if word == b"NOMKSTREAM":
-        args.next()
-        options.nomkstream = True
-    elif (word == b"IDMPAUTO" and more >= 1) or (word == b"IDMP" and more >= 2):
-        args.next()
-        _producer(args, options, text(word))
-    else:
-        return False
-    return True
+def _take_maxlen(args: Args, options: _Options) -> None:
+    _take_sign(args, options, Strategy.MAXLEN)
+    options.maxlen = args.at_least(0, "The MAXLEN argument must be >= 0.")
 
 
-def _producer(args: Args, options: _Options, word: str) -> None:
-    if options.pid is not None:
-        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
-    options.pid = args.next()
-    if not options.pid:
-        raise InvalidArgument(f"syntax error, {word} requires a non-empty producer ID")
-    if word == "IDMP":
-        options.iid = args.next()
-        if not options.iid:
-            raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+def _take_minid(args: Args, options: _Options) -> None:
+    _take_sign(args, options, Strategy.MINID)
+    options.minid = args.id()
 
 
-def _trim_option(args: Args, options: _Options) -> bool:
-    """Take an option that XADD and XTRIM share; tell whether there was one."""
-    word, more = args.peek().upper(), len(args) - 1
-    if word in _STRATEGIES and more:
-        args.next()
-        _strategy(args, options, _STRATEGIES[word])
-    elif word == b"LIMIT" and more:
-        args.next()
-        options.limit = args.at_least(0, "The LIMIT argument must be >= 0.")
-    elif word in POLICIES and options.policy is None:
-        args.next()
-        options.policy = POLICIES[word]
-    else:
-        return False
-    return True
-
-
-def _strategy(args: Args, options: _Options, strategy: Strategy) -> None:
+def _take_sign(args: Args, options: _Options, strategy: Strategy) -> None:
     if options.strategy is not None:
         raise InvalidArgument(
             "syntax error, MAXLEN and MINID options at the same time are not compatible"
@@ -161,18 +128,61 @@ def _strategy(args: Args, options: _Options, strategy: Strategy) -> None:
     options.strategy = strategy
     if len(args) >= 2 and args.peek() in (b"~", b"="):
         options.approximate = args.next() == b"~"
-    if strategy is Strategy.MAXLEN:
-        options.maxlen = args.at_least(0, "The MAXLEN argument must be >= 0.")
-    else:
-        options.minid = args.id()
+
+
+def _take_limit(args: Args, options: _Options) -> None:
+    options.limit = args.at_least(0, "The LIMIT argument must be >= 0.")
+
+
+def _take_policy(policy: RefPolicy, args: Args, options: _Options) -> None:
+    if options.policy is not None:  # XADD takes a second one for the ID
+        raise InvalidID if options.adding else syntax_error()
+    options.policy = policy
+
+
+def _take_nomkstream(args: Args, options: _Options) -> None:
+    options.nomkstream = True
+
+
+def _take_idmpauto(args: Args, options: _Options) -> None:
+    _take_producer(args, options, "IDMPAUTO")
+
+
+def _take_idmp(args: Args, options: _Options) -> None:
+    _take_producer(args, options, "IDMP")
+    options.iid = args.next()
+    if not options.iid:
+        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+
+
+def _take_producer(args: Args, options: _Options, word: str) -> None:
+    if options.pid is not None:
+        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+    options.pid = args.next()
+    if not options.pid:
+        raise InvalidArgument(f"syntax error, {word} requires a non-empty producer ID")
+
+
+_TRIM_OPTIONS: dict[bytes, Option[_Options]] = {
+    b"MAXLEN": (1, _take_maxlen),
+    b"MINID": (1, _take_minid),
+    b"LIMIT": (1, _take_limit),
+    **{word: (0, partial(_take_policy, policy)) for word, policy in POLICIES.items()},
+}
+_ADD_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_TRIM_OPTIONS,
+    b"NOMKSTREAM": (0, _take_nomkstream),
+    b"IDMP": (2, _take_idmp),
+    b"IDMPAUTO": (1, _take_idmpauto),
+}
 
 
 def xtrim(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Remove the oldest entries and answer how many went."""
-    options = _Options()
+    options = _Options(adding=False)
     args = Args(argv, 2)
     while args:
-        if not _trim_option(args, options):
+        if not args.take_option(_TRIM_OPTIONS, options):
             raise syntax_error()
     if options.strategy is None and not options.limit:
         raise InvalidArgument("syntax error, XTRIM must be called with a trimming strategy")
