@@ -105,7 +105,10 @@ class Batch:
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
         if not self.puts[family] and not self.ranges:
             return False
-        return any(lower <= key < upper for key in self.puts[family]) or any(
+        puts = self.puts[family]
+        if puts and any(lower <= key < upper for key in puts):
+            return True
+        return bool(self.ranges) and any(
             fam == family and low < upper and lower < high for fam, low, high in self.ranges
         )
 

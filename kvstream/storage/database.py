@@ -80,15 +80,15 @@ class Database:
         store unchanged; StoreFull when recovery needs more space than there is.
         """
         place = Directory.acquire(directory, create=options.create, read_only=options.read_only)
+        way = open_reader if options.read_only else open_writer
         try:
-            way = open_reader if options.read_only else open_writer
             rows, opened = way(place, options, _Opener(options))
-            return cls(rows, opened, options)
         except BaseException as error:
             place.release()
             if isinstance(error, OSError):
                 raise StoreError(f"cannot open the store in {place.path}: {error}") from None
             raise
+        return cls(rows, opened, options)
 
     # Reads
 
@@ -301,8 +301,7 @@ class Database:
             families.clear()
             root.close()
             if sound and opened.watermark is not None:
-                opened.watermark.record(sequence, clean=True)
-                opened.watermark.sync()
+                opened.watermark.record(sequence)
         except Exception as error:
             if sound:
                 raise classified(error) from None

@@ -10,7 +10,7 @@ there is no lock file to remove. This module knows file names, not rows.
     KVSTREAM      "kvstream store" and "layout 1", a line each; written first
     WATERMARK     see watermark.py; written last, so without it the store is half-created
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
-    before-recovery-N/      logs as they were before ``recover`` gave up what they had lost
+    before-recovery-N/      the files as they were before ``recover`` gave up what is lost
 """
 
 import fcntl
@@ -37,7 +37,7 @@ _FOREIGN_WRITERS = stat.S_IWGRP | stat.S_IWOTH
 _NOT_OURS_YET_HARMLESS = frozenset({"lost+found", LAYOUT_FILE + durable_files.PARTIAL_SUFFIX})
 """Names that may lie in a directory in which a store is made."""
 _PREVIEW = ".preview"
-_KEPT_LOGS = "before-recovery-{}"
+_KEPT = "before-recovery-{}"
 _OWN_TO_EACH_OPENER = ("LOCK", "LOG", "rocksdict-config.json")
 """Prefixes of files that RocksDB or ``rocksdict`` write anew whenever they open a directory."""
 
@@ -124,15 +124,17 @@ class Directory:
         place.mkdir(_MODE)
         return View(place, self._files())
 
-    def keep_logs(self) -> Path:
-        """Keep RocksDB's logs as they are, beside the store; return where."""
+    def keep(self) -> Path:
+        """Keep every file of the store as it is, under a name of its own; return where."""
         number = 1
-        while (kept := self.path / _KEPT_LOGS.format(number)).exists():
+        while (kept := self.path / _KEPT.format(number)).exists():
             number += 1
         kept.mkdir(_MODE)
         for entry in self._files():
-            if entry.name.endswith(".log"):
-                shutil.copy2(entry.path, kept)  # a copy: RocksDB may truncate the log itself
+            if not entry.name.startswith(_OWN_TO_EACH_OPENER):
+                # A link takes no space. RocksDB replaces and removes its files, it does not
+                # write to those of an earlier opening again.
+                os.link(entry.path, kept / entry.name)
         return kept
 
     def _lock(self) -> None:

@@ -1,8 +1,8 @@
 """Whether a store may be opened: what its log recovers against what its watermark promises.
 
-RocksDB's recovery at open is final: it cuts the log at the first damaged record and deletes the
-rest. So the log of a store that was not closed cleanly is first recovered in a view of the store
-that only links to its files; a store that is refused is left as it was, for a second look.
+What RocksDB does at open is final: it cuts the log at the first damaged record, and removes the
+rest and every table that its manifest, perhaps a torn one, does not name. So a store is first
+recovered in a view that only links to its files; one that is refused is left as it was.
 
 The watermark may be missing. Before any row was written, the store is half-created and is
 completed; with rows, nobody can tell what is lost, and the store is refused.
@@ -55,7 +55,8 @@ class Loss:
     """The last one that was acknowledged as durable; None when the watermark is lost too."""
     skipped_records: bool
     """Damaged records lie within what was recovered: only ``check`` can tell what they held."""
-    kept_logs: Path
+    kept: Path
+    """The store as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,12 @@ def open_reader(
     place: Directory, options: StoreOptions, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
     """Open a view of the store, which nobody is writing to, for reading."""
+    mark = _read_mark(place)
     view = place.open_view()
     try:
         engine = opener(view.path, Access.READ)
         if not options.accept_loss:
-            _refuse_loss(engine, _read_mark(place))
+            _refuse_loss(engine, mark)
     except BaseException:
         view.remove()
         raise
@@ -101,13 +103,13 @@ def open_writer(
         place.clear_half_created()
         engine = opener(place.path, Access.CREATE)
         Watermark.create(place.path, engine.latest_sequence_number())
-        return engine, Opened(place, _started(place, engine), None, None)
+        return engine, Opened(place, Watermark.open(place.path), None, None)
     mark = _read_mark(place)
     damage = _damage(place, mark, opener)
     if damage is None:
         engine = opener(place.path, Access.WRITE)
         _refuse_loss(engine, mark)
-        return engine, Opened(place, _started(place, engine), None, None)
+        return engine, Opened(place, Watermark.open(place.path), None, None)
     if not options.accept_loss:
         raise damage
     return _open_damaged(place, mark, damage, opener)
@@ -116,7 +118,7 @@ def open_writer(
 def _open_damaged(
     place: Directory, mark: Mark | None, damage: DataError, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
-    kept = place.keep_logs()
+    kept = place.keep()
     skipped = False
     try:
         engine = opener(place.path, Access.WRITE)
@@ -126,22 +128,18 @@ def _open_damaged(
     recovered = engine.latest_sequence_number()
     Watermark.create(place.path, recovered)
     loss = Loss(str(damage), recovered, mark.sequence if mark else None, skipped, kept)
-    return engine, Opened(place, _started(place, engine), None, loss)
+    return engine, Opened(place, Watermark.open(place.path), None, loss)
 
 
 def _damage(place: Directory, mark: Mark | None, opener: Opener[Engine]) -> DataError | None:
     """Recover the store in a view of it, and say what is wrong with it."""
     if mark is None:
         return LostWrites(f"the watermark of {place.path} is lost, so nobody knows what else is")
-    if mark.clean:
-        return None  # nothing is in the log
     view = place.open_view()
     try:
         engine = opener(view.path, Access.READ)
-        try:
-            _refuse_loss(engine, mark)
-        finally:
-            engine.close()
+        _refuse_loss(engine, mark)
+        engine.close()
     except DataError as error:
         return error
     finally:
@@ -159,20 +157,14 @@ def _read_mark(place: Directory) -> Mark | None:
 
 
 def _refuse_loss(engine: Recovered, mark: Mark | None) -> None:
+    """Close the engine and raise LostWrites if it does not have all that was durable."""
     recovered = engine.latest_sequence_number()
+    if mark is not None and recovered >= mark.sequence:
+        return
+    engine.close()  # an exception may be kept, and with it a reference to the engine
     if mark is None:
         raise LostWrites("the watermark is lost, so nobody knows what else is")
-    if recovered < mark.sequence:
-        raise LostWrites(
-            f"acknowledged writes are missing: the log ends at sequence number {recovered}, "
-            f"{mark.sequence} was durable"
-        )
-
-
-def _started(place: Directory, engine: Recovered) -> Watermark:
-    """Open the watermark, no longer clean: in both slots, before the first write."""
-    mark = Watermark.open(place.path)
-    mark.record(engine.latest_sequence_number())
-    mark.record(engine.latest_sequence_number())
-    mark.sync()
-    return mark
+    raise LostWrites(
+        f"acknowledged writes are missing: the log ends at sequence number {recovered}, "
+        f"{mark.sequence} was durable"
+    )

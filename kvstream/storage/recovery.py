@@ -24,7 +24,7 @@ class RecoveryReport:
     skipped_records: bool = False
     """Records in the middle were lost: the counters need ``check --repair``."""
     kept_logs: Path | None = None
-    """The logs as they were before."""
+    """Where the logs, and all other files, lie as they were; at first they take no space."""
 
     @property
     def lost(self) -> range:
@@ -40,8 +40,9 @@ def recover(
     """Open the store, mend what can be mended, read all of it, and close it.
 
     Without ``accept_loss`` a store that has lost acknowledged writes is refused as by any other
-    opening, and left as it was. With it the loss is final; the damaged logs are kept beside the
-    store. Damaged tables are never given up: Corruption is raised, and a checkpoint is the cure.
+    opening, and left as it was. With it the loss is final; the files are kept as they were, in
+    the directory of the store. A damaged table is never given up: Corruption is raised, and a
+    checkpoint is the cure.
     """
     chosen = replace(options or StoreOptions(), create=False, accept_loss=accept_loss)
     database = Database.open(Path(directory), chosen)
@@ -56,7 +57,7 @@ def recover(
             damage=loss.damage,
             promised=loss.promised,
             skipped_records=loss.skipped_records,
-            kept_logs=loss.kept_logs,
+            kept_logs=loss.kept,
         )
     finally:
         database.close()

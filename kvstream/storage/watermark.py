@@ -8,11 +8,10 @@ raises no false alarm, and a store that recovers less than it says has lost what
 ::
 
     file := slot padding slot padding        each slot alone in its page of 4096 bytes
-    slot := magic counter sequence clean crc
+    slot := magic counter sequence crc
       magic     4 bytes  "KVSW"
       counter   u64      rises with every write; the greater one of two valid slots is the newer
       sequence  u64      RocksDB's sequence number
-      clean     u8       1 when the store was closed with nothing left in the log
       crc       u32      CRC-32 of all before it
     integers are big-endian
 
@@ -32,7 +31,7 @@ from kvstream.storage import durable_files
 
 FILE_NAME = "WATERMARK"
 _MAGIC = b"KVSW"
-_BODY = struct.Struct(">4sQQB")
+_BODY = struct.Struct(">4sQQ")
 _SUM = struct.Struct(">I")
 _SLOT_SIZE = _BODY.size + _SUM.size
 _PAGE = 4096
@@ -45,7 +44,6 @@ class Mark:
 
     counter: int
     sequence: int
-    clean: bool
 
 
 class Watermark:
@@ -69,23 +67,23 @@ class Watermark:
     @staticmethod
     def create(directory: Path, sequence: int) -> None:
         """Write a watermark file durably, in place of one that may be there."""
-        slots = [_encoded(Mark(counter, sequence, False)) for counter in range(_SLOTS)]
+        slots = [_encoded(Mark(counter, sequence)) for counter in range(_SLOTS)]
         content = b"".join(slot.ljust(_PAGE, b"\0") for slot in slots)
         durable_files.write(directory / FILE_NAME, content)
 
     @classmethod
     def open(cls, directory: Path) -> Self:
         """Open the file for recording."""
-        mark = cls.read(directory) or Mark(0, 0, False)
+        mark = cls.read(directory) or Mark(0, 0)
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         return cls(os.open(directory / FILE_NAME, flags), mark)
 
-    def record(self, sequence: int, clean: bool = False) -> None:
+    def record(self, sequence: int) -> None:
         """Note that the log is durable up to ``sequence``; costs one small write, no fsync.
 
         A full disk is no error here: the mark stays behind, which is safe.
         """
-        mark = Mark(self.mark.counter + 1, sequence, clean)
+        mark = Mark(self.mark.counter + 1, sequence)
         slot = mark.counter % _SLOTS
         try:
             os.pwrite(self._descriptor, _encoded(mark), slot * _PAGE)
@@ -95,10 +93,6 @@ class Watermark:
         else:
             self.mark = mark
 
-    def sync(self) -> None:
-        """fsync what was recorded: at open and at close."""
-        os.fsync(self._descriptor)
-
     def close(self) -> None:
         """Close the file; idempotent."""
         if self._descriptor >= 0:
@@ -107,7 +101,7 @@ class Watermark:
 
 
 def _encoded(mark: Mark) -> bytes:
-    body = _BODY.pack(_MAGIC, mark.counter, mark.sequence, mark.clean)
+    body = _BODY.pack(_MAGIC, mark.counter, mark.sequence)
     return body + _SUM.pack(zlib.crc32(body))
 
 
@@ -115,7 +109,7 @@ def _decoded(slot: bytes) -> Mark | None:
     if len(slot) != _SLOT_SIZE:
         return None
     body, (checksum,) = slot[: _BODY.size], _SUM.unpack(slot[_BODY.size :])
-    magic, counter, sequence, clean = _BODY.unpack(body)
+    magic, counter, sequence = _BODY.unpack(body)
     if magic != _MAGIC or checksum != zlib.crc32(body):
         return None
-    return Mark(counter, sequence, bool(clean))
+    return Mark(counter, sequence)

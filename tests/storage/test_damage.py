@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.errors import Corruption, DataError, KVStreamError, StoreReadOnly
+from kvstream.errors import Corruption, DataError, KVStreamError, LostWrites, StoreReadOnly
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
-from tests.storage.stores import SMALL, key_of, keys, put_one_by_one, value_of
+from kvstream.storage.recovery import recover
+from tests.storage.stores import SMALL, contents, key_of, keys, put_one_by_one, value_of
 
 ROWS = 6000
 LOWER, UPPER = key_of(0), key_of(ROWS)
@@ -159,7 +160,6 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "a deleted table": delete_table,
     "swapped tables": swap_tables,
     "a flip in the manifest": lambda store: flip(manifest(store), 40),
-    "a truncated manifest": lambda store: cut_in_half(manifest(store)),
     "a deleted manifest": lambda store: manifest(store).unlink(),
     "garbage in CURRENT": lambda store: (store / "CURRENT").write_bytes(b"garbage"),
     "an empty CURRENT": lambda store: os.truncate(store / "CURRENT", 0),
@@ -170,9 +170,32 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", REFUSED)
 def test_a_damaged_store_is_refused_at_every_try(store: Path, damage: str) -> None:
     REFUSED[damage](store)
-    for options in (SMALL, SMALL, replace(SMALL, read_only=True), replace(SMALL, accept_loss=True)):
+    before = contents(store)
+    for options in (SMALL, SMALL, replace(SMALL, read_only=True)):
         with pytest.raises(DataError):
             Database.open(store, options)
+        assert contents(store) == before
+    with pytest.raises(DataError):
+        Database.open(store, replace(SMALL, accept_loss=True))
+
+
+def test_a_manifest_that_lost_its_end_is_refused_before_its_tables_are_removed(
+    store: Path,
+) -> None:
+    cut_in_half(manifest(store))
+    before = contents(store)
+    for options in (SMALL, SMALL, replace(SMALL, read_only=True)):
+        with pytest.raises(LostWrites):
+            Database.open(store, options)
+        assert contents(store) == before
+    report = recover(store, SMALL, accept_loss=True)
+    assert report.rows < ROWS
+    assert report.kept_logs is not None
+    kept = contents(report.kept_logs)
+    assert kept == {name: before[name] for name in kept}
+    assert {path.name for path in report.kept_logs.glob("*.sst")} == set(
+        filter(lambda name: name.endswith(".sst"), before)
+    )
 
 
 def remove_all(store: Path, pattern: str) -> None:
