@@ -5,6 +5,9 @@ is dropped.
 """
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,21 +35,34 @@ class Ending:
     """The columns of CSV; None where there is no header yet."""
 
 
-def open_export(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
-    """Open a file to export into: a new one, or one that may be gone on with or replaced."""
+@contextmanager
+def opened_export(
+    path: Path, kind: str, delimiter: str, *, resume: bool, overwrite: bool
+) -> Iterator[tuple[BinaryIO, Ending]]:
+    """Open a file to export into, and say where it goes on; ``-`` is stdout.
+
+    It is on disk when all went well. RequestError where the file exists and may be neither gone on
+    with nor replaced, or is no export.
+    """
+    if str(path) == "-":
+        yield sys.stdout.buffer, Ending()
+        sys.stdout.buffer.flush()
+        return
+    with _open(path, resume, overwrite) as file:
+        ending = _csv_ending(file, delimiter) if kind == "csv" else _json_ending(file)
+        file.seek(ending.size)
+        file.truncate()
+        yield file, ending
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
     if not path.exists():
         return path.open("x+b")
     if not resume and not overwrite:
         raise RequestError(f"{path} exists: --resume goes on with it, --overwrite replaces it")
     return path.open("r+b" if resume else "w+b")
-
-
-def ending_of(file: BinaryIO, kind: str, delimiter: str) -> Ending:
-    """Return where an export into ``file`` goes on; RequestError where it is no export."""
-    ending = _csv_ending(file, delimiter) if kind == "csv" else _json_ending(file)
-    file.seek(ending.size)
-    file.truncate()
-    return ending
 
 
 def _json_ending(file: BinaryIO) -> Ending:

@@ -1,7 +1,5 @@
 """``export``: entries as JSON Lines or CSV, into a file that can be gone on with."""
 
-import os
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,11 +9,11 @@ import click
 
 from kvstream.cli.entries import count_option
 from kvstream.cli.examples import example
-from kvstream.cli.export_files import Ending, ending_of, open_export
+from kvstream.cli.export_files import Ending, opened_export
 from kvstream.cli.importing import delimiter_option, format_of, format_option, quiet_option
 from kvstream.cli.output import pages
 from kvstream.cli.parameters import ID, RangeBound, stream_argument
-from kvstream.cli.progress import meter
+from kvstream.cli.progress import Meter, meter
 from kvstream.cli.rows import CsvWriter, JsonWriter, Writer, column_names
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.text import plural
@@ -61,25 +59,29 @@ def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> No
     goes on after the last whole one.
     """
     kind, delimiter = format_of(file.name, options["kind"], options["delimiter"])
+    may = {"resume": options["resume"], "overwrite": options["overwrite"]}
     with session.reading() as store:
         found = existing_stream(store, stream)
-        if str(file) == "-":
-            target, ending = sys.stdout.buffer, Ending()
-        else:
-            target = open_export(file, options["resume"], options["overwrite"])
-            ending = ending_of(target, kind, delimiter)
-        entries = _Selection(found, options, ending)
-        writer = _writer(kind, delimiter, ending, options["fields"], entries)
-        with meter(f"export {file.name}", entries.total, options["quiet"]) as watch:
-            written = 0
-            if not ending.size:
-                target.write(writer.header)
-            for page in pages(entries, PAGE):
-                target.write(writer.page(page))
-                written += len(page)
-                watch(written, written)
-        _finish(target)
+        with opened_export(file, kind, delimiter, **may) as (target, ending):
+            entries = _Selection(found, options, ending)
+            writer = _writer(kind, delimiter, ending, options["fields"], entries)
+            with meter(f"export {file.name}", entries.total, options["quiet"]) as watch:
+                written = _write(entries, writer, target, ending, watch)
     click.echo(f"{plural(written, 'entry', 'entries')} written", err=True)
+
+
+def _write(
+    entries: "_Selection", writer: Writer, target: BinaryIO, ending: Ending, watch: Meter
+) -> int:
+    """Write what is selected, page by page, and return how many entries it was."""
+    written = 0
+    if not ending.size:
+        target.write(writer.header)
+    for page in pages(entries, PAGE):
+        target.write(writer.page(page))
+        written += len(page)
+        watch(written, written)
+    return written
 
 
 def _writer(
@@ -91,14 +93,6 @@ def _writer(
         return CsvWriter(ending.names, delimiter)
     names = column_names(iter(entries)) if fields is None else fields.split(",")
     return CsvWriter(names, delimiter)
-
-
-def _finish(target: BinaryIO) -> None:
-    """Have a file on disk before saying that it is written; a pipe flushed."""
-    target.flush()
-    if target is not sys.stdout.buffer:
-        os.fsync(target.fileno())
-        target.close()
 
 
 class _Selection:

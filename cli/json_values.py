@@ -66,13 +66,21 @@ def fields_json(pairs: Sequence[tuple[bytes, bytes]]) -> Any:
 
 def entry_json(entry: Entry) -> dict[str, Any]:
     """Return what stands for an entry in JSON."""
-    shown: dict[str, Any] = {
-        "id": str(entry.id),
-        "fields": None if entry.fields is None else fields_json(entry.pairs),
-    }
+    shown: dict[str, Any] = {"id": str(entry.id), "fields": _fields_of(entry)}
     if entry.deliveries is not None:
         shown |= {"idle_ms": entry.idle_ms, "deliveries": entry.deliveries}
     return shown
+
+
+def _fields_of(entry: Entry) -> Any:
+    if entry.fields is None:
+        return None
+    if type(entry.fields) is dict:
+        try:  # text alone, as nearly always: a third of the time
+            return {name.decode(): value.decode() for name, value in entry.fields.items()}
+        except UnicodeDecodeError:
+            pass
+    return fields_json(entry.pairs)
 
 
 def jsonable(value: Any) -> Any:
@@ -108,7 +116,11 @@ def _mapping(value: Mapping[Any, Any]) -> Any:
 
 def dumps(value: Any, ascii_only: bool = False) -> str:
     """Return a value that ``jsonable`` made as one line."""
-    return json.dumps(value, ensure_ascii=ascii_only, separators=(", ", ": "))
+    return (_ASCII_ENCODER if ascii_only else _ENCODER).encode(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_ASCII_ENCODER = json.JSONEncoder()
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -183,9 +195,11 @@ def _pairs(fields: Any) -> Pairs:
 
 
 def _bytes(value: Any) -> bytes:
-    if isinstance(value, _Object) and len(value) == 1 and value[0][0] == BASE64:
-        return _unbase64(value[0][1])
-    text = value if isinstance(value, str) else _compact(value)
+    if not isinstance(value, str):
+        if isinstance(value, _Object) and len(value) == 1 and value[0][0] == BASE64:
+            return _unbase64(value[0][1])
+        value = _compact(value)
+    text: str = value
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -1,0 +1,154 @@
+"""Export: JSON Lines and CSV, ranges, and files that are gone on with."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from kvstream.cli import rows
+from kvstream.cli.rows import FIELDS_COLUMN, ID_COLUMN
+from tests.cli.program import FIRST, Program
+
+SECOND = "1700000001000-0"
+
+
+def test_json_lines_go_to_stdout_and_the_count_to_stderr(orders: Program) -> None:
+    result = orders("export", "orders", "-n", "2")
+    assert result.stdout.splitlines() == [
+        f'{{"id": "{FIRST}", "fields": {{"sku": "a0", "qty": "0"}}}}',
+        f'{{"id": "{SECOND}", "fields": {{"sku": "a1", "qty": "1"}}}}',
+    ]
+    assert result.stderr == "2 entries written\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "count"),
+    [
+        (["--start", SECOND], SECOND, 4),
+        (["--start", f"({FIRST}", "--end", SECOND], SECOND, 1),
+        (["--after", FIRST], SECOND, 4),
+        (["--after", FIRST, "--start", "2023-11-14T22:13:23"], "1700000003000-0", 2),
+        (["--start", "2023-11-14T22:13:21", "-n", "1"], SECOND, 1),
+    ],
+)
+def test_a_part_of_a_stream_can_be_exported(
+    orders: Program, options: list[str], first: str, count: int
+) -> None:
+    lines = orders.lines("export", "orders", *options)
+    assert len(lines) == count
+    assert first in lines[0]
+
+
+def test_csv_has_a_column_for_each_field(orders: Program) -> None:
+    orders("add", "orders", "sku=x", "note=a,b", "--id", "1700000009000-0")
+    table = list(csv.reader(orders.lines("export", "orders", "--format", "csv")))
+    assert table[0] == [ID_COLUMN, "sku", "qty", "note", FIELDS_COLUMN]
+    assert table[1] == [FIRST, "a0", "0", "", ""]
+    assert table[-1] == ["1700000009000-0", "x", "", "a,b", ""]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["b=1", "a=2"],
+        ["a=1", "a=2"],
+        ["a="],
+        ["a=\udcff"],
+        ["a=x\ry"],
+        ["c=1"],
+        [f"{ID_COLUMN}=1"],
+    ],
+)
+def test_what_cells_cannot_hold_is_json_in_a_column_of_its_own(
+    kvstream: Program, fields: list[str]
+) -> None:
+    kvstream("add", "s", "a=1", "b=2", "--id", "1-0")
+    kvstream("add", "s", *fields, "--id", "2-0")
+    arguments = ["export", "s", "--format", "csv", "--fields", "a,b"]
+    table = list(csv.reader(kvstream.lines(*arguments)))
+    assert table[1] == ["1-0", "1", "2", ""]
+    assert table[2][:3] == ["2-0", "", ""]
+    assert table[2][3]
+
+
+def test_fields_beyond_the_greatest_number_of_columns_are_json(
+    kvstream: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "COLUMNS_MAX", 2)
+    kvstream("add", "s", "a=1", "b=2", "c=3", "--id", "1-0")
+    table = list(csv.reader(kvstream.lines("export", "s", "--format", "csv")))
+    assert table == [[ID_COLUMN, "a", "b", FIELDS_COLUMN], ["1-0", "", "", table[1][3]]]
+    assert table[1][3] == '{"a": "1", "b": "2", "c": "3"}'
+
+
+def test_a_file_that_exists_is_replaced_only_where_asked(orders: Program, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("precious\n")
+    assert "--resume goes on with it" in orders("export", "orders", str(path), code=1).stderr
+    assert path.read_text() == "precious\n"
+    orders("export", "orders", str(path), "--overwrite")
+    assert len(path.read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_an_export_cut_anywhere_is_gone_on_with(
+    kvstream: Program, tmp_path: Path, name: str
+) -> None:
+    with Store.open(kvstream.directory) as store:
+        stream = store.stream("s")
+        stream.add({"a": "1", "t": "two\nlines"}, id="1-0")
+        stream.add({"a": b"\xff"}, id="2-0")
+        stream.add({"a": '"quoted", and\n\nmore', "t": "x"}, id="3-0")
+    whole, part = tmp_path / f"whole-{name}", tmp_path / name
+    kvstream("export", "s", str(whole))
+    content = whole.read_bytes()
+    for length in range(len(content) + 1):
+        part.write_bytes(content[:length])
+        kvstream("export", "s", str(part), "--resume")
+        assert part.read_bytes() == content, length
+
+
+def test_resuming_adds_what_has_come_since(orders: Program, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    orders("export", "orders", str(path), "--resume")
+    orders("add", "orders", "sku=new", "--id", "1700000009000-0")
+    assert orders("export", "orders", str(path), "--resume").stderr == "1 entry written\n"
+    assert len(path.read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("out.jsonl", "some text\n", "not JSON"),
+        ("out.jsonl", '{"a": 1}\n', "its last line has no ID"),
+        ("out.csv", "a,b\n1,2\n", "its columns are not"),
+        ("out.csv", f'{ID_COLUMN},{FIELDS_COLUMN}\nx,"{{}}"\n1-0,{{}}\n', "follows a broken one"),
+    ],
+)
+def test_a_file_that_is_no_export_is_not_touched(
+    orders: Program, tmp_path: Path, name: str, content: str, reason: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    shown = orders("export", "orders", str(path), "--resume", code=1).stderr
+    assert "is no export to go on with" in shown
+    assert reason in shown
+    assert path.read_text() == content
+
+
+def test_the_columns_of_a_resumed_csv_file_are_those_of_its_header(
+    orders: Program, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.csv"
+    orders("export", "orders", str(path), "-n", "2", "--fields", "qty,sku")
+    orders("export", "orders", str(path), "--resume")
+    table = list(csv.reader(path.read_text().splitlines()))
+    assert table[0] == [ID_COLUMN, "qty", "sku", FIELDS_COLUMN]
+    assert len(table) == 6
+
+
+def test_an_unwritable_file_is_one_clear_line(orders: Program, tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "out.jsonl"
+    shown = orders("export", "orders", str(path), code=5).stderr
+    assert shown == f"Error: {path}: No such file or directory\n"
