@@ -6,12 +6,13 @@ raised, never a shorter result. It knows nothing of streams, and of the log only
 after the first failed write or flush the store reads on and writes no more.
 """
 
+import contextlib
 import time
 import weakref
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from rocksdict import (
     AccessType,
@@ -34,12 +35,18 @@ from kvstream.storage import fork, reads, upkeep
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, classified_at_open, is_stall
-from kvstream.storage.families import FamilySettings, Settings, database_settings, family_settings
+from kvstream.storage.families import FamilySettings, database_settings, family_settings
 from kvstream.storage.gate import Gate
 from kvstream.storage.opening import Access, Opened, open_reader, open_writer
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
+RANGE_DELETES_IN_MEMTABLE = 512
+"""The next read after a range delete sorts all of the memtable's: 0.1 ms for these, 1 ms for 5000.
+
+RocksDB's own memtable_max_range_deletions can be set only after opening, and then does not apply
+to the memtable there is.
+"""
 LARGE_WRITE = 1 * MEGABYTE
 """Writes of more bytes than this are held against the free space one by one."""
 STALL_PAUSE_S = 0.001
@@ -66,6 +73,7 @@ class Database:
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
         self._scans: set[weakref.ref[Generator[Row, None, None]]] = set()
+        self._ranges = [0] * len(Family)
         self._closed = False
         self._gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
@@ -150,6 +158,8 @@ class Database:
             self._write_failed(error, batch, frees)
         if gate.recovers:
             gate.passed()
+        if batch.ranges:
+            self._count_ranges(batch.ranges)
         sequence: int = self._latest_sequence()
         return sequence
 
@@ -169,6 +179,16 @@ class Database:
         if prepared.size_in_bytes() > LARGE_WRITE:
             self._gate.admit(frees, prepared.size_in_bytes())
         return prepared  # type: ignore[no-any-return]
+
+    def _count_ranges(self, ranges: list[tuple[int, bytes, bytes]]) -> None:
+        """Have a memtable written to a table once there are many range deletes in it."""
+        for family, _, _ in ranges:
+            self._ranges[family] += 1
+            if self._ranges[family] >= RANGE_DELETES_IN_MEMTABLE:
+                self._ranges[family] = 0
+                # The write has succeeded. Should this fail, RocksDB refuses the next one.
+                with contextlib.suppress(Exception):
+                    self._families[family].flush(False)
 
     def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> None:
         """Wait out a stall and write after all; raise what any other failure means."""
@@ -334,9 +354,6 @@ class Database:
         self._replace_handles(fork.Gone(fork.FORKED))
 
 
-_Options = TypeVar("_Options", Options, BlockBasedOptions)
-
-
 class _Opener:
     """Opens directories with one store's options; all that it opens share a block cache."""
 
@@ -346,7 +363,7 @@ class _Opener:
 
     def __call__(self, path: Path, access: Access) -> Rdict:
         shared = database_settings(self._options, create=access is Access.CREATE)
-        general = _applied(Options(raw_mode=True), shared)
+        general = applied(Options(raw_mode=True), shared)
         general.set_wal_recovery_mode(
             DBRecoveryMode.skip_any_corrupted_record()
             if access is Access.SALVAGE
@@ -365,16 +382,10 @@ class _Opener:
         return rows
 
     def _family_options(self, settings: FamilySettings) -> Options:
-        table = _applied(BlockBasedOptions(), settings.table)
+        table = applied(BlockBasedOptions(), settings.table)
         table.set_block_cache(self._cache)
-        options = _applied(Options(raw_mode=True), settings.options)
+        options = applied(Options(raw_mode=True), settings.options)
         options.set_block_based_table_factory(table)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_bottommost_compression_type(DBCompressionType.zstd())
         return options
-
-
-def _applied(target: _Options, settings: Settings) -> _Options:
-    for setter, arguments in settings.items():
-        getattr(target, setter)(*arguments)
-    return target

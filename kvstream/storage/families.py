@@ -6,6 +6,7 @@ of RocksDB's own options where ``rocksdict`` has no setter. Nothing here imports
 
 import resource
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kvstream.options import MEGABYTE, StoreOptions
 from kvstream.storage.batch import Family
@@ -17,8 +18,6 @@ OPEN_FILES_MAX = 512
 """Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
 DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
 """The least that RocksDB takes; no row is ever written there."""
-RANGE_DELETIONS_IN_MEMTABLE = 128
-"""Range deletes after which a memtable is flushed: every read of it pays for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,16 @@ def open_files_max() -> int:
     if soft == resource.RLIM_INFINITY:
         return OPEN_FILES_MAX
     return max(32, min(OPEN_FILES_MAX, soft // 2))
+
+
+_Target = TypeVar("_Target")
+
+
+def applied(target: _Target, settings: Settings) -> _Target:
+    """Call the setters on ``target`` and return it."""
+    for setter, arguments in settings.items():
+        getattr(target, setter)(*arguments)
+    return target
 
 
 def database_settings(options: StoreOptions, create: bool) -> Settings:
@@ -135,5 +144,4 @@ _TABLE: Settings = {
 _LATE = {
     # Every new table is read back and checked before the log that it replaces is dropped.
     "paranoid_file_checks": "true",
-    "memtable_max_range_deletions": str(RANGE_DELETIONS_IN_MEMTABLE),
 }
