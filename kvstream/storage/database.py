@@ -35,7 +35,12 @@ from kvstream.storage import fork, reads, upkeep
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, classified_at_open, is_stall
-from kvstream.storage.families import FamilySettings, database_settings, family_settings
+from kvstream.storage.families import (
+    FamilySettings,
+    applied,
+    database_settings,
+    family_settings,
+)
 from kvstream.storage.gate import Gate
 from kvstream.storage.opening import Access, Opened, open_reader, open_writer
 

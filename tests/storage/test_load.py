@@ -13,7 +13,7 @@ from kvstream.errors import WriteStalled
 from kvstream.options import MEGABYTE, StoreOptions
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import RANGE_DELETES_IN_MEMTABLE, Database
-from tests.storage.stores import SMALL, key_of, put, put_one_by_one, value_of
+from tests.storage.stores import SMALL, key_of, put, value_of
 
 DEFAULTS = StoreOptions(free_space_reserve=0)
 
