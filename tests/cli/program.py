@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ class Program:
         """Run it with ``--json``, and return its only object."""
         (value,) = self.json(*arguments, code=code, input=input)
         return value
+
+    def has_logged(self) -> bool:
+        """Tell whether there is a row in the log of the store, which may be just being opened."""
+        with suppress(FileNotFoundError):
+            return any(path.stat().st_size for path in self.directory.glob("*.log"))
+        return False
 
     def command(self, *arguments: str) -> list[str]:
         """Return the words that start it as a process of its own."""

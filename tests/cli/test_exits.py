@@ -1,0 +1,96 @@
+"""Every error ends as one line and the exit code of the table."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvstream import Store, errors
+from kvstream.cli import main
+from kvstream.cli.exits import MEANINGS, ExitCode, Failure, code_of, explain
+from kvstream.cli.holder import holder_of
+from tests.cli.program import Program
+
+ERRORS = [
+    error
+    for _, error in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(error, errors.KVStreamError) and error is not errors.KVStreamError
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_of_the_library_has_an_exit_code(error: type[Exception]) -> None:
+    assert code_of(error("x")) in MEANINGS
+    assert Failure(error("x")).exit_code not in (ExitCode.OK, ExitCode.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NoSuchKey(), ExitCode.FAILED),
+        (errors.IDTooSmall("x"), ExitCode.FAILED),
+        (errors.BusyGroup(), ExitCode.FAILED),
+        (errors.InvalidID(), ExitCode.USAGE),
+        (errors.StoreLocked("x"), ExitCode.LOCKED),
+        (errors.Corruption("x"), ExitCode.DAMAGED),
+        (errors.LostWrites("x"), ExitCode.DAMAGED),
+        (errors.UnknownLayout("x"), ExitCode.DAMAGED),
+        (errors.StoreFull("x"), ExitCode.UNAVAILABLE),
+        (errors.StoreReadOnly("x"), ExitCode.UNAVAILABLE),
+        (errors.UnknownOutcome("x"), ExitCode.UNAVAILABLE),
+        (PermissionError(13, "Permission denied", "f"), ExitCode.UNAVAILABLE),
+    ],
+)
+def test_the_exit_code_tells_whose_fault_it_was(error: Exception, code: ExitCode) -> None:
+    assert code_of(error) is code
+
+
+def test_an_error_is_one_printable_line_with_advice() -> None:
+    assert explain(errors.Corruption("bad\nblock \x1b[31m")) == (
+        r"bad\nblock \x1b[31m (restore the last checkpoint; kvstream check shows what can still be "
+        "read)"
+    )
+    assert explain(PermissionError(13, "Permission denied", "f")) == "f: Permission denied"
+    assert explain(OSError("no name")) == "no name"
+
+
+def test_the_store_must_be_named_on_the_line_or_in_the_environment(orders: Program) -> None:
+    without = {"KVSTREAM_STORE": None}
+    result = CliRunner().invoke(main, ["ls"], env=without)
+    assert result.exit_code == 2
+    assert "KVSTREAM_STORE" in result.stderr
+    named = {"KVSTREAM_STORE": str(orders.directory)}
+    assert "orders" in CliRunner().invoke(main, ["ls"], env=named).stdout
+
+
+def test_commands_about_the_program_need_no_store() -> None:
+    for arguments in (["version"], ["completion", "zsh"], ["--help"], ["range", "--help"]):
+        result = CliRunner().invoke(main, arguments, env={"KVSTREAM_STORE": None})
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["ls", "--nonsense"], ["--wait", "x", "ls"]])
+def test_wrong_usage_ends_with_2(orders: Program, arguments: list[str]) -> None:
+    assert "Usage:" in orders(*arguments, code=2).stderr
+
+
+def test_a_store_that_is_held_is_refused_with_the_process_that_holds_it(orders: Program) -> None:
+    with Store.open(orders.directory):
+        shown = orders("ls", code=3).stderr
+        assert "is held by process " in shown
+        assert "--wait SECONDS" in shown
+        assert len(shown.splitlines()) == 1
+        assert orders("add", "orders", "a=1", code=3).stdout == ""
+        assert orders("recover", code=3).stdout == ""
+
+
+def test_several_may_look_at_once_but_none_may_write_meanwhile(orders: Program) -> None:
+    with Store.open(orders.directory, read_only=True):
+        assert orders.one("len", "orders") == {"length": 5}
+        orders("add", "orders", "a=1", code=3)
+
+
+def test_nobody_holds_a_store_that_is_free_or_not_there(orders: Program, tmp_path: Path) -> None:
+    assert holder_of(orders.directory) is None
+    assert holder_of(tmp_path / "missing") is None

@@ -1,0 +1,289 @@
+"""Real processes: pipes, kills, Ctrl-C, terminals and encodings."""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvstream import KVStreamError, Store
+from tests.cli.program import FIRST, ROOT, Program
+
+DEADLINE_S = 60.0
+BARE_TERMINAL = {
+    "LC_ALL": "C",
+    "PYTHONUTF8": "0",
+    "PYTHONCOERCECLOCALE": "0",
+    "PYTHONIOENCODING": "ascii",
+}
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[bytes]"]:
+    """Have a process ended when the block is left."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_line(process: "subprocess.Popen[bytes]") -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def length_of(program: Program, stream: str) -> int:
+    """Return the length of a stream, -1 while it cannot be seen."""
+    try:
+        with Store.open(program.directory, read_only=True) as store:
+            return len(store.stream(stream))
+    except KVStreamError:
+        return -1
+
+
+def test_the_program_runs_as_a_module(kvstream: Program) -> None:
+    done = kvstream.run("add", "s", "a=1", "--id", "5-1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"5-1\n", b"")
+
+
+def test_a_reader_of_the_output_that_goes_away_is_no_error(kvstream: Program) -> None:
+    with Store.open(kvstream.directory) as store:
+        store.stream("s").add_many([{"text": "x" * 100}] * 20_000)
+    for arguments in (["range", "s"], ["range", "s", "--json"], ["export", "s"]):
+        with ended(kvstream.start(*arguments)) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert read_line(process)
+            process.stdout.close()
+            assert process.wait(DEADLINE_S) == 141
+            assert process.stderr.read() == b""
+
+
+def test_ctrl_c_ends_quietly_with_130(orders: Program) -> None:
+    with ended(orders.start("tail", "orders", "-f", "--poll", "20ms", "--json")) as process:
+        assert json.loads(read_line(process))["id"] == FIRST
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, errors) == (130, b"")
+
+
+def test_tail_shows_what_other_processes_add(orders: Program) -> None:
+    arguments = ["tail", "orders", "-f", "-n", "1", "--poll", "20ms", "--json"]
+    with ended(orders.start(*arguments)) as process:
+        assert json.loads(read_line(process))["id"] == "1700000004000-0"
+        for number in range(3):
+            added = orders.run("add", "orders", f"n={number}").stdout.decode().strip()
+            assert json.loads(read_line(process)) == {"id": added, "fields": {"n": str(number)}}
+
+
+def test_tail_says_that_it_waits_for_a_process_that_holds_the_store(orders: Program) -> None:
+    with Store.open(orders.directory) as store:
+        arguments = ["--wait", "0", "tail", "orders", "-f", "-n", "1", "--poll", "20ms", "--json"]
+        process = orders.start(*arguments)
+        assert process.stderr is not None
+        assert f"is held by process {os.getpid()}".encode() in process.stderr.readline()
+        store.stream("orders").add({"n": 1}, id="1800000000000-0")
+    with ended(process):
+        assert json.loads(read_line(process))["id"] == "1800000000000-0"
+
+
+def test_tail_waits_for_a_stream_and_sees_one_that_was_made_anew(kvstream: Program) -> None:
+    kvstream("add", "other", "a=1")
+    with ended(kvstream.start("tail", "s", "-f", "--poll", "20ms", "--json")) as process:
+        for eid in ("9-0", "5-0"):
+            kvstream.run("add", "s", "a=1", "--id", eid)
+            assert json.loads(read_line(process))["id"] == eid
+            kvstream.run("rm", "s")
+
+
+def test_a_blocked_read_gets_what_another_process_adds(orders: Program) -> None:
+    arguments = ["read", "orders", "--after", "$", "--block", "60s", "--json"]
+    with ended(orders.start(*arguments)) as process:
+        while process.poll() is None:
+            assert orders.run("add", "orders", "n=1").returncode == 0
+            time.sleep(0.1)
+        out, _ = process.communicate()
+        assert process.returncode == 0
+        assert json.loads(out.splitlines()[0])["fields"] == {"n": "1"}
+
+
+def test_a_command_waits_for_the_store_as_long_as_it_is_told(orders: Program) -> None:
+    with Store.open(orders.directory):
+        process = orders.start("--wait", "60s", "len", "orders")
+        time.sleep(0.5)
+        assert process.poll() is None
+    out, _ = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (0, b"5\n")
+
+
+def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
+    with ended(orders.start("import", "orders")) as holder:
+        assert holder.stdin is not None
+        eventually(lambda: length_of(orders, "orders") < 0)
+        shown = orders.run("--wait", "0", "ls")
+        assert shown.returncode == 3
+        assert f"is held by process {holder.pid} (".encode() in shown.stderr
+        assert b"kvstream" in shown.stderr
+
+
+def test_rows_of_a_pipe_are_committed_as_soon_as_it_pauses(kvstream: Program) -> None:
+    with ended(kvstream.start("import", "s", "--quiet")) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'{"n": 1}\n{"n": 2}\n')
+        process.stdin.flush()
+        eventually(kvstream.has_logged)
+        process.kill()
+    assert kvstream.one("len", "s") == {"length": 2}
+
+
+def test_an_import_that_is_killed_goes_on_without_loss_or_double(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    rows = 30_000
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(rows)))
+    lengths = []
+    for delay_s in (0.0, 0.05, 0.15, 0.3):
+        with ended(kvstream.start("import", "s", str(path))) as process:
+            eventually(kvstream.has_logged)
+            time.sleep(delay_s)
+            process.kill()
+        lengths.append(kvstream.one("len", "s")["length"])
+    assert 0 < lengths[0] < rows
+    assert lengths == sorted(lengths)
+    assert kvstream.run("import", "s", str(path)).returncode == 0
+    with Store.open(kvstream.directory) as store:
+        numbers = [int((entry.fields or {})[b"n"]) for entry in store.stream("s").scan()]
+    assert numbers == list(range(rows))
+
+
+def test_an_export_that_is_killed_is_gone_on_with(kvstream: Program, tmp_path: Path) -> None:
+    with Store.open(kvstream.directory) as store:
+        store.stream("s").add_many([{"n": str(number), "x": "y" * 100} for number in range(40_000)])
+    part, whole = tmp_path / "part.csv", tmp_path / "whole.csv"
+    with ended(kvstream.start("export", "s", str(part))):
+        eventually(lambda: part.exists() and part.stat().st_size > 100_000)
+    assert kvstream.run("export", "s", str(part), "--resume").returncode == 0
+    assert kvstream.run("export", "s", str(whole)).returncode == 0
+    assert part.read_bytes() == whole.read_bytes()
+
+
+def test_commands_are_joined_by_pipes(kvstream: Program) -> None:
+    kvstream.run("add", "s", "a=1", "b=\udcff", "--id", "5-1")
+    exporting = kvstream.start("export", "s")
+    out, _ = exporting.communicate(timeout=DEADLINE_S)
+    other = Program(kvstream.directory.parent / "other")
+    importing = other.start("import", "s")
+    importing.communicate(out, timeout=DEADLINE_S)
+    assert importing.returncode == 0
+    assert other.json("range", "s") == kvstream.json("range", "s")
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["range", "s"], ["range", "s", "--json"]])
+def test_no_encoding_of_the_terminal_makes_printing_fail(
+    kvstream: Program, arguments: list[str]
+) -> None:
+    kvstream("add", "s", "Grüße=☃", "raw=\udcff")
+    kvstream("rename", "s", "s\udcffü")
+    done = kvstream.run("ls", "--json", env=BARE_TERMINAL)
+    assert (done.returncode, done.stderr) == (0, b"")
+    done.stdout.decode("ascii")
+    kvstream("rename", "s\udcffü", "s")
+    done = kvstream.run(*arguments, env=BARE_TERMINAL)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("ascii")
+    error = kvstream.run("len", "\udcff☃", env=BARE_TERMINAL)
+    assert error.returncode == 1
+    assert error.stderr.startswith(b"Error: there is no stream '")
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, program: Program, *arguments: str) -> None:
+        main, side = pty.openpty()
+        self.main = main
+        env = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+        self.process = program.start(*arguments, stdin=side, stdout=side, stderr=side, env=env)
+        os.close(side)
+
+    def text(self) -> str:
+        """Return all that is shown until the process ends."""
+        parts = []
+        while select.select([self.main], [], [], DEADLINE_S)[0]:
+            try:
+                parts.append(os.read(self.main, 65536))
+            except OSError:  # the other side is closed
+                break
+        os.close(self.main)
+        self.process.wait(DEADLINE_S)
+        return b"".join(parts).decode()
+
+
+def test_a_terminal_is_shown_framed_tables_with_cut_values(kvstream: Program) -> None:
+    kvstream("add", "[bold]s[/]", "text=" + "x" * 200, "id=\x1b[31m", "--id", "1700000000000-0")
+    shown = Terminal(kvstream, "range", "[bold]s[/]").text()
+    assert "─" in shown
+    assert "…" in shown
+    assert r"\x1b[31m" in shown
+    assert "[bold]s[/]" in Terminal(kvstream, "ls").text()
+    assert "streams" in Terminal(kvstream, "stats").text()
+
+
+def test_a_terminal_is_shown_a_bar_unless_it_is_to_be_quiet(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 1}\n' * 20_000)
+    shown = Terminal(kvstream, "import", "s", str(path)).text()
+    assert re.search(r"import rows.jsonl .*rows, .*/s", shown)
+    assert "20,000 entries added" in shown
+    quiet = Terminal(kvstream, "import", "t", str(path), "--quiet").text()
+    assert quiet.split() == ["20,000", "entries", "added"]
+
+
+def test_the_shell_completes_commands_and_streams(orders: Program) -> None:
+    words = {"COMP_WORDS": "kvstream range ord", "COMP_CWORD": "2"}
+    env = {**words, "_KVSTREAM_COMPLETE": "bash_complete", "KVSTREAM_STORE": str(orders.directory)}
+    done = subprocess.run(
+        orders.command()[:3],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+    )
+    assert done.stdout.decode().split() == ["plain,orders", "plain,orders:2025"]
+    with Store.open(orders.directory):
+        done = subprocess.run(
+            orders.command()[:3],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+            capture_output=True,
+        )
+        assert (done.stdout.split(), done.stderr) == ([], b"")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_each_shell_names_the_program(
+    kvstream: Program, shell: str
+) -> None:
+    script = kvstream("completion", shell).stdout
+    assert "_KVSTREAM_COMPLETE" in script
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=script.encode(), capture_output=True)
+        assert (checked.returncode, checked.stderr) == (0, b"")
