@@ -1,0 +1,128 @@
+"""Tables, records and bars, as people see them."""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from kvstream import Entry, StreamID
+from kvstream.cli.output import PAGE, Column, Output, count_column, plain
+from kvstream.cli.progress import meter
+from kvstream.cli.recovering import _told
+from kvstream.cli.session import complete_names
+from kvstream.storage.recovery import RecoveryReport
+from tests.cli.program import Program
+
+
+class TerminalText(io.StringIO):
+    """Text that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def on_terminal() -> Iterator[TerminalText]:
+    """Have stdout and stderr be a terminal of 60 columns."""
+    text = TerminalText()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(text), redirect_stderr(text):
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", "60")
+        yield text
+
+
+COLUMNS = (Column("name", "name"), count_column("count"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (True, "yes"), (False, "no"), (5, "5"), (b"\xff", r"\xff"), ("a\n", r"a\n")],
+)
+def test_values_are_shown_plainly(value: object, shown: str) -> None:
+    assert plain(value) == shown
+
+
+def test_tables_in_pipes_are_aligned_without_frames(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": b"a", "count": 5}, {"name": b"long name", "count": 1000}]
+    assert Output(json=False, max_width=None).table(COLUMNS, rows) == 2
+    assert capsys.readouterr().out == "name       count\na              5\nlong name  1,000\n"
+
+
+def test_an_empty_table_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Output(json=False, max_width=None).table(COLUMNS, []) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_tables_on_a_terminal_are_framed_and_take_markup_for_text() -> None:
+    with on_terminal() as terminal:
+        rows = [{"name": b"[red]x[/]", "count": 1000}]
+        Output(json=False, max_width=None).table(COLUMNS, rows)
+    shown = terminal.getvalue()
+    assert "[red]x[/]" in shown
+    assert "1,000" in shown
+    assert "─" in shown
+
+
+def test_the_second_page_of_a_table_has_no_title() -> None:
+    rows = [{"name": b"a", "count": at} for at in range(PAGE + 1)]
+    with on_terminal() as terminal:
+        Output(json=False, max_width=None).table(COLUMNS, rows)
+    assert terminal.getvalue().count("count") == 1
+    assert terminal.getvalue().count("\n") == PAGE + 3
+
+
+def test_a_record_on_a_terminal_is_a_line_for_each_value() -> None:
+    with on_terminal() as terminal:
+        Output(json=False, max_width=None).record({"some_name": 1, "b": None}, {"b": repr})
+    assert [line.split() for line in terminal.getvalue().splitlines()] == [
+        ["some", "name", "1"],
+        ["b", "None"],
+    ]
+
+
+def test_json_is_ascii_where_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry(StreamID(1, 0), {b"a": "ü".encode()})
+    for encoding, shown in (("ascii", r"\u00fc"), ("utf-8", "ü"), (None, r"\u00fc")):
+        text = TerminalText()
+        text.encoding = encoding  # type: ignore[assignment]
+        monkeypatch.setattr(sys, "stdout", text)
+        Output(json=True, max_width=None).entries([entry])
+        assert shown in text.getvalue()
+
+
+@pytest.mark.parametrize("total", [None, 10])
+def test_a_bar_shows_rows_and_their_rate_on_a_terminal(total: int | None) -> None:
+    with on_terminal() as terminal, meter("import [x]", total, quiet=False) as watch:
+        watch(5, 1234)
+    shown = terminal.getvalue()
+    assert "import [x]" in shown
+    assert "1,234 rows" in shown
+
+
+def test_no_bar_is_shown_where_it_would_be_in_the_way() -> None:
+    with on_terminal() as terminal, meter("import", 10, quiet=True) as watch:
+        watch(5, 5)
+    assert terminal.getvalue() == ""
+
+
+def test_a_recovery_tells_what_was_lost() -> None:
+    report = RecoveryReport(
+        Path("store"), 7, 5, damage="the log is torn", promised=9, skipped_records=True
+    )
+    lines = _told(report).splitlines()
+    assert lines[0] == "recovered: 7 rows read, all sound"
+    assert lines[2] == "given up: writes 6 to 9 (4)"
+    assert "check --repair" in lines[3]
+
+
+def test_the_shell_is_offered_the_names_that_it_can_show(orders: Program) -> None:
+    orders("add", "bell\x07", "a=1")
+    root = {"store": orders.directory, "db": 0}
+    assert complete_names(root) == ["orders", "orders:2025"]
+    assert complete_names({"store": None}) == []
+    assert complete_names({"store": orders.directory / "missing"}) == []
