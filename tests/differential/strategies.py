@@ -1,29 +1,29 @@
 """Random commands on few keys, groups, consumers and IDs, so that they meet.
 
-``COMMANDS_7`` draws what Redis 7.0 knows, ``COMMANDS_8`` everything. About one command in eight is
-spoiled: an argument dropped, doubled, replaced or added, so that error texts are compared too.
+``@+`` in a command stands for an ID above all others, ``@n`` for the n-th newest that was ever
+added: whoever runs the command puts them in. ``COMMANDS_7`` draws what Redis 7.0 knows,
+``COMMANDS_8`` everything. One command in eight is spoiled: a word dropped, doubled, replaced or
+added, so that error texts are compared too.
 """
 
 from hypothesis import strategies as st
 
 Argv = list[str]
+Words = st.SearchStrategy[str]
 Commands = st.SearchStrategy[Argv]
 
-KEYS = st.sampled_from(["s", "s", "s", "t", "string", "missing"])
-GROUPS = st.sampled_from(["g", "g", "h", "nogroup"])
-CONSUMERS = st.sampled_from(["c", "c", "d", "e"])
-POOL = "0 0-1 1 1-0 1-1 2 2-0 2-3 3 3-0 3-1 4 5 5-1 6 7 7-7 8 9 9-9 12 20"
-IDS = st.sampled_from(POOL.split())
-BOUNDS = st.one_of(IDS, IDS.map("({}".format), st.sampled_from(["-", "+", "(0-0", "(-"]))
-COUNTS = st.sampled_from(["1", "1", "2", "3", "10", "0", "-1", "x"])
-FIELDS = st.sampled_from([["f", "v"], ["f", "w"], ["g", "12"], ["f", "1", "g", "2"], ["f", ""]])
-IDLES = st.sampled_from(["0", "0", "50000", "-3", "99999999999"])
-JUNK = st.sampled_from(["", "foo", "COUNT", "-1", "1.5", "5-*", "STREAMS", ">", "$", "~"])
-ADD_IDS = st.one_of(IDS, st.sampled_from(["1-*", "3-*", "7-*", "9-*", "13-*", "0-*", "0-0"]))
-ODD_IDS = st.sampled_from(["1-", "-1", "1-1-1", "a-1", "18446744073709551616", "(5", "1_0", " 1"])
+
+def words(text: str) -> Words:
+    """Return a strategy that draws any of the words, those that stand twice twice as often."""
+    return st.sampled_from(text.split())
 
 
-def sentence(*parts: "str | st.SearchStrategy[str] | Commands") -> Commands:
+def often(common: Words, rare: Words) -> Words:
+    """Return a strategy that draws one in ten words from the rare ones."""
+    return st.integers(0, 9).flatmap(lambda n: rare if n == 0 else common)
+
+
+def sentence(*parts: "str | Words | Commands") -> Commands:
     """Return argument lists made of words, drawn words and drawn lists of words."""
     drawn = [st.just(part) if isinstance(part, str) else part for part in parts]
     return st.tuples(*drawn).map(_flattened)
@@ -39,147 +39,156 @@ def some(*options: Commands) -> Commands:
     return chosen.flatmap(lambda picks: st.tuples(*[options[i] for i in picks])).map(_flattened)
 
 
-def lists(words: "st.SearchStrategy[str]", most: int = 3) -> Commands:
-    return st.lists(words, min_size=1, max_size=most)
+def several(drawn: Words, most: int = 4) -> Commands:
+    return st.lists(drawn, min_size=1, max_size=most)
 
+
+KEYS = often(words("s s s t"), words("string missing"))
+GROUPS = often(words("g g h"), st.just("nogroup"))
+CONSUMERS = words("c c d e")
+IDS = st.one_of(
+    words("@0 @1 @2 @3 @4 @5 @6"), words("@0 @1 @2 @3 @4 @5 @6"), words("0 1 1-1 2 2-3 5 9-9 99")
+)
+BOUNDS = st.one_of(words("- +"), IDS, IDS.map("({}".format), words("- + (0-0 (-"))
+COUNTS = often(words("1 1 2 3 10"), words("0 -1 x"))
+IDLES = often(words("0 0 50000"), words("-3 99999999999 x"))  # far from what a run takes
+FIELDS = st.sampled_from([["f", "v"], ["f", "w"], ["g", "12"], ["f", "1", "g", "2"], ["f", ""]])
+ADD_IDS = often(words("@+ @+ @+ @0-*"), st.one_of(IDS, words("1-* 9-* 0-* 0-0")))
+JUNK = words("foo COUNT -1 1.5 5-* STREAMS > $ ~ IDS LIMIT ACKED")
+ODD_IDS = words("1- -1 1-1-1 a-1 18446744073709551616 (5 1_0 007-1 +5")
 
 SIGNS = st.sampled_from([[], ["="], ["~"], ["~"]])
-LIMITS: Commands = st.one_of(
-    st.just([]), st.just([]), sentence("LIMIT", st.sampled_from(["0", "1", "2", "3", "9", "-1"]))
-)
+LIMITS: Commands = st.one_of(st.just([]), sentence("LIMIT", often(words("0 1 2 3"), words("-1 x"))))
+NO_LIMIT: Commands = st.just([])
 TRIMS = st.one_of(
-    sentence("MAXLEN", SIGNS, st.sampled_from(["0", "1", "2", "3", "5", "-1", "x"]), LIMITS),
-    sentence("MINID", SIGNS, IDS, LIMITS),
+    sentence("MAXLEN", SIGNS, often(words("1 2 3 5"), words("0 -1 x")), NO_LIMIT),
+    sentence("MINID", SIGNS, IDS, NO_LIMIT),
+    sentence("MAXLEN", "~", words("0 1 2 3 5"), LIMITS),
+    sentence("MINID", "~", IDS, LIMITS),
+    sentence("MAXLEN", SIGNS, words("2 3"), LIMITS),
 )
-POLICIES = st.sampled_from([["KEEPREF"], ["DELREF"], ["ACKED"]])
-IDS_BLOCK = lists(IDS).map(lambda ids: ["IDS", str(len(ids)), *ids])
-
-XADD = sentence("XADD", KEYS, some(sentence("NOMKSTREAM"), TRIMS), ADD_IDS, FIELDS)
-PLAIN_XADD = sentence("XADD", st.sampled_from(["s", "s", "t"]), ADD_IDS, FIELDS)
-READ_IDS = st.one_of(IDS, st.sampled_from(["$", "0", ">", "+"]))
-GROUP_IDS = st.one_of(st.sampled_from([">", ">", ">", ">", "0", "$", "+"]), IDS)
-READ_TAIL = (KEYS, READ_IDS)
 COUNT = sentence("COUNT", COUNTS)
-BLOCK = sentence("BLOCK", st.sampled_from(["1", "-1", "x"]))
 NOACK = sentence("NOACK")
 GROUP = sentence("GROUP", GROUPS, CONSUMERS)
-ONE = sentence("STREAMS", KEYS, GROUP_IDS)
-TWO = sentence("STREAMS", "s", "t", GROUP_IDS, GROUP_IDS)
-TARGETS = st.one_of(ONE, ONE, TWO)
-CREATE_IDS = st.one_of(st.sampled_from(["$", "0", "0", "-", "+"]), IDS)
-ENTRIESREAD = sentence("ENTRIESREAD", st.sampled_from(["0", "1", "3", "-1", "-2"]))
-CLAIMS = some(
-    sentence("IDLE", st.sampled_from(["100000", "0", "x"])),
-    sentence("TIME", st.sampled_from(["1000", "-5", "9999999999999"])),
-    sentence("RETRYCOUNT", st.sampled_from(["0", "4", "-1", "x"])),
+READ_IDS = st.one_of(IDS, words("$ 0 0"), often(st.just("0"), words("> + -")))
+GROUP_IDS = often(words("> > > 0"), st.one_of(IDS, words("$ +")))
+TARGETS = st.one_of(
+    sentence("STREAMS", KEYS, GROUP_IDS), sentence("STREAMS", "s", "t", GROUP_IDS, GROUP_IDS)
+)
+CREATE_IDS = st.one_of(words("$ 0 0"), IDS, often(st.just("0"), words("- + x")))
+ENTRIESREAD = sentence("ENTRIESREAD", words("0 1 3 -1 -2"))
+CLAIM_OPTIONS = some(
+    sentence("IDLE", often(words("100000 0"), st.just("x"))),
+    sentence("TIME", words("1000 -5 9999999999999")),
+    sentence("RETRYCOUNT", often(words("0 4"), words("-1 x"))),
     sentence("FORCE"),
     sentence("JUSTID"),
     sentence("LASTID", IDS),
 )
+COUNTERS = some(
+    sentence("ENTRIESADDED", words("0 4 30 -1")), sentence("MAXDELETEDID", st.one_of(IDS))
+)
 
-FAMILIES_7: list[Commands] = [
-    PLAIN_XADD,
-    PLAIN_XADD,
-    XADD,
-    sentence("XTRIM", KEYS, TRIMS),
-    sentence("XDEL", KEYS, lists(IDS)),
-    sentence("XRANGE", KEYS, BOUNDS, BOUNDS, some(COUNT)),
-    sentence("XREVRANGE", KEYS, BOUNDS, BOUNDS, some(COUNT)),
-    sentence("XLEN", KEYS),
-    sentence("XREAD", some(COUNT), "STREAMS", KEYS, READ_IDS),
-    sentence("XREAD", some(COUNT), "STREAMS", "s", "t", READ_IDS, READ_IDS),
-    sentence("XREADGROUP", GROUP, some(COUNT, NOACK), TARGETS),
-    sentence("XREADGROUP", GROUP, some(COUNT, NOACK), TARGETS),
-    sentence("XGROUP", "CREATE", KEYS, GROUPS, CREATE_IDS, some(sentence("MKSTREAM"), ENTRIESREAD)),
-    sentence("XGROUP", "CREATE", "s", GROUPS, "0"),
-    sentence("XGROUP", "SETID", KEYS, GROUPS, CREATE_IDS, some(ENTRIESREAD)),
-    sentence("XGROUP", "CREATECONSUMER", KEYS, GROUPS, CONSUMERS),
-    sentence("XGROUP", "DELCONSUMER", KEYS, GROUPS, CONSUMERS),
-    sentence("XGROUP", "DESTROY", KEYS, GROUPS),
-    sentence("XACK", KEYS, GROUPS, lists(IDS)),
-    sentence("XPENDING", KEYS, GROUPS),
-    sentence("XPENDING", KEYS, GROUPS, some(sentence("IDLE", IDLES)), BOUNDS, BOUNDS, COUNTS),
-    sentence("XPENDING", KEYS, GROUPS, "-", "+", "10", CONSUMERS),
-    sentence("XCLAIM", KEYS, GROUPS, CONSUMERS, IDLES, lists(IDS), CLAIMS),
-    sentence("XCLAIM", "s", "g", CONSUMERS, IDLES, lists(IDS), CLAIMS),
-    sentence("XAUTOCLAIM", KEYS, GROUPS, CONSUMERS, IDLES, BOUNDS, some(COUNT, sentence("JUSTID"))),
-    sentence("XINFO", "STREAM", KEYS),
-    sentence("XINFO", "STREAM", KEYS, "FULL", some(COUNT)),
-    sentence("XINFO", "GROUPS", KEYS),
-    sentence("XINFO", "CONSUMERS", KEYS, GROUPS),
-    sentence(
-        "XSETID",
-        KEYS,
-        IDS,
-        some(
-            sentence("ENTRIESADDED", st.sampled_from(["0", "4", "30", "-1"])),
-            sentence("MAXDELETEDID", IDS),
+Weighted = list[tuple[int, Commands]]
+FAMILIES_7: Weighted = [
+    (8, sentence("XADD", words("s s t"), ADD_IDS, FIELDS)),
+    (3, sentence("XADD", KEYS, some(sentence("NOMKSTREAM"), TRIMS), ADD_IDS, FIELDS)),
+    (3, sentence("XTRIM", KEYS, TRIMS)),
+    (3, sentence("XDEL", KEYS, several(IDS))),
+    (1, sentence("XRANGE", KEYS, BOUNDS, BOUNDS, some(COUNT))),
+    (1, sentence("XREVRANGE", KEYS, BOUNDS, BOUNDS, some(COUNT))),
+    (1, sentence("XLEN", KEYS)),
+    (1, sentence("XREAD", some(COUNT), "STREAMS", KEYS, READ_IDS)),
+    (1, sentence("XREAD", some(COUNT), "STREAMS", "s", "t", READ_IDS, READ_IDS)),
+    (6, sentence("XREADGROUP", GROUP, some(COUNT, NOACK), TARGETS)),
+    (2, sentence("XGROUP", "CREATE", KEYS, GROUPS, CREATE_IDS, some(ENTRIESREAD))),
+    (1, sentence("XGROUP", "CREATE", KEYS, "g", "0", "MKSTREAM")),
+    (2, sentence("XGROUP", "SETID", KEYS, GROUPS, CREATE_IDS, some(ENTRIESREAD))),
+    (1, sentence("XGROUP", "CREATECONSUMER", KEYS, GROUPS, CONSUMERS)),
+    (1, sentence("XGROUP", "DELCONSUMER", KEYS, GROUPS, CONSUMERS)),
+    (3, sentence("XACK", KEYS, GROUPS, several(IDS))),
+    (1, sentence("XPENDING", KEYS, GROUPS, BOUNDS, BOUNDS, COUNTS)),
+    (1, sentence("XPENDING", KEYS, GROUPS, "IDLE", IDLES, "-", "+", COUNTS)),
+    (1, sentence("XPENDING", KEYS, GROUPS, "-", "+", "10", CONSUMERS)),
+    (4, sentence("XCLAIM", KEYS, GROUPS, CONSUMERS, IDLES, several(IDS), CLAIM_OPTIONS)),
+    (
+        3,
+        sentence(
+            *("XAUTOCLAIM", KEYS, GROUPS, CONSUMERS, IDLES),
+            *(BOUNDS, some(COUNT, sentence("JUSTID"))),
         ),
     ),
+    (1, sentence("XINFO", "STREAM", KEYS)),
+    (1, sentence("XINFO", "STREAM", KEYS, "FULL", some(COUNT))),
+    (2, sentence("XSETID", KEYS, st.one_of(st.just("@+"), IDS), COUNTERS)),
+]
+RARE: list[Commands] = [
+    sentence("XGROUP", "DESTROY", KEYS, GROUPS),
     sentence("DEL", KEYS),
     sentence("RENAME", "s", "t"),
     sentence("RENAME", "t", "s"),
+]
+
+POLICIES = st.sampled_from([["KEEPREF"], ["DELREF"], ["ACKED"], ["ACKED"]])
+IDS_BLOCK = several(IDS).map(lambda ids: ["IDS", str(len(ids)), *ids])
+IIDS = words("i j k")
+PRODUCERS = st.one_of(sentence("IDMP", words("p q"), IIDS), sentence("IDMPAUTO", words("p q")))
+ANY_ADD_ID = st.one_of(ADD_IDS, st.just("*"))
+TRIMS_8 = st.one_of(TRIMS, sentence(TRIMS, POLICIES), sentence(POLICIES, TRIMS))
+CLAIM = sentence("CLAIM", often(words("0 0 10 1000"), words("-1 x")))
+MAXCOUNT = sentence("MAXCOUNT", often(words("1 2 3 10"), words("0 x")))
+MAXSIZE = sentence("MAXSIZE", often(words("1 30 60 90 120 200"), words("0 x")))
+LIMITS_8 = some(COUNT, MAXCOUNT, MAXSIZE)
+GROUP_LIMITS = some(COUNT, MAXCOUNT, MAXSIZE, NOACK, CLAIM)
+NACK_TAIL = some(sentence("RETRYCOUNT", often(words("0 3"), words("-1 x"))), sentence("FORCE"))
+CFGSET = some(
+    sentence("IDMP-DURATION", often(words("1 100"), words("0 86401 x"))),
+    sentence("IDMP-MAXSIZE", often(words("1 2 100"), words("0 10001 x"))),
+)
+CLOCKED_IDLES = words("1 10 1000")
+FAMILIES_8: Weighted = [
+    *FAMILIES_7,
+    (1, sentence("XPENDING", "s", GROUPS, "IDLE", CLOCKED_IDLES, "-", "+", COUNTS)),
+    (2, sentence("XCLAIM", "s", GROUPS, CONSUMERS, CLOCKED_IDLES, several(IDS), CLAIM_OPTIONS)),
+    (2, sentence("XAUTOCLAIM", "s", GROUPS, CONSUMERS, CLOCKED_IDLES, BOUNDS, some(COUNT))),
+    (3, sentence("XADD", KEYS, some(TRIMS_8), ANY_ADD_ID, FIELDS)),
+    (4, sentence("XADD", "s", some(PRODUCERS, TRIMS_8, sentence("NOMKSTREAM")), "*", FIELDS)),
+    (3, sentence("XTRIM", KEYS, TRIMS_8)),
+    (3, sentence("XDELEX", KEYS, some(POLICIES, IDS_BLOCK))),
+    (3, sentence("XDELEX", KEYS, IDS_BLOCK, POLICIES)),
+    (3, sentence("XACKDEL", KEYS, GROUPS, IDS_BLOCK, some(POLICIES))),
+    (5, sentence("XNACK", KEYS, GROUPS, words("SILENT FAIL FATAL"), IDS_BLOCK, NACK_TAIL)),
+    (1, sentence("XREAD", LIMITS_8, "STREAMS", "s", "t", READ_IDS, READ_IDS)),
+    (6, sentence("XREADGROUP", GROUP, GROUP_LIMITS, TARGETS)),
+    (3, sentence("XREADGROUP", GROUP, CLAIM, some(COUNT), "STREAMS", "s", ">")),
+    (1, sentence("XCFGSET", KEYS, CFGSET)),
+    (1, sentence("XIDMPRECORD", KEYS, words("p q"), IIDS, IDS)),
 ]
 
 
 def spoiled(argv: Argv) -> Commands:
     """Return the command with one thing wrong."""
     place = st.integers(1, len(argv))
-    word = st.one_of(JUNK, ODD_IDS)
+    put = st.tuples(place, st.one_of(JUNK, ODD_IDS, st.just("")))
     return st.one_of(
         place.map(lambda i: argv[:i] + argv[i + 1 :]),
-        st.tuples(place, word).map(lambda p: [*argv[: p[0]], p[1], *argv[p[0] + 1 :]]),
-        st.tuples(place, word).map(lambda p: [*argv[: p[0]], p[1], *argv[p[0] :]]),
+        put.map(lambda p: [*argv[: p[0]], p[1], *argv[p[0] + 1 :]]),
+        put.map(lambda p: [*argv[: p[0]], p[1], *argv[p[0] :]]),
         place.map(lambda i: argv[:i] + argv[i - 1 : i] + argv[i:]),
     )
 
 
-def commands(families: list[Commands]) -> Commands:
+def commands(families: Weighted) -> Commands:
     """Return a command of any of the families, now and then a spoiled one."""
-    right = st.sampled_from(families).flatmap(lambda family: family)
-    return st.integers(0, 7).flatmap(lambda n: right.flatmap(spoiled) if n == 0 else right)
+    weighted = [family for weight, family in families for _ in range(weight)]
+    common = st.sampled_from(weighted).flatmap(lambda family: family)
+    rare = st.sampled_from(RARE).flatmap(lambda family: family)
+
+    def drawn(n: int) -> Commands:
+        return rare if n == 0 else common.flatmap(spoiled) if n <= 4 else common
+
+    return st.integers(0, 31).flatmap(drawn)
 
 
 COMMANDS_7 = commands(FAMILIES_7)
-
-
-IIDS = st.sampled_from(["i", "j", "k"])
-PRODUCERS = st.one_of(
-    sentence("IDMP", st.sampled_from(["p", "q"]), IIDS),
-    sentence("IDMPAUTO", st.sampled_from(["p", "q"])),
-)
-ANY_ADD_ID = st.one_of(ADD_IDS, st.just("*"))
-TRIMS_8 = st.one_of(TRIMS, sentence(TRIMS, POLICIES), sentence(POLICIES, TRIMS))
-CLAIM = sentence("CLAIM", st.sampled_from(["0", "0", "10", "1000", "-1", "x"]))
-MAXCOUNT = sentence("MAXCOUNT", st.sampled_from(["1", "2", "3", "10"]))
-MAXSIZE = sentence("MAXSIZE", st.sampled_from(["1", "30", "60", "90", "200"]))
-LIMITS_8 = some(COUNT, MAXCOUNT, MAXSIZE)
-GROUP_LIMITS = some(COUNT, MAXCOUNT, MAXSIZE, NOACK, CLAIM)
-MODES = st.sampled_from(["SILENT", "FAIL", "FATAL"])
-NACK_TAIL = some(sentence("RETRYCOUNT", st.sampled_from(["0", "3", "-1"])), sentence("FORCE"))
-SECONDS = st.sampled_from(["1", "100", "0", "86401"])
-SIZES = st.sampled_from(["1", "2", "100", "0", "10001"])
-CFGSET = some(sentence("IDMP-DURATION", SECONDS), sentence("IDMP-MAXSIZE", SIZES))
-
-FAMILIES_8: list[Commands] = [
-    *(family for family in FAMILIES_7),
-    sentence("XADD", KEYS, some(TRIMS_8), ANY_ADD_ID, FIELDS),
-    sentence("XADD", "s", some(TRIMS_8), ANY_ADD_ID, FIELDS),
-    sentence("XADD", "s", some(PRODUCERS, TRIMS_8, sentence("NOMKSTREAM")), "*", FIELDS),
-    sentence("XADD", "s", PRODUCERS, "*", FIELDS),
-    sentence("XTRIM", KEYS, TRIMS_8),
-    sentence("XTRIM", "s", TRIMS_8),
-    sentence("XDELEX", KEYS, some(POLICIES), IDS_BLOCK),
-    sentence("XDELEX", "s", IDS_BLOCK, some(POLICIES)),
-    sentence("XACKDEL", KEYS, GROUPS, some(POLICIES), IDS_BLOCK),
-    sentence("XACKDEL", "s", "g", some(POLICIES), IDS_BLOCK),
-    sentence("XNACK", KEYS, GROUPS, MODES, IDS_BLOCK, NACK_TAIL),
-    sentence("XNACK", "s", "g", MODES, IDS_BLOCK, NACK_TAIL),
-    sentence("XREAD", LIMITS_8, "STREAMS", "s", "t", READ_IDS, READ_IDS),
-    sentence("XREADGROUP", GROUP, GROUP_LIMITS, TARGETS),
-    sentence("XREADGROUP", "GROUP", "g", CONSUMERS, GROUP_LIMITS, "STREAMS", "s", ">"),
-    sentence("XREADGROUP", "GROUP", "g", CONSUMERS, CLAIM, "STREAMS", "s", ">"),
-    sentence("XCFGSET", KEYS, CFGSET),
-    sentence("XIDMPRECORD", KEYS, st.sampled_from(["p", "q"]), IIDS, IDS),
-]
 COMMANDS_8 = commands(FAMILIES_8)

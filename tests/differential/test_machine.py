@@ -6,6 +6,7 @@ everything of 8.10 is compared, times too, and the store may crash and be opened
 """
 
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +37,12 @@ NODE_ENTRIES = st.sampled_from([2, 3, 100])
 NODE_BYTES = st.sampled_from([4096, 60])
 SEEN = (b"idle", b"seen-time")
 TREE = (b"radix-tree-nodes",)
+MARK = re.compile(r"@(\+|[0-9])")
+BEGINNING = (
+    *("XADD s 1-0 f v", "XADD s 2-0 f v", "XADD s 3-0 f v", "XADD s 3-1 g w", "XADD t 3-0 f v"),
+    *("XGROUP CREATE s g 0", "XGROUP CREATE s h 2-0", "XGROUP CREATE t g 0"),
+    "XREADGROUP GROUP g c COUNT 2 STREAMS s >",
+)
 A_TIME = range(1_500_000_000_000, 4_000_000_000_000)
 
 
@@ -69,15 +76,31 @@ class Comparison(RuleBasedStateMachine):
 
     model: Subject
     other: Subject
+    ids: list[str]
+    """What was ever added, to any key."""
 
     def compared(self, argv: Argv, reply: Reply) -> Reply:
         """Return what of a reply is compared."""
         raise NotImplementedError
 
-    def compare(self, *argv: str) -> None:
+    def compare(self, *argv: str) -> Reply:
         command = list(argv)
         theirs = self.compared(command, self.other(*command))
         assert self.compared(command, self.model(*command)) == theirs
+        return theirs
+
+    def perform(self, argv: Argv) -> None:
+        """Compare a command in which the IDs that ``@`` stands for are put in."""
+        reply = self.compare(*[MARK.sub(self.named, word) for word in argv])
+        if argv[:1] == ["XADD"] and isinstance(reply, bytes):
+            self.ids.append(reply.decode())
+
+    def named(self, mark: re.Match[str]) -> str:
+        if mark[1] == "+":
+            ms, seq = max(tuple(map(int, id.split("-"))) for id in self.ids)
+            return f"{ms}-{seq + 1}" if len(self.ids) % 3 else f"{ms + 1}-0"
+        id = self.ids[-1 - int(mark[1]) % len(self.ids)]
+        return id.split("-")[0] if mark.string.endswith("-*") else id
 
     def prepare(self, entries: int, size: int) -> None:
         self.other("FLUSHALL")
@@ -85,8 +108,9 @@ class Comparison(RuleBasedStateMachine):
         for subject in (self.model, self.other):
             subject("CONFIG", "SET", "stream-node-max-entries", entries)
             subject("CONFIG", "SET", "stream-node-max-bytes", size)
-            for command in ("XADD s 1-0 f v", "XADD s 2-0 f v", "XGROUP CREATE s g 0"):
+            for command in BEGINNING:
                 assert not isinstance(subject(*command.split()), Error)
+        self.ids = ["1-0", "2-0", "3-0", "3-1"]
 
     @invariant()
     def everything_is_the_same(self) -> None:
@@ -114,7 +138,7 @@ class AgainstRedis(Comparison):
 
     @rule(argv=COMMANDS_7)
     def run(self, argv: Argv) -> None:
-        self.compare(*argv)
+        self.perform(argv)
 
     def compared(self, argv: Argv, reply: Reply) -> Reply:
         return without(without_idle_times(argv, reply), SEEN + TREE, times=True)
@@ -136,7 +160,7 @@ class AgainstKvstream(Comparison):
 
     @rule(argv=COMMANDS_8)
     def run(self, argv: Argv) -> None:
-        self.compare(*argv)
+        self.perform(argv)
 
     @rule(ms=st.sampled_from([1, 10, 10, 1000, 100_000, -5]))
     def wait(self, ms: int) -> None:

@@ -242,12 +242,13 @@ class Stream:
         seen[iid] = (id, now)
         if len(seen) > self.idmp_maxsize:
             del seen[next(iter(seen))]
-        self.iids_added += 1
 
     # -- counters of groups
 
-    def tombstone_from(self, id: Id) -> bool:
-        return bool(self.entries) and self.max_deleted != ZERO and id <= self.max_deleted
+    def tombstone_from(self, id: Id, old: bool = False) -> bool:
+        if not self.entries or (old and self.max_deleted < self.first()):
+            return False
+        return self.max_deleted != ZERO and id <= self.max_deleted
 
     def position(self, id: Id, old: bool = False) -> int | None:
         """Return how many entries were ever added up to ``id``, or None when nobody can tell."""
@@ -274,14 +275,14 @@ class Stream:
         if max(group.last, self.max_deleted) < self.first() and not old:
             return len(self.entries)
         read = group.read
-        if read is None or self.tombstone_from(group.last):
+        if read is None or self.tombstone_from(group.last, old):
             read = self.position(group.last, old)
         return None if read is None else self.added - read
 
     def advance(self, group: Group, id: Id, old: bool = False) -> None:
         """Move a group's reading position to a new entry."""
         known = group.read is not None and (old or group.last >= self.first())
-        if known and not self.tombstone_from(id if old else group.last):
+        if known and not self.tombstone_from(id if old else group.last, old):
             group.read = (group.read or 0) + 1
         elif self.added:
             group.read = self.position(id, old)
