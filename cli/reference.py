@@ -34,8 +34,9 @@ at what a long-running process writes, have it write a checkpoint and open that.
 - Tables are for people. On a terminal values longer than `--max-width` are cut; where stdout is no
   terminal there are no frames and no colours, and one line a row. Whatever is not printable stands
   escaped, as in `\\xff` or `\\x1b`.
-- `--json` is for programs: one JSON object a line, from every command. Durations in it are
-  milliseconds where the name ends with `_ms`, as are `idle` and `inactive`; sizes are bytes.
+- `--json` is for programs: one JSON object a line, from every command that answers anything.
+  Durations in it are milliseconds where the name ends with `_ms`, as are `idle` and `inactive`;
+  `ttl` and `idmp_duration` are seconds; sizes are bytes.
 - Bytes are JSON strings where they are valid UTF-8, else `{{"base64": "..."}}`. The fields of an
   entry are an object, or a list of `[field, value]` pairs where a name repeats or is not UTF-8.
 - Errors are one line on stderr.

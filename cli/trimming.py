@@ -15,6 +15,7 @@ _POLICIES = [policy.value for policy in RefPolicy]
 ref_policy_option = click.option(
     "--ref-policy",
     type=click.Choice(_POLICIES, case_sensitive=False),
+    metavar="|".join(_POLICIES),
     help="What of entries that groups refer to: by default KEEPREF leaves the references; DELREF "
     "drops them; ACKED spares the entries.",
 )

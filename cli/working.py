@@ -33,6 +33,8 @@ from kvstream.store import Store
 BLOCK_PAUSE_S = 0.25
 """Pause between two looks of a blocked ``read``, in which other processes may write."""
 
+_MODES = [mode.value for mode in NackMode]
+
 Reply = Mapping[bytes, list[Entry]]
 
 
@@ -187,7 +189,8 @@ def ack(
 @ids_argument
 @click.option(
     "--mode",
-    type=click.Choice([mode.value for mode in NackMode], case_sensitive=False),
+    type=click.Choice(_MODES, case_sensitive=False),
+    metavar="|".join(_MODES),
     default=NackMode.FAIL.value,
     help="SILENT: it was not tried; FAIL: it failed; FATAL: it must not be tried again. "
     "[default: FAIL]",

@@ -90,7 +90,7 @@ def test_times_may_be_relative_to_now() -> None:
     ],
 )
 def test_arguments_become_what_the_library_takes(
-    kind: click.ParamType[object], text: object, value: object
+    kind: "click.ParamType[object]", text: object, value: object
 ) -> None:
     assert kind.convert(text, None, None) == value
 
@@ -113,7 +113,7 @@ def test_arguments_become_what_the_library_takes(
     ],
 )
 def test_what_is_none_of_them_is_a_usage_error_that_names_it(
-    kind: click.ParamType[object], text: str
+    kind: "click.ParamType[object]", text: str
 ) -> None:
     with pytest.raises(click.BadParameter, match=re.escape(text)):
         kind.convert(text, None, None)
