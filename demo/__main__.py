@@ -27,6 +27,14 @@ from demo.sums import Key, Sum
 from demo.worker import DOOMED, GROUP, RESULTS
 
 FOLDER = Path("demo-data")
+SUGGESTIONS = {
+    "ls": "the streams",
+    f"range {RESULTS} --count 3": "what the consumers wrote",
+    f"group ls {SOURCES[1].stream}": "the group, all worked off",
+    "check": "recount everything",
+    "--help": "all else, and how fast it is",
+}
+"""Commands to try on the store that the demo leaves, and what they show."""
 
 
 class Show:
@@ -141,19 +149,14 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
 
 
 def _next(show: Show, folder: Path) -> None:
-    kvstream = f"{Path(sys.executable).parent.name}/kvstream --store {folder}"
-    if sys.prefix != sys.base_prefix:
-        kvstream = f"{Path(sys.prefix).name}/{kvstream}"
+    kvstream = Path(sys.executable).with_name("kvstream")
+    if kvstream.is_relative_to(Path.cwd()):
+        kvstream = kvstream.relative_to(Path.cwd())
     show.step("Try next")
-    for command, what in (
-        ("ls", "the streams that are there now"),
-        (f"range {RESULTS} --count 3", "what the consumers have written"),
-        (f"info {SOURCES[1].stream}", "the stream, its groups and consumers"),
-        ("bench", "how fast is it here"),
-    ):
-        show.console.print(
-            f"  {kvstream} {command}  [dim]# {what}", highlight=False, soft_wrap=True
-        )
+    lines = [f"{kvstream} --store {folder} {command}" for command in SUGGESTIONS]
+    width = max(map(len, lines))
+    for line, what in zip(lines, SUGGESTIONS.values(), strict=True):
+        show.console.print(f"  {line:{width}}  [dim]# {what}", highlight=False, soft_wrap=True)
 
 
 @click.command()

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import demo.job
-from demo.__main__ import main
+from demo.__main__ import SUGGESTIONS, main
 from demo.readings import SOURCES, DataMissing, data_folder
 from demo.sums import Sum
 
@@ -34,6 +36,17 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
     assert re.search(r"carla died with [1-9][0-9]* entries pending", result.output)
     assert "check passes" in result.output
     assert "differs" not in result.output
+
+
+@pytest.mark.usefixtures("data")
+def test_what_the_demo_says_to_try_next_works(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    assert CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(folder)]).exit_code == 0
+    kvstream = [sys.executable, "-m", "kvstream", "--store", str(folder)]
+    for command in SUGGESTIONS:
+        run = subprocess.run([*kvstream, *command.split()], capture_output=True, text=True)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert run.stdout
 
 
 @pytest.mark.usefixtures("data")
