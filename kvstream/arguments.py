@@ -1,5 +1,6 @@
 """What callers of the library may pass, turned into what operations take."""
 
+import math
 from collections.abc import Iterable
 from typing import Literal
 
@@ -42,9 +43,9 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
 
 
 def milliseconds(seconds: Seconds, what: str) -> int:
-    """Return a duration in milliseconds; InvalidArgument below zero."""
-    if seconds < 0:
-        raise InvalidArgument(f"{what} is negative")
+    """Return a duration in milliseconds; InvalidArgument below zero or without end."""
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"{what} is {'negative' if seconds < 0 else 'not a number'}")
     return round(seconds * 1000)
 
 

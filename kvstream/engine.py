@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreClosed, StoreError
+from kvstream.errors import InvalidArgument, RequestError, StoreClosed, StoreError
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
@@ -31,7 +31,6 @@ EXPIRE_PAUSE_S = 0.1
 """Pause between looks at the expiry index: Redis's ``hz`` 10."""
 RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_MAX = 10, 1000
 """How often a blocked CLAIM looks again: not so often as to keep a core busy."""
-_CLOSED = StoreClosed("the store is closed")
 
 
 class Engine:
@@ -85,7 +84,7 @@ class Engine:
     def _begin(self) -> Txn:
         """Return an empty transaction: the last one that has ended, where there is one."""
         if self._closed:
-            raise _CLOSED
+            raise _closed()
         txn = self._spare
         if txn is None:
             now_ms = self._now_ms()
@@ -197,7 +196,12 @@ class Engine:
             if reply is None:
                 waiter = Waiter(names, attempt, deliver)
                 self.waiters.add(waiter)
-        self._settle(sequence, txn)
+        try:
+            self._settle(sequence, txn)
+        except BaseException:  # nobody will wait for the waiter
+            if waiter is not None:
+                self.cancel(waiter)
+            raise
         return reply, waiter
 
     def cancel(self, waiter: Waiter) -> bool:
@@ -238,8 +242,8 @@ class Engine:
                         return None
                     arrived.wait()
                 elif retry_at is not None:
-                    with self._lock:
-                        self._serve_one(waiter)
+                    with self._lock:  # whoever came earlier may go on by now as well
+                        self._serve(dict.fromkeys(waiter.names))
         except BaseException:  # KeyboardInterrupt among them
             self.cancel(waiter)
             raise
@@ -249,7 +253,9 @@ class Engine:
         self, deadline: float | None, retry_at: Callable[[Txn], int | None] | None
     ) -> float | None:
         """Return the seconds until the deadline or the next try, whichever is sooner."""
-        rest = None if deadline is None else max(0.0, deadline - time.monotonic())
+        rest = None
+        if deadline is not None:
+            rest = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
         if retry_at is None:
             return rest
         try:
@@ -275,13 +281,19 @@ class Engine:
         try:
             outcome.reply = waiter.attempt(txn)
             sequence = self._commit(txn)
-        except KVStreamError as error:
+        except BaseException as error:
             txn.abandon(not isinstance(error, RequestError))
+            if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
+                raise
             outcome.error = error
         if outcome.reply is None and outcome.error is None:
             return
         self.waiters.remove(waiter)
-        self.committer.after(sequence or self._last_sequence, lambda: waiter.deliver(outcome))
+        self.committer.after(
+            sequence or self._last_sequence,
+            lambda: waiter.deliver(outcome),
+            lambda failure: waiter.deliver(Outcome(error=failure)),
+        )
 
     # --- upkeep ---------------------------------------------------------------------------------
 
@@ -318,7 +330,7 @@ class Engine:
             for name in self.waiters.keys():
                 for waiter in self.waiters.of(name):
                     self.waiters.remove(waiter)
-                    waiter.deliver(Outcome(error=_CLOSED))
+                    waiter.deliver(Outcome(error=_closed()))
         try:
             self.committer.close()
         finally:
@@ -331,6 +343,10 @@ class Engine:
             self.run(_write_seen)
         except StoreError:
             pass  # a store that refuses writes keeps the seen times that it has
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store is closed")
 
 
 def _write_seen(txn: Txn) -> None:

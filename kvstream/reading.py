@@ -37,8 +37,8 @@ def _text(after: IDLike) -> str | None:
 
 def _timeout(block: Seconds) -> float | None:
     """Return how long to wait: None, for ever, where ``block`` is 0 as in Redis."""
-    if block < 0:
-        raise InvalidArgument("timeout is negative")
+    if not block >= 0:
+        raise InvalidArgument("timeout is negative" if block < 0 else "timeout is not a number")
     return block or None
 
 
@@ -67,19 +67,17 @@ def plain_read(
 ) -> Reply:
     """Read what lies after each position; [] when nothing came in ``block`` seconds."""
     positions = [(name, read_position(after)) for name, after in wanted]
-    budget()  # its errors come before anything is read
-
-    def resolve(txn: Txn) -> list[tuple[bytes, StreamID]]:
-        return [(name, reads.resolve(txn, name, after)) for name, after in positions]
-
-    fixed = engine.run(resolve)
+    fixed: list[tuple[bytes, StreamID]] = []
 
     def attempt(txn: Txn) -> Reply | None:
-        return reads.read(txn, fixed, count, budget()) or None
+        bounds = budget()  # its errors come before anything is read
+        if not fixed:  # the first attempt says what "$" and "+" are for all later ones
+            fixed.extend((name, reads.resolve(txn, name, after)) for name, after in positions)
+        return reads.read(txn, fixed, count, bounds) or None
 
     if block is None:
         return engine.run(attempt) or []
-    return engine.block([name for name, _ in fixed], attempt, _timeout(block)) or []
+    return engine.block([name for name, _ in wanted], attempt, _timeout(block)) or []
 
 
 def group_read(
@@ -108,7 +106,7 @@ def group_read(
 
     def retry_at(txn: Txn) -> int | None:
         times = [deliver.claimable_at(txn, name, group, claim_ms or 0) for name in names]
-        return min((time for time in times if time is not None), default=None)
+        return min(times, default=None)
 
     return (
         engine.block(names, attempt, _timeout(block), None if claim_ms is None else retry_at) or []

@@ -112,11 +112,14 @@ def read_history(
     return _history(txn, stream, found, member, after, budget.most(count), budget)
 
 
-def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int | None:
-    """Return when the group's oldest pending entry will have been idle for ``min_idle_ms``."""
+def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
+    """Return when an entry of the group may be idle for ``min_idle_ms``, at the earliest.
+
+    Where none is pending that is when one delivered now would be.
+    """
     _, found = group_of_key(txn, name, group, _WHERE)
     oldest = oldest_time(txn, found)
-    return None if oldest is None else oldest + min_idle_ms
+    return (txn.now_ms if oldest is None else oldest) + min_idle_ms
 
 
 # --- new entries --------------------------------------------------------------------------------
