@@ -18,7 +18,14 @@ from kvstream.errors import InvalidArgument
 from kvstream.group import Group
 from kvstream.ids import MIN_ID, IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.layout.keys import key_of
-from kvstream.layout.values import FieldPart, FieldsLike, encode_fields, flat_bytes, to_bytes
+from kvstream.layout.values import (
+    FieldPart,
+    FieldsLike,
+    encode_fields,
+    encode_many,
+    flat_bytes,
+    to_bytes,
+)
 from kvstream.operations import append, delete, groups, inspect, ranges, trim
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
@@ -127,7 +134,7 @@ class Stream:
     ) -> list[StreamID]:
         """Append entries in one atomic commit and return their IDs; trim once, at the end."""
         trimming = trim_of(maxlen, minid, approximate, limit, None)
-        encoded = [encode_fields(fields) for fields in entries]
+        encoded = encode_many(entries)
         if not encoded:
             return []
         return self._engine.run(append.add_many, self._name, encoded, trimming)

@@ -12,11 +12,13 @@ before it is open again.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from kvstream.ids import MIN_ID, PACKED, StreamID, new_id
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import (
     SMALL_INTEGER_BYTES,
+    SMALL_INTEGER_MAX,
     elements_size,
     entry_size,
     foreign_entry_size,
@@ -97,6 +99,73 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     stream.length += 1
     stream.entries_added += 1
     txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
+
+
+def extend(
+    txn: Txn, stream: StreamMeta, ids: list[StreamID], entries: list[tuple[bytes, Names]]
+) -> None:
+    """``append`` for many entries at once."""
+    at = 0
+    while at < len(ids):
+        at = _fill(txn, stream, ids, entries, at)
+        if at < len(ids):
+            append(txn, stream, ids[at], *entries[at])
+            at += 1
+
+
+def _fill(
+    txn: Txn,
+    stream: StreamMeta,
+    ids: list[StreamID],
+    entries: list[tuple[bytes, Names]],
+    start: int,
+) -> int:
+    """Append entries from ``start`` on while they are plain and surely fit into the open node.
+
+    Returns where it stopped: there ``append`` must look closer.
+    """
+    if stream.open_live == 0 or stream.unmeasured is None:
+        return start
+    limits = txn.catalog.limits
+    room = (limits.node_max_bytes or _NODE_BYTES_MAX) - stream.open_bytes - _COUNTERS_MAX
+    most = start + (limits.node_max_entries or _WHOLE_NODE) - stream.open_appended
+    near, width, slack, seen = stream.near, stream.width, stream.slack, stream.names_seen
+    first_ms, first_seq = stream.open_first
+    note, puts, prefix = stream.unmeasured.append, txn.batch.puts[_MESSAGES], stream.prefix
+    at = start
+    for at in range(start, min(len(ids), most)):
+        value, names = entries[at]
+        length = len(value)
+        ms, seq = eid = ids[at]
+        if (
+            length >= near
+            or slack + length >= room
+            or names != seen
+            or ms - first_ms >= _NEAR
+            or not -_NEAR < seq - first_seq < _NEAR
+        ):
+            break
+        slack += length + width
+        note((eid, value))
+        puts[prefix + PACKED(ms, seq)] = value
+    else:
+        at = max(start, min(len(ids), most))
+    if at > start:
+        _note_filled(stream, ids[start], ids[at - 1], at - start, slack)
+    return at
+
+
+def _note_filled(
+    stream: StreamMeta, first: StreamID, last: StreamID, count: int, slack: int
+) -> None:
+    stream.slack = slack
+    stream.open_appended += count
+    stream.open_live += count
+    stream.open_last = stream.last = last
+    if stream.length == 0:
+        stream.first = first
+    stream.length += count
+    stream.entries_added += count
 
 
 def _is_full(
@@ -188,22 +257,32 @@ def _flat(fields: Fields) -> list[bytes]:
 def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
     """Return the listpack bytes of ``entries`` in the open node."""
     names, count = stream.names, len(stream.names)
+    fields = decode_page([value for _, value in entries])
+    heads = _deltas_size(stream, entries)
+    if list(map(tuple, fields)).count(names) == len(fields) and list(map(type, fields)).count(
+        dict
+    ) == len(fields):
+        own = list(chain.from_iterable(map(dict.values, fields)))
+        return heads + len(fields) * entry_size(count) + elements_size(own)[0]
+    return heads + sum(_one_size(names, _flat(each)) for each in fields)
+
+
+def _deltas_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
     master_ms, master_seq = stream.open_first
-    own: list[bytes] = []
     size = 0
-    for (eid, _), fields in zip(entries, decode_page([value for _, value in entries]), strict=True):
-        ms, seq = eid.ms - master_ms, eid.seq - master_seq
-        if type(fields) is not RepeatedFields and tuple(fields) == names:
-            own += fields.values()
-            size += entry_size(0, count, ms, seq)
-            continue
-        flat = _flat(fields)
-        if tuple(flat[::2]) == names:
-            own += flat[1::2]
-            size += entry_size(0, count, ms, seq)
-        else:
-            size += foreign_entry_size(elements_size(flat)[0], len(flat) // 2, ms, seq)
-    return size + (elements_size(own)[0] if own else 0)
+    for (ms, seq), _ in entries:
+        ms -= master_ms
+        seq -= master_seq
+        size += SMALL_INTEGER_BYTES if ms <= SMALL_INTEGER_MAX else integer_size(ms)
+        size += SMALL_INTEGER_BYTES if 0 <= seq <= SMALL_INTEGER_MAX else integer_size(seq)
+    return size
+
+
+def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
+    count = len(flat) // 2
+    if tuple(flat[::2]) == names:
+        return entry_size(count) + elements_size(flat[1::2])[0]
+    return foreign_entry_size(count) + elements_size(flat)[0]
 
 
 # --- finding and shrinking ----------------------------------------------------------------------

@@ -14,9 +14,11 @@ Nothing is stored as a listpack. Redis closes a node when its listpack would rea
 
 import re
 from collections.abc import Sequence
+from itertools import compress, repeat
 
 FRAME_BYTES = 7
 SMALL_INTEGER_BYTES = 2
+SMALL_INTEGER_MAX = 127
 _CANONICAL_INTEGER = re.compile(rb"-?[1-9][0-9]{0,18}|0")
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _INTEGER_SIZES = (  # (values below this magnitude, bytes of the element)
@@ -29,11 +31,12 @@ _INT64_BYTES = 10
 _SHORT = 64
 """Strings below this many bytes take one byte of encoding and one of backlen."""
 _SHORT_OVERHEAD = 2
+_ZERO = ord("0")
 
 
 def integer_size(value: int) -> int:
     """Return the bytes of an integer element; ``value`` is taken modulo 2^64, as signed."""
-    if 0 <= value <= 127:
+    if 0 <= value <= SMALL_INTEGER_MAX:
         return SMALL_INTEGER_BYTES
     if not _INT64_MIN <= value <= _INT64_MAX:
         return integer_size((value - _INT64_MIN) % (1 << 64) + _INT64_MIN)
@@ -76,10 +79,10 @@ def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
     """
     joined = b"".join(values)
     size = len(joined) + _SHORT_OVERHEAD * len(values)
-    odd = list(filter(bytes.isdigit, values))
+    odd = [value for value in filter(bytes.isdigit, values) if value[0] != _ZERO or value == b"0"]
     if b"-" in joined:
-        odd += [value for value in values if value[:1] == b"-"]
-    if len(joined) >= _SHORT:
+        odd += compress(values, map(bytes.startswith, values, repeat(b"-")))
+    if len(joined) >= _SHORT and max(map(len, values)) >= _SHORT:
         odd = [value for value in odd if len(value) < _SHORT]
         odd += [value for value in values if len(value) >= _SHORT]
     for value in odd:
@@ -92,14 +95,11 @@ def node_size(names_size: int, count: int) -> int:
     return FRAME_BYTES + integer_size(count) + names_size + SMALL_INTEGER_BYTES
 
 
-def entry_size(values_size: int, count: int, ms_delta: int, seq_delta: int) -> int:
-    """Return the bytes of an entry that has the node's own ``count`` fields."""
-    deltas = integer_size(ms_delta) + integer_size(seq_delta)
-    return SMALL_INTEGER_BYTES + deltas + values_size + integer_size(count + 3)
+def entry_size(count: int) -> int:
+    """Return the bytes of an entry with the node's own ``count`` fields, less deltas and values."""
+    return SMALL_INTEGER_BYTES + integer_size(count + 3)
 
 
-def foreign_entry_size(elements_size: int, count: int, ms_delta: int, seq_delta: int) -> int:
-    """Return the bytes of an entry whose ``count`` fields, sized with its values, are its own."""
-    deltas = integer_size(ms_delta) + integer_size(seq_delta)
-    ends = integer_size(count) + integer_size(2 * count + 4)
-    return SMALL_INTEGER_BYTES + deltas + elements_size + ends
+def foreign_entry_size(count: int) -> int:
+    """Return the bytes of an entry with ``count`` fields of its own, less deltas and elements."""
+    return SMALL_INTEGER_BYTES + integer_size(count) + integer_size(2 * count + 4)

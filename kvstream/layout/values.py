@@ -11,7 +11,10 @@ stored as they are, text as UTF-8, numbers as redis-py writes them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from operator import add
 from struct import Struct
+from typing import Any
 
 import msgpack
 
@@ -70,6 +73,21 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
         except (TypeError, UnicodeEncodeError):
             pass
     return encode_flat(flat_bytes(fields))
+
+
+def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
+    """Return what ``encode_fields`` returns for each of many entries, sooner."""
+    given: list[Any] = list(entries)
+    try:
+        if all(given) and list(map(type, given)).count(dict) == len(given):
+            "".join(chain.from_iterable(chain.from_iterable(map(dict.items, given))))
+            packed = list(map(_pack, given))
+            if max(map(len, packed), default=0) < ENTRY_BYTES_MAX:
+                values = map(add, repeat(UNIQUE), packed)
+                return list(zip(values, map(tuple, given), strict=True))
+    except (TypeError, UnicodeEncodeError):
+        pass
+    return list(map(encode_fields, given))
 
 
 def encode_flat(flat: Sequence[bytes]) -> tuple[bytes, Names]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import StreamID
+from kvstream.ids import PACKED, StreamID
 from kvstream.meta.pending import COUNT_MAX, find, give_back, take
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import Outcome, erase
@@ -31,9 +31,7 @@ def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) ->
     if found is None:
         return 0
     txn.frees = True
-    if len(ids) == 1:
-        return len(take(txn, found, [ids[0].packed]))
-    return len(take(txn, found, sorted({eid.packed for eid in ids})))
+    return len(take(txn, found, sorted({PACKED(*eid) for eid in ids})))
 
 
 def acknowledge_and_delete(

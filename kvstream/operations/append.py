@@ -1,6 +1,6 @@
 """XADD, XSETID and XCFGSET: what moves a stream's last ID, and how producers repeat safely."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -96,20 +96,30 @@ def _add_once(
 def add_many(
     txn: Txn,
     name: bytes,
-    entries: Iterable[tuple[bytes, Names]],
+    entries: list[tuple[bytes, Names]],
     trim: Trim | None = None,
 ) -> list[StreamID]:
     """Append encoded entries with IDs of the store's own, and trim once after the last."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    ids = []
-    for value, names in entries:
-        new = next_id(stream.last, None, txn.now_ms)
-        nodes.append(txn, stream, new, value, names)
-        ids.append(new)
+    if not entries:
+        return []
+    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    nodes.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
     txn.changed(stream)
     txn.signal(name)
+    return ids
+
+
+def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
+    first = next_id(last, None, now_ms)
+    ms, seq = first
+    if seq + count <= U64_MAX:
+        return [new_id((ms, number)) for number in range(seq, seq + count)]
+    ids = [first]
+    while len(ids) < count:
+        ids.append(next_id(ids[-1], None, now_ms))
     return ids
 
 

@@ -1,5 +1,7 @@
 """Reading the message rows of one stream: what every other operation looks at."""
 
+from functools import partial
+from itertools import repeat
 from struct import Struct
 
 from kvstream.ids import MAX_ID, MIN_ID, StreamID, new_id
@@ -11,6 +13,8 @@ from kvstream.storage.batch import Family, Row
 
 _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
+_NOTHING = repeat(None)
+_new_entry = partial(tuple.__new__, Entry)
 
 
 def rows(
@@ -34,14 +38,8 @@ def decode_rows(stream: StreamMeta, page: list[Row]) -> list[Entry]:
         return []
     keys, values = zip(*page, strict=True)
     ids = Struct(f">{len(stream.prefix)}xQQ").iter_unpack(b"".join(keys))
-    fields = decode_page(values)
-    return [
-        _new_entry((new_id(eid), own, None, None)) for eid, own in zip(ids, fields, strict=True)
-    ]
-
-
-def _new_entry(parts: tuple[StreamID, object, None, None]) -> Entry:
-    return tuple.__new__(Entry, parts)
+    parts = zip(map(new_id, ids), decode_page(values), _NOTHING, _NOTHING, strict=False)
+    return list(map(_new_entry, parts))
 
 
 def between(

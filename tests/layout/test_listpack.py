@@ -103,7 +103,7 @@ def test_an_entry_with_the_node_s_fields_takes_its_elements(
     count = len(values)
     head = [encode_integer(number) for number in (2, signed(ms), signed(seq))]
     elements = [*head, *map(encode, values), encode_integer(count + 3)]
-    size = entry_size(elements_size(values)[0], count, ms, seq)
+    size = entry_size(count) + elements_size(values)[0] + integer_size(ms) + integer_size(seq)
     assert size == len(b"".join(elements))
 
 
@@ -114,7 +114,8 @@ def test_an_entry_with_fields_of_its_own_takes_its_elements(
     count, flat = len(pairs), [part for pair in pairs for part in pair]
     head = [encode_integer(number) for number in (0, signed(ms), signed(seq), count)]
     elements = [*head, *map(encode, flat), encode_integer(2 * count + 4)]
-    size = foreign_entry_size(elements_size(flat)[0], count, ms, seq)
+    deltas = integer_size(ms) + integer_size(seq)
+    size = foreign_entry_size(count) + elements_size(flat)[0] + deltas
     assert size == len(b"".join(elements))
 
 
