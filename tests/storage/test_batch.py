@@ -133,6 +133,17 @@ def test_a_batch_without_changes_is_false(shared: Database) -> None:
     assert batch
 
 
+def test_a_cleared_batch_shows_the_committed_rows_again(shared: Database) -> None:
+    started(shared, [("put", Family.MESSAGES, b"a", b"1")])
+    batch = Batch(shared)
+    batch.delete(Family.MESSAGES, b"a")
+    batch.delete_range(Family.TREES, b"a", b"b")
+    assert batch.get(Family.MESSAGES, b"a") is None
+    batch.clear()
+    assert not batch
+    assert batch.get(Family.MESSAGES, b"a") == b"1"
+
+
 def test_a_read_outside_of_the_changes_goes_straight_to_the_rows(shared: Database) -> None:
     started(shared, [("put", Family.MESSAGES, b"a", b"1")])
     batch = Batch(shared)

@@ -12,6 +12,7 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
+REFUSED = -1
 LIMITS = [1, 2, reads.SHORT_PAGE, reads.SHORT_PAGE + 1, 9, 10, 11, 1000]
 
 
@@ -186,6 +187,34 @@ def test_a_scan_left_open_does_not_keep_a_closed_store_open(directory: Path, ask
     Database.open(directory, SMALL).close()
     with pytest.raises(StoreClosed):
         next(scan)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_closing_while_another_thread_scans_never_shortens_its_answer(
+    directory: Path, reverse: bool
+) -> None:
+    database = Database.open(directory, SMALL)
+    put(database, dict(rows(range(20_000))))
+    counts: list[int] = []
+    started = threading.Event()
+
+    def scan() -> None:
+        count = 0
+        try:
+            for _ in database.scan(Family.MESSAGES, *EVERYTHING, reverse):
+                count += 1
+                started.set()
+        except StoreClosed:
+            count = REFUSED
+        counts.append(count)
+
+    scanner = threading.Thread(target=scan)
+    scanner.start()
+    started.wait()
+    database.close()
+    scanner.join()
+    assert counts in ([REFUSED], [20_000])
+    Database.open(directory, SMALL).close()
 
 
 def test_threads_read_while_one_writes(database: Database) -> None:
