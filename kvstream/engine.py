@@ -8,7 +8,7 @@ caller, and every waiter, hears of a write only once it is on disk.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -29,7 +29,7 @@ EXPIRE_KEYS = 100
 """Keys deleted by one step of the expiry cycle, so that it never holds the lock for long."""
 EXPIRE_PAUSE_S = 0.1
 """Pause between looks at the expiry index: Redis's ``hz`` 10."""
-RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_MAX = 10, 1000
+RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
 """How often a blocked CLAIM looks again: not so often as to keep a core busy."""
 
 
@@ -263,6 +263,8 @@ class Engine:
         except RequestError:  # the key or group is gone: the waiter has been told, or will be
             due = None
         wait_ms = RETRY_PAUSE_MS_MAX if due is None else due - self.clock.now_ms()
+        if wait_ms < 0:  # what is idle enough has just been passed over: its message is gone
+            wait_ms = RETRY_PAUSE_MS_GONE
         retry = min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000
         return retry if rest is None else min(rest, retry)
 
@@ -339,10 +341,8 @@ class Engine:
     def _write_seen_at_close(self) -> None:
         if self.options.read_only:
             return
-        try:
+        with suppress(StoreError):  # a store that refuses writes keeps the seen times it has
             self.run(_write_seen)
-        except StoreError:
-            pass  # a store that refuses writes keeps the seen times that it has
 
 
 def _closed() -> StoreClosed:
