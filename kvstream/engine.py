@@ -329,7 +329,7 @@ class Engine:
                 return
             self._write_seen_at_close()
             self._closed = True
-            for name in self.waiters.keys():
+            for name in self.waiters.names():
                 for waiter in self.waiters.of(name):
                     self.waiters.remove(waiter)
                     waiter.deliver(Outcome(error=_closed()))

@@ -29,8 +29,9 @@ ENTRY_BYTES_MAX = 512 * MEGABYTE
 SWEEP_ENTRIES = 1000
 """Trimmed entries that wait for one ``delete_range``: range tombstones cost every reader."""
 
-FREE_SPACE_RESERVE = 64 * MEGABYTE
-"""Free space below which writes that grow the store are refused, so that trims still work."""
+FREE_SPACE_RESERVE = 128 * MEGABYTE
+"""Free space below which writes that grow the store are refused, so that trims still work: twice
+the write buffers, and the log."""
 
 
 class Durability(StrEnum):
@@ -59,7 +60,7 @@ class StoreOptions:
     write_buffer_bytes: int = 16 * MEGABYTE
     tree_write_buffer_bytes: int = 4 * MEGABYTE
     """Small, so that dead pending rows leave the memtable soon."""
-    wal_bytes_max: int = 256 * MEGABYTE
+    wal_bytes_max: int = 64 * MEGABYTE
     free_space_reserve: int = FREE_SPACE_RESERVE
     stall_seconds_max: float = 10.0
     """How long a write waits for compaction before it is refused with WriteStalled."""

@@ -74,6 +74,6 @@ class Waiters:
         """Return the waiters of a key, first come first."""
         return list(self._queues.get(name, ()))
 
-    def keys(self) -> list[bytes]:
+    def names(self) -> list[bytes]:
         """Return the keys that somebody waits for."""
         return list(self._queues)

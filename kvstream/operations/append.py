@@ -9,7 +9,7 @@ import xxhash
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
 from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
 from kvstream.layout.values import Names
-from kvstream.meta import idempotency, nodes
+from kvstream.meta import filling, idempotency
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.trim import Trim, trim_stream
@@ -58,7 +58,7 @@ def add(
         stream = txn.catalog.create_stream(txn, name)
     else:
         new = next_id(stream.last, eid, txn.now_ms)
-    nodes.append(txn, stream, new, value, names)
+    filling.append(txn, stream, new, value, names)
     if trim is not None:
         trim_stream(txn, stream, trim)
     txn.changed(stream)
@@ -104,7 +104,7 @@ def add_many(
     if not entries:
         return []
     ids = _next_ids(stream.last, len(entries), txn.now_ms)
-    nodes.extend(txn, stream, ids, entries)
+    filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
     txn.changed(stream)

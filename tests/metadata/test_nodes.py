@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.values import FieldsLike, encode_fields, flat_bytes
-from kvstream.meta import nodes
+from kvstream.meta import measuring, nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.operations import append, delete, entries, trim
 from kvstream.operations.trim import Strategy, Trim
@@ -179,7 +179,7 @@ class NodeMachine(RuleBasedStateMachine):
     def measure(self) -> None:
         """The open node's bytes are counted late; now is as good a time as any."""
         if self.stream.open_live:
-            nodes.measure(self.metadata.txn.batch, self.stream)
+            measuring.measure(self.metadata.txn.batch, self.stream)
             self.metadata.txn.changed(self.stream)
             assert self.stream.open_bytes == self.nodes[-1].size
 

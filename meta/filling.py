@@ -1,0 +1,172 @@
+"""Filling nodes: what XADD does to a stream, its open node and the row index.
+
+A new node starts where Redis would start one: after ``stream-node-max-entries`` entries, or before
+the one that would bring the listpack to ``stream-node-max-bytes``.
+"""
+
+from kvstream.ids import MIN_ID, PACKED, StreamID
+from kvstream.layout.listpack import elements_size, integer_size, node_size
+from kvstream.layout.values import Names
+from kvstream.meta.measuring import data_size, measure, set_names
+from kvstream.meta.nodes import open_node, put
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Batch, Family
+
+_MESSAGES: int = Family.MESSAGES
+_NODE_BYTES_MAX = 1 << 30
+"""Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
+_NODE_ENTRIES_MAX = 1 << 30
+"""Entries of a node when stream-node-max-entries is 0: no limit."""
+_NEAR = 4096
+"""Deltas nearer to zero than this take three bytes at most."""
+_COUNTERS_MAX = 20
+"""Most bytes of a node's two counters."""
+_HEAD_FAR = 32
+"""Most bytes of an entry's flags, deltas and counters."""
+
+
+def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
+    """Append an entry above the last one: its row, the stream's counters, and its node."""
+    limits = txn.catalog.limits
+    length = len(value)
+    appended = stream.open_appended
+    if (
+        appended == 0
+        or 0 < limits.node_max_entries <= appended
+        or stream.open_bytes + stream.slack + length + _COUNTERS_MAX
+        >= (limits.node_max_bytes or _NODE_BYTES_MAX)
+    ) and _is_full(txn.batch, stream, value, limits.node_max_entries, limits.node_max_bytes):
+        _close(txn, stream)
+        _open(txn, stream, eid, names)
+        appended = 0
+    ms, seq = eid
+    first_ms, first_seq = stream.open_first
+    if (
+        length < stream.near
+        and ms - first_ms < _NEAR
+        and -_NEAR < seq - first_seq < _NEAR
+        and (names == stream.names_seen or _same_names(stream, names))
+    ):
+        stream.slack += length + stream.width
+    else:
+        stream.slack += 2 * length + 16 * len(names) + _HEAD_FAR
+    stream.unmeasured.append((eid, value))  # type: ignore[union-attr]
+    stream.open_appended = appended + 1
+    stream.open_live += 1
+    stream.open_last = stream.last = eid
+    if stream.length == 0:
+        stream.first = eid
+    stream.length += 1
+    stream.entries_added += 1
+    txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
+
+
+def extend(
+    txn: Txn, stream: StreamMeta, ids: list[StreamID], entries: list[tuple[bytes, Names]]
+) -> None:
+    """``append`` for many entries at once."""
+    at = 0
+    while at < len(ids):
+        at = _fill(txn, stream, ids, entries, at)
+        if at < len(ids):
+            append(txn, stream, ids[at], *entries[at])
+            at += 1
+
+
+def _fill(
+    txn: Txn,
+    stream: StreamMeta,
+    ids: list[StreamID],
+    entries: list[tuple[bytes, Names]],
+    start: int,
+) -> int:
+    """Append entries from ``start`` on while they are plain and surely fit into the open node.
+
+    Returns where it stopped: there ``append`` must look closer.
+    """
+    if stream.open_live == 0 or stream.unmeasured is None:
+        return start
+    limits = txn.catalog.limits
+    room = (limits.node_max_bytes or _NODE_BYTES_MAX) - stream.open_bytes - _COUNTERS_MAX
+    most = start + (limits.node_max_entries or _NODE_ENTRIES_MAX) - stream.open_appended
+    near, width, slack, seen = stream.near, stream.width, stream.slack, stream.names_seen
+    first_ms, first_seq = stream.open_first
+    note, puts, prefix = stream.unmeasured.append, txn.batch.puts[_MESSAGES], stream.prefix
+    at = start
+    for at in range(start, min(len(ids), most)):
+        value, names = entries[at]
+        length = len(value)
+        ms, seq = eid = ids[at]
+        if (
+            length >= near
+            or slack + length >= room
+            or names != seen
+            or ms - first_ms >= _NEAR
+            or not -_NEAR < seq - first_seq < _NEAR
+        ):
+            break
+        slack += length + width
+        note((eid, value))
+        puts[prefix + PACKED(ms, seq)] = value
+    else:
+        at = max(start, min(len(ids), most))
+    if at > start:
+        _note_filled(stream, ids[start], ids[at - 1], at - start, slack)
+    return at
+
+
+def _note_filled(
+    stream: StreamMeta, first: StreamID, last: StreamID, count: int, slack: int
+) -> None:
+    stream.slack = slack
+    stream.open_appended += count
+    stream.open_live += count
+    stream.open_last = stream.last = last
+    if stream.length == 0:
+        stream.first = first
+    stream.length += count
+    stream.entries_added += count
+
+
+def _is_full(
+    batch: Batch, stream: StreamMeta, value: bytes, max_entries: int, max_bytes: int
+) -> bool:
+    """Tell, exactly, whether Redis would start a new node for an entry; so where there is none."""
+    if stream.open_appended == 0 or 0 < max_entries <= stream.open_appended:
+        return True
+    measure(batch, stream)
+    dead = stream.open_appended - stream.open_live
+    counters = integer_size(stream.open_live) + integer_size(dead)
+    limit = max_bytes or _NODE_BYTES_MAX
+    return stream.open_bytes + counters + data_size(value) >= limit
+
+
+def _same_names(stream: StreamMeta, names: Names) -> bool:
+    """Tell whether ``names`` are the node's, given as text or as bytes; remember the form."""
+    plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
+    if plain != stream.names:
+        return False
+    stream.names_seen = names
+    return True
+
+
+def _close(txn: Txn, stream: StreamMeta) -> None:
+    """Write the open node's row, so that it is open no more."""
+    if stream.open_live:
+        measure(txn.batch, stream)
+        put(txn.batch, stream, open_node(stream))
+
+
+def _open(txn: Txn, stream: StreamMeta, eid: StreamID, names: Names) -> None:
+    plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
+    if names != stream.names_seen or plain != stream.names:
+        set_names(stream, plain, names)
+    if stream.nodes == 0:
+        stream.head = eid
+    stream.nodes += 1
+    stream.open_first = stream.open_last = eid
+    stream.open_appended = stream.open_live = 0
+    stream.open_bytes = node_size(elements_size(plain)[0], len(plain))
+    stream.measured = MIN_ID
+    stream.unmeasured, stream.slack = [], 0
