@@ -122,6 +122,8 @@ class Engine:
         with self._lock:
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
+            if self.catalog.seen:
+                self._write_seen()  # a rollback would lose them
             txn = self._open = self._begin()
             try:
                 yield txn
@@ -310,24 +312,27 @@ class Engine:
 
     def sync(self) -> None:
         """Wait until everything written so far is on disk."""
-        self.run(_write_seen)
+        self.run(_mark_seen)
         self.committer.sync()
 
     def checkpoint(self, target: Path) -> None:
         """Write a consistent copy of the store into a new directory; writes wait meanwhile."""
         with self._lock:
-            self.run(_write_seen)
+            self.run(_mark_seen)
             self.database.checkpoint(target)
 
     def close(self) -> None:
         """Make everything durable and let go of the directory; a second call does nothing."""
+        with self._lock:
+            if self._open is not None:
+                raise InvalidArgument("the store cannot be closed inside a transaction")
         self._closing.set()
         if self._expiry.is_alive() and threading.current_thread() is not self._expiry:
             self._expiry.join()
         with self._lock:
             if self._closed:
                 return
-            self._write_seen_at_close()
+            self._write_seen()
             self._closed = True
             for name in self.waiters.names():
                 for waiter in self.waiters.of(name):
@@ -338,18 +343,21 @@ class Engine:
         finally:
             self.database.close()
 
-    def _write_seen_at_close(self) -> None:
+    def _write_seen(self) -> None:
+        """Write the moved seen times; a store that refuses writes keeps those that it has."""
         if self.options.read_only:
             return
-        with suppress(StoreError):  # a store that refuses writes keeps the seen times it has
-            self.run(_write_seen)
+        with suppress(StoreError):
+            txn = self._begin()
+            _mark_seen(txn)
+            self._commit(txn)
 
 
 def _closed() -> StoreClosed:
     return StoreClosed("the store is closed")
 
 
-def _write_seen(txn: Txn) -> None:
+def _mark_seen(txn: Txn) -> None:
     """Have the moved seen times of consumers written."""
     for consumer in txn.catalog.seen.values():
         txn.member_changed(consumer)
