@@ -117,34 +117,36 @@ def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
 # --- changing -----------------------------------------------------------------------------------
 
 
-def _put(txn: Txn, group: GroupMeta, run: Run) -> None:
-    batch, anchor = txn.batch, run.anchor
-    times_suffix = run.times_suffix
+def _owner(txn: Txn, group: GroupMeta, run: Run) -> ConsumerMeta | None:
+    if run.rank:
+        return None
+    return group.consumers.get(run.owner) or txn.catalog.owner(txn, group, run.owner)
+
+
+def _put(txn: Txn, group: GroupMeta, run: Run, owner: ConsumerMeta | None) -> None:
+    batch, anchor, times_suffix = txn.batch, run.anchor, run.times_suffix
     group.runs.put(batch, anchor, run.encode(), run)
     group.times.put(batch, times_suffix, b"", times_suffix)
-    if run.rank == 0:
-        consumer = group.consumers.get(run.owner) or txn.catalog.owner(txn, group, run.owner)
-        consumer.runs.put(batch, anchor, b"", anchor)
+    if owner is not None:
+        owner.runs.put(batch, anchor, b"", anchor)
 
 
-def _delete(txn: Txn, group: GroupMeta, run: Run) -> None:
+def _delete(txn: Txn, group: GroupMeta, run: Run, owner: ConsumerMeta | None) -> None:
     batch, anchor = txn.batch, run.anchor
     group.runs.delete(batch, anchor)
     group.times.delete(batch, run.times_suffix)
-    if run.rank == 0:
-        consumer = group.consumers.get(run.owner) or txn.catalog.owner(txn, group, run.owner)
-        consumer.runs.delete(batch, anchor)
+    if owner is not None:
+        owner.runs.delete(batch, anchor)
 
 
-def _count(txn: Txn, group: GroupMeta, run: Run, change: int) -> None:
+def _count(txn: Txn, group: GroupMeta, owner: ConsumerMeta | None, change: int) -> None:
     group.pending += change
     txn.member_changed(group)
-    if run.rank:
+    if owner is None:
         group.nacked += change
-        return
-    consumer = group.consumers.get(run.owner) or txn.catalog.owner(txn, group, run.owner)
-    consumer.pending += change
-    txn.member_changed(consumer)
+    else:
+        owner.pending += change
+        txn.member_changed(owner)
 
 
 def place(
@@ -169,8 +171,9 @@ def place(
             if following is not None:
                 end = min(end, bisect_left(ids, following.anchor, at))
         run = Run(ids[at], ids[at:end], owner, time_ms, count, rank)
-        _put(txn, group, run)
-        _count(txn, group, run, end - at)
+        consumer = _owner(txn, group, run)
+        _put(txn, group, run, consumer)
+        _count(txn, group, consumer, end - at)
         at = end
 
 
@@ -179,16 +182,27 @@ def _split_before(txn: Txn, group: GroupMeta, eid: PackedID) -> None:
     run = run_at(txn, group, eid)
     if run is None:
         return
-    cut = bisect_left(run.ids, eid)
-    _delete(txn, group, run)
+    cut, owner = bisect_left(run.ids, eid), _owner(txn, group, run)
+    _delete(txn, group, run, owner)
     if cut:
-        _put(txn, group, run._replace(ids=run.ids[:cut]))
-    _put(txn, group, run._replace(anchor=run.ids[cut], ids=run.ids[cut:]))
+        _put(txn, group, run._replace(ids=run.ids[:cut]), owner)
+    _put(txn, group, run._replace(anchor=run.ids[cut], ids=run.ids[cut:]), owner)
 
 
 def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
     """Make ``ids``, ascending and distinct, no longer pending; return those that were."""
-    taken: list[Pending] = []
+    return [pending_of(run, eid) for run, found in _taken(txn, group, ids) for eid in found]
+
+
+def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
+    """Make ``ids``, ascending and distinct, no longer pending; return how many were."""
+    return sum(len(found) for _, found in _taken(txn, group, ids))
+
+
+def _taken(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+) -> list[tuple[Run, Sequence[PackedID]]]:
+    taken: list[tuple[Run, Sequence[PackedID]]] = []
     at = 0
     while at < len(ids):
         run = run_at(txn, group, ids[at])
@@ -196,28 +210,30 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
             at += 1
             continue
         end = bisect_right(ids, run.ids[-1], at)
-        taken += _take_from(txn, group, run, ids[at:end])
+        found = _take_from(txn, group, run, ids[at:end])
+        if found:
+            taken.append((run, found))
         at = end
     return taken
 
 
-def _take_from(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> list[Pending]:
+def _take_from(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
+    """Take those of ``ids`` that are in a run out of it, and return them."""
+    found, owner = ids, _owner(txn, group, run)
     if ids == run.ids:
-        found: Sequence[PackedID] = ids
-        rest: list[PackedID] = []
+        _delete(txn, group, run, owner)
     else:
         wanted = set(ids)
         found = [eid for eid in run.ids if eid in wanted]
         if not found:
-            return []
-        rest = [eid for eid in run.ids if eid not in wanted]
-    if rest:
-        left = run._replace(ids=rest)
-        group.runs.put(txn.batch, run.anchor, left.encode(), left)
-    else:
-        _delete(txn, group, run)
-    _count(txn, group, run, -len(found))
-    return [pending_of(run, eid) for eid in found]
+            return found
+        left = run._replace(ids=[eid for eid in run.ids if eid not in wanted])
+        if left.ids:
+            group.runs.put(txn.batch, run.anchor, left.encode(), left)
+        else:
+            _delete(txn, group, run, owner)
+    _count(txn, group, owner, -len(found))
+    return found
 
 
 def give_back(txn: Txn, group: GroupMeta, eid: PackedID, count: int) -> None:

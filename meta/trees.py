@@ -34,24 +34,6 @@ class SortedRows(Generic[T]):
         self.items = items
         self.keys = list(items)
 
-    def put(self, suffix: bytes, item: T) -> None:
-        keys = self.keys
-        if suffix not in self.items:
-            if not keys or suffix > keys[-1]:
-                keys.append(suffix)
-            else:
-                insort(keys, suffix)
-        self.items[suffix] = item
-
-    def delete(self, suffix: bytes) -> None:
-        if suffix in self.items:
-            del self.items[suffix]
-            del self.keys[bisect_left(self.keys, suffix)]
-
-    def floor(self, suffix: bytes) -> T | None:
-        at = bisect_right(self.keys, suffix)
-        return self.items[self.keys[at - 1]] if at else None
-
 
 def as_is(suffix: bytes, value: bytes) -> bytes:
     """Return the suffix as the item of a row that says all by its key."""
@@ -103,15 +85,23 @@ class Tree(Generic[T]):
         memory = self.memory or self._load(batch)
         batch.puts[_TREES][self.prefix + suffix] = value
         if memory is not None:
-            memory.put(suffix, item)
-            if len(memory.keys) > CACHED_ROWS:
-                self.memory = None
+            keys = memory.keys
+            if suffix not in memory.items:
+                if not keys or suffix > keys[-1]:
+                    keys.append(suffix)
+                else:
+                    insort(keys, suffix)
+                if len(keys) > CACHED_ROWS:
+                    self.memory = None
+            memory.items[suffix] = item
 
     def delete(self, batch: Batch, suffix: bytes) -> None:
         memory = self.memory or self._load(batch)
         batch.puts[_TREES][self.prefix + suffix] = None
         if memory is not None:
-            memory.delete(suffix)
+            if suffix in memory.items:
+                del memory.items[suffix]
+                del memory.keys[bisect_left(memory.keys, suffix)]
             return
         self._deletes += 1
         if self._deletes > CACHED_ROWS:  # the tree may have become small again
@@ -121,7 +111,8 @@ class Tree(Generic[T]):
         """Return the item of the last row at or below ``suffix``."""
         memory = self.memory or self._load(batch)
         if memory is not None:
-            return memory.floor(suffix)
+            at = bisect_right(memory.keys, suffix)
+            return memory.items[memory.keys[at - 1]] if at else None
         return next(self._on_disk(batch, b"", suffix + b"\x00", reverse=True), None)
 
     def first(self, batch: Batch, start: bytes = b"") -> T | None:

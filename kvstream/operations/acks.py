@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import PACKED, StreamID
-from kvstream.meta.pending import COUNT_MAX, find, give_back, take
+from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import Outcome, erase
 from kvstream.operations.entries import exists
@@ -31,7 +31,7 @@ def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) ->
     if found is None:
         return 0
     txn.frees = True
-    return len(take(txn, found, sorted({PACKED(*eid) for eid in ids})))
+    return drop(txn, found, sorted({PACKED(*eid) for eid in ids}))
 
 
 def acknowledge_and_delete(
