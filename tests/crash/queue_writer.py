@@ -1,0 +1,103 @@
+"""A process that works on a queue until it is killed, and says what was acknowledged.
+
+One stream, one group of three consumers: it adds (now and then with a trim), reads, acknowledges,
+claims, gives back and deletes. Each line tells a command that is about to run, or what it came to.
+
+::
+
+    python -m tests.crash.queue_writer DIRECTORY LEVEL SEED
+    try COMMAND
+    did COMMAND ID ...         in JSON: ["add", ["5-0"], kept], ["read", ids], ["ack", ids] ...
+"""
+
+import json
+import random
+import sys
+from collections.abc import Callable
+
+from kvstream import Group, Store, Stream
+
+CONSUMERS = ("ann", "bob", "cid")
+KEPT = 400
+"""Entries that a trimming add leaves."""
+
+Ids = list[str]
+
+
+class Worker:
+    """The commands that it chooses from; each returns the IDs that it was about."""
+
+    def __init__(self, stream: Stream, group: Group, chance: random.Random) -> None:
+        self._stream = stream
+        self._group = group
+        self._chance = chance
+
+    def add(self) -> Ids:
+        fields = {
+            "n": self._chance.randrange(1 << 30),
+            "padding": "x" * self._chance.randrange(200),
+        }
+        return [str(self._stream.add(fields))]
+
+    def add_trimming(self) -> Ids:
+        return [str(self._stream.add({"n": "trim"}, maxlen=KEPT))]
+
+    def add_many(self) -> Ids:
+        count = self._chance.randrange(1, 40)
+        return [str(eid) for eid in self._stream.add_many([{"n": str(n)} for n in range(count)])]
+
+    def read(self) -> Ids:
+        consumer = self._group.consumer(self._chance.choice(CONSUMERS))
+        return [str(entry.id) for entry in consumer.read(count=self._chance.randrange(1, 30))]
+
+    def ack(self) -> Ids:
+        pending = self._group.pending_range(count=60)
+        chosen = [each.id for each in pending if self._chance.random() < 0.7]
+        self._group.ack(chosen)
+        return [str(eid) for eid in chosen]
+
+    def claim(self) -> Ids:
+        claimed = self._group.autoclaim(self._chance.choice(CONSUMERS), count=10)
+        return [str(eid) for eid in claimed.deleted]
+
+    def nack(self) -> Ids:
+        self._group.nack([each.id for each in self._group.pending_range(count=3)])
+        return []
+
+    def delete(self) -> Ids:
+        chosen = [entry.id for entry in self._stream.revrange(count=self._chance.randrange(1, 4))]
+        self._stream.delete(chosen)
+        return [str(eid) for eid in chosen]
+
+    def choose(self) -> Callable[[], Ids]:
+        commands = (self.add, self.add_trimming, self.add_many, self.read, self.ack, self.claim)
+        weights = (30, 4, 4, 25, 20, 5)
+        rare = (self.nack, self.delete)
+        return self._chance.choices(commands + rare, weights + (2, 4))[0]
+
+
+def say(word: str, *content: object) -> None:
+    sys.stdout.write(json.dumps([word, *content]) + "\n")
+    sys.stdout.flush()
+
+
+def main(directory: str, level: str, seed: int) -> None:
+    store = Store.open(
+        directory,
+        durability=level,
+        write_buffer_bytes=128 << 10,
+        tree_write_buffer_bytes=64 << 10,
+        free_space_reserve=0,
+    )
+    stream = store.stream("jobs")
+    if "jobs" not in store:
+        stream.create_group("workers", start="0")
+    worker = Worker(stream, stream.group("workers"), random.Random(seed))
+    while True:
+        command = worker.choose()
+        say("try", command.__name__)
+        say("did", command.__name__, command())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

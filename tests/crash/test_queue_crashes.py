@@ -1,0 +1,192 @@
+"""A process that works on a queue dies at a random moment: every acknowledged command holds."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kvstream import Durability, Store
+from tests.crash.queue_writer import KEPT
+from tests.crash.rounds import rounds
+from tests.faultshim.disk import FaultyDisk
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 2
+LIFE_S = (0.1, 0.8)
+LOSS_S = 1.5
+"""What ``everysec`` may lose: a second, and the fsync that was under way."""
+
+
+@dataclass
+class Expected:
+    """What the queue must hold, told from what was said."""
+
+    added: int = 0
+    live: list[str] = field(default_factory=list)
+    pending: set[str] = field(default_factory=set)
+
+    def did(self, command: str, ids: list[str]) -> None:
+        if command.startswith("add"):
+            self.added += len(ids)
+            self.live += ids
+            if command == "add_trimming":
+                del self.live[: max(0, len(self.live) - KEPT)]
+        elif command == "read":
+            self.pending |= set(ids)
+        elif command in ("ack", "claim"):
+            self.pending -= set(ids)
+        elif command == "delete":
+            self.live = [eid for eid in self.live if eid not in set(ids)]
+
+    def same(self, other: "Expected") -> bool:
+        return (self.added, self.live, self.pending) == (other.added, other.live, other.pending)
+
+
+def found_in(store: Store) -> Expected:
+    stream = store.stream("jobs")
+    if "jobs" not in store or not stream.groups():
+        return Expected()
+    pending = stream.group("workers").pending_range(count=1 << 20)
+    return Expected(
+        stream.info().entries_added,
+        [str(entry.id) for entry in stream],
+        {str(each.id) for each in pending},
+    )
+
+
+@dataclass(frozen=True)
+class Word:
+    """One line that a writer said, and when it came."""
+
+    at: float
+    word: str
+    command: str
+    ids: list[str]
+
+
+class Writer:
+    """A working process; its words are read as they come."""
+
+    def __init__(
+        self, store: Path, level: Durability, seed: int, environment: Mapping[str, str]
+    ) -> None:
+        program = [sys.executable, "-m", "tests.crash.queue_writer", str(store), level, str(seed)]
+        self._child = subprocess.Popen(
+            program, cwd=ROOT, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.words: list[Word] = []
+        self._spoke = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.endswith(b"\n"):
+                word, command, *ids = json.loads(line)
+                self.words.append(Word(time.monotonic(), word, command, ids[0] if ids else []))
+                self._spoke.set()
+        self._spoke.set()
+
+    def kill_after(self, seconds: float) -> None:
+        """Let it work for a while after its first word, and kill it."""
+        assert self._spoke.wait(30)
+        time.sleep(seconds)
+        self._child.send_signal(signal.SIGKILL)
+        self._reader.join()
+        _, error = self._child.communicate()
+        assert self._child.returncode == -signal.SIGKILL, error.decode()
+
+
+def seeds(what: str) -> Iterator[tuple[int, random.Random]]:
+    base = int(os.environ.get("KVSTREAM_CRASH_SEED") or random.randrange(1 << 30))
+    print(f"seed {base} (repeat with KVSTREAM_CRASH_SEED={base})")
+    for number in range(rounds(ROUNDS)):
+        chance = random.Random(f"{base} {what} {number}")
+        yield chance.randrange(1 << 30), chance
+
+
+def complete(expected: Expected, found: Expected, words: list[Word]) -> None:
+    """See that all that was acknowledged is there, and of the last command all or nothing."""
+    for word in words:
+        if word.word == "did":
+            expected.did(word.command, word.ids)
+    if expected.same(found):
+        return
+    last = words[-1]
+    assert last.word == "try", "the store differs though no command was under way"
+    extra = found.live[len(found.live) - (found.added - expected.added) :]
+    if last.command.startswith("add"):
+        ids = extra
+    elif last.command == "read":
+        ids = sorted(found.pending - expected.pending)
+    elif last.command == "delete":
+        ids = [eid for eid in expected.live if eid not in set(found.live)]
+    else:
+        ids = sorted(expected.pending - found.pending)
+    expected.did(last.command, ids)
+    assert expected.same(found)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", list(Durability))
+def test_a_killed_worker_loses_no_acknowledged_command(tmp_path: Path, level: Durability) -> None:
+    path = tmp_path / "store"
+    expected = Expected()
+    for seed, chance in seeds(f"kill {level}"):
+        writer = Writer(path, level, seed, os.environ)
+        writer.kill_after(chance.uniform(*LIFE_S))
+        with Store.open(path) as store:
+            assert store.check() == []
+            found = found_in(store)
+        complete(expected, found, writer.words)
+        expected = found
+
+
+@pytest.mark.timeout(3600)
+def test_power_loss_takes_no_command_acknowledged_as_always(faulty_disk: FaultyDisk) -> None:
+    path = faulty_disk.root / "store"
+    expected = Expected()
+    for seed, chance in seeds("cut always"):
+        writer = Writer(path, Durability.ALWAYS, seed, faulty_disk.environment())
+        writer.kill_after(chance.uniform(*LIFE_S))
+        faulty_disk.cut_power()
+        with Store.open(path) as store:
+            assert store.check() == []
+            found = found_in(store)
+        complete(expected, found, writer.words)
+        expected = found
+        faulty_disk.forget()
+
+
+@pytest.mark.timeout(3600)
+def test_power_loss_takes_no_more_than_a_second_of_everysec(faulty_disk: FaultyDisk) -> None:
+    """What is left is the queue as it was after one of the last commands, whole."""
+    path = faulty_disk.root / "store"
+    expected = Expected()
+    for seed, chance in seeds("cut everysec"):
+        writer = Writer(path, Durability.EVERYSEC, seed, faulty_disk.environment())
+        writer.kill_after(chance.uniform(*LIFE_S) + 2)
+        died = writer.words[-1].at
+        faulty_disk.cut_power()
+        with Store.open(path) as store:
+            assert store.check() == []
+            found = found_in(store)
+        matched_at = 0.0
+        for word in writer.words:
+            if word.word == "did":
+                expected.did(word.command, word.ids)
+                if expected.same(found):
+                    matched_at = word.at
+        assert matched_at >= died - LOSS_S
+        expected = found
+        faulty_disk.forget()
