@@ -70,10 +70,17 @@ class Worker:
         return [str(eid) for eid in chosen]
 
     def choose(self) -> Callable[[], Ids]:
-        commands = (self.add, self.add_trimming, self.add_many, self.read, self.ack, self.claim)
-        weights = (30, 4, 4, 25, 20, 5)
-        rare = (self.nack, self.delete)
-        return self._chance.choices(commands + rare, weights + (2, 4))[0]
+        weights = {
+            self.add: 30,
+            self.add_trimming: 4,
+            self.add_many: 4,
+            self.read: 25,
+            self.ack: 20,
+            self.claim: 5,
+            self.nack: 2,
+            self.delete: 4,
+        }
+        return self._chance.choices(list(weights), list(weights.values()))[0]
 
 
 def say(word: str, *content: object) -> None:
