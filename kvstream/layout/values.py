@@ -27,12 +27,8 @@ REPEATED = b"\x02"
 _UNIQUE_MARK, _REPEATED_MARK = UNIQUE[0], REPEATED[0]
 
 FieldPart = bytes | str | int | float | bytearray | memoryview
-FieldsLike = (
-    Mapping[str, FieldPart]  # named one by one: a mapping's key type is invariant
-    | Mapping[bytes, FieldPart]
-    | Mapping[FieldPart, FieldPart]
-    | Iterable[tuple[FieldPart, FieldPart]]
-)
+FieldsLike = Mapping[Any, FieldPart] | Iterable[tuple[FieldPart, FieldPart]]
+"""A mapping whose keys are FieldParts, too (the key type of a mapping is invariant), or pairs."""
 
 _pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
 _ARRAY_HEAD = Struct(">BI")
