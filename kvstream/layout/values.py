@@ -27,8 +27,9 @@ REPEATED = b"\x02"
 _UNIQUE_MARK, _REPEATED_MARK = UNIQUE[0], REPEATED[0]
 
 FieldPart = bytes | str | int | float | bytearray | memoryview
-FieldsLike = Mapping[Any, FieldPart] | Iterable[tuple[FieldPart, FieldPart]]
-"""A mapping whose keys are FieldParts, too (the key type of a mapping is invariant), or pairs."""
+FieldsLike = Mapping[Any, Any] | Iterable[tuple[FieldPart, FieldPart]]
+"""A mapping of FieldParts, or pairs of them. A checker cannot be told more of the mapping: its key
+type is invariant, and a literal that mixes text and numbers is a mapping to ``object``."""
 
 _pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
 _ARRAY_HEAD = Struct(">BI")
