@@ -105,8 +105,12 @@ class Engine:
         return sequence
 
     def _settle(self, sequence: int, txn: Txn) -> None:
-        """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
-        self.committer.wait(sequence or self._last_sequence)
+        """With ``always``: wait until what was written, or read, is on disk; then wake waiters.
+
+        A store whose log has failed is still read, as it is in memory.
+        """
+        if sequence or self.database.failure is None:
+            self.committer.wait(sequence or self._last_sequence)
         if txn.signals:
             with self._lock:
                 self._serve(txn.signals)
