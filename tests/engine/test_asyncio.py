@@ -1,0 +1,180 @@
+"""The engine's waiters under an event loop, as a server uses them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvstream import NoGroup, Store, StoreClosed, StreamID
+from kvstream.layout.keys import qualified
+from kvstream.meta.txn import Txn
+from kvstream.operations import deliver, reads
+from kvstream.waiters import Outcome, Waiter
+from tests.engine.waiting import add, ms_of, waiting
+from tests.opening import Stores
+
+NAME = qualified(0, b"s")
+Attempt = Callable[[Txn], Any]
+
+
+def new_entries(after_ms: int = 0) -> Attempt:
+    wanted = [(NAME, StreamID(after_ms, 0))]
+    return lambda txn: reads.read(txn, wanted) or None
+
+
+def entries_of_group(consumer: bytes) -> Attempt:
+    wanted = [(NAME, deliver.NEW)]
+    return lambda txn: deliver.read_group(txn, b"g", consumer, wanted, 1) or None
+
+
+async def submit(store: Store, attempt: Attempt) -> tuple[Any, Waiter | None, asyncio.Future[Any]]:
+    """Submit as a server does: the outcome, from whichever thread, goes into a future."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[Outcome] = loop.create_future()
+
+    def tell(outcome: Outcome) -> None:
+        if not told.done():
+            told.set_result(outcome)
+
+    def deliver_outcome(outcome: Outcome) -> None:
+        loop.call_soon_threadsafe(tell, outcome)
+
+    reply, waiter = store.engine.submit([NAME], attempt, deliver_outcome)
+    return reply, waiter, told
+
+
+async def read(store: Store, attempt: Attempt, timeout_s: float = 10) -> list[int]:
+    """Read, waiting if need be; the milliseconds of the entries' IDs, [] when time is up."""
+    reply, waiter, told = await submit(store, attempt)
+    if waiter is not None:
+        try:
+            reply = (await asyncio.wait_for(asyncio.shield(told), timeout_s)).get()
+        except TimeoutError:
+            reply = [] if store.engine.cancel(waiter) else (await told).get()
+        except asyncio.CancelledError:
+            store.engine.cancel(waiter)
+            raise
+    return [ms for _, entries in reply for ms in ms_of(entries)]
+
+
+async def until_waiting(store: Store, count: int) -> None:
+    while waiting(store) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_a_reply_that_is_there_needs_no_waiter(store: Store) -> None:
+    add(store, b"s", "1-0")
+    assert asyncio.run(read(store, new_entries())) == [1]
+    assert waiting(store) == 0
+
+
+def test_a_hundred_tasks_are_served_by_one_add_of_another_thread(store: Store) -> None:
+    async def main() -> list[list[int]]:
+        tasks = [asyncio.create_task(read(store, new_entries())) for _ in range(100)]
+        await until_waiting(store, 100)
+        await asyncio.to_thread(add, store, b"s", "1-0")
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [[1]] * 100
+    assert waiting(store) == 0
+
+
+def test_an_add_of_the_loop_s_own_thread_serves_its_tasks(store: Store) -> None:
+    async def main() -> list[int]:
+        task = asyncio.create_task(read(store, new_entries()))
+        await until_waiting(store, 1)
+        add(store, b"s", "1-0")
+        assert not task.done()  # told by the loop, never from inside the add
+        return await task
+
+    assert asyncio.run(main()) == [1]
+
+
+def test_tasks_of_a_group_are_served_in_turn(store: Store) -> None:
+    store.stream("s").create_group("g")
+
+    async def main() -> list[list[int]]:
+        tasks = []
+        for consumer in (b"c", b"a", b"b"):
+            tasks.append(asyncio.create_task(read(store, entries_of_group(consumer))))
+            await until_waiting(store, len(tasks))
+        await asyncio.to_thread(add, store, b"s", "1-0", "2-0", "3-0")
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [[1], [2], [3]]
+    assert store.stream("s").group("g").pending().consumers == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_a_task_whose_time_is_over_leaves_no_waiter(store: Store) -> None:
+    assert asyncio.run(read(store, new_entries(), timeout_s=0.01)) == []
+    assert waiting(store) == 0
+
+
+def test_a_cancelled_task_takes_no_entry(store: Store) -> None:
+    store.stream("s").create_group("g")
+
+    async def main() -> list[int]:
+        gone = asyncio.create_task(read(store, entries_of_group(b"gone")))
+        await until_waiting(store, 1)
+        stays = asyncio.create_task(read(store, entries_of_group(b"stays")))
+        await until_waiting(store, 2)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        await asyncio.to_thread(add, store, b"s", "1-0")
+        return await stays
+
+    assert asyncio.run(main()) == [1]
+    assert store.stream("s").group("g").pending().consumers == {b"stays": 1}
+
+
+def test_cancelling_what_has_been_served_says_so_and_its_reply_still_comes(store: Store) -> None:
+    async def main() -> list[int]:
+        _, waiter, told = await submit(store, new_entries())
+        assert waiter is not None
+        add(store, b"s", "1-0")
+        assert not store.engine.cancel(waiter)
+        ((_, entries),) = (await told).get()
+        return ms_of(entries)
+
+    assert asyncio.run(main()) == [1]
+
+
+def test_an_error_is_told_to_the_task_that_waits(store: Store) -> None:
+    store.stream("s").create_group("g")
+
+    async def main() -> None:
+        task = asyncio.create_task(read(store, entries_of_group(b"c")))
+        await until_waiting(store, 1)
+        await asyncio.to_thread(store.delete, "s")
+        await task
+
+    with pytest.raises(NoGroup):
+        asyncio.run(main())
+
+
+def test_tasks_are_told_that_the_store_closes(open_store: Stores) -> None:
+    store = open_store("own")
+
+    async def main() -> None:
+        task = asyncio.create_task(read(store, new_entries()))
+        await until_waiting(store, 1)
+        await asyncio.to_thread(store.close)
+        await task
+
+    with pytest.raises(StoreClosed):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("durability", ["always", "everysec"])
+def test_tasks_wait_at_every_level_of_durability(open_store: Stores, durability: str) -> None:
+    store = open_store("own", durability=durability)
+
+    async def main() -> list[list[int]]:
+        tasks = [asyncio.create_task(read(store, new_entries())) for _ in range(10)]
+        await until_waiting(store, 10)
+        await asyncio.to_thread(add, store, b"s", "1-0")
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [[1]] * 10

@@ -1,0 +1,153 @@
+"""XREADGROUP with CLAIM that waits: woken when something becomes idle enough, or is given back."""
+
+import time
+from itertools import count
+
+import pytest
+
+from kvstream import ManualClock, Store, SystemClock
+from kvstream.operations.deliver import claimable_at
+from tests.engine.waiting import Call, add, blocked, ms_of, until, waiting
+
+LATE_S = 0.5
+"""A wake-up within this time is in time, on a machine that does other work too."""
+
+
+@pytest.fixture
+def store(shared: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store on the machine's clock: wake-ups are by the clock that delivers."""
+    shared.flush_all()
+    system = SystemClock()
+    monkeypatch.setattr(shared.engine, "clock", system)
+    monkeypatch.setattr(shared.engine, "_now_ms", system.now_ms)
+    return shared
+
+
+def deliver_to(store: Store, consumer: str, *ids: str) -> None:
+    """Add entries and deliver them to ``consumer`` in one commit, before anyone who waits."""
+    with store.transaction():
+        for eid in ids:
+            store.stream("s").add({"f": "v"}, id=eid)
+        store.stream("s").group("g").consumer(consumer).read()
+
+
+def test_a_waiter_is_woken_the_moment_something_is_idle_enough(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0", "2-0")
+    call = blocked(store, lambda: group.consumer("c").read(block=10, claim_min_idle=0.2))
+    entries = call.result()
+    assert ms_of(entries) == [1, 2]
+    assert all((entry.idle_ms or 0) >= 200 and entry.deliveries == 1 for entry in entries)
+    assert call.seconds < 0.2 + LATE_S
+    assert group.pending().consumers == {b"c": 2}
+
+
+def test_a_waiter_sees_what_was_delivered_after_it_began_to_wait(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    call = blocked(store, lambda: group.consumer("c").read(block=10, claim_min_idle=0.2))
+    deliver_to(store, "dead", "1-0")
+    delivered = time.monotonic()
+    (entry,) = call.result()
+    assert (entry.idle_ms or 0) >= 200
+    assert time.monotonic() - delivered < 0.2 + LATE_S
+
+
+def test_waiters_are_served_in_the_order_they_came(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0", "2-0", "3-0")
+
+    def one_more(name: str) -> Call[list[int]]:
+        worker = group.consumer(name)
+        return blocked(store, lambda: ms_of(worker.read(count=1, block=10, claim_min_idle=0.3)))
+
+    calls = [one_more(name) for name in ("c", "a", "b")]
+    assert [call.result() for call in calls] == [[1], [2], [3]]
+
+
+def test_an_entry_given_back_wakes_the_first_waiter_at_once(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0", "2-0")
+    first = blocked(store, lambda: group.consumer("a").read(block=10, claim_min_idle=60))
+    second = blocked(store, lambda: group.consumer("b").read(block=10, claim_min_idle=60))
+    assert group.nack("2-0", mode="SILENT") == 1
+    (entry,) = first.result()
+    assert (entry.id.ms, entry.deliveries) == (2, 0)
+    assert first.seconds < 5
+    assert not second.ended
+    group.nack("1-0")
+    assert ms_of(second.result()) == [1]
+
+
+def test_a_waiter_without_a_claim_is_not_woken_by_what_is_given_back(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0")
+    call = blocked(store, lambda: group.consumer("a").read(block=10))
+    group.nack("1-0")
+    assert waiting(store) == 1
+    add(store, b"s", "2-0")
+    assert ms_of(call.result()) == [2]
+
+
+def test_new_entries_wake_a_claiming_waiter_too(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    call = blocked(store, lambda: group.consumer("a").read(block=10, claim_min_idle=60))
+    add(store, b"s", "1-0")
+    (entry,) = call.result()
+    assert (entry.id.ms, entry.idle_ms, entry.deliveries) == (1, 0, 0)
+
+
+def test_several_streams_are_watched_for_the_first_idle_entry(store: Store) -> None:
+    for key in ("s", "t"):
+        store.stream(key).create_group("g")
+    deliver_to(store, "dead", "1-0")
+    call = blocked(
+        store,
+        lambda: store.read_group("g", "c", {"t": ">", "s": ">"}, block=10, claim_min_idle=0.1),
+    )
+    assert {key: ms_of(found) for key, found in call.result().items()} == {b"s": [1]}
+    assert call.seconds < 0.1 + LATE_S
+
+
+def test_a_wait_for_idle_entries_ends_with_nothing_after_its_time(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0")
+    began = time.monotonic()
+    assert group.consumer("c").read(block=0.1, claim_min_idle=60) == []
+    assert 0.1 <= time.monotonic() - began < 0.1 + LATE_S
+    assert group.pending().consumers == {b"dead": 1}
+
+
+def test_entries_whose_message_is_gone_wake_nobody_and_keep_no_core_busy(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0")
+    store.stream("s").delete("1-0")
+    until(lambda: group.pending_range(min_idle=0.01) != [], "the entry to be idle")
+    transactions = count()
+    now_ms = store.engine.clock.now_ms
+
+    def counted() -> int:
+        next(transactions)
+        return now_ms()
+
+    monkeypatch.setattr(store.engine, "_now_ms", counted)
+    assert group.consumer("c").read(block=0.3, claim_min_idle=0.01) == []
+    assert next(transactions) < 60
+    assert group.pending().count == 1
+
+
+def test_when_something_may_be_claimed_is_known_also_where_nothing_is_pending(
+    store: Store,
+) -> None:
+    group = store.stream("s").create_group("g")
+    name = b"\x00\x00s"
+    earliest = store.engine.clock.now_ms()
+    due = store.engine.run(claimable_at, name, b"g", 5000)
+    assert earliest + 5000 <= due <= store.engine.clock.now_ms() + 5000
+    deliver_to(store, "dead", "1-0")
+    oldest = store.stream("s").info_full().groups[0].pending[0].delivery_time_ms
+    deliver_to(store, "dead", "2-0")
+    assert store.engine.run(claimable_at, name, b"g", 5000) == oldest + 5000
+    group.nack("2-0")
+    assert store.engine.run(claimable_at, name, b"g", 5000) == 5000

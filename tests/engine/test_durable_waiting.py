@@ -1,0 +1,224 @@
+"""Durability "always": nobody hears of a write before it is on disk."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from kvstream import Store, StoreReadOnly, UnknownOutcome
+from kvstream.waiters import Waiter
+from tests.engine.waiting import Call, add, blocked, ms_of, until, watch_group, watch_stream
+from tests.opening import Stores
+
+
+class HeldLog:
+    """The store's RocksDB, but that each fsync of the log waits for ``release``, or fails."""
+
+    def __init__(self, store: Store) -> None:
+        self._rows: Any = store.engine.database._root
+        self._go_on = threading.Event()
+        self.begun = threading.Event()
+        self.failing = False
+        store.engine.database._root = cast("Any", self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    def flush_wal(self, sync: bool) -> None:
+        self.begun.set()
+        assert self._go_on.wait(20)
+        if self.failing:
+            raise Exception("IO error: the disk is gone")
+        self._rows.flush_wal(sync)
+
+    def release(self) -> None:
+        self._go_on.set()
+
+
+@pytest.fixture
+def store(open_store: Stores) -> Store:
+    store = open_store("own", durability="always")
+    add(store, b"s", "1-0")
+    store.stream("s").create_group("g")
+    store.stream("s").group("g").create_consumer("c")
+    return store
+
+
+@pytest.fixture
+def held(store: Store) -> Iterator[HeldLog]:
+    held = HeldLog(store)
+    yield held
+    held.release()
+
+
+def test_a_write_returns_only_when_it_is_on_disk(store: Store, held: HeldLog) -> None:
+    call = Call(lambda: add(store, b"s", "2-0"))
+    held.begun.wait()
+    assert not call.ended
+    held.release()
+    assert [eid.ms for eid in call.result()] == [2]
+
+
+def test_waiters_are_told_only_when_the_write_is_on_disk(store: Store, held: HeldLog) -> None:
+    reading, taking = watch_stream(store, b"s", 1), watch_group(store, b"s", b"g", b"c")
+    call = Call(lambda: add(store, b"s", "2-0"))
+    held.begun.wait()
+    assert reading.outcomes == taking.outcomes == []
+    held.release()
+    call.result()
+    until(lambda: bool(reading.outcomes and taking.outcomes), "the waiters to be told")
+    assert reading.ids == taking.ids == [2]
+
+
+def test_a_waiter_that_writes_is_told_when_its_own_write_is_on_disk_too(store: Store) -> None:
+    taking = watch_group(store, b"s", b"g", b"c")
+    told_at: list[int] = []
+    committer = store.engine.committer
+    taking.waiter.deliver = lambda outcome: told_at.append(committer.durable_sequence)
+    add(store, b"s", "2-0")
+    until(lambda: bool(told_at), "the waiter to be told")
+    assert told_at[0] >= store.engine.database.sequence
+    assert store.stream("s").group("g").pending().count == 1
+
+
+def test_a_reader_hears_of_nothing_that_may_still_be_lost(store: Store, held: HeldLog) -> None:
+    write = Call(lambda: add(store, b"s", "2-0"))
+    held.begun.wait()
+    read = Call(lambda: ms_of(store.stream("s").range()))
+    wait = Call(lambda: ms_of(store.stream("s").read("1", block=10)))
+    length = Call(lambda: len(store.stream("s")))
+    for call in (read, wait, length):
+        assert not call.ended
+    held.release()
+    assert (read.result(), wait.result(), length.result()) == ([1, 2], [2], 2)
+    write.result()
+
+
+def test_a_transaction_returns_only_when_it_is_on_disk(store: Store, held: HeldLog) -> None:
+    reading = watch_stream(store, b"s", 1)
+
+    def transact() -> None:
+        with store.transaction() as tx:
+            for ms in (2, 3):
+                tx.stream("s").add({"f": "v"}, id=f"{ms}-0")
+
+    call = Call(transact)
+    held.begun.wait()
+    assert not call.ended
+    assert reading.outcomes == []
+    held.release()
+    call.result()
+    assert reading.ids == [2, 3]
+
+
+def test_others_write_on_while_one_waits_for_the_disk(store: Store, held: HeldLog) -> None:
+    first = store.engine.database.sequence
+    calls = [Call(lambda: store.stream("t").add({"f": "v"})) for _ in range(10)]
+    until(lambda: store.engine.database.sequence >= first + 10, "ten writes")
+    assert not any(call.ended for call in calls)
+    held.release()
+    assert len({call.result() for call in calls}) == 10
+
+
+def test_a_writer_whose_fsync_fails_is_told_so_and_nobody_is_woken(
+    store: Store, held: HeldLog
+) -> None:
+    watch = watch_stream(store, b"s", 1)
+    call = Call(lambda: add(store, b"s", "2-0"))
+    held.begun.wait()
+    held.failing = True
+    held.release()
+    with pytest.raises(UnknownOutcome, match="the disk is gone"):
+        call.result()
+    assert watch.outcomes == []
+
+
+def test_a_waiter_whose_own_fsync_fails_is_told_so(store: Store, held: HeldLog) -> None:
+    held.release()
+    group = store.stream("s").group("g")
+    call = blocked(store, lambda: group.consumer("c").read(block=10))
+    serve_one = store.engine._serve_one
+
+    def fail_from_now_on(waiter: Waiter) -> None:
+        held.failing = True
+        serve_one(waiter)
+
+    store.engine._serve_one = fail_from_now_on  # type: ignore[method-assign]
+    add(store, b"s", "2-0")
+    with pytest.raises(UnknownOutcome, match="the disk is gone"):
+        call.result()
+    assert call.seconds < 5
+
+
+def test_a_read_of_new_entries_whose_fsync_fails_is_told_so(store: Store, held: HeldLog) -> None:
+    held.release()
+    add(store, b"s", "2-0")
+    held.failing = True
+    with pytest.raises(UnknownOutcome, match="the disk is gone"):
+        store.stream("s").group("g").consumer("c").read(block=10)
+    assert len(store.engine.waiters) == 0
+
+
+def test_a_wait_whose_fsync_fails_leaves_no_waiter(store: Store, held: HeldLog) -> None:
+    held.release()
+    held.failing = True
+    with pytest.raises(UnknownOutcome, match="the disk is gone"):
+        store.stream("s").group("g").consumer("new").read(block=10)
+    assert len(store.engine.waiters) == 0
+
+
+def test_reads_go_on_when_an_fsync_has_failed_and_writes_do_not(
+    store: Store, held: HeldLog
+) -> None:
+    held.release()
+    held.failing = True
+    with pytest.raises(UnknownOutcome):
+        add(store, b"s", "2-0")
+    stream = store.stream("s")
+    assert ms_of(stream.range())[:1] == [1]
+    assert stream.group("g").pending().count == 0
+    assert stream.read("9", block=0.01) == []
+    with pytest.raises(StoreReadOnly, match="the disk is gone"):
+        stream.add({"f": "v"})
+
+
+@pytest.mark.parametrize("durability", ["always", "everysec", "no"])
+def test_what_twenty_threads_were_told_is_all_there(open_store: Stores, durability: str) -> None:
+    store = open_store("many", durability=durability)
+    stream = store.stream("s")
+    group = stream.create_group("g")
+    read = [blocked(store, lambda: stream.read(block=10)) for _ in range(3)]
+
+    def work(number: int) -> list[object]:
+        done: list[object] = [stream.add({"thread": number, "n": n}) for n in range(10)]
+        taken = group.consumer(f"c{number}").read(count=5)
+        assert group.ack(taken) == len(taken)
+        return done
+
+    calls = [Call(lambda number=number: work(number)) for number in range(20)]  # type: ignore[misc]
+    ids = [eid for call in calls for eid in call.result()]
+    assert all(call.result() for call in read)
+    assert len(set(ids)) == 200
+    acknowledged = 200 - len(group.consumer("rest").read())
+    reopened = open_store.reopen(store, durability=durability)
+    assert {entry.id for entry in reopened.stream("s").range()} == set(ids)
+    pending = reopened.stream("s").group("g").pending()
+    assert pending.count == 200 - acknowledged
+
+
+def test_a_closing_store_makes_durable_what_was_written(open_store: Stores) -> None:
+    store = open_store("own", durability="no")
+    add(store, b"s", "1-0")
+    committer = store.engine.committer
+    sequence = store.engine.database.sequence
+    assert committer.durable_sequence < sequence
+    store.close()
+    assert committer.durable_sequence >= sequence
+
+
+def test_sync_waits_for_the_disk_at_every_level(open_store: Stores) -> None:
+    store = open_store("own", durability="no")
+    add(store, b"s", "1-0")
+    store.sync()
+    assert store.engine.committer.durable_sequence == store.engine.database.sequence

@@ -1,0 +1,224 @@
+"""How a wait ends from outside: interrupts, the end of the store, and errors of others."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kvstream import NoGroup, Store, StoreClosed
+from tests.engine.waiting import (
+    Call,
+    add,
+    blocked,
+    ms_of,
+    until,
+    waiting,
+    watch_group,
+    watch_stream,
+)
+from tests.opening import Stores
+
+WAITS: dict[str, Callable[[Store], object]] = {
+    "a read": lambda store: store.stream("s").read(block=30),
+    "a read for ever": lambda store: store.read({"s": "$", "t": "$"}, block=0),
+    "a group's read": lambda store: store.stream("s").group("g").consumer("c").read(block=30),
+    "a claiming read": lambda store: (
+        store.stream("s").group("g").consumer("c").read(block=30, claim_min_idle=60)
+    ),
+    "a claiming read that polls": lambda store: (
+        store.stream("s").group("g").consumer("c").read(block=30, claim_min_idle=0)
+    ),
+}
+every_wait = pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
+
+
+def interrupt_when(condition: Callable[[], bool]) -> Call[None]:
+    """Send this process a SIGINT, as Ctrl-C does, once ``condition`` holds."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        until(condition, "something to interrupt")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    return Call(interrupt)
+
+
+@every_wait
+def test_an_interrupted_wait_leaves_no_waiter(
+    store: Store, wait: Callable[[Store], object]
+) -> None:
+    store.stream("s").create_group("g")
+    interrupter = interrupt_when(lambda: waiting(store) == 1)
+    with pytest.raises(KeyboardInterrupt):
+        wait(store)
+    interrupter.result()
+    assert waiting(store) == 0
+    add(store, b"s", "1-0")
+    assert store.stream("s").group("g").pending().count == 0
+
+
+def test_a_wait_interrupted_during_an_fsync_leaves_no_waiter(open_store: Stores) -> None:
+    store = open_store("own", durability="always")
+    group = store.stream("s").create_group("g")
+    flushing = threading.Event()
+    database = store.engine.database
+    flush_wal = database.flush_wal
+
+    def slow_flush() -> int:
+        flushing.set()
+        threading.Event().wait(30)
+        return flush_wal()
+
+    database.flush_wal = slow_flush  # type: ignore[method-assign]
+    interrupter = interrupt_when(flushing.is_set)
+    with pytest.raises(KeyboardInterrupt):
+        group.consumer("c").read(block=30)  # makes the consumer, which is to be durable
+    interrupter.result()
+    database.flush_wal = flush_wal  # type: ignore[method-assign]
+    assert waiting(store) == 0
+    add(store, b"s", "1-0")
+    assert group.pending().count == 0
+
+
+@every_wait
+def test_closing_the_store_ends_every_wait(
+    open_store: Stores, wait: Callable[[Store], object]
+) -> None:
+    store = open_store("own")
+    store.stream("s").create_group("g")
+    calls = [blocked(store, lambda: wait(store)) for _ in range(3)]
+    store.close()
+    errors = []
+    for call in calls:
+        with pytest.raises(StoreClosed, match="the store is closed") as caught:
+            call.result()
+        errors.append(caught.value)
+    assert len(set(map(id, errors))) == 3  # each has a traceback of its own
+
+
+def test_a_wait_that_begins_when_the_store_is_closed_does_not_begin(open_store: Stores) -> None:
+    store = open_store("own")
+    store.stream("s").create_group("g")
+    store.close()
+    for wait in WAITS.values():
+        with pytest.raises(StoreClosed):
+            wait(store)
+
+
+def test_closing_from_many_threads_at_once_closes_once(open_store: Stores) -> None:
+    store = open_store("own")
+    wait = blocked(store, lambda: store.stream("s").read(block=30))
+    together = threading.Barrier(4)
+
+    def close() -> None:
+        together.wait()
+        store.close()
+
+    calls = [Call(close) for _ in range(4)]
+    for call in calls:
+        call.result()
+    with pytest.raises(StoreClosed):
+        wait.result()
+    store.close()
+
+
+def test_closing_while_others_write_lets_each_write_be_or_not_be(open_store: Stores) -> None:
+    store = open_store("own")
+    acknowledged: list[list[int]] = [[] for _ in range(4)]
+    writing = threading.Event()
+
+    def write(mine: list[int]) -> None:
+        while True:
+            mine.append(store.stream("s").add({"f": "v"}).seq)
+            writing.set()
+
+    calls = [Call(lambda mine=mine: write(mine)) for mine in acknowledged]  # type: ignore[misc]
+    writing.wait()
+    store.close()
+    for call in calls:
+        with pytest.raises(StoreClosed):
+            call.result()
+    reopened = open_store("own")
+    found = [entry.id.seq for entry in reopened.stream("s").range()]
+    assert found == sorted(seq for mine in acknowledged for seq in mine)
+
+
+def test_an_attempt_that_breaks_is_its_own_waiter_s_error(store: Store) -> None:
+    add(store, b"s", "1-0")
+    breaks, sound = watch_stream(store, b"s", 1), watch_stream(store, b"s", 1)
+
+    def fail(txn: object) -> None:
+        raise ZeroDivisionError
+
+    breaks.waiter.attempt = fail
+    add(store, b"s", "2-0")
+    with pytest.raises(ZeroDivisionError):
+        breaks.outcomes[0].get()
+    assert sound.ids == [2]
+    assert ms_of(store.stream("s").range()) == [1, 2]
+
+
+def test_an_attempt_that_breaks_half_way_changes_nothing(store: Store) -> None:
+    add(store, b"s", "1-0")
+    group = store.stream("s").create_group("g")
+    watch = watch_group(store, b"s", b"g", b"c")
+    attempt = watch.waiter.attempt
+
+    def fail(txn: object) -> None:
+        attempt(txn)
+        raise ZeroDivisionError
+
+    watch.waiter.attempt = fail
+    add(store, b"s", "2-0")
+    with pytest.raises(ZeroDivisionError):
+        watch.outcomes[0].get()
+    assert group.pending().count == 0
+    assert ms_of(group.consumer("d").read()) == [2]
+
+
+def test_an_interrupt_that_meets_a_thread_while_it_serves_changes_nothing_half_way(
+    store: Store,
+) -> None:
+    group = store.stream("s").create_group("g")
+    watch = watch_group(store, b"s", b"g", b"c")
+    attempt = watch.waiter.attempt
+
+    def interrupted(txn: object) -> None:
+        attempt(txn)
+        raise KeyboardInterrupt
+
+    watch.waiter.attempt = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        add(store, b"s", "1-0")
+    assert ms_of(store.stream("s").range()) == [1]  # it was committed before
+    assert (group.pending().count, watch.outcomes) == (0, [])
+    watch.waiter.attempt = attempt
+    add(store, b"s", "2-0")
+    assert watch.ids == [1, 2]
+
+
+def test_a_served_waiter_is_told_once_whatever_comes_after(store: Store) -> None:
+    store.stream("s").create_group("g")
+    watch = watch_group(store, b"s", b"g", b"c")
+    add(store, b"s", "1-0")
+    store.stream("s").group("g").destroy()
+    store.delete("s")
+    assert len(watch.outcomes) == 1
+    assert watch.ids == [1]
+
+
+def test_a_group_s_waiter_whose_time_ends_as_it_is_told_hears_one_of_both(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    for _ in range(20):
+        call = Call(lambda: group.consumer("c").read(block=0.002))
+        time.sleep(0.002)
+        eid = store.stream("s").add({"f": "v"})
+        found = [entry.id for entry in call.result()]
+        assert found in ([], [eid])
+        left = [entry.id for entry in group.consumer("d").read()]
+        assert sorted(found + left) == [eid]
+    with pytest.raises(NoGroup):
+        store.stream("x").group("g").consumer("c").read(block=0.002)
