@@ -12,7 +12,7 @@ from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations.trim import Trim, trim_stream
+from kvstream.operations.trim import Trim, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
 
 _MESSAGES = Family.MESSAGES
@@ -205,6 +205,8 @@ def set_id(
             raise InvalidArgument(
                 "The entries_added specified in XSETID is smaller than the target stream length"
             )
+    elif last < stream.last:  # trimmed rows above the new last ID would come back to life
+        sweep_emptied(txn, stream)
     stream.last = last
     if entries_added is not None:
         stream.entries_added = entries_added

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MIN_ID, StreamID
-from kvstream.layout.keys import tree_prefix
+from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import nodes
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
@@ -190,12 +190,22 @@ def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
     """Delete the rows of trimmed entries and nodes once ``every`` of them are waiting."""
     if stream.unswept < every:
         return
+    if stream.length == 0 and stream.last == MAX_ID:  # there is no ID to bound a range by
+        return sweep_emptied(txn, stream)
     bound = stream.first if stream.length else stream.last.next()
     head = stream.head if stream.nodes else bound
     prefix, tree = stream.prefix, tree_prefix(stream.nodes_tree)
     txn.batch.delete_range(_MESSAGES, prefix + stream.swept.packed, prefix + bound.packed)
     txn.batch.delete_range(_TREES, tree + stream.swept.packed, tree + head.packed)
     stream.swept, stream.unswept = min(bound, head), 0
+
+
+def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
+    """Delete all rows of a stream that has no entry, so that its IDs may be given out again."""
+    tree = tree_prefix(stream.nodes_tree)
+    txn.batch.delete_range(_MESSAGES, stream.prefix, successor(stream.prefix))
+    txn.batch.delete_range(_TREES, tree, successor(tree))
+    stream.swept, stream.unswept = MIN_ID, 0
 
 
 # --- DELREF and ACKED: entry by entry -----------------------------------------------------------

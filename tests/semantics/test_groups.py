@@ -230,12 +230,18 @@ def test_groups(subject: Subject, case: Case) -> None:
     case.play(subject)
 
 
-@on_each(case("HELP opens with the usage and has a line for each subcommand"))
+USAGE = """XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+CREATE <key> <groupname> <id|$> [option]
+CREATECONSUMER <key> <groupname> <consumer>
+DELCONSUMER <key> <groupname> <consumer>
+DESTROY <key> <groupname>
+SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]
+HELP"""
+
+
+@on_each(case("HELP names each subcommand with its arguments, in lines of their own"))
 def test_help(subject: Subject, case: Case) -> None:
     case.play(subject)
-    group, info = subject("XGROUP", "HELP"), subject("xinfo", "help")
-    assert group[0] == b"XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
-    assert group[1] == b"CREATE <key> <groupname> <id|$> [option]"
-    assert group[14] == b"    Set the current group ID and entries_read counter."
-    assert info[1:3] == [b"CONSUMERS <key> <groupname>", b"    Show consumers of <groupname>."]
-    assert group[-2] == info[-2] == b"HELP"
+    lines = [line.decode() for line in subject("xgroup", "help") if not line.startswith(b" ")]
+    assert lines == USAGE.splitlines()
+    assert b"CONSUMERS <key> <groupname>" in subject("XINFO", "HELP")

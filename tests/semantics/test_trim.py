@@ -16,6 +16,7 @@ from tests.semantics.cases import (
 )
 from tests.semantics.implementations import Subject
 
+MAX = 18446744073709551615
 NODES_OF = "CONFIG SET stream-node-max-entries {}".format
 NO_TILDE = err("syntax error, LIMIT cannot be used without the special ~ option")
 NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimming strategy")
@@ -205,6 +206,16 @@ def adds(count: int) -> list[object]:
         "XDEL s 3-0", 1,
         "XTRIM s MINID = 3-0", 2,
         "XINFO STREAM s", Has(length=0, radix_tree_keys=0),
+    ),
+    case(
+        "A stream that has used up its IDs is trimmed like any other",
+        *adds(1500),
+        f"XADD s {MAX}-{MAX} f v", f"{MAX}-{MAX}",
+        "XTRIM s MAXLEN 0", 1501,
+        "XLEN s", 0,
+        "XSETID s 5-0", "OK",
+        "XADD s 5-1 f v", "5-1",
+        "XRANGE s - +", [e("5-1", "f", "v")],
     ),
     case(
         "What XTRIM is told is checked, before the key is looked up",
