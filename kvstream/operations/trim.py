@@ -155,6 +155,8 @@ def _cut(
     if boundary is None or stream.length == 0:
         stream.nodes = 0
         stream.first = stream.head = MIN_ID
+        stream.head_node = None
+        stream.ahead.clear()
         nodes.clear_open(stream)
     else:
         if whole:
