@@ -304,6 +304,7 @@ class Catalog:
         """Drop everything in memory, since a failed transaction may have changed it."""
         self.streams.clear()
         self.seen.clear()
+        self._next_id = 0
 
     def evict(self) -> None:
         """Keep memory bounded; called when nothing in memory is unwritten."""

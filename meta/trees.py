@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
-from kvstream.storage.batch import Batch, Family
+from kvstream.storage.batch import Batch, Family, Row
 
 T = TypeVar("T")
 
@@ -72,6 +72,14 @@ class Tree(Generic[T]):
                     {key[start:]: decode(key[start:], value) for key, value in page}
                 )
         return self.memory
+
+    def agrees(self, rows: list[Row]) -> bool:
+        """Tell whether what is in memory, if anything is, is just these (suffix, value) rows."""
+        memory = self.memory
+        if memory is None:
+            return True
+        items = {suffix: self._decode(suffix, value) for suffix, value in rows}
+        return memory.keys == list(items) and memory.items == items
 
     def get(self, batch: Batch, suffix: bytes) -> T | None:
         memory = self.memory or self._load(batch)

@@ -101,6 +101,11 @@ class Txn:
         if name in self._awaited:
             self.signals[name] = None
 
+    @property
+    def dirty(self) -> bool:
+        """Whether anything has been changed so far."""
+        return bool(self._streams or self._members or self.batch)
+
     def finish(self) -> Batch | None:
         """Put the changed records into the batch; return it, None where nothing was changed."""
         batch = self.batch

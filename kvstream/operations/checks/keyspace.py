@@ -1,0 +1,162 @@
+"""The metadata family: records, the order of SCAN, the numbers of keys, the order of expiry."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
+    EXPIRY_TAG,
+    KEY_COUNT_TAG,
+    SCAN_TAG,
+    STREAM_TAG,
+    U16,
+    U64,
+    database_of,
+    expiry_row,
+    key_count_row,
+    key_of,
+    qualified,
+    scan_row,
+)
+from kvstream.meta.records import StreamMeta
+from kvstream.operations.checks.findings import stream_place
+from kvstream.operations.checks.survey import STORE, Survey
+from kvstream.storage.batch import Family
+
+_METADATA = Family.METADATA
+_SCAN_ROW_BYTES = 1 + U16.size + U64.size
+_EXPIRY_NAME = 1 + U64.size
+EVERYTHING = (b"", b"\xff" * 64)
+"""Bounds of all keys of a family: none of ours begins with so many 0xff bytes."""
+
+StreamCheck = Callable[[Survey, StreamMeta, str], None]
+
+
+class KeyspaceCheck:
+    """One walk over the metadata family, which calls ``check_stream`` for each stream."""
+
+    def __init__(self, survey: Survey, check_stream: StreamCheck) -> None:
+        self._survey = survey
+        self._findings = survey.findings
+        self._check_stream = check_stream
+        self._keys: Counter[int] = Counter()
+        """Streams of each database, as they are met."""
+        self._recorded: dict[int, int] = {}
+        """The same as the rows say."""
+        self._allocator_recorded = 1
+        self._kinds = {
+            ALLOCATOR_KEY: self._allocator,
+            KEY_COUNT_TAG: self._key_count,
+            SCAN_TAG: self._listed,
+            STREAM_TAG: self._stream,
+            EXPIRY_TAG: self._expiring,
+        }
+
+    def run(self) -> None:
+        for key, value in self._survey.rows.scan(_METADATA, *EVERYTHING):
+            self._kinds.get(key[:1], self._unknown)(key, value)
+        for db in sorted(self._keys.keys() | self._recorded.keys()):
+            self._compare_count(db)
+        self._check_allocator()
+
+    def _unknown(self, key: bytes, value: bytes) -> None:
+        self._findings.fault(STORE, "unknown metadata row", key[:40].hex())
+        self._findings.delete(_METADATA, key)
+
+    # --- numbers --------------------------------------------------------------------------------
+
+    def _allocator(self, key: bytes, value: bytes) -> None:
+        if key != ALLOCATOR_KEY:
+            self._unknown(key, value)
+        elif len(value) != U64.size:
+            self._findings.fault(STORE, "the allocator cannot be decoded", value[:40].hex())
+        else:
+            self._survey.allocator = self._allocator_recorded = U64.unpack(value)[0]
+
+    def _check_allocator(self) -> None:
+        survey, recorded = self._survey, self._allocator_recorded
+        least = survey.first_free
+        if survey.allocator < least:
+            detail = f"at {survey.allocator}, but {least - 1} is in use"
+            self._findings.fault(STORE, "the allocator is behind", detail)
+            survey.allocator = least
+        for repair in survey.afterwards:
+            repair()
+        if survey.allocator != recorded:
+            self._findings.put(_METADATA, ALLOCATOR_KEY, U64.pack(survey.allocator))
+
+    def _key_count(self, key: bytes, value: bytes) -> None:
+        if len(key) != 1 + U16.size:
+            self._unknown(key, value)
+            return
+        known = len(value) == U64.size
+        self._recorded[U16.unpack_from(key, 1)[0]] = U64.unpack(value)[0] if known else -1
+
+    def _compare_count(self, db: int) -> None:
+        recorded, counted = self._recorded.get(db, 0), self._keys[db]
+        if recorded != counted:
+            place = f"database {db}"
+            self._findings.settle(place, "the number of keys", recorded, counted)
+            self._findings.put(_METADATA, key_count_row(db), U64.pack(counted))
+
+    # --- streams and what points to them --------------------------------------------------------
+
+    def _stream(self, key: bytes, value: bytes) -> None:
+        name = key[1:]
+        if len(name) < U16.size:
+            self._unknown(key, value)
+            return
+        self._keys[database_of(name)] += 1
+        place = stream_place(name)
+        stream = self._survey.decode_stream(name, value)
+        if stream is None:
+            self._findings.fault(place, "the record cannot be decoded", mended=False)
+            self._survey.owner_lost = True
+            return
+        if stream.encode() != value:
+            self._findings.fault(place, "the record has bytes of no meaning")
+        self._survey.claim_generation(place, stream.generation)
+        self._check_rows_of(stream, place)
+        self._check_stream(self._survey, stream, place)
+        stream.cool()
+        if stream.encode() != value:
+            self._findings.put(_METADATA, key, stream.encode())
+
+    def _check_rows_of(self, stream: StreamMeta, place: str) -> None:
+        """Look for the rows that stand for a stream in the orders of SCAN and of expiry."""
+        key = scan_row(database_of(stream.name), stream.generation)
+        if self._survey.rows.get(_METADATA, key) != key_of(stream.name):
+            self._survey.unlisted[stream.generation] = stream.name
+            self._findings.fault(place, "the row for SCAN is missing")
+            self._findings.put(_METADATA, key, key_of(stream.name))
+        if not stream.expire_at:
+            return
+        key = expiry_row(stream.expire_at, stream.name)
+        if self._survey.rows.get(_METADATA, key) != b"":
+            self._findings.fault(place, "the row for expiry is missing")
+            self._findings.put(_METADATA, key, b"")
+
+    def _listed(self, key: bytes, value: bytes) -> None:
+        if len(key) != _SCAN_ROW_BYTES:
+            self._unknown(key, value)
+            return
+        db, generation = U16.unpack_from(key, 1)[0], U64.unpack_from(key, 3)[0]
+        name = qualified(db, value)
+        stream = self._survey.stream(name)
+        if stream is None or stream.generation != generation:
+            self._stray(key, name, stream, "a row for SCAN of no such stream")
+
+    def _expiring(self, key: bytes, value: bytes) -> None:
+        name = key[_EXPIRY_NAME:]
+        if len(name) < U16.size:
+            self._unknown(key, value)
+            return
+        stream = self._survey.stream(name)
+        if stream is None or stream.expire_at != U64.unpack_from(key, 1)[0]:
+            self._stray(key, name, stream, "a row for expiry of no such stream")
+
+    def _stray(self, key: bytes, name: bytes, stream: StreamMeta | None, kind: str) -> None:
+        """Note a row that points to no stream; to a damaged one it may well be right."""
+        if stream is not None or not self._survey.has_record(name):
+            self._findings.fault(stream_place(name), kind, key[:40].hex())
+            self._findings.delete(_METADATA, key)

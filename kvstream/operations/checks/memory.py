@@ -1,0 +1,96 @@
+"""What the catalog holds in memory, held against the rows on disk.
+
+The disk is the truth: what differs is dropped by a repair, to be read anew.
+"""
+
+from typing import Any
+
+from kvstream.ids import MAX_ID
+from kvstream.layout.keys import tree_prefix
+from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
+from kvstream.meta.trees import Tree
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.checks.findings import consumer_place, group_place, stream_place
+from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
+from kvstream.storage.batch import Family
+
+_METADATA, _TREES = Family.METADATA, Family.TREES
+_RECORD = "the record in memory is another than on disk"
+_ROWS = "the tree in memory is another than on disk"
+_AHEAD = "what was read ahead is not what follows"
+
+
+def check_memory(survey: Survey, txn: Txn) -> None:
+    """Compare every loaded object with its row, and what was read ahead with what follows."""
+    for stream in txn.catalog.streams.values():
+        place = stream_place(stream.name)
+        if survey.rows.get(_METADATA, stream.row) != stream.encode():
+            survey.findings.fault(place, _RECORD)
+            continue
+        _check_head(survey, place, stream)
+        _check_first_ids(survey, place, txn, stream)
+        for group in stream.groups.values():
+            own = group_place(place, group.name)
+            _check_group(survey, own, group)
+            _check_read_ahead(survey, own, txn, stream, group)
+
+
+def _check_head(survey: Survey, place: str, stream: StreamMeta) -> None:
+    held = stream.head_node
+    if held is None:
+        return
+    key = tree_prefix(stream.nodes_tree) + held.first.packed
+    value = survey.rows.get(_TREES, key)
+    if value is None or held.first != stream.head or Node.decode(held.first, value) != held:
+        survey.findings.fault(place, "the first node in memory is another than on disk")
+
+
+def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:
+    ahead = list(stream.ahead)
+    if stream.length == 0 or not ahead or ahead[0] != stream.first:
+        return  # it will not be used
+    rows = entries.rows(txn, stream, stream.first, MAX_ID, len(ahead))
+    if [key[-16:] for key, _ in rows] != [eid.packed for eid in ahead]:
+        survey.findings.fault(place, _AHEAD)
+
+
+def _check_read_ahead(
+    survey: Survey, place: str, txn: Txn, stream: StreamMeta, group: GroupMeta
+) -> None:
+    ahead = group.ahead
+    if ahead is None or ahead.shrinks != stream.shrinks or ahead.after != group.last_delivered:
+        return  # it will not be used
+    try:
+        following = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
+    except DECODING_ERRORS:
+        return  # told where the entries are checked
+    if following != list(ahead.entries):
+        survey.findings.fault(place, _AHEAD)
+
+
+def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
+    if survey.rows.get(_TREES, group.row) != group.encode():
+        survey.findings.fault(place, _RECORD)
+    _check_tree(survey, place, group.runs)
+    _check_tree(survey, place, group.times)
+    for consumer in group.consumers.values():
+        own = consumer_place(place, consumer.name)
+        if not _is_recorded(survey, consumer):
+            survey.findings.fault(own, _RECORD)
+        _check_tree(survey, own, consumer.runs)
+
+
+def _is_recorded(survey: Survey, consumer: ConsumerMeta) -> bool:
+    """Tell whether a consumer is as its record says, but for a seen time not yet written."""
+    record = survey.rows.get(_TREES, consumer.row)
+    if record is None or consumer.row not in survey.seen:
+        return record == consumer.encode()
+    stored = ConsumerMeta.decode(consumer.name, consumer.row, record)
+    stored.seen_ms = consumer.seen_ms
+    return stored.encode() == consumer.encode()
+
+
+def _check_tree(survey: Survey, place: str, tree: Tree[Any]) -> None:
+    if tree.memory is not None and not tree.agrees(list(survey.tree(tree.id))):
+        survey.findings.fault(place, _ROWS)

@@ -1,0 +1,28 @@
+"""A set of allocated numbers: a bit for each, in pages, as most of them lie close together."""
+
+PAGE_BITS = 1 << 15
+"""Numbers of one page, which takes four kilobytes."""
+
+
+class Numbers:
+    """Numbers of 64 bits; a million close together take 128 kilobytes."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self.greatest = 0
+
+    def add(self, number: int) -> bool:
+        """Add a number; tell whether it was not in the set before."""
+        at, bit = divmod(number, PAGE_BITS)
+        page = self._pages.setdefault(at, bytearray(PAGE_BITS // 8))
+        mask = 1 << (bit % 8)
+        if page[bit // 8] & mask:
+            return False
+        page[bit // 8] |= mask
+        self.greatest = max(self.greatest, number)
+        return True
+
+    def __contains__(self, number: int) -> bool:
+        at, bit = divmod(number, PAGE_BITS)
+        page = self._pages.get(at)
+        return page is not None and bool(page[bit // 8] & (1 << (bit % 8)))

@@ -1,0 +1,113 @@
+"""What the parts of a check share: the rows as they are, the findings, and the numbers in use."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from struct import error as StructError
+
+from kvstream.errors import KVStreamError
+from kvstream.layout.keys import U64, stream_row, successor, tree_prefix
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations.checks.findings import Findings
+from kvstream.operations.checks.numbers import Numbers
+from kvstream.storage.batch import Family, Row
+
+CHUNK_ROWS = 1024
+CHUNK_BYTES = 1 << 20
+"""Rows are held in memory by chunks of so many rows or, large ones, so many bytes."""
+
+STORE = "the store"
+"""The place of faults that belong to no stream."""
+
+DECODING_ERRORS = (KVStreamError, StructError, ValueError, TypeError)
+"""What decoding a damaged row may raise. Read errors come from the scans, and are never caught."""
+
+
+class Survey:
+    """One check under way."""
+
+    def __init__(self, txn: Txn, repair: bool) -> None:
+        self.rows = txn.batch
+        self.now_ms = txn.now_ms
+        self.limits = txn.catalog.limits
+        self.seen = txn.catalog.seen
+        self.findings = Findings(txn.batch, repair)
+        self.generations = Numbers()
+        self.trees = Numbers()
+        self.owner_lost = False
+        """A record cannot be read: rows that nobody owns may be its own, and must stay."""
+        self.unlisted: dict[int, bytes] = {}
+        """Names of streams whose SCAN row is wrong, by generation."""
+        self.allocator = 1
+        """The least number never given out, by the allocator's row."""
+        self.afterwards: list[Callable[[], None]] = []
+        """Repairs that need a new number: for after the walk, when all in use are known."""
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def chunks(self, family: Family, lower: bytes, upper: bytes) -> Iterator[list[Row]]:
+        """Yield the rows of ``lower <= key < upper`` in lists of bounded size."""
+        chunk: list[Row] = []
+        size = 0
+        for row in self.rows.scan(family, lower, upper):
+            chunk.append(row)
+            size += len(row[1])
+            if len(chunk) == CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+    def tree(self, tree: int, start: bytes = b"") -> Iterator[Row]:
+        """Yield (suffix, value) of a tree's rows from ``start`` on."""
+        return chain.from_iterable(self.tree_chunks(tree, start))
+
+    def tree_chunks(self, tree: int, start: bytes = b"") -> Iterator[list[Row]]:
+        """Yield the same in lists of bounded size."""
+        prefix = tree_prefix(tree)
+        for chunk in self.chunks(Family.TREES, prefix + start, successor(prefix)):
+            yield [(key[len(prefix) :], value) for key, value in chunk]
+
+    def stream(self, name: bytes) -> StreamMeta | None:
+        """Return the stream of a name from its record; None where that is missing or damaged."""
+        record = self.rows.get(Family.METADATA, stream_row(name))
+        return None if record is None else self.decode_stream(name, record)
+
+    def has_record(self, name: bytes) -> bool:
+        return self.rows.get(Family.METADATA, stream_row(name)) is not None
+
+    def decode_stream(self, name: bytes, record: bytes) -> StreamMeta | None:
+        """Return the stream of a record, None where it cannot be read."""
+        try:
+            stream = StreamMeta.decode(name, record)
+        except DECODING_ERRORS:
+            return None
+        return stream if stream.prefix[-U64.size :] == U64.pack(stream.generation) else None
+
+    # --- numbers --------------------------------------------------------------------------------
+
+    def claim_tree(self, place: str, tree: int) -> None:
+        """Note that a tree belongs to what ``place`` names, and to nothing else."""
+        self._claim(self.trees, place, "tree ID", tree)
+
+    def claim_generation(self, place: str, generation: int) -> None:
+        self._claim(self.generations, place, "generation", generation)
+
+    def _claim(self, numbers: Numbers, place: str, what: str, number: int) -> None:
+        if number == 0:
+            self.findings.fault(place, f"{what} missing", mended=False)
+            return
+        twice = number in self.trees or number in self.generations
+        if twice or not numbers.add(number):
+            self.findings.fault(place, f"{what} used twice", str(number), mended=False)
+
+    @property
+    def first_free(self) -> int:
+        """The least number above all that are in use."""
+        return max(self.generations.greatest, self.trees.greatest) + 1
+
+    def allocate(self) -> int:
+        """Return a number never given out before, for what a repair makes after the walk."""
+        number = max(self.allocator, self.first_free)
+        self.allocator = number + 1
+        return number
