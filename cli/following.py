@@ -42,16 +42,19 @@ def looks(session: Session, look: Callable[[Store], T], pause_s: float) -> Itera
     """Yield what each look at the store gives; while another process holds it, say so and wait."""
     told = False
     while True:
+        start = time.monotonic()
+        held_s = 0.0
         try:
             with session.reading() as store:
                 seen = look(store)
+            held_s = time.monotonic() - start
             told = False
             yield seen
         except StoreLocked as error:
             if not told:
                 click.echo(f"waiting: {error}", err=True)
             told = True
-        time.sleep(max(pause_s, POLL_S_MIN))
+        time.sleep(max(pause_s, held_s, POLL_S_MIN))  # at least as long as others had to wait
 
 
 @click.command(

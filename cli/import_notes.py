@@ -15,7 +15,9 @@ import xxhash
 
 from kvstream.cli.session import IMPORT_PREFIX
 from kvstream.cli.sources import Position
+from kvstream.errors import RequestError
 from kvstream.ids import StreamID
+from kvstream.records import Fields
 from kvstream.store import Store
 
 FINISHED_DAYS = 30
@@ -39,6 +41,20 @@ class Note:
     finished: int
 
 
+def _note_of(fields: Fields) -> Note:
+    return Note(
+        stream=fields[b"stream"],
+        source=fields[b"source"],
+        offset=int(fields[b"offset"]),
+        line=int(fields[b"line"]),
+        added=int(fields[b"added"]),
+        digest=bytes.fromhex(fields[b"digest"].decode()),
+        last_id=fields[b"last_id"],
+        entries_added=int(fields[b"entries_added"]),
+        finished=int(fields[b"finished"]),
+    )
+
+
 class Notebook:
     """The note of one source and one target stream."""
 
@@ -54,18 +70,12 @@ class Notebook:
         latest = self._store.stream(self._key).revrange(count=1)
         if not latest or not latest[0].fields:
             return None
-        fields = latest[0].fields
-        note = Note(
-            stream=fields[b"stream"],
-            source=fields[b"source"],
-            offset=int(fields[b"offset"]),
-            line=int(fields[b"line"]),
-            added=int(fields[b"added"]),
-            digest=bytes.fromhex(fields[b"digest"].decode()),
-            last_id=fields[b"last_id"],
-            entries_added=int(fields[b"entries_added"]),
-            finished=int(fields[b"finished"]),
-        )
+        try:
+            note = _note_of(latest[0].fields)
+        except (KeyError, ValueError):
+            raise RequestError(
+                f"{self._key.decode()} is no note of an import: --again imports from the first line"
+            ) from None
         return note if self._holds(note) else None
 
     def _holds(self, note: Note) -> bool:

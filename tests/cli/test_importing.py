@@ -257,6 +257,16 @@ def test_a_csv_file_goes_on_after_its_header(
     assert [fields["n"] for fields in fields_of(kvstream)] == ["1", "2", "3"]
 
 
+def test_a_note_that_somebody_has_overwritten_is_refused(kvstream: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines(1))
+    kvstream("import", "s", str(path))
+    note = kvstream.json("ls", "--all")[1]["stream"]
+    kvstream("add", note, "offset=x")
+    assert "is no note of an import" in kvstream("import", "s", str(path), code=1).stderr
+    assert kvstream.one("import", "s", str(path), "--again")["added"] == 1
+
+
 def test_each_stream_and_each_database_has_notes_of_its_own(
     kvstream: Program, tmp_path: Path
 ) -> None:

@@ -50,6 +50,13 @@ def read_line(process: "subprocess.Popen[bytes]") -> bytes:
     return process.stdout.readline()
 
 
+def write(program: Program, *arguments: str) -> str:
+    """Run a command that writes, however often others look meanwhile, and return its answer."""
+    done = program.run("--wait", f"{DEADLINE_S}s", *arguments)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode().strip()
+
+
 def length_of(program: Program, stream: str) -> int:
     """Return the length of a stream, -1 while it cannot be seen."""
     try:
@@ -90,7 +97,7 @@ def test_tail_shows_what_other_processes_add(orders: Program) -> None:
     with ended(orders.start(*arguments)) as process:
         assert json.loads(read_line(process))["id"] == "1700000004000-0"
         for number in range(3):
-            added = orders.run("add", "orders", f"n={number}").stdout.decode().strip()
+            added = write(orders, "add", "orders", f"n={number}")
             assert json.loads(read_line(process)) == {"id": added, "fields": {"n": str(number)}}
 
 
@@ -109,16 +116,16 @@ def test_tail_waits_for_a_stream_and_sees_one_that_was_made_anew(kvstream: Progr
     kvstream("add", "other", "a=1")
     with ended(kvstream.start("tail", "s", "-f", "--poll", "20ms", "--json")) as process:
         for eid in ("9-0", "5-0"):
-            kvstream.run("add", "s", "a=1", "--id", eid)
+            write(kvstream, "add", "s", "a=1", "--id", eid)
             assert json.loads(read_line(process))["id"] == eid
-            kvstream.run("rm", "s")
+            write(kvstream, "rm", "s")
 
 
 def test_a_blocked_read_gets_what_another_process_adds(orders: Program) -> None:
     arguments = ["read", "orders", "--after", "$", "--block", "60s", "--json"]
     with ended(orders.start(*arguments)) as process:
         while process.poll() is None:
-            assert orders.run("add", "orders", "n=1").returncode == 0
+            write(orders, "add", "orders", "n=1")
             time.sleep(0.1)
         out, _ = process.communicate()
         assert process.returncode == 0
