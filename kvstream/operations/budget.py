@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from kvstream.errors import InvalidArgument
+from kvstream.layout.keys import key_of
 from kvstream.records import Entry
 
 _CRLF = 2
 _HEAD = 1 + _CRLF
+_PAIR = _HEAD + 1
 
 
 def _bulk_size(length: int) -> int:
@@ -16,18 +18,21 @@ def _bulk_size(length: int) -> int:
 def entry_reply_size(entry: Entry) -> int:
     """Return the bytes of an entry in a RESP reply."""
     flat = entry.flat
-    size = _HEAD + 1 + _bulk_size(len(bytes(entry.id))) + _HEAD + len(str(len(flat)))
+    size = _PAIR + _bulk_size(len(bytes(entry.id))) + _HEAD + len(str(len(flat)))
+    if entry.idle_ms is not None:
+        size += 2 * _HEAD + len(str(entry.idle_ms)) + len(str(entry.deliveries))
     return size + sum(_bulk_size(len(part)) for part in flat)
 
 
 class Budget:
     """What is left of MAXCOUNT and MAXSIZE while streams are served in the caller's order.
 
-    MAXSIZE is soft: the first entry always passes, and each further one only if the entries before
-    it have left room.
+    MAXSIZE is soft: the first entry always passes, and each further one only if what stands before
+    it in the reply has left room. That is counted in RESP2, without the length of the whole array,
+    which Redis too writes last; streams that find nothing left are not looked at.
     """
 
-    __slots__ = ("_count", "_size", "_taken")
+    __slots__ = ("_count", "_opening", "_size", "_taken")
 
     def __init__(self, maxcount: int | None = None, maxsize: int | None = None) -> None:
         if maxcount is not None and maxcount <= 0:
@@ -36,7 +41,7 @@ class Budget:
             raise InvalidArgument("MAXSIZE must be a positive integer")
         self._count = maxcount
         self._size = maxsize
-        self._taken = 0
+        self._taken = self._opening = 0
 
     @property
     def limited(self) -> bool:
@@ -54,6 +59,17 @@ class Budget:
         if self._count is None or (count is not None and count < self._count):
             return count
         return self._count
+
+    def open(self, name: bytes) -> None:
+        """Count what stands before the entries of a stream."""
+        if self._size is not None:
+            self._opening = _PAIR + _bulk_size(len(key_of(name)))
+            self._size -= self._opening
+
+    def close(self, shown: int | None) -> None:
+        """Count the length of a stream's entries; None: the stream is left out of the reply."""
+        if self._size is not None:
+            self._size -= -self._opening if shown is None else _HEAD + len(str(shown))
 
     def take(self, entries: Sequence[Entry]) -> int:
         """Return how many of ``entries``, from the first, may be delivered; and count them."""

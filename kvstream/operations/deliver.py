@@ -56,12 +56,17 @@ def read_group(
         group_of_key(txn, name, group, _WHERE)
     reply: Reply = []
     for name, after in wanted:
+        if budget.exhausted:
+            break
+        budget.open(name)
         if after is None:
             given = read_new(txn, name, group, consumer, count, noack, claim_min_idle_ms, budget)
-            if given:
-                reply.append((name, given))
         else:
-            reply.append((name, read_history(txn, name, group, consumer, after, count, budget)))
+            given = read_history(txn, name, group, consumer, after, count, budget)
+        shown = bool(given) or after is not None
+        budget.close(len(given) if shown else None)
+        if shown:
+            reply.append((name, given))
     return reply
 
 
@@ -79,7 +84,7 @@ def read_new(
     stream, found = group_of_key(txn, name, group, _WHERE)
     member = consumer_of(txn, found, consumer)
     if claim_min_idle_ms is None and budget is None:
-        return _deliver_new(txn, stream, found, member, count, noack, None)
+        return _deliver_new(txn, stream, found, member, count, noack)
     budget = budget or Budget()
     most = budget.most(count)
     given: list[Entry] = []
@@ -90,10 +95,8 @@ def read_new(
     rest = budget.most(None if count is None else count - len(given))
     if budget.exhausted or (rest is not None and rest <= 0):
         return given
-    new = _deliver_new(txn, stream, found, member, rest, noack, budget)
-    if claim_min_idle_ms is not None:
-        new = [entry._replace(idle_ms=0, deliveries=0) for entry in new]
-    return given + new
+    tell = claim_min_idle_ms is not None
+    return given + _deliver_new(txn, stream, found, member, rest, noack, budget, tell)
 
 
 def read_history(
@@ -132,14 +135,18 @@ def _deliver_new(
     consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
-    budget: Budget | None,
+    budget: Budget | None = None,
+    tell: bool = False,
 ) -> list[Entry]:
+    """Deliver new entries; with ``tell`` each says that it was never delivered before."""
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     if count is not None and count <= SMALL_READ:
         found = _from_ahead(txn, stream, group, count)
     else:
         found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
+    if tell:
+        found = [entry._replace(idle_ms=0, deliveries=0) for entry in found]
     if budget is not None and budget.limited:
         found = found[: budget.take(found)]
     if not found:
@@ -256,9 +263,10 @@ def _claim_idle(
         if (rest is not None and rest <= 0) or budget.exhausted:
             break
         live = [entry for entry in entries.get_packed(txn, stream, list(run.ids)) if entry][:rest]
-        live = live[: budget.take(live)]
         idle = max(0, txn.now_ms - run.time_ms)
-        claimed += [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
+        live = [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
+        live = live[: budget.take(live)]
+        claimed += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
         _touch(txn, group, run, ids, consumer.name)

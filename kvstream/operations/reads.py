@@ -52,7 +52,9 @@ def read(
             continue
         found = entries.between(txn, stream, after.next(), MAX_ID, budget.most(count))
         if budget.limited:
+            budget.open(name)
             found = found[: budget.take(found)]
+            budget.close(len(found) or None)
         if found:
             reply.append((name, found))
     return reply
