@@ -8,7 +8,8 @@
 
 IIDs leave first in, first out, per producer: above the stream's ``maxsize`` and once older than its
 ``duration``. Their age is measured by a stamp of our own clock, so that an entry ID in the future
-cannot keep them for ever.
+cannot keep them for ever. An IID given again after it expired out of turn, the clock having stepped
+back, leaves a gap in the orders.
 """
 
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
     if not stream.idmp_tree:
         stream.idmp_tree = txn.catalog.allocate(txn)
     expire(txn, stream, pid)
+    _replace(txn, stream, pid, iid)
     oldest, following = _producer(txn, stream, pid)
     if following == oldest:
         stream.pids += 1
@@ -79,6 +81,15 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
     while following - oldest > maxsize(txn, stream):
         oldest = _drop_oldest(txn, stream, pid, oldest, following)
     txn.reshaped(stream)
+
+
+def _replace(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> None:
+    """Forget the order of an ID that expired behind a younger one: the clock has stepped back."""
+    value = txn.batch.get(_TREES, _iid_row(stream, pid, iid))
+    if value is not None:
+        order = _IID.unpack(value)[2]
+        txn.batch.delete(_TREES, _order_prefix(stream, pid) + U64.pack(order))
+        stream.iids -= 1
 
 
 def _producer(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
@@ -107,8 +118,8 @@ def _drop_oldest(txn: Txn, stream: StreamMeta, pid: bytes, oldest: int, followin
     if value is not None:
         batch.delete(_TREES, order)
         batch.delete(_TREES, _iid_row(stream, pid, value[U64.size :]))
+        stream.iids -= 1
     oldest += 1
-    stream.iids -= 1
     if oldest == following:
         stream.pids -= 1
         batch.delete(_TREES, _producer_row(stream, pid))
