@@ -24,9 +24,11 @@ from demo.job import (
 )
 from demo.readings import SOURCES, DataMissing, data_folder
 from demo.sums import Key, Sum
-from demo.worker import DOOMED, GROUP, RESULTS
+from demo.worker import BATCH, DOOMED, DOOMED_BATCHES, GROUP, RESULTS
 
 FOLDER = Path("demo-data")
+ROWS_MIN = len(NAMES) * DOOMED_BATCHES * BATCH
+"""Of each file: enough for every consumer to have its share before one of them dies."""
 SUGGESTIONS = {
     "ls": "the streams",
     f"range {RESULTS} --count 3": "what the consumers wrote",
@@ -139,7 +141,8 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     second = _work(show, folder, alive, rows - first.delivered["new"], kill_at=None)
     show.say(f"{second.delivered['resumed']} taken up again by the consumers that had held them")
     claimed = first.delivered["claimed"] + second.delivered["claimed"]
-    show.say(f"{claimed} of {DOOMED} claimed by the others; {second.delivered['new']:,} new ones")
+    show.say(f"{claimed} left by {DOOMED} and claimed by the others")
+    show.say(f"{second.delivered['new']:,} new ones delivered")
     if not claimed:
         raise DemoFailed("nobody claimed what the dead consumer had left")
 
@@ -161,7 +164,7 @@ def _next(show: Show, folder: Path) -> None:
 
 @click.command()
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
-@click.option("--rows", type=click.IntRange(500), help="Only so many rows of each file.")
+@click.option("--rows", type=click.IntRange(ROWS_MIN), help="Only so many rows of each file.")
 def main(folder: Path, rows: int | None) -> None:
     """Run the main job on real data; the exit code is 1 unless all comes out equal."""
     show = Show(Console())

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Barrier, Lock, Thread
 
 from demo.readings import SOURCES, Source
 from demo.sums import Sum, fold
@@ -68,13 +68,15 @@ def deliveries(store: Store, source: Source, name: str) -> Iterator[tuple[str, S
             time.sleep(IDLE_S / 10)
 
 
-def consume(store: Store, name: str, doomed: bool) -> None:
-    """Work off every stream as the consumer ``name``."""
+def consume(store: Store, name: str, step: Barrier | None) -> None:
+    """Work off every stream as the consumer ``name``, the first batches in step with the others."""
     taken = 0
     for source in SOURCES:
         for how, batch in deliveries(store, source, name):
             taken += 1
-            if doomed and taken == DOOMED_BATCHES:
+            if step is not None and taken <= DOOMED_BATCHES:
+                step.wait()
+            if name == DOOMED and taken == DOOMED_BATCHES:
                 report("died", name, len(batch))
                 return
             report(how, name, len(batch))
@@ -83,8 +85,10 @@ def consume(store: Store, name: str, doomed: bool) -> None:
 
 def main(folder: Path, names: Sequence[str]) -> None:
     """Run the consumers until all is done."""
+    # In step, or the doomed one might get no share before all is done.
+    step = Barrier(len(names)) if DOOMED in names else None
     with Store.open(folder) as store:
-        threads = [Thread(target=consume, args=(store, name, name == DOOMED)) for name in names]
+        threads = [Thread(target=consume, args=(store, name, step)) for name in names]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -41,7 +41,8 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
 @pytest.mark.usefixtures("data")
 def test_what_the_demo_says_to_try_next_works(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    assert CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(folder)]).exit_code == 0
+    result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(folder)])
+    assert result.exit_code == 0, result.output
     kvstream = [sys.executable, "-m", "kvstream", "--store", str(folder)]
     for command in SUGGESTIONS:
         run = subprocess.run([*kvstream, *command.split()], capture_output=True, text=True)
