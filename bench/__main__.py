@@ -46,6 +46,8 @@ def main(
     only: tuple[str, ...], quick: bool, write: bool, json_path: Path | None, folder: Path | None
 ) -> None:
     """Compare kvstream with redis-server, both on this machine, in this run."""
+    if quick and write:
+        raise click.UsageError("--quick figures are not for the docs: leave --quick or --write out")
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()

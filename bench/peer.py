@@ -1,5 +1,6 @@
 """A redis-server of our own on the loopback: started, reached by redis-py and hiredis, stopped."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -24,6 +25,13 @@ def require_peer() -> None:
         raise PeerMissing("redis-server is missing. Install it: apt-get install redis-server")
     if not HIREDIS_AVAILABLE:
         raise PeerMissing("hiredis is missing. Install it: pip install hiredis")
+
+
+def peer_version() -> str:
+    """Return the version of redis-server, which says "... v=7.0.15 ..."."""
+    said = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True)
+    match = re.search(r"v=(\S+)", said.stdout)
+    return match[1] if match else "unknown"
 
 
 def _free_port() -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.peer import peer_version
 from bench.results import Claim, Contest
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -20,8 +21,8 @@ FIGURES = DOCS / "benchmarks.json"
 PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
-_CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "")
-_CLAIM_HEAD = ("claim", "measured", "bound", "", "note")
+_CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_CLAIM_HEAD = ("claim", "measured", "bound", "result", "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,9 @@ def setting() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "system": platform.system(),
         "Python": platform.python_version(),
-        **{name: version(name) for name in ("kvstream", "rocksdict", "redis", "hiredis")},
+        "redis-server": peer_version(),
+        "redis-py": version("redis"),
+        **{name: version(name) for name in ("hiredis", "kvstream", "rocksdict")},
     }
 
 
@@ -132,7 +135,7 @@ def plot(contests: Sequence[Contest], path: Path) -> None:
     axes.barh(places, ratios, xerr=spread, color="#3b7dd8", ecolor="#1d3f6e", capsize=3)
     axes.plot([row.target for row in rows], places, "D", color="#e08a1e", label="target")
     axes.axvline(1, color="#888888", linewidth=1, linestyle="--", label="Redis")
-    axes.set_yticks(places, [row.title for row in rows])
+    axes.set_yticks(places, [row.title.replace("`", "") for row in rows])
     axes.set_xlabel("times as fast as redis-py + hiredis + redis-server")
     axes.legend(loc="lower right")
     figure.savefig(path, metadata={"Date": None})
