@@ -64,6 +64,9 @@ class Catalog:
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
         self._next_id = 0
+        """The next number to give out; 0: still to be read."""
+        self._first_free = 1
+        """Above every number that was given out since the store was opened, used or not."""
 
     # --- streams --------------------------------------------------------------------------------
 
@@ -294,9 +297,9 @@ class Catalog:
         """Return a number never given out before, for a tree or a generation."""
         if not self._next_id:
             value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
-            self._next_id = int(U64.unpack(value)[0]) if value else 1
+            self._next_id = max(self._first_free, int(U64.unpack(value)[0]) if value else 1)
         number = self._next_id
-        self._next_id += 1
+        self._next_id = self._first_free = number + 1
         txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next_id))
         return number
 

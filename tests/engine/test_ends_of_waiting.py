@@ -41,6 +41,7 @@ def interrupt_when(condition: Callable[[], bool]) -> Call[None]:
 
     def interrupt() -> None:
         until(condition, "something to interrupt")
+        time.sleep(0.03)  # a signal right before a lock is waited for does not end that wait
         signal.pthread_kill(main, signal.SIGINT)
 
     return Call(interrupt)

@@ -18,6 +18,7 @@ from kvstream.layout.values import (
     decode_page,
     encode_fields,
     encode_flat,
+    encode_many,
     flat_bytes,
     to_bytes,
 )
@@ -132,7 +133,7 @@ def test_another_type_is_refused_by_its_name(part: object, as_field: bool) -> No
         encode_fields([pair])  # type: ignore[list-item]
     if not as_field:
         with pytest.raises(InvalidArgument, match=message):
-            encode_fields({"a": part})  # type: ignore[arg-type]
+            encode_fields({"a": part})
 
 
 @pytest.mark.parametrize("fields", [{}, [], (), iter([])], ids=repr)
@@ -174,6 +175,41 @@ def test_an_entry_just_as_large_as_may_be_is_taken(
 ) -> None:
     monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
     assert pairs_of(encode_fields(fields)[0]) == [(b"a", b"x" * 59)]
+
+
+ENTRIES: st.SearchStrategy[list[FieldsLike]] = st.lists(
+    st.one_of(
+        st.dictionaries(TEXT, TEXT, min_size=1, max_size=3),
+        st.dictionaries(BINARY, BINARY, min_size=1, max_size=3),
+        PAIRS,
+    ),
+    max_size=4,
+)
+
+
+@given(ENTRIES | st.lists(st.dictionaries(TEXT, TEXT, min_size=1, max_size=3), max_size=4))
+def test_many_entries_are_encoded_as_each_would_be(entries: list[FieldsLike]) -> None:
+    expected = [encode_fields(fields) for fields in entries]
+    assert encode_many(iter(entries)) == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"a": None}, "a NoneType cannot be stored"),
+        ({}, "wrong number of arguments"),
+        ({"a": "\ud800"}, "not valid Unicode"),
+        ({"a": "x" * 60}, "Elements are too large"),
+        (5, "fields are a mapping"),
+    ],
+)
+def test_one_wrong_entry_among_many_is_refused(
+    wrong: FieldsLike, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
+    with pytest.raises(InvalidArgument, match=message):
+        encode_many([{"a": "1"}, wrong, {"a": "2"}])
+    assert encode_many([{"a": "1"}]) == [encode_fields({"a": "1"})]
 
 
 @given(st.lists(PAIRS, max_size=6))

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
-from kvstream.layout.values import FieldsLike, encode_fields, flat_bytes
+from kvstream.layout.values import FieldsLike, encode_fields, encode_many, flat_bytes
 from kvstream.meta import measuring, nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.operations import append, delete, entries, trim
@@ -113,6 +113,16 @@ class NodeMachine(RuleBasedStateMachine):
         eid = StreamID(ms, seq)
         value, names = encode_fields(fields)
         append.add(self.metadata.txn, self.name, value, names, eid)
+        self.note(eid, fields)
+
+    @rule(batch=st.lists(FIELDS, max_size=12))
+    def add_many(self, batch: list[FieldsLike]) -> None:
+        encoded = encode_many(batch)
+        ids = append.add_many(self.metadata.txn, self.name, encoded)
+        for eid, fields in zip(ids, batch, strict=True):
+            self.note(eid, fields)
+
+    def note(self, eid: StreamID, fields: FieldsLike) -> None:
         flat = flat_bytes(fields)
         if not self.nodes or not self.nodes[-1].has_room(flat):
             self.nodes.append(ModelNode(eid, flat))
