@@ -16,7 +16,7 @@ from kvstream.arguments import (
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.group import Group
-from kvstream.ids import MIN_ID, IDLike, StreamID, parse_add_id, range_end, range_start
+from kvstream.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
     FieldPart,
@@ -26,11 +26,11 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.operations import append, delete, groups, inspect, ranges, trim
+from kvstream.operations import append, delete, groups, inspect, ranges, reads, trim
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
-from kvstream.reading import plain_read
+from kvstream.reading import plain_read, read_position
 from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
 
 _SCAN_PAGE = 1000
@@ -220,7 +220,11 @@ class Stream:
 
         Each page is consistent; entries added or deleted between pages come or not.
         """
-        following, last = range_start(start), range_end(end)
+        if page < 1:
+            raise InvalidArgument("a page must be at least 1 entry")
+        return self._pages(range_start(start), range_end(end), page)
+
+    def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry]:
         while True:
             entries = self._scan(following, last, page, reverse=False)
             yield from entries
@@ -255,17 +259,18 @@ class Stream:
         return reply[0][1] if reply else []
 
     def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry]:
-        """Yield entries as they come, for ever; ``poll`` bounds how long one wait lasts."""
-        position = after
-        if position == "$":
-            position = self.info().last_generated_id if self._exists() else MIN_ID
+        """Yield entries as they come after an ID, for ever; ``"$"`` is fixed by this call.
+
+        ``poll`` bounds how long one wait lasts.
+        """
+        position = self._engine.run(reads.resolve, self._name, read_position(after))
+        return self._following(position, poll)
+
+    def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry]:
         while True:
             for entry in self.read(position, count=_SCAN_PAGE, block=poll):
                 yield entry
                 position = entry.id
-
-    def _exists(self) -> bool:
-        return self._engine.run(lambda txn: txn.stream(self._name) is not None)
 
     def info(self) -> StreamInfo:
         """Return XINFO STREAM; NoSuchKey where there is no stream."""

@@ -23,6 +23,10 @@ class NackMode(StrEnum):
     FATAL = "FATAL"
     """It must not be tried again: the deliveries are set to the greatest number."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL")
+
 
 def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) -> int:
     """Make entries no longer pending, and return how many were; missing key or group: 0."""

@@ -189,6 +189,8 @@ def set_id(
         )
     if entries_added is not None and entries_added < 0:
         raise InvalidArgument("entries_added must be positive")
+    if entries_added is not None and entries_added > U64_MAX:
+        raise InvalidArgument("entries_added is out of range")
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey

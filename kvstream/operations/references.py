@@ -6,6 +6,7 @@ is referred to while it is pending in any group, or while some group has yet to 
 
 from enum import StrEnum
 
+from kvstream.errors import InvalidArgument
 from kvstream.ids import StreamID
 from kvstream.meta.pending import find, take
 from kvstream.meta.records import StreamMeta
@@ -21,6 +22,10 @@ class RefPolicy(StrEnum):
     """They go with the entry."""
     ACKED = "ACKED"
     """They protect it: only what every group has read and acknowledged is deleted."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED")
 
 
 def is_referenced(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
