@@ -12,6 +12,7 @@ from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.operations.entries import exists
 from kvstream.operations.trim import Trim, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
 
@@ -258,6 +259,6 @@ def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: Strea
         if known != eid:
             raise InvalidArgument("IID already exists for this producer with a different stream ID")
         return
-    if txn.batch.get(_MESSAGES, stream.prefix + eid.packed) is None or eid < stream.first:
+    if not exists(txn, stream, eid):
         raise InvalidID("No such message in stream")
     idempotency.remember(txn, stream, pid, iid, eid)

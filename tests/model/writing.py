@@ -223,16 +223,17 @@ def xcfgset(db: Redis, argv: Args) -> Reply:
 
 def xidmprecord(db: Redis, argv: Args) -> Reply:
     _, key, pid, iid, raw = argv
-    # Decided: the two names are looked at first, then the ID, then the key.
+    # Decided: the two names are looked at first, then the ID, the key, and what is recorded; what
+    # is recorded already is well also when its entry has gone since.
     if not pid or not iid:
         raise fail(f"{'idempotent' if pid else 'producer'} ID must be non-empty")
     id, s = parse_id(raw), db.existing(key)
-    if id not in s.entries:
-        raise fail("No such message in stream")
     s.expire_iids(db.now())
     known = s.producers.get(pid, {}).get(iid)
     if known and known[0] != id:
         raise fail("IID already exists for this producer with a different stream ID")
     if not known:
+        if id not in s.entries:
+            raise fail("No such message in stream")
         s.remember_iid(pid, iid, id, db.now())
     return b"OK"
