@@ -1,0 +1,188 @@
+"""Stream: ranges, scans, reads, tails and information."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from kvstream import (
+    BusyGroup,
+    Entry,
+    InvalidArgument,
+    InvalidID,
+    NoSuchKey,
+    RequestError,
+    Store,
+    Stream,
+    StreamID,
+)
+from tests.engine.waiting import Call, blocked, ms_of, until, waiting
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ((), [1, 2, 3, 4, 5]),
+        (("2", "4"), [2, 3, 4]),
+        (("(2-0", "(4-0"), [3]),
+        ((b"2-1", StreamID(4, 0)), [3, 4]),
+        (((2, 0), 3), [2, 3]),
+        ((datetime(1970, 1, 1, 0, 0, 0, 4000, UTC),), [4, 5]),
+        (("4", "2"), []),
+        (("+", "-"), []),
+        (("9", "+"), []),
+    ],
+)
+def test_a_range_lies_between_its_bounds(
+    five: Stream, bounds: tuple[Any, ...], expected: list[int]
+) -> None:
+    assert ms_of(five.range(*bounds)) == expected
+    backwards = five.revrange(*reversed(bounds)) if len(bounds) == 2 else None
+    if backwards is not None:
+        assert ms_of(backwards) == expected[::-1]
+    assert ms_of(list(five.scan(*bounds, page=2))) == expected
+
+
+def test_a_count_bounds_a_range_from_either_end(five: Stream) -> None:
+    assert ms_of(five.range(count=2)) == [1, 2]
+    assert ms_of(five.range("3", count=2)) == [3, 4]
+    assert ms_of(five.revrange(count=2)) == [5, 4]
+    assert ms_of(five.revrange("3", count=9)) == [3, 2, 1]
+    assert five.range(count=0) == five.revrange(count=-1) == []
+
+
+def test_one_entry_is_got_by_its_id(five: Stream) -> None:
+    assert five.get("3") == Entry(StreamID(3, 0), {b"n": b"3"})
+    assert five.get("3-1") is None
+    five.delete("3-0")
+    assert five.get((3, 0)) is None
+    with pytest.raises(InvalidID):
+        five.get("-")
+
+
+@pytest.mark.parametrize("page", [1, 2, 5, 6, 1000])
+def test_a_scan_yields_all_page_by_page(five: Stream, page: int) -> None:
+    assert ms_of(list(five.scan(page=page))) == [1, 2, 3, 4, 5]
+    assert ms_of(list(five)) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("page", [0, -1])
+def test_a_page_of_nothing_is_refused(five: Stream, page: int) -> None:
+    with pytest.raises(InvalidArgument, match="a page must be at least 1 entry"):
+        five.scan(page=page)
+
+
+def test_a_stream_may_change_while_it_is_scanned(five: Stream, store: Store) -> None:
+    scan = five.scan(page=2)
+    assert next(scan).id.ms == 1
+    five.delete("2-0", "3-0", "4-0")
+    five.add({"f": "v"}, id="6-0")
+    assert ms_of(list(scan)) == [2, 5, 6]
+    scan = five.scan(page=1)
+    next(scan)
+    store.delete("s")
+    assert list(scan) == []
+
+
+def test_a_read_gives_what_lies_after_an_id(five: Stream) -> None:
+    assert five.read() == []
+    assert ms_of(five.read("3")) == [4, 5]
+    assert ms_of(five.read(after=0, count=2)) == [1, 2]
+    assert ms_of(five.read("0", max_count=3)) == [1, 2, 3]
+    assert ms_of(five.read("0", max_size=1)) == [1]
+    assert ms_of(five.read("+")) == [5]
+    for after in (">", "-", "x", "(1"):
+        with pytest.raises(InvalidArgument):
+            five.read(after)
+    for wrong in ({"max_count": 0}, {"max_size": 0}):
+        with pytest.raises(InvalidArgument):
+            five.read(**wrong)
+
+
+@pytest.mark.parametrize(("after", "first"), [("$", 6), ("3", 4), ("0", 1), ("+", 5)])
+def test_a_tail_goes_on_for_ever_from_where_it_began(
+    five: Stream, store: Store, after: str, first: int
+) -> None:
+    tail = five.tail(after)
+    five.add({"f": "v"}, id="6-0")
+    expected = list(range(first, 9))
+    call = Call(lambda: ms_of(list(islice(tail, len(expected)))))
+    until(lambda: waiting(store) == 1, "the tail to wait")
+    five.add({"f": "v"}, id="7-0")
+    five.add({"f": "v"}, id="8-0")
+    assert call.result() == expected
+
+
+def test_the_tail_of_a_missing_stream_waits_for_its_first_entry(
+    stream: Stream, store: Store
+) -> None:
+    tail = stream.tail(poll=0.01)
+    call = blocked(store, lambda: next(tail))
+    stream.add({"f": "v"}, id="0-1")
+    assert call.result().id == (0, 1)
+
+
+# --- information --------------------------------------------------------------------------------
+
+
+def test_information_on_a_stream_is_that_of_xinfo(five: Stream, store: Store) -> None:
+    five.create_group("g", start="0").consumer("c").read(count=2)
+    five.delete("1-0")
+    info = five.info()
+    assert (info.length, info.groups, info.entries_added) == (4, 1, 5)
+    assert (info.radix_tree_keys, info.radix_tree_nodes) == (1, 2)
+    assert info.recorded_first_entry_id == (2, 0)
+    assert info.first_entry == five.get("2-0")
+    assert info.last_entry == five.get("5-0")
+    detail = five.info_full(count=1)
+    assert detail.info == info
+    assert ms_of(detail.entries) == [2]
+    assert [len(group.pending) for group in detail.groups] == [1]
+    assert [len(group.pending) for group in five.info_full(count=0).groups] == [2]
+    missing = store.stream("missing")
+    for ask in (missing.info, missing.info_full, missing.groups):
+        with pytest.raises(NoSuchKey, match=r"^no such key$"):
+            ask()
+
+
+def test_groups_are_made_and_listed_by_name(five: Stream, store: Store) -> None:
+    made = five.create_group("b", start="2", entries_read=2)
+    five.create_group(b"a")
+    five.create_group("c", "0", entries_read=-1)
+    assert (made.name, repr(made)) == (b"b", "<Group b'b' of b's'>")
+    found = five.groups()
+    assert [group.name for group in found] == [b"a", b"b", b"c"]
+    assert [group.last_delivered_id.ms for group in found] == [5, 2, 0]
+    assert [group.entries_read for group in found] == [None, 2, None]
+    assert five.group("a").info() == found[0]
+    with pytest.raises(BusyGroup, match=r"^Consumer Group name already exists$"):
+        five.create_group("a")
+    with pytest.raises(InvalidArgument):
+        five.create_group("d", entries_read=-2)
+    with pytest.raises(InvalidID):
+        five.create_group("d", start="+")
+    with pytest.raises(RequestError, match="requires the key to exist"):
+        store.stream("t").create_group("g", mkstream=False)
+    assert store.stream("t").create_group("g").info().pending == 0
+    assert store.keys() == [b"s", b"t"]
+
+
+OTHERS: list[Callable[[Stream], object]] = [
+    lambda s: s.range("x"),
+    lambda s: s.revrange("x"),
+    lambda s: s.scan("x"),
+    lambda s: s.read("x"),
+    lambda s: s.trim(minid="x"),
+    lambda s: s.set_id("x"),
+    lambda s: s.create_group("g", "x"),
+]
+
+
+@pytest.mark.parametrize("call", OTHERS)
+def test_what_is_no_id_is_refused_everywhere(
+    five: Stream, call: Callable[[Stream], object]
+) -> None:
+    with pytest.raises(InvalidID, match="Invalid stream ID specified as stream command argument"):
+        call(five)
