@@ -11,12 +11,13 @@ from kvstream.operations.budget import Budget
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.options import KEY_BYTES_MAX
-from kvstream.records import Entry
+from kvstream.records import Entry, PendingEntry
 
 Name = bytes | str
 Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
-IDs = IDLike | Entry | Iterable[IDLike | Entry]
+HasID = Entry | PendingEntry
+IDs = IDLike | HasID | Iterable[IDLike | HasID]
 
 
 def name_bytes(name: Name) -> bytes:
@@ -28,12 +29,12 @@ def name_bytes(name: Name) -> bytes:
 
 
 def id_list(parts: Iterable[IDs]) -> list[StreamID]:
-    """Return the IDs in ``parts``: IDs, entries, and lists or generators of them."""
+    """Return the IDs in ``parts``: IDs, entries, pending ones, and lists or generators of them."""
     ids: list[StreamID] = []
     for part in parts:
         if type(part) is StreamID:
             ids.append(part)
-        elif isinstance(part, Entry):
+        elif isinstance(part, Entry | PendingEntry):
             ids.append(part.id)
         elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):
             ids += id_list(part)

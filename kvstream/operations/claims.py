@@ -52,6 +52,8 @@ def claim(
 
     ``time_ms`` is the Unix time of delivery to note; one in the future counts as now.
     """
+    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
+        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
     stream, found = group_of_key(txn, name, group)
     if last_id is not None and last_id > found.last_delivered:
         found.last_delivered = last_id
