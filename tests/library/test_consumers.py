@@ -1,0 +1,191 @@
+"""Consumer: every method, what it returns and what it refuses."""
+
+from itertools import islice
+
+import pytest
+
+from kvstream import (
+    Consumer,
+    Entry,
+    InvalidArgument,
+    InvalidID,
+    ManualClock,
+    PendingEntry,
+    Store,
+    Stream,
+    StreamID,
+)
+from tests.engine.waiting import Call, blocked, ms_of, until, waiting
+
+
+@pytest.fixture
+def consumer(five: Stream) -> Consumer:
+    """Consumer "c" of a group that has been given nothing of five entries."""
+    return five.create_group("g", start="0").consumer("c")
+
+
+def test_a_consumer_is_made_by_its_first_read(consumer: Consumer, five: Stream) -> None:
+    assert (consumer.name, repr(consumer)) == (b"c", "<Consumer b'c' of b'g' on b's'>")
+    assert five.group("g").consumers() == []
+    consumer.read(count=0)
+    assert [known.name for known in five.group("g").consumers()] == [b"c"]
+
+
+def test_a_read_takes_what_nobody_has(consumer: Consumer, five: Stream) -> None:
+    other = five.group("g").consumer("d")
+    assert consumer.read(count=2) == [
+        Entry(StreamID(1, 0), {b"n": b"1"}), Entry(StreamID(2, 0), {b"n": b"2"})
+    ]  # fmt: skip
+    assert ms_of(other.read(count=1)) == [3]
+    assert ms_of(consumer.read()) == [4, 5]
+    assert other.read() == consumer.read(count=9) == []
+    assert five.group("g").pending().consumers == {b"c": 4, b"d": 1}
+
+
+def test_a_read_without_acks_leaves_nothing_pending(consumer: Consumer, five: Stream) -> None:
+    assert ms_of(consumer.read(noack=True)) == [1, 2, 3, 4, 5]
+    assert consumer.pending() == []
+    assert five.group("g").info().last_delivered_id == (5, 0)
+
+
+def test_a_read_is_bounded_in_count_and_size(consumer: Consumer) -> None:
+    assert ms_of(consumer.read(count=3, max_count=2)) == [1, 2]
+    assert ms_of(consumer.read(max_size=1)) == [3]
+    assert [entry.id.ms for entry in consumer.pending()] == [1, 2, 3]
+    with pytest.raises(InvalidArgument, match="MAXCOUNT must be a positive integer"):
+        consumer.read(max_count=0)
+    with pytest.raises(InvalidArgument, match="MAXSIZE must be a positive integer"):
+        consumer.read(block=0, max_size=-1)
+    with pytest.raises(InvalidArgument, match="timeout is negative"):
+        consumer.read(block=-1)
+    with pytest.raises(InvalidArgument, match="claim_min_idle is negative"):
+        consumer.read(claim_min_idle=-1)
+
+
+def test_a_claiming_read_gives_idle_entries_first_and_tells_how_idle(
+    consumer: Consumer, five: Stream, clock: ManualClock
+) -> None:
+    dead = five.group("g").consumer("dead")
+    dead.read(count=2)
+    clock.advance(3000)
+    dead.read(count=1)
+    dead.nack("2-0")
+    entries = consumer.read(claim_min_idle=3, count=3)
+    assert [(e.id.ms, e.deliveries) for e in entries] == [(2, 1), (1, 1), (4, 0)]
+    assert entries[0].idle_ms == clock.ms  # given back: idle since 1970
+    assert [entry.idle_ms for entry in entries[1:]] == [3000, 0]
+    assert consumer.read(claim_min_idle=3, count=9)[0].id.ms == 5
+    assert [entry.id.ms for entry in dead.pending()] == [3]
+
+
+def test_a_read_that_does_not_claim_tells_neither(consumer: Consumer) -> None:
+    assert {(entry.idle_ms, entry.deliveries) for entry in consumer.read()} == {(None, None)}
+
+
+def test_history_shows_again_what_is_pending(consumer: Consumer, five: Stream) -> None:
+    consumer.read(count=4)
+    five.delete("2-0")
+    shown = consumer.history()
+    assert ms_of(shown) == [1, 2, 3, 4]
+    assert [entry.fields is None for entry in shown] == [False, True, False, False]
+    assert ms_of(consumer.history("1-0", count=2)) == [2, 3]
+    assert ms_of(consumer.history(after=(3, 0))) == [4]
+    assert consumer.history("9") == five.group("g").consumer("d").history() == []
+    assert [entry.deliveries for entry in consumer.pending()] == [2, 1, 3, 3]
+    with pytest.raises(InvalidID):
+        consumer.history("x")
+    with pytest.raises(InvalidArgument, match="meaningless in the context of XREADGROUP"):
+        consumer.history("$")
+
+
+def test_a_listener_gets_its_pending_entries_and_then_new_ones(
+    consumer: Consumer, five: Stream, store: Store
+) -> None:
+    consumer.read(count=4)
+    five.delete("2-0")
+    consumer.ack("1-0")
+    listener = consumer.listen(count=1)
+    assert ms_of(list(islice(listener, 3))) == [3, 4, 5]
+    call = Call(lambda: ms_of(list(islice(listener, 2))))
+    until(lambda: waiting(store) == 1, "the listener to wait")
+    five.add({"f": "v"}, id="6-0")
+    five.add({"f": "v"}, id="7-0")
+    assert call.result() == [6, 7]
+
+
+def test_a_listener_may_claim_what_others_left(
+    consumer: Consumer, five: Stream, clock: ManualClock
+) -> None:
+    five.group("g").consumer("dead").read(count=3)
+    clock.advance(60_000)
+    listener = consumer.listen(claim_min_idle=60, poll=0.01)
+    assert ms_of(list(islice(listener, 5))) == [1, 2, 3, 4, 5]
+
+
+def test_a_listener_that_polls_hears_what_comes_later(
+    consumer: Consumer, five: Stream, store: Store
+) -> None:
+    listener = consumer.listen(poll=0.005)
+    assert ms_of(list(islice(listener, 5))) == [1, 2, 3, 4, 5]
+    call = blocked(store, lambda: next(listener))
+    five.add({"f": "v"}, id="6-0")
+    assert call.result().id == (6, 0)
+
+
+def test_a_consumer_acknowledges_for_its_group(consumer: Consumer, five: Stream) -> None:
+    entries = consumer.read()
+    assert consumer.ack(entries[0], "2-0", [entries[2]]) == 3
+    assert five.group("g").consumer("other").ack("4-0") == 1
+    assert consumer.ack() == consumer.ack("4-0") == 0
+    assert [entry.id.ms for entry in consumer.pending()] == [5]
+
+
+def test_a_consumer_gives_entries_back(consumer: Consumer, five: Stream) -> None:
+    entries = consumer.read()
+    assert consumer.nack(entries[:2], mode="SILENT") == 2
+    assert [entry.id.ms for entry in consumer.pending()] == [3, 4, 5]
+    assert [e.deliveries for e in five.group("g").pending_range(count=2)] == [0, 0]
+    with pytest.raises(InvalidArgument, match="mode must be SILENT, FAIL, or FATAL"):
+        consumer.nack("3-0", mode="silent")
+
+
+def test_a_consumer_takes_over_from_others(
+    consumer: Consumer, five: Stream, clock: ManualClock
+) -> None:
+    other = five.group("g").consumer("d")
+    other.read(count=3)
+    clock.advance(1000)
+    assert consumer.claim("1-0", min_idle=2) == []
+    assert ms_of(consumer.claim("1-0", min_idle=1)) == [1]
+    assert consumer.claim(["4-0"], force=True, justid=True) == [Entry(StreamID(4, 0), None)]
+    claimed = consumer.autoclaim(min_idle=1, start="2", count=1)
+    assert (claimed.cursor, ms_of(claimed.entries)) == ((3, 0), [2])
+    assert consumer.autoclaim(justid=True, start="(2-0").entries[0] == (
+        StreamID(3, 0),
+        None,
+        None,
+        None,
+    )
+    assert [entry.id.ms for entry in consumer.pending()] == [1, 2, 3, 4]
+    assert other.pending() == []
+
+
+def test_what_is_pending_with_a_consumer_is_listed_by_id(
+    consumer: Consumer, clock: ManualClock
+) -> None:
+    consumer.read(count=2)
+    clock.advance(1000)
+    consumer.read(count=1)
+    assert consumer.pending(count=1) == [PendingEntry(StreamID(1, 0), b"c", 1000, 1)]
+    assert [entry.id.ms for entry in consumer.pending(min_idle=1)] == [1, 2]
+    assert len(consumer.pending()) == 3
+
+
+def test_a_deleted_consumer_takes_its_pending_entries_with_it(
+    consumer: Consumer, five: Stream
+) -> None:
+    consumer.read(count=3)
+    assert consumer.delete() == 3
+    assert consumer.delete() == 0
+    assert five.group("g").pending().count == 0
+    assert ms_of(consumer.read()) == [4, 5]
