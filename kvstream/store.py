@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,16 +11,18 @@ from kvstream.arguments import Name, Seconds, budget_of, name_bytes
 from kvstream.clock import Clock
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
+from kvstream.glob import matcher
 from kvstream.ids import IDLike
 from kvstream.layout.keys import key_of, qualified
 from kvstream.operations import checks, keyspace
-from kvstream.operations.groups import text
 from kvstream.options import Durability, StoreOptions
 from kvstream.reading import group_read, plain_read
 from kvstream.records import Entry, Fault
 from kvstream.stream import Stream
 
 _KEYS_PAGE = 1000
+_EXPIRE_SECONDS_MAX = 1 << 53
+"""Beyond it, three hundred million years, a float tells no milliseconds apart."""
 
 
 class Store:
@@ -158,17 +159,17 @@ class Store:
     # --- keys -----------------------------------------------------------------------------------
 
     def keys(self, pattern: Name | None = None) -> list[bytes]:
-        """Return the keys, those that match a glob ``pattern``, in the order they were made."""
+        """Return the keys, those that match a Redis ``pattern``, in the order they were made."""
         return list(self.scan_keys(pattern))
 
     def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
         """Yield the keys page by page: each that stays throughout comes exactly once."""
-        glob = None if pattern is None else text(name_bytes(pattern))
+        wanted = None if pattern is None else matcher(name_bytes(pattern))
         cursor = 0
         while True:
             cursor, page = self.engine.run(keyspace.scan, self.db, cursor, _KEYS_PAGE)
             for key in page:
-                if glob is None or fnmatchcase(text(key), glob):
+                if wanted is None or wanted(key):
                     yield key
             if cursor == 0:
                 return
@@ -200,11 +201,16 @@ class Store:
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
         """Let a key expire after ``seconds``; False where there is no such key."""
-        return self.expire_at(key, self.engine.clock.now_ms() / 1000 + seconds)
+        return self._expire(key, self.engine.clock.now_ms(), seconds)
 
     def expire_at(self, key: Name, unix_seconds: float) -> bool:
         """Let a key expire at a Unix time; False where there is no such key."""
-        at_ms = round(unix_seconds * 1000)
+        return self._expire(key, 0, unix_seconds)
+
+    def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
+        if not abs(seconds) < _EXPIRE_SECONDS_MAX:
+            raise InvalidArgument("invalid expire time")
+        at_ms = base_ms + round(seconds * 1000)
         return self.engine.run(keyspace.expire_at, self._name(key), at_ms)
 
     def persist(self, key: Name) -> bool:

@@ -13,9 +13,9 @@ from kvstream.commands.args import (
     wrong_arity,
 )
 from kvstream.commands.command import Session
-from kvstream.commands.glob import matcher
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument
+from kvstream.glob import matcher
 from kvstream.ids import U64_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace

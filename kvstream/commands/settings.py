@@ -7,9 +7,9 @@ from functools import partial
 
 from kvstream.commands.args import I64_MAX, Argv, integer, syntax_error, text
 from kvstream.commands.command import Session
-from kvstream.commands.glob import matcher
 from kvstream.commands.replies import OK, Map, Reply, Simple
 from kvstream.errors import InvalidArgument
+from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 
