@@ -1,0 +1,357 @@
+"""Keys: databases, deletion, renaming, expiry and scans; and that none of it costs entries."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvstream import InvalidArgument, ManualClock, NoSuchKey, Store, StreamID
+from kvstream.storage.batch import Batch, Family
+from tests.engine.sharing import START_MS
+from tests.engine.waiting import Call, add, ms_of, until
+from tests.opening import Stores
+
+MANY = 3000
+
+
+def fill(store: Store, *keys: str) -> None:
+    for key in keys:
+        store.stream(key).add({"f": "v"}, id="1-0")
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_a_key_exists_from_its_first_entry_to_its_deletion(store: Store) -> None:
+    assert (store.exists("s"), "s" in store, store.type("s")) == (False, False, "none")
+    fill(store, "s")
+    assert (store.exists("s"), b"s" in store, store.type("s")) == (True, True, "stream")
+    store.stream("s").trim(maxlen=0)
+    assert store.exists("s")
+    assert store.delete("s", "s", "missing") == 1
+    assert (store.exists("s"), store.size()) == (False, 0)
+
+
+def test_keys_are_listed_in_the_order_they_were_made(store: Store) -> None:
+    fill(store, "b", "a", "c")
+    store.rename("a", "z")
+    fill(store, "a")
+    assert store.keys() == list(store.scan_keys()) == [b"b", b"z", b"c", b"a"]
+    assert store.size() == 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*", ["orders:1", "orders:2", "users", "a*b"]),
+        ("orders:*", ["orders:1", "orders:2"]),
+        (b"orders:?", ["orders:1", "orders:2"]),
+        ("orders:[2-9]", ["orders:2"]),
+        ("orders:[^2]", ["orders:1"]),
+        ("a\\*b", ["a*b"]),
+        ("users", ["users"]),
+        ("USERS", []),
+        ("", []),
+    ],
+)
+def test_keys_are_matched_as_redis_matches_them(
+    store: Store, pattern: str | bytes, expected: list[str]
+) -> None:
+    fill(store, "orders:1", "orders:2", "users", "a*b")
+    assert store.keys(pattern) == [key.encode() for key in expected]
+    assert list(store.scan_keys(pattern)) == store.keys(pattern)
+
+
+@pytest.mark.parametrize("key", [b"", b"\x00", b"\xff" * 9, b"a\nb", b"x" * 4096])
+def test_a_key_is_any_bytes(store: Store, key: bytes) -> None:
+    store.stream(key).add({"f": "v"})
+    store.stream(key + b"\x00").add({"f": "other"})
+    assert set(store.keys()) == {key, key + b"\x00"}
+    assert store.stream(key).range()[0].fields == {b"f": b"v"}
+    assert store.delete(key) == 1
+    assert len(store.stream(key + b"\x00")) == 1
+
+
+def test_a_name_that_is_too_long_or_no_name_is_refused(store: Store) -> None:
+    with pytest.raises(InvalidArgument, match="a name is longer than 1048576 bytes"):
+        store.stream("x" * ((1 << 20) + 1))
+    calls: list[Callable[[Any], object]] = [store.stream, store.exists, store.delete, store.type]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="a NoneType cannot be stored"):
+            call(None)
+
+
+def test_a_scan_yields_each_key_that_stays_exactly_once(store: Store) -> None:
+    stay = [f"stay {n}" for n in range(2500)]
+    with store.transaction():
+        fill(store, *stay)
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        n = 0
+        while not stop.is_set():
+            fill(store, f"passing {n}")
+            store.rename("stay 7", "stay 7")
+            store.delete(f"passing {n - 3}")
+            n += 1
+
+    calls = [Call(come_and_go)]
+    try:
+        for _ in range(3):
+            seen = [key for key in store.scan_keys() if key.startswith(b"stay")]
+            assert sorted(seen) == sorted(key.encode() for key in stay)
+    finally:
+        stop.set()
+        for call in calls:
+            call.result()
+
+
+def test_a_key_renamed_during_a_scan_is_seen_once(store: Store) -> None:
+    with store.transaction():
+        fill(store, *(str(n) for n in range(1500)))
+    scan = store.scan_keys()
+    first = next(scan)
+    store.rename(first, "renamed")
+    store.rename("1499", "the last")
+    rest = list(scan)
+    assert b"renamed" not in rest
+    assert rest[-1] == b"the last"
+    assert len(rest) == 1499
+
+
+# --- databases ----------------------------------------------------------------------------------
+
+
+def test_sixteen_databases_have_keys_of_their_own(store: Store) -> None:
+    for db in range(16):
+        store.select(db).stream("s").add({"db": db})
+    for db in range(16):
+        chosen = store.select(db)
+        assert (chosen.db, chosen.size(), chosen.keys()) == (db, 1, [b"s"])
+        assert chosen.stream("s").range()[0].fields == {b"db": b"%d" % db}
+    assert store.select(3).flush() == 1
+    assert [store.select(db).size() for db in (2, 3, 4)] == [1, 0, 1]
+    assert store.flush_all() == 15
+
+
+@pytest.mark.parametrize("db", [-1, 16, 1 << 20])
+def test_there_are_no_further_databases(store: Store, db: int) -> None:
+    with pytest.raises(InvalidArgument, match="DB index is out of range"):
+        store.select(db)
+
+
+def test_a_store_may_be_opened_at_a_database_and_have_more_of_them(open_store: Stores) -> None:
+    store = open_store("own", db=20, databases=32)
+    fill(store, "s")
+    assert (store.select(20).keys(), store.select(0).keys()) == ([b"s"], [])
+
+
+def test_a_transaction_spans_databases(store: Store) -> None:
+    with store.transaction():
+        fill(store, "s")
+        fill(store.select(5), "s")
+    assert store.size() == store.select(5).size() == 1
+
+
+def test_a_flush_takes_any_number_of_keys(store: Store) -> None:
+    with store.transaction():
+        fill(store, *(str(n) for n in range(2100)))
+    with store.transaction() as tx:
+        fill(tx, "one more")
+        assert tx.flush() == 2101
+    assert store.flush() == 0
+
+
+# --- renaming -----------------------------------------------------------------------------------
+
+
+def test_a_renamed_stream_keeps_all_that_it_has(store: Store, clock: ManualClock) -> None:
+    stream = store.stream("old")
+    stream.add_many([{"n": n} for n in range(250)])
+    group = stream.create_group("g", start="0")
+    group.consumer("c").read(count=120)
+    stream.trim(maxlen=200)
+    stream.add({"n": "x"}, idmp=("p", "1"))
+    store.expire("old", 60)
+    before = stream.info_full(count=0)
+    assert store.rename("old", "new")
+    moved = store.stream("new")
+    assert moved.info_full(count=0) == before
+    assert (store.ttl("new"), store.ttl("old"), store.keys()) == (60, None, [b"new"])
+    assert moved.add({"n": "y"}, idmp=("p", "1")) == before.info.last_generated_id
+    fill(store, "old")  # nothing of the old stream shows under its old name
+    assert (len(store.stream("old")), store.stream("old").groups()) == (1, [])
+    clock.advance(60_000)
+    assert store.keys() == [b"old"]
+
+
+def test_a_rename_replaces_unless_told_not_to(store: Store) -> None:
+    fill(store, "a", "b")
+    add(store, b"a", "2-0")
+    assert not store.rename("a", "b", replace=False)
+    assert (len(store.stream("a")), len(store.stream("b"))) == (2, 1)
+    assert store.rename("a", "b")
+    assert (store.keys(), len(store.stream("b"))) == ([b"b"], 2)
+    assert store.rename("b", "b")
+    assert store.rename("b", "c", replace=False)
+    with pytest.raises(NoSuchKey, match="no such key"):
+        store.rename("missing", "x")
+    with pytest.raises(NoSuchKey):
+        store.rename("missing", "missing")
+
+
+# --- what whole keys cost -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """What each commit changes: rows of messages, of metadata, of trees, and ranges."""
+    changes: list[list[int]] = []
+    write = store.engine.database.write
+
+    def counted(batch: Batch, frees: bool = False) -> int:
+        changes.append([*map(len, batch.puts), len(batch.ranges)])
+        return write(batch, frees)
+
+    big = store.stream("big")
+    big.add_many([{"n": n} for n in range(MANY)])
+    big.create_group("g", start="0").consumer("c").read(count=MANY // 2)
+    monkeypatch.setattr(store.engine.database, "write", counted)
+    return changes
+
+
+COSTS: dict[str, Callable[[Store], object]] = {
+    "a deletion": lambda store: store.delete("big"),
+    "a flush": lambda store: store.flush(),
+    "a rename": lambda store: store.rename("big", "other"),
+    "a rename over": lambda store: store.rename("small", "big"),
+    "an expiry": lambda store: store.expire("big", 60),
+    "an expiry in the past": lambda store: store.expire("big", -1),
+}
+
+
+@pytest.mark.parametrize("change", COSTS.values(), ids=COSTS.keys())
+def test_whole_keys_change_without_touching_an_entry(
+    store: Store, batches: list[list[int]], change: Callable[[Store], object]
+) -> None:
+    fill(store, "small")
+    batches.clear()
+    change(store)
+    (messages, metadata, trees, ranges) = batches[0]
+    assert messages <= 1  # that of the small stream
+    assert metadata <= 8
+    assert trees <= 90  # rows that stand for a thousand pending entries and thirty nodes
+    assert ranges <= 6
+    assert len(batches) <= 2
+
+
+def test_the_rows_of_a_deleted_stream_leave_the_disk(store: Store) -> None:
+    database = store.engine.database
+    for key in ("small", "big"):
+        store.stream(key).add_many([{"n": n} for n in range(20 if key == "small" else MANY)])
+    store.delete("small", "big")
+    assert list(database.scan(Family.MESSAGES, b"", b"\xff" * 9)) == []
+
+
+# --- expiry -------------------------------------------------------------------------------------
+
+
+def test_a_key_expires_when_its_time_has_come(store: Store, clock: ManualClock) -> None:
+    fill(store, "s")
+    assert store.ttl("s") is None
+    assert store.expire("s", 1.5)
+    assert store.ttl("s") == 1.5
+    clock.advance(1499)
+    assert store.exists("s")
+    clock.advance(1)
+    assert (store.exists("s"), len(store.stream("s")), store.keys()) == (False, 0, [])
+    assert store.stream("s").range() == []
+    assert (store.ttl("s"), store.type("s")) == (None, "none")
+
+
+def test_an_expired_stream_begins_anew(store: Store, clock: ManualClock) -> None:
+    store.stream("s").add({"f": "v"}, id="9999999999999-0")
+    store.stream("s").create_group("g")
+    store.expire("s", 1)
+    clock.advance(1000)
+    assert store.stream("s").add({"f": "v"}) == (START_MS + 1000, 0)
+    assert (store.stream("s").groups(), store.ttl("s"), store.size()) == ([], None, 1)
+
+
+def test_an_expired_key_is_deleted_though_nobody_asks_for_it(
+    store: Store, clock: ManualClock
+) -> None:
+    database = store.engine.database
+    for n in range(250):  # more than one step of the expiry thread takes
+        fill(store, str(n))
+        store.expire(str(n), 1)
+    fill(store, "stays")
+    clock.advance(1000)
+    until(lambda: store.size() == 1, "the expired keys to go")
+    assert len(list(database.scan(Family.MESSAGES, b"", b"\xff" * 9))) == 1
+    assert list(database.scan(Family.METADATA, b"X", b"Y")) == []
+
+
+def test_an_expiry_can_be_moved_and_taken_away(store: Store, clock: ManualClock) -> None:
+    fill(store, "s")
+    assert not store.persist("s")
+    store.expire("s", 10)
+    store.expire_at("s", START_MS / 1000 + 100)
+    assert store.ttl("s") == 100
+    clock.advance(50_000)
+    assert store.ttl("s") == 50
+    assert store.persist("s")
+    assert store.ttl("s") is None
+    clock.advance(100_000)
+    assert store.exists("s")
+
+
+def test_an_expiry_in_the_past_deletes_at_once(store: Store) -> None:
+    fill(store, "a", "b", "c")
+    assert store.expire("a", 0)
+    assert store.expire("b", -5)
+    assert store.expire_at("c", 0)
+    assert store.keys() == []
+
+
+def test_a_missing_key_has_no_expiry(store: Store) -> None:
+    assert not store.expire("s", 5)
+    assert not store.expire_at("s", 1 << 40)
+    assert not store.persist("s")
+    assert store.ttl("s") is None
+
+
+@pytest.mark.parametrize("seconds", [1e20, float("inf"), float("nan"), float("-inf")])
+def test_a_time_that_is_none_is_refused(store: Store, seconds: float) -> None:
+    fill(store, "s")
+    for call in (store.expire, store.expire_at):
+        with pytest.raises(InvalidArgument, match="expire time"):
+            call("s", seconds)
+    assert store.ttl("s") is None
+
+
+def test_changes_to_a_stream_keep_its_expiry(store: Store) -> None:
+    fill(store, "s")
+    store.expire("s", 60)
+    store.stream("s").add({"f": "v"}, maxlen=1)
+    store.stream("s").trim(maxlen=0)
+    store.stream("s").create_group("g")
+    assert store.ttl("s") == 60
+
+
+def test_an_expiry_outlasts_the_process(open_store: Stores, clock: ManualClock) -> None:
+    store = open_store("own")
+    fill(store, "s", "t")
+    store.expire("s", 60)
+    store.expire("t", 10)
+    clock.advance(30_000)
+    store = open_store.reopen(store)
+    assert (store.ttl("s"), store.exists("t")) == (30, False)
+
+
+def test_ids_of_another_database_s_stream_are_its_own(store: Store) -> None:
+    add(store, b"s", "5-0")
+    store.select(1).stream("s").add({"f": "v"}, id="1-0")
+    assert ms_of(store.stream("s").range()) == [5]
+    assert store.select(1).stream("s").info().last_generated_id == StreamID(1, 0)
