@@ -181,6 +181,7 @@ def test_a_transaction_that_broke_inside_cannot_be_committed(
     with store.transaction() as tx:
         tx.stream("t").add({"f": "v"})
     assert len(store.stream("t")) == 1
+    store.stream("s").delete("1-0")  # what cannot be decoded is a fault
 
 
 def test_a_store_is_not_closed_inside_a_transaction(open_store: Stores) -> None:
