@@ -34,8 +34,7 @@ class Store:
 
     def __init__(self, engine: Engine, db: int = 0) -> None:
         """Wrap an open engine; ``Store.open`` is the usual way."""
-        if not 0 <= db < engine.options.databases:
-            raise InvalidArgument("DB index is out of range")
+        _check_db(db, engine.options)
         self.engine = engine
         self.db = db
 
@@ -64,6 +63,7 @@ class Store:
         except ValueError:
             raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
         settings = StoreOptions(durability=level, read_only=read_only, create=create, **options)
+        _check_db(db, settings)
         return cls(Engine(Path(path), settings, clock), db)
 
     def select(self, db: int) -> Self:
@@ -257,3 +257,8 @@ class Store:
     def stats(self) -> dict[str, Any]:
         """Return the sizes and counters of the storage engine."""
         return self.engine.database.statistics()
+
+
+def _check_db(db: int, options: StoreOptions) -> None:
+    if not 0 <= db < options.databases:
+        raise InvalidArgument("DB index is out of range")
