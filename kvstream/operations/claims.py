@@ -30,6 +30,7 @@ AUTOCLAIM_COUNT_MAX = ((1 << 63) - 1) // 16
 """Redis refuses a COUNT whose buffer of IDs would overflow."""
 _ATTEMPTS_PER_COUNT = 10
 """XAUTOCLAIM looks at no more than this many pending entries for each that it may return."""
+_END_OF_TIME = (1 << 63) - 1
 _IDLE_RUNS_MAX = 4096
 """Idle runs that are sorted by ID; where there are more, reading in ID order meets them soon."""
 
@@ -60,7 +61,7 @@ def claim(
         txn.member_changed(found)
     member = consumer_of(txn, found, consumer)
     moment = txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
-    bound = txn.now_ms - max(0, min_idle_ms)
+    bound = _idle_bound(txn, min_idle_ms)
     claimed: list[Entry] = []
     counts: dict[bytes, int] = {}
     gone: set[bytes] = set()
@@ -73,7 +74,7 @@ def claim(
                 gone.add(packed)
             continue
         if packed in counts:  # claimed a moment ago by this very command
-            if min_idle_ms > 0 and moment > bound:
+            if moment > bound:
                 continue
             before = counts[packed]
         elif pending is not None:
@@ -92,6 +93,14 @@ def claim(
         member.active_ms = txn.now_ms
     txn.member_changed(member)
     return claimed
+
+
+def _idle_bound(txn: Txn, min_idle_ms: int) -> int:
+    """Return the latest delivery that may be claimed: any at all where no idle time is asked for.
+
+    Deliveries lie in the future when the clock has been set back.
+    """
+    return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
 
 
 def _count_after(before: int, retrycount: int | None, justid: bool) -> int:
@@ -123,7 +132,7 @@ def autoclaim(
         raise InvalidArgument("COUNT must be > 0")
     stream, found = group_of_key(txn, name, group)
     member = consumer_of(txn, found, consumer)
-    bound = txn.now_ms - max(0, min_idle_ms)
+    bound = _idle_bound(txn, min_idle_ms)
     claimed: list[Entry] = []
     counts: dict[bytes, int] = {}
     deleted: list[StreamID] = []

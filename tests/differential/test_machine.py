@@ -86,7 +86,8 @@ class Comparison(RuleBasedStateMachine):
     def compare(self, *argv: str) -> Reply:
         command = list(argv)
         theirs = self.compared(command, self.other(*command))
-        assert self.compared(command, self.model(*command)) == theirs
+        ours = self.compared(command, self.model(*command))
+        assert ours == theirs, f"{command} answered {theirs!r}, the model {ours!r}"
         return theirs
 
     def perform(self, argv: Argv) -> None:

@@ -87,6 +87,15 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         wait(-500),
         "XPENDING s g - + 1", [["1-0", "c", 0, 1]],
     ),
+    newer(
+        "What was delivered in the future, before the clock was set back, can be claimed",
+        *READ,
+        wait(-500),
+        "XCLAIM s g e 1 1-0", [],
+        "XCLAIM s g e 0 1-0 JUSTID", ["1-0"],
+        "XAUTOCLAIM s g e 1 0 JUSTID", ["0-0", [], []],
+        "XAUTOCLAIM s g e 0 0 JUSTID", ["0-0", ["1-0", "2-0", "3-0"], []],
+    ),
     case(
         "An unknown consumer and a count of 0 or less have no rows",
         *READ,
