@@ -1,0 +1,158 @@
+"""What the package offers by name, and the examples that are printed for its users."""
+
+import importlib.resources
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kvstream
+from kvstream import Entry, KVStreamError, Store, StreamID
+from tests.engine.waiting import until
+
+ROOT = Path(kvstream.__file__).resolve().parent.parent
+
+
+def test_a_star_import_gives_all_that_is_listed_and_nothing_else() -> None:
+    namespace: dict[str, object] = {}
+    exec("from kvstream import *", namespace)
+    del namespace["__builtins__"]
+    assert set(namespace) == set(kvstream.__all__)
+    assert len(set(kvstream.__all__)) == len(kvstream.__all__)
+    assert [*kvstream.__all__] == sorted(kvstream.__all__)
+
+
+def test_the_package_says_that_it_is_typed_and_which_version_it_is() -> None:
+    assert importlib.resources.files("kvstream").joinpath("py.typed").is_file()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", kvstream.__version__)
+
+
+def errors_of(kind: type[KVStreamError]) -> Iterator[type[KVStreamError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from errors_of(child)
+
+
+def test_every_error_is_offered_and_has_its_redis_code() -> None:
+    errors = set(errors_of(KVStreamError))
+    assert {error.__name__ for error in errors} <= set(kvstream.__all__)
+    codes = {error.__name__: error.code for error in errors}
+    assert set(codes.values()) == {
+        "ERR",
+        "WRONGTYPE",
+        "NOGROUP",
+        "BUSYGROUP",
+        "UNBLOCKED",
+        "MISCONF",
+    }
+    assert codes["NoGroup"] == "NOGROUP"
+    for error in errors:
+        one = error("what happened")
+        assert (str(one), one.reply) == ("what happened", f"{error.code} what happened")
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (kvstream.InvalidArgument, ValueError),
+        (kvstream.InvalidID, ValueError),
+        (kvstream.NoSuchKey, KeyError),
+        (kvstream.WrongType, TypeError),
+    ],
+)
+def test_an_error_is_python_s_own_kind_too(
+    error: type[KVStreamError], builtin: type[Exception]
+) -> None:
+    assert issubclass(error, builtin)
+
+
+def test_the_readable_parts_of_the_library_have_docstrings() -> None:
+    for kind in (kvstream.Store, kvstream.Stream, kvstream.Group, kvstream.Consumer):
+        assert kind.__doc__
+        methods = [
+            member
+            for name, member in vars(kind).items()
+            if callable(member) and not name.startswith("_")
+        ]
+        undocumented = [method.__name__ for method in methods if not method.__doc__]
+        assert set(undocumented) <= {"exists"}
+
+
+def test_results_cannot_be_changed() -> None:
+    entry = Entry(StreamID(1, 0), {b"a": b"1"})
+    with pytest.raises(AttributeError):
+        entry.id = StreamID(2, 0)  # type: ignore[misc]
+    assert (entry.flat, entry.pairs) == ((b"a", b"1"), ((b"a", b"1"),))
+    assert Entry(StreamID(1, 0), None).pairs == ()
+
+
+# --- printed examples ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_readme_has_examples() -> None:
+    assert len(examples()) >= 2
+
+
+@pytest.mark.usefixtures("working_directory")
+@pytest.mark.parametrize("example", examples())
+def test_an_example_of_the_readme_runs_as_printed(example: str) -> None:
+    code = example if "import Store" in example else "from kvstream import Store\n" + example
+    exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.usefixtures("working_directory")
+def test_the_api_is_the_one_that_was_promised() -> None:
+    """The promised calls, word for word; what was left open is filled in."""
+    with Store.open("data", durability="everysec") as store:
+        orders = store.stream("orders")
+        eid = orders.add({"sku": "a1", "qty": 2}, maxlen=1_000_000)
+        ids = orders.add_many([{"sku": "b"}, {"sku": "c"}])
+        page = orders.range("-", "+", count=100)
+        assert [entry.id for entry in page] == [eid, *ids]
+        len(orders)
+        orders.trim(maxlen=1000, approximate=True)
+        orders.delete(eid)
+        later = add_when_somebody_waits(store)
+        new = orders.read(after="$", count=10, block=5.0)
+        later.join()
+        assert [entry.fields for entry in new] == [{b"sku": b"d"}]
+        billing = orders.create_group("billing", start="0")
+        worker = billing.consumer("worker-1")
+        for entry in worker.read(count=100, block=5.0):
+            billing.ack(entry.id)
+        billing.pending()
+        billing.claim("worker-2", ids)
+        billing.autoclaim("worker-2")
+        billing.nack(ids, force=True)
+        billing.info()
+        orders.info()
+        with store.transaction() as tx:
+            billing.ack(ids)
+            tx.stream("done").add({"orders": len(ids)})
+        store.checkpoint("backup-dir")
+        store.check()
+        store.keys()
+        assert store.keys() == [b"orders", b"done"]
+        assert billing.pending().count == 0
+
+
+def add_when_somebody_waits(store: Store) -> threading.Thread:
+    def add() -> None:
+        until(lambda: len(store.engine.waiters) == 1, "a call to wait")
+        store.stream("orders").add({"sku": "d"})
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    return thread
