@@ -130,7 +130,7 @@ class Catalog:
                 txn.batch.delete(_MESSAGES, key)
         else:
             txn.batch.delete_range(_MESSAGES, prefix, upper)
-        if stream.nodes > 1 or stream.entries_added > 1:
+        if stream.unswept or stream.nodes > bool(stream.open_live):  # a node was closed
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
     def _unlist(self, txn: Txn, stream: StreamMeta) -> None:

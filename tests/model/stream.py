@@ -229,11 +229,10 @@ class Stream:
     # -- idempotent producers
 
     def expire_iids(self, now: int) -> None:
-        """Forget what is older than the duration, by the clock of the store."""
+        """Forget what is older than the duration, by the clock of the store: the oldest first."""
         for pid, seen in list(self.producers.items()):
-            for iid, (_, stamp) in list(seen.items()):
-                if stamp <= now - self.idmp_duration * 1000:
-                    del seen[iid]
+            while seen and next(iter(seen.values()))[1] <= now - self.idmp_duration * 1000:
+                del seen[next(iter(seen))]
             if not seen:
                 del self.producers[pid]
 
