@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
-from kvstream.errors import InvalidArgument, RequestError, StoreClosed, StoreError
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreClosed, StoreError
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
@@ -96,11 +96,11 @@ class Engine:
     def _commit(self, txn: Txn) -> int:
         """Write what ``txn`` changed; return its sequence number, 0 where it changed nothing."""
         batch = txn.finish()
-        if batch is None:
-            return 0
-        sequence = self._last_sequence = self.database.write(batch, txn.frees)
-        batch.clear()
-        if self.catalog.crowded:
+        sequence = 0
+        if batch is not None:
+            sequence = self._last_sequence = self.database.write(batch, txn.frees)
+            batch.clear()
+        if self.catalog.crowded and not self.catalog.seen:
             self.catalog.evict()
         return sequence
 
@@ -311,7 +311,7 @@ class Engine:
             try:
                 while self.run(keyspace.delete_expired, EXPIRE_KEYS) == EXPIRE_KEYS:
                     pass
-            except StoreError:  # closed, full or read-only: reads pass expired keys over
+            except KVStreamError:  # closed, full or damaged: reads pass expired keys over
                 continue
 
     def sync(self) -> None:

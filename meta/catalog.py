@@ -311,6 +311,6 @@ class Catalog:
 
     def evict(self) -> None:
         """Keep memory bounded; called when nothing in memory is unwritten."""
-        for name in list(islice(self.streams, STREAMS_MAX // 2)):
+        for name in list(islice(self.streams, len(self.streams) - STREAMS_MAX // 2)):
             del self.streams[name]
         self.crowded = False

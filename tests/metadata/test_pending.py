@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kvstream import Corruption
 from kvstream.ids import StreamID
 from kvstream.meta import pending, trees
 from kvstream.meta.records import GroupMeta
@@ -227,3 +228,19 @@ def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -
         pending.give_back(txn, group, ALL_IDS[4], 1)
 
     assert change_one(metadata, nack) == [ALL_IDS[1:4], [ALL_IDS[4]], ALL_IDS[5:10]]
+
+
+def test_an_entry_pending_with_no_consumer_is_corruption(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    with pytest.raises(Corruption, match="has pending entries of no consumer b'nobody'"):
+        pending.place(metadata.txn, group, [ALL_IDS[1]], b"nobody", 5, 1)
+    metadata.abandon()
+
+
+def test_a_run_that_an_index_knows_and_nothing_else_is_corruption(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    consumer = metadata.consumer(group, b"c")
+    consumer.runs.put(metadata.txn.batch, ALL_IDS[1], b"", ALL_IDS[1])
+    with pytest.raises(Corruption, match=f"has lost the run of pending entries {'0' * 15}1"):
+        list(pending.runs_of(metadata.txn, group, consumer))
+    metadata.abandon()

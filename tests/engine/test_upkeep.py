@@ -1,0 +1,136 @@
+"""What the engine does besides: expiring keys in its own thread, and keeping memory bounded."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kvstream import ManualClock, NoGroup, Store, StoreFull
+from kvstream.layout.keys import qualified, stream_row
+from kvstream.meta import catalog
+from kvstream.storage.batch import Batch, Family
+from tests.engine.waiting import add, until
+from tests.opening import Stores
+
+STREAMS_MAX = 10
+
+
+@pytest.fixture
+def few(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[bytes, object]]:
+    """The streams in memory, of which there may be only ten."""
+    store.engine.catalog.forget()
+    monkeypatch.setattr(catalog, "STREAMS_MAX", STREAMS_MAX)
+    yield store.engine.catalog.streams  # type: ignore[misc]
+    store.engine.catalog.crowded = False
+
+
+def key(number: int) -> bytes:
+    return b"stream %d" % number
+
+
+def test_streams_that_are_written_leave_memory_when_there_are_many(
+    store: Store, few: dict[bytes, object]
+) -> None:
+    for number in range(40):
+        add(store, key(number), "1-0")
+        assert len(few) <= STREAMS_MAX
+    assert [len(store.stream(key(number))) for number in range(40)] == [1] * 40
+
+
+def test_streams_that_are_only_read_leave_memory_too(
+    store: Store, few: dict[bytes, object]
+) -> None:
+    with store.transaction():
+        for number in range(40):
+            add_one(store, number)
+    for number in range(40):
+        assert store.stream(key(number)).info().length == 1
+        assert len(few) <= STREAMS_MAX
+
+
+def test_no_stream_leaves_memory_during_a_transaction(
+    store: Store, few: dict[bytes, object]
+) -> None:
+    with store.transaction():
+        for number in range(40):
+            add_one(store, number)
+            add_one(store, number // 2)
+        assert len(few) == 40
+    assert len(few) <= STREAMS_MAX
+    assert sum(len(store.stream(key(number))) for number in range(40)) == 80
+    assert store.check() == []
+
+
+def test_what_a_consumer_did_outlives_its_stream_s_leaving(
+    store: Store, few: dict[bytes, object], clock: ManualClock
+) -> None:
+    groups = [store.stream(key(n)).create_group("g", start="0") for n in range(30)]
+    for number, group in enumerate(groups):
+        add(store, key(number), "1-0", "2-0")
+        assert len(group.consumer("c").read(count=1)) == 1
+        group.consumer("idle").read(count=0)
+    clock.advance(5000)
+    for group in groups:
+        assert group.consumer("idle").read(count=0) == []
+    clock.advance(1000)
+    for group in groups:
+        known = {consumer.name: consumer for consumer in group.consumers()}
+        assert (known[b"c"].pending, known[b"idle"].idle) == (1, 1000)
+        assert group.ack("1-0") == 1
+
+
+def add_one(store: Store, number: int) -> None:
+    store.stream(key(number)).add({"f": "v"})
+
+
+def test_the_expiry_thread_goes_on_when_the_disk_was_full_for_a_while(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+
+    def full(batch: Batch, frees: bool = False) -> int:
+        refused.set()
+        raise StoreFull("no space")
+
+    add(store, b"s", "1-0")
+    store.expire("s", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.engine.database, "write", full)
+        clock.advance(1000)
+        assert refused.wait(10)
+    until(lambda: store.size() == 0, "the key to be deleted")
+
+
+def test_the_expiry_thread_goes_on_when_it_meets_a_damaged_record(
+    open_store: Stores, clock: ManualClock
+) -> None:
+    store = open_store("own")
+    add(store, b"s", "1-0")
+    store.expire("s", 1)
+    row = stream_row(qualified(0, b"s"))
+    record = store.engine.database.get(Family.METADATA, row)
+    assert record is not None
+    overwrite(store, row, record[:20])
+    clock.advance(1000)
+    engine = store.engine
+    engine._expiry.join(0.25)
+    assert engine._expiry.is_alive()
+    overwrite(store, row, record)
+    until(lambda: store.size() == 0, "the key to be deleted")
+
+
+def overwrite(store: Store, row: bytes, value: bytes) -> None:
+    """Write a row behind the store's back."""
+    batch = Batch(store.engine.database)
+    batch.put(Family.METADATA, row, value)
+    store.engine.database.write(batch)
+    store.engine.catalog.forget()
+
+
+def test_a_wait_that_cannot_begin_says_so_at_every_level(open_store: Stores) -> None:
+    for durability in ("always", "everysec", "no"):
+        store = open_store(durability, durability=durability)
+        with pytest.raises(NoGroup):
+            store.stream("s").group("g").consumer("c").read(block=0)
+        with pytest.raises(NoGroup):
+            store.stream("s").group("g").consumer("c").read(block=0, claim_min_idle=5)
