@@ -1,5 +1,6 @@
 """``python -m bench``: run the comparison, print it, and write it into docs/ when asked to."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,8 @@ ROWS = (*(work.key for work in CONTESTS), *CLAIMS)
 
 
 def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) -> Report:
+    load = os.getloadavg()[0]
+
     def tell(title: str) -> None:
         console.print(f"[dim]measuring: {title}")
 
@@ -33,7 +36,7 @@ def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) ->
         if key in chosen:
             tell(title)
             claims += claim(folder, sizes)
-    return Report(contests, claims)
+    return Report(load, contests, claims)
 
 
 @click.command()
@@ -46,8 +49,8 @@ def main(
     only: tuple[str, ...], quick: bool, write: bool, json_path: Path | None, folder: Path | None
 ) -> None:
     """Compare kvstream with redis-server, both on this machine, in this run."""
-    if quick and write:
-        raise click.UsageError("--quick figures are not for the docs: leave --quick or --write out")
+    if write and (quick or only):
+        raise click.UsageError("--write puts a whole run into the docs: not with --quick or --only")
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()

@@ -29,14 +29,17 @@ _CLAIM_HEAD = ("claim", "measured", "bound", "result", "note")
 class Report:
     """All that one run found out."""
 
+    load: float
+    """The machine's load before the run: above its idle level the figures are of a busy machine."""
     contests: Sequence[Contest]
     claims: Sequence[Claim]
 
 
-def setting() -> dict[str, str]:
-    """Return what the figures depend on: the machine's size and the versions."""
+def setting(report: Report) -> dict[str, str]:
+    """Return what the figures depend on: the machine, how busy it was, and the versions."""
     return {
         "cores": str(os.cpu_count()),
+        "load before the run": f"{report.load:.1f}",
         "system": platform.system(),
         "Python": platform.python_version(),
         "redis-server": peer_version(),
@@ -94,7 +97,7 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def markdown(report: Report, plotted: bool) -> str:
     """Return the part of docs/benchmarks.md that a run writes."""
-    where = ", ".join(f"{name} {value}" for name, value in setting().items())
+    where = ", ".join(f"{name} {value}" for name, value in setting(report).items())
     parts = [f"Measured with: {where}.\n"]
     if report.contests:
         parts.append(_markdown_table(_CONTEST_HEAD, [_contest_row(row) for row in report.contests]))
@@ -108,7 +111,7 @@ def markdown(report: Report, plotted: bool) -> str:
 def as_json(report: Report) -> str:
     """Return all figures for programs."""
     figures = {
-        "setting": setting(),
+        "setting": setting(report),
         "contests": [row.as_json() for row in report.contests],
         "claims": [row.as_json() for row in report.claims],
     }

@@ -30,7 +30,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Report:
     monkeypatch.setattr("bench.report.peer_version", lambda: "7.0.15")
     fast = Contest("add", "add, one by one", 6, 1000, [0.1, 0.2, 0.1], [0.9, 1.0, 0.1])
     slow = Contest("range", "range in pages", 2, 1000, [1.0], [1.5])
-    return Report([fast, slow], [Claim("open", "open", 1.5, 1, "s")])
+    return Report(0.5, [fast, slow], [Claim("open", "open", 1.5, 1, "s")])
 
 
 @pytest.mark.usefixtures("peer")
@@ -45,9 +45,9 @@ def test_every_row_runs_and_is_reported(row: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
 
 
-def test_quick_figures_do_not_get_into_the_docs() -> None:
-    result = CliRunner().invoke(main, ["--quick", "--write"])
-    assert result.exit_code == 2
+@pytest.mark.parametrize("part", [["--quick"], ["--only", "add"]])
+def test_only_a_whole_run_gets_into_the_docs(part: list[str]) -> None:
+    assert CliRunner().invoke(main, [*part, "--write"]).exit_code == 2
 
 
 def test_an_entry_has_four_fields_and_a_hundred_bytes() -> None:
