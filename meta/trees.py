@@ -147,12 +147,14 @@ class Tree(Generic[T]):
             yield self._decode(key[cut:], value)
 
     def drop(self, batch: Batch) -> None:
-        """Delete every row of the tree."""
-        memory = self.memory or self._load(batch)
-        if memory is not None and len(memory.keys) < DELETE_RANGE_ROWS:
-            puts = batch.puts[_TREES]
-            for suffix in memory.keys:
-                puts[self.prefix + suffix] = None
+        """Delete every row of the tree, also those that cannot be decoded."""
+        upper = successor(self.prefix)
+        if self.memory is not None:
+            keys = [self.prefix + suffix for suffix in self.memory.keys[:DELETE_RANGE_ROWS]]
         else:
-            batch.delete_range(_TREES, self.prefix, successor(self.prefix))
+            keys = [key for key, _ in batch.page(_TREES, self.prefix, upper, DELETE_RANGE_ROWS)]
+        if len(keys) < DELETE_RANGE_ROWS:
+            batch.puts[_TREES].update(dict.fromkeys(keys))
+        else:
+            batch.delete_range(_TREES, self.prefix, upper)
         self.memory, self._tried = SortedRows({}), True
