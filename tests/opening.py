@@ -12,33 +12,37 @@ class Stores:
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self._directory = directory
         self._clock = clock
-        self._opened: list[tuple[Store, Path]] = []
+        self._opened: list[tuple[Store, Path, dict[str, Any]]] = []
 
     def __call__(self, path: str | Path = "store", **options: Any) -> Store:
         """Open the store ``path``, with durability "no" and the manual clock unless told."""
         where = self._directory / path
         store = Store.open(where, **{"durability": "no", "clock": self._clock, **options})
-        self._opened.append((store, where))
+        self._opened.append((store, where, options))
         return store
 
     def reopen(self, store: Store, **options: Any) -> Store:
-        """Close a store that was opened here, and open its directory anew."""
+        """Close a store that was opened here, and open it anew: as before but for ``options``."""
         store.close()
-        return self(self.path_of(store), **options)
+        _, where, before = self._entry(store)
+        return self(where, **{**before, **options})
 
     def path_of(self, store: Store) -> Path:
         """Return the directory of a store that was opened here."""
-        return next(where for opened, where in self._opened if opened is store)
+        return self._entry(store)[1]
+
+    def _entry(self, store: Store) -> tuple[Store, Path, dict[str, Any]]:
+        return next(entry for entry in self._opened if entry[0] is store)
 
     def finish(self) -> None:
         """Assert that each open store is sound, and close all whatever comes of that."""
         try:
-            for store, where in self._opened:
+            for store, where, _ in self._opened:
                 try:
                     faults = store.check()
                 except StoreClosed:
                     continue
                 assert faults == [], f"the store {where.name!r} is not sound"
         finally:
-            for store, _ in self._opened:
+            for store, _, _ in self._opened:
                 store.close()

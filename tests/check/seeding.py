@@ -1,0 +1,197 @@
+"""A store with something of everything in it, and ways to damage its rows one at a time."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from kvstream import Fault, ManualClock, Store, StreamID
+from kvstream.layout.keys import qualified, stream_row, successor, tree_prefix
+from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
+from kvstream.meta.runs import Run
+from kvstream.storage.batch import Batch, Family, Row
+
+Reopen = Callable[..., Store]
+MESSAGES, METADATA, TREES = Family.MESSAGES, Family.METADATA, Family.TREES
+KEY, GROUP = b"orders", b"billing"
+NODE_ENTRIES = 4
+
+
+def fill(store: Store, clock: ManualClock) -> None:
+    """Use every feature that leaves rows behind; needs ``stream_node_max_entries=4``."""
+    orders = store.stream(KEY)
+    ids = []
+    for number in range(40):
+        clock.advance(7)
+        ids.append(orders.add({"n": number, "note": "x" * number}))
+    orders.trim(maxlen=30)
+    orders.delete(ids[15], ids[20:24], ids[33])
+    billing = orders.create_group(GROUP, "0")
+    ann, bob = billing.consumer("ann"), billing.consumer("bob")
+    given = [ann.read(count=8), bob.read(count=3), ann.read(count=1)]
+    billing.ack(given[0][1], given[0][2])
+    billing.nack(given[0][3], mode="FATAL")
+    billing.nack(given[1][0])
+    orders.create_group("audit", "$")
+    for producer, number in (("web", 1), ("web", 2), ("app", 1)):
+        orders.add({"n": number}, idmp=(producer, number))
+    store.stream("brief").add({"a": "b"})
+    store.expire("brief", 3600)
+    store.select(1).stream("elsewhere").add({"a": "b"})
+
+
+def use(store: Store) -> None:
+    """Do what a store is for, on the streams that were damaged."""
+    orders = store.stream(KEY)
+    group = orders.group(GROUP)
+    orders.add_many([{"n": "new"}] * 3)
+    eid = orders.add({"n": "new"})
+    assert orders.get(eid) is not None
+    assert len(orders.range()) == len(orders) > 0
+    read = group.consumer("ann").read(count=100)
+    assert read[-1].id == eid
+    assert group.ack(read) == len(read)
+    group.autoclaim("cat")
+    held = [row.id for row in group.pending_range(count=1000)]
+    assert group.ack(held) == len(held)
+    assert group.pending().count == 0
+    orders.trim(maxlen=9, approximate=True)
+    orders.trim(maxlen=3)
+    assert len(orders.range()) == len(orders) == 3
+    assert orders.delete(eid) == 1
+    orders.add({"n": "once"}, idmp=("web", 9))
+
+
+class Rows:
+    """The rows of an open store, as they are on disk; changes go past the catalog."""
+
+    def __init__(self, store: Store) -> None:
+        self.database = store.engine.database
+
+    @cached_property
+    def orders(self) -> StreamMeta:
+        """The stream that tests damage."""
+        return self.stream(KEY)
+
+    # --- any row --------------------------------------------------------------------------------
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        batch = Batch(self.database)
+        batch.put(family, key, value)
+        self.database.write(batch)
+
+    def delete(self, family: Family, *keys: bytes) -> None:
+        batch = Batch(self.database)
+        for key in keys:
+            batch.delete(family, key)
+        self.database.write(batch)
+
+    def get(self, family: Family, key: bytes) -> bytes:
+        value = self.database.get(family, key)
+        assert value is not None
+        return value
+
+    def under(self, family: Family, prefix: bytes) -> list[Row]:
+        return list(self.database.scan(family, prefix, successor(prefix)))
+
+    def tree(self, tree: int) -> list[Row]:
+        """Return (suffix, value) of a tree."""
+        return [(key[8:], value) for key, value in self.under(TREES, tree_prefix(tree))]
+
+    def put_in(self, tree: int, suffix: bytes, value: bytes) -> None:
+        self.put(TREES, tree_prefix(tree) + suffix, value)
+
+    def delete_from(self, tree: int, *suffixes: bytes) -> None:
+        self.delete(TREES, *(tree_prefix(tree) + suffix for suffix in suffixes))
+
+    # --- records --------------------------------------------------------------------------------
+
+    def stream(self, key: bytes, db: int = 0) -> StreamMeta:
+        name = qualified(db, key)
+        return StreamMeta.decode(name, self.get(METADATA, stream_row(name)))
+
+    def edit_orders(self, **fields: Any) -> None:
+        """Set fields of the stream's record."""
+        for field, value in fields.items():
+            setattr(self.orders, field, value)
+        self.orders.cool()
+        self.put(METADATA, self.orders.row, self.orders.encode())
+
+    @property
+    def group(self) -> GroupMeta:
+        row = tree_prefix(self.orders.groups_tree) + GROUP
+        return GroupMeta.decode(GROUP, row, self.get(TREES, row))
+
+    def edit_group(self, **fields: Any) -> None:
+        group = self.group
+        for field, value in fields.items():
+            setattr(group, field, value)
+        self.put(TREES, group.row, group.encode())
+
+    def consumer(self, name: bytes) -> ConsumerMeta:
+        row = tree_prefix(self.group.consumers_tree) + name
+        return ConsumerMeta.decode(name, row, self.get(TREES, row))
+
+    @property
+    def runs(self) -> list[Run]:
+        return [Run.decode(*row) for row in self.tree(self.group.runs.id)]
+
+    def put_run(self, run: Run) -> None:
+        self.put_in(self.group.runs.id, run.anchor, run.encode())
+
+    # --- entries and nodes ----------------------------------------------------------------------
+
+    def messages(self) -> list[Row]:
+        return self.under(MESSAGES, self.orders.prefix)
+
+    def live(self) -> list[Row]:
+        first = self.orders.prefix + self.orders.first.packed
+        return [row for row in self.messages() if row[0] >= first]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The closed nodes from the first live one on."""
+        nodes = [Node.decode(StreamID.unpack(first), value) for first, value in self._node_rows()]
+        return [node for node in nodes if node.first >= self.orders.head]
+
+    def _node_rows(self) -> list[Row]:
+        return self.tree(self.orders.nodes_tree)
+
+    def edit_node(self, place: int, **fields: Any) -> None:
+        node = self.nodes[place]
+        for field, value in fields.items():
+            setattr(node, field, value)
+        self.put_in(self.orders.nodes_tree, node.first.packed, node.encode())
+
+
+def damage(store: Store, reopen: Reopen, seed: Callable[[Rows], None]) -> Store:
+    """Change rows of a store behind its back; nothing of before is in memory then."""
+    store = reopen(store)
+    seed(Rows(store))
+    return reopen(store)
+
+
+def told(faults: list[Fault]) -> list[str]:
+    """Return the message of each fault without its details."""
+    return [fault.message.split(":")[0] for fault in faults]
+
+
+def mend(store: Store, reopen: Reopen, *expected: str) -> Store:
+    """Assert that just these faults are found, and that a repair mends all of them."""
+    found = store.check()
+    assert told(found) == list(expected), found
+    assert not any(fault.repaired for fault in found)
+    mended = store.check(repair=True)
+    assert told(mended) == list(expected)
+    assert all(fault.repaired for fault in mended)
+    assert store.check() == []
+    store = reopen(store)
+    assert store.check() == []
+    return store
+
+
+def assert_mended(store: Store, reopen: Reopen, *expected: str) -> Store:
+    """Assert that just these faults are found, a repair mends all, and the store works on."""
+    store = mend(store, reopen, *expected)
+    use(store)
+    assert store.check() == []
+    return store

@@ -1,0 +1,121 @@
+"""What is held in memory, held against the disk; and what a check itself holds."""
+
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from kvstream import Store
+from kvstream.ids import MIN_ID
+from kvstream.layout.keys import qualified
+from kvstream.meta.records import GroupMeta, StreamMeta
+from tests.check.seeding import GROUP, KEY, Reopen, told, use
+
+Change = Callable[[StreamMeta, GroupMeta], None]
+RECORD = "the record in memory is another than on disk"
+TREE = "the tree in memory is another than on disk"
+AHEAD = "what was read ahead is not what follows"
+MEGABYTE = 1 << 20
+
+
+def _lengthen(stream: StreamMeta, group: GroupMeta) -> None:
+    stream.length += 1
+
+
+def _deliver(stream: StreamMeta, group: GroupMeta) -> None:
+    group.last_delivered = MIN_ID
+
+
+def _activate(stream: StreamMeta, group: GroupMeta) -> None:
+    group.consumers[b"ann"].active_ms += 1
+
+
+def _lose_run(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.runs.memory is not None
+    del group.runs.memory.items[group.runs.memory.keys.pop()]
+
+
+def _lose_time(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.times.memory is not None
+    del group.times.memory.items[group.times.memory.keys[0]]
+
+
+def _lose_owned(stream: StreamMeta, group: GroupMeta) -> None:
+    memory = group.consumers[b"ann"].runs.memory
+    assert memory is not None
+    memory.keys[0] = bytes(16)
+
+
+def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.ahead is not None
+    group.ahead.entries[0] = group.ahead.entries[0]._replace(fields={})
+
+
+def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
+    assert len(stream.ahead) > 1
+    del stream.ahead[1]
+
+
+def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
+    assert stream.head_node is not None
+    stream.head_node.live += 1
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_lengthen, RECORD),
+        (_deliver, RECORD),
+        (_activate, RECORD),
+        (_lose_run, TREE),
+        (_lose_time, TREE),
+        (_lose_owned, TREE),
+        (_read_ahead_wrongly, AHEAD),
+        (_note_first_ids_wrongly, AHEAD),
+        (_note_first_node_wrongly, "the first node in memory is another than on disk"),
+    ],
+)
+def test_memory_that_differs_from_the_disk_is_told_and_read_anew(
+    busy: Store, reopen: Reopen, change: Change, expected: str
+) -> None:
+    store = reopen(busy)
+    stream = store.stream(KEY)
+    stream.trim(maxlen=len(stream) - 1)
+    for _ in range(2):
+        stream.group(GROUP).consumer("ann").read(count=1)
+    assert store.check() == []
+    loaded = store.engine.catalog.streams[qualified(0, KEY)]
+    change(loaded, loaded.groups[GROUP])
+    assert told(store.check()) == [expected]
+    assert told(store.check(repair=True)) == [expected]
+    assert store.check() == []
+    use(store)
+
+
+def test_a_stream_in_memory_alone_is_told(busy: Store, reopen: Reopen) -> None:
+    store = reopen(busy)
+    store.stream(KEY).range(count=1)
+    streams = store.engine.catalog.streams
+    ghost = StreamMeta(qualified(0, b"ghost"), 77)
+    streams[ghost.name] = ghost
+    (fault,) = store.check(repair=True)
+    assert fault.place == "database 0, stream 'ghost'"
+    assert store.check() == []
+
+
+def test_a_check_holds_chunks_and_not_all_rows(store: Store) -> None:
+    stream = store.stream("s")
+    for _ in range(30):
+        stream.add_many([{"n": number, "note": "x" * 100} for number in range(1000)])
+    group = stream.create_group("g", "0")
+    group.consumer("c").read(count=20_000)
+    for _ in range(200):
+        group.consumer("c").read(count=1)
+    store.check()
+    tracemalloc.start()
+    try:
+        assert store.check() == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * MEGABYTE
