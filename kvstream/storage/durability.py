@@ -154,10 +154,25 @@ class Committer:
                 if queued is not None:
                     self._queue.append(queued)
                 self._flushing = True
-            if queued is not None:
-                queued.await_turn()
-            else:
+            if queued is None:
                 self._flush()
+                continue
+            try:
+                queued.await_turn()
+            except BaseException:  # KeyboardInterrupt: the turn is for those who still wait
+                self._leave(queued)
+                raise
+
+    def _leave(self, queued: _Queued) -> None:
+        """Leave the queue; whoever had been given the turn to flush passes it on."""
+        following = None
+        with self._queueing:
+            if queued in self._queue:
+                self._queue.remove(queued)
+            elif self._queue and not self._flushing:
+                following = self._queue.pop(0)
+        if following is not None:
+            following.give_turn()
 
     def _flush(self) -> None:
         """Make the log durable for all whose writes it covers, and pass the turn on."""
