@@ -16,6 +16,8 @@ from kvstream.storage.batch import Batch, Family
 _MESSAGES: int = Family.MESSAGES
 _NODE_BYTES_MAX = 1 << 30
 """Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
+_NOTED_BYTES_MAX = 4096
+"""A value longer than this is measured at once, not kept in memory until its node is looked at."""
 _NODE_ENTRIES_MAX = 1 << 30
 """Entries of a node when stream-node-max-entries is 0: no limit."""
 _NEAR = 4096
@@ -60,6 +62,8 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     stream.length += 1
     stream.entries_added += 1
     txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
+    if length > _NOTED_BYTES_MAX:
+        measure(txn.batch, stream)
 
 
 def extend(

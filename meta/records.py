@@ -46,6 +46,9 @@ RECORD_VERSION = 1
 UNKNOWN = -1
 """entries_read when it cannot be known, active time when there was none."""
 
+ENTRIES_READ_MAX = (1 << 63) - 1
+"""The greatest entries_read that is written; XSETID can let entries_added grow beyond it."""
+
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
 
@@ -332,7 +335,7 @@ class GroupMeta:
         return _GROUP.pack(
             RECORD_VERSION,
             *self.last_delivered,
-            self.entries_read,
+            min(self.entries_read, ENTRIES_READ_MAX),
             self.pending,
             self.nacked,
             self.nack_rank,

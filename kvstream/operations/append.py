@@ -19,6 +19,8 @@ from kvstream.storage.batch import Family
 _MESSAGES = Family.MESSAGES
 _NATIVE_LENGTH = Struct("<Q")
 _U64_MASK = U64_MAX
+_ENTRIES_ADDED_MAX = (1 << 63) - 1
+"""The greatest number that XSETID takes, as Redis: further entries are still counted above it."""
 IDMP_DURATION_MAX_S = 86_400
 IDMP_MAXSIZE_MAX = 10_000
 
@@ -190,7 +192,7 @@ def set_id(
         )
     if entries_added is not None and entries_added < 0:
         raise InvalidArgument("entries_added must be positive")
-    if entries_added is not None and entries_added > U64_MAX:
+    if entries_added is not None and entries_added > _ENTRIES_ADDED_MAX:
         raise InvalidArgument("entries_added is out of range")
     stream = txn.stream(name)
     if stream is None:
