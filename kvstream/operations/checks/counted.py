@@ -59,22 +59,25 @@ class Counted:
         self._size = node_size(names_size, len(self._names))
 
     def _measure(self, ids: list[bytes], values: Values) -> int:
-        """Return the listpack bytes of entries of this node; those undecodable count nothing."""
-        names, count = self._names, len(self._names)
-        master_ms, master_seq = _ID.unpack(self.first)
+        """Return the listpack bytes of entries of this node, as far as they can be decoded."""
+        names = self._names
+        size = self._deltas_size(ids)
         own: list[bytes] = []
-        size = 0
-        for eid, fields in zip(_ID.iter_unpack(b"".join(ids)), values, strict=True):
-            if fields is None:
-                continue
-            size += integer_size(eid[0] - master_ms) + integer_size(eid[1] - master_seq)
-            flat = _flat(fields)
-            if tuple(flat[::2]) == names:
-                own += flat[1::2]
-                size += entry_size(count)
-            else:
-                size += foreign_entry_size(len(flat) // 2) + elements_size(flat)[0]
-        return size + (elements_size(own)[0] if own else 0)
+        for fields in values:
+            if type(fields) is dict and tuple(fields) == names:
+                own += fields.values()
+            elif fields is not None:
+                size += _one_size(names, _flat(fields))
+        if own:
+            size += elements_size(own)[0] + len(own) // len(names) * entry_size(len(names))
+        return size
+
+    def _deltas_size(self, ids: list[bytes]) -> int:
+        master_ms, master_seq = _ID.unpack(self.first)
+        return sum(
+            integer_size(ms - master_ms) + integer_size(seq - master_seq)
+            for ms, seq in _ID.iter_unpack(b"".join(ids))
+        )
 
     def true(self, bound: bytes | None) -> Node:
         """Return the node as it must be; ``bound``: the first ID of the next one."""
@@ -95,3 +98,10 @@ def _flat(fields: Fields) -> list[bytes]:
     if type(fields) is RepeatedFields:
         return list(fields.flat)
     return [part for pair in fields.items() for part in pair]
+
+
+def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
+    count = len(flat) // 2
+    if tuple(flat[::2]) == names:
+        return entry_size(count) + elements_size(flat[1::2])[0]
+    return foreign_entry_size(count) + elements_size(flat)[0]

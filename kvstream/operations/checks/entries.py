@@ -1,7 +1,7 @@
 """The message rows of one stream: which are live, and whether the stream's record says so."""
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID
@@ -11,7 +11,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.operations.checks.counted import Values
 from kvstream.operations.checks.nodes import NodeCheck
 from kvstream.operations.checks.survey import Survey
-from kvstream.records import RepeatedFields
+from kvstream.records import Fields, RepeatedFields
 from kvstream.storage.batch import Family, Row
 
 _MESSAGES = Family.MESSAGES
@@ -151,7 +151,7 @@ def _well_formed(survey: Survey, stream: StreamMeta, place: str, chunk: list[Row
 def _decode(survey: Survey, place: str, page: list[Row]) -> Values:
     """Return the fields of each row, None where they cannot be decoded."""
     try:
-        found: Values = list(decode_page([value for _, value in page]))
+        found = decode_page([value for _, value in page])
         _check_kinds(found)
     except (Corruption, TypeError):
         if len(page) > 1:
@@ -159,15 +159,12 @@ def _decode(survey: Survey, place: str, page: list[Row]) -> Values:
         eid = StreamID.unpack(page[0][0][-ID_BYTES:])
         survey.findings.fault(place, "an entry cannot be decoded", str(eid), mended=False)
         return [None]
-    return found
+    return list(found)
 
 
-def _check_kinds(page: Values) -> None:
+def _check_kinds(page: list[Fields]) -> None:
     """Raise TypeError unless all fields are mappings of bytes with something in them."""
-    for fields in page:
-        if type(fields) is not dict and type(fields) is not RepeatedFields:
-            raise TypeError("fields are no mapping")
-        if not fields:
-            raise TypeError("an entry has no field")
-        b"".join(fields)
-        b"".join(fields.values())
+    if not all(page) or not set(map(type, page)) <= {dict, RepeatedFields}:
+        raise TypeError("an entry has no fields")
+    b"".join(chain.from_iterable(page))
+    b"".join(chain.from_iterable(map(dict.values, page)))
