@@ -51,6 +51,7 @@ class Engine:
         self._spare: Txn | None = None
         self._last_sequence = 0
         self._closing = threading.Event()
+        self._compacting = threading.Lock()
         self._closed = False
         self.committer = Committer(self.database, self.options.durability)
         self._expiry = threading.Thread(target=self._expire, name="kvstream-expiry", daemon=True)
@@ -100,7 +101,9 @@ class Engine:
         if batch is not None:
             sequence = self._last_sequence = self.database.write(batch, txn.frees)
             batch.clear()
-        if self.catalog.crowded and not self.catalog.seen:
+        if self.catalog.crowded:
+            if self.catalog.seen:  # nobody writes: they go out by themselves
+                self._write_seen()
             self.catalog.evict()
         return sequence
 
@@ -325,6 +328,11 @@ class Engine:
             self.run(_mark_seen)
             self.database.checkpoint(target)
 
+    def compact(self) -> None:
+        """Compact everything; reads and writes go on, ``close`` waits."""
+        with self._compacting:
+            self.database.compact()
+
     def close(self) -> None:
         """Make everything durable and let go of the directory; a second call does nothing."""
         with self._lock:
@@ -345,7 +353,8 @@ class Engine:
         try:
             self.committer.close()
         finally:
-            self.database.close()
+            with self._compacting:  # RocksDB cannot be closed meanwhile
+                self.database.close()
 
     def _write_seen(self) -> None:
         """Write the moved seen times; a store that refuses writes keeps those that it has."""

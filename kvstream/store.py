@@ -252,7 +252,7 @@ class Store:
 
     def compact(self) -> None:
         """Compact everything: returns the space of what was deleted to the disk."""
-        self.engine.database.compact()
+        self.engine.compact()
 
     def stats(self) -> dict[str, Any]:
         """Return the sizes and counters of the storage engine."""

@@ -87,7 +87,8 @@ class Txn:
     def seen(self, consumer: ConsumerMeta) -> None:
         """Note that a consumer asked for something: written with the next commit of any kind."""
         consumer.seen_ms = self.now_ms
-        self.catalog.seen[consumer.row] = consumer
+        if not self.read_only:
+            self.catalog.seen[consumer.row] = consumer
 
     def forget_stream(self, stream: StreamMeta) -> None:
         self._streams.pop(stream.row, None)

@@ -1,0 +1,54 @@
+"""Consumers that find nothing keep no stream in memory, and a compaction may meet close()."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from kvstream.meta import catalog
+
+STREAMS_MAX, STREAMS = 10, 40
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_streams_that_are_polled_in_vain_leave_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    monkeypatch.setattr(catalog, "STREAMS_MAX", STREAMS_MAX)
+    with Store.open(tmp_path / "store") as store:
+        for number in range(STREAMS):
+            store.stream(f"s{number}").create_group("g").create_consumer("c")
+    with Store.open(tmp_path / "store", read_only=read_only) as store:
+        for number in range(STREAMS):
+            assert store.stream(f"s{number}").group("g").consumer("c").read() == []
+        held = store.engine.catalog
+        assert len(held.streams) <= STREAMS_MAX
+        assert len(held.seen) <= STREAMS_MAX
+
+
+def test_closing_waits_for_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(tmp_path / "store")
+    store.stream("s").add({"a": "b"})
+    begun, let_go = threading.Event(), threading.Event()
+    compact = store.engine.database.compact
+
+    def slowly() -> None:
+        begun.set()
+        assert let_go.wait(10)
+        compact()
+
+    monkeypatch.setattr(store.engine.database, "compact", slowly)
+    compacting = threading.Thread(target=store.compact)
+    closing = threading.Thread(target=store.close)
+    compacting.start()
+    assert begun.wait(10)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    let_go.set()
+    compacting.join(10)
+    closing.join(10)
+    assert not closing.is_alive()
+    with Store.open(tmp_path / "store") as again:
+        assert len(again.stream("s")) == 1
