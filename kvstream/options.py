@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvstream.errors import InvalidArgument
+
 MEGABYTE = 1 << 20
 
 STREAM_NODE_MAX_ENTRIES = 100
@@ -19,6 +21,9 @@ STREAM_IDMP_MAXSIZE = 100
 
 DATABASES = 16
 """Numbered databases of a store, as in Redis."""
+
+DATABASES_MAX = 1 << 16
+"""A database's number takes two bytes of every key."""
 
 KEY_BYTES_MAX = 1 * MEGABYTE
 """Longest name of a stream, group or consumer: it is part of every row's key."""
@@ -68,3 +73,7 @@ class StoreOptions:
     stream_node_max_bytes: int = STREAM_NODE_MAX_BYTES
     stream_idmp_duration_s: int = STREAM_IDMP_DURATION_S
     stream_idmp_maxsize: int = STREAM_IDMP_MAXSIZE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.databases <= DATABASES_MAX:
+            raise InvalidArgument(f"databases must be between 1 and {DATABASES_MAX}")

@@ -31,6 +31,9 @@ from kvstream.meta.txn import Txn
 from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
 
+NEVER = 1 << 64
+"""Later than every expiry."""
+
 STREAMS_MAX = 10_000
 """Streams kept in memory; the least recently loaded leave first."""
 
@@ -63,6 +66,8 @@ class Catalog:
         """The streams in memory."""
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
+        self._next_expiry = 0
+        """No stream expires before this Unix time in milliseconds; 0: not looked up yet."""
         self._next_id = 0
         """The next number to give out; 0: still to be read."""
         self._first_free = 1
@@ -152,6 +157,7 @@ class Catalog:
         txn.batch.put(_METADATA, scan_row(db, stream.generation), key_of(name))
         if stream.expire_at:
             txn.batch.put(_METADATA, expiry_row(stream.expire_at, name), b"")
+            self._next_expiry = min(self._next_expiry, stream.expire_at)
         self._count_keys(txn, db, 1)
         txn.reshaped(stream)
 
@@ -161,19 +167,22 @@ class Catalog:
             txn.batch.delete(_METADATA, expiry_row(stream.expire_at, stream.name))
         if at_ms:
             txn.batch.put(_METADATA, expiry_row(at_ms, stream.name), b"")
+            self._next_expiry = min(self._next_expiry, at_ms)
         stream.expire_at = at_ms
         txn.reshaped(stream)
 
     def expired(self, txn: Txn, limit: int) -> list[bytes]:
-        """Return the names of up to ``limit`` streams whose time has come."""
-        upper = EXPIRY_TAG + U64.pack(txn.now_ms + 1)
-        rows = txn.batch.page(_METADATA, EXPIRY_TAG, upper, limit)
-        return [key[9:] for key, _ in rows]
+        """Return the names of up to ``limit`` streams whose time has come.
 
-    def next_expiry(self, txn: Txn) -> int | None:
-        """Return when the next stream expires, as Unix milliseconds."""
-        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), 1)
-        return int(U64.unpack_from(rows[0][0], 1)[0]) if rows else None
+        The index is read only when something in it is due: its deleted rows are stepped over.
+        """
+        if txn.now_ms < self._next_expiry:
+            return []
+        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit + 1)
+        times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
+        due = sum(at_ms <= txn.now_ms for at_ms in times[:limit])
+        self._next_expiry = times[due] if due < len(times) else NEVER
+        return [key[9:] for key, _ in rows[:due]]
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
@@ -307,6 +316,7 @@ class Catalog:
         """Drop everything in memory, since a failed transaction may have changed it."""
         self.streams.clear()
         self.seen.clear()
+        self._next_expiry = 0
         self._next_id = 0
 
     def evict(self) -> None:

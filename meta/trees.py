@@ -16,7 +16,8 @@ from kvstream.storage.batch import Batch, Family, Row
 T = TypeVar("T")
 
 CACHED_ROWS = 1 << 14
-"""Rows of one tree kept in memory: a few megabytes at most, and a quick insertion anywhere."""
+"""Rows of one tree kept in memory, with a quick insertion anywhere: 8 MB where each run has one ID,
+70 MB where each is full."""
 
 DELETE_RANGE_ROWS = 64
 """From this many rows on, one range delete is cheaper for later readers than single ones."""

@@ -56,10 +56,10 @@ def claim(
     if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
         raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
     stream, found = group_of_key(txn, name, group)
+    member = consumer_of(txn, found, consumer)
     if last_id is not None and last_id > found.last_delivered:
         found.last_delivered = last_id
         txn.member_changed(found)
-    member = consumer_of(txn, found, consumer)
     moment = txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
     bound = _idle_bound(txn, min_idle_ms)
     claimed: list[Entry] = []

@@ -81,6 +81,8 @@ def read_new(
     budget: Budget | None = None,
 ) -> list[Entry]:
     """Deliver what one stream's group has given to nobody, after what it may claim."""
+    if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
+        raise InvalidArgument("min-idle-time must be a positive integer")
     stream, found = group_of_key(txn, name, group, _WHERE)
     member = consumer_of(txn, found, consumer)
     if claim_min_idle_ms is None and budget is None:
@@ -89,8 +91,6 @@ def read_new(
     most = budget.most(count)
     given: list[Entry] = []
     if claim_min_idle_ms is not None:
-        if claim_min_idle_ms < 0:
-            raise InvalidArgument("min-idle-time must be a positive integer")
         given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
     rest = budget.most(None if count is None else count - len(given))
     if budget.exhausted or (rest is not None and rest <= 0):

@@ -83,11 +83,6 @@ def delete_expired(txn: Txn, limit: int) -> int:
     return len(names)
 
 
-def next_expiry(txn: Txn) -> int | None:
-    """Return when the next key expires, as Unix milliseconds."""
-    return txn.catalog.next_expiry(txn)
-
-
 def size(txn: Txn, db: int) -> int:
     """Return DBSIZE of a database."""
     return txn.catalog.key_count(txn, db)
