@@ -20,7 +20,11 @@ from kvstream.records import (
 
 
 class Group:
-    """A consumer group, by its name. Calls raise NoGroup where it does not exist."""
+    """A consumer group, by its name.
+
+    Calls raise NoGroup where it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then
+    find nothing to do, as in Redis.
+    """
 
     __slots__ = ("_engine", "_key", "_name")
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -54,14 +55,17 @@ class Store:
 
         ``durability`` is what an acknowledged write has survived: "always" (power loss),
         "everysec" (kill -9; power loss but for the last second) or "no" (kill -9). Further
-        ``options`` are the fields of StoreOptions. Raises StoreLocked while another opener has the
-        directory, UnknownLayout for a store of another version, LostWrites where acknowledged
-        writes are missing.
+        ``options`` are the fields of StoreOptions. Raises InvalidArgument for one that is not,
+        StoreLocked while another opener has the directory, UnknownLayout for a store of another
+        version, LostWrites where acknowledged writes are missing.
         """
         try:
             level = Durability(durability)
         except ValueError:
             raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
+        if unknown := options.keys() - {field.name for field in fields(StoreOptions)}:
+            names = ", ".join(sorted(unknown))
+            raise InvalidArgument(f"no such option: {names} (see the fields of StoreOptions)")
         settings = StoreOptions(durability=level, read_only=read_only, create=create, **options)
         _check_db(db, settings)
         return cls(Engine(Path(path), settings, clock), db)

@@ -142,7 +142,10 @@ class Directory:
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLocked(f"another opener holds the store in {self.path}") from None
+            raise StoreLocked(
+                f"another opener holds the store in {self.path}: close that one, or share it "
+                "among threads"
+            ) from None
 
     def _check_owner(self) -> None:
         status = os.fstat(self._descriptor)

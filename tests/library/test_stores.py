@@ -80,6 +80,12 @@ def test_another_level_is_refused_before_anything_is_made(tmp_path: Path, durabi
     assert not (tmp_path / "store").exists()
 
 
+def test_an_option_that_is_none_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"^no such option: fsync, sync "):
+        Store.open(tmp_path / "new", sync=True, fsync=True)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_store_that_is_not_there_is_made_unless_told_not_to(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         Store.open(tmp_path / "store", create=False)

@@ -1,0 +1,50 @@
+"""Whoever follows README.md from top to bottom, in one directory, meets no error."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvstream
+
+ROOT = Path(kvstream.__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+COMMANDS = re.findall(r"^\$ (kvstream .*)$", README, re.MULTILINE)
+
+
+def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python in a process of its own, which finds kvstream also where it is not installed."""
+    command = [sys.executable, *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=directory, env=env, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the reader works: one directory for all blocks and commands."""
+    return tmp_path_factory.mktemp("reader")
+
+
+def test_the_readme_shows_the_library_and_the_program() -> None:
+    assert len(BLOCKS) >= 2
+    assert len(COMMANDS) >= 6
+
+
+def test_the_python_blocks_run_as_printed_one_after_another(directory: Path) -> None:
+    for block in BLOCKS:
+        done = run(directory, "-c", block)
+        assert (done.returncode, done.stderr) == (0, ""), block
+
+
+def test_the_commands_run_as_printed_one_after_another(directory: Path) -> None:
+    for command in COMMANDS:
+        done = run(directory, "-m", *shlex.split(command))
+        assert (done.returncode, done.stderr) == (0, ""), command
+        assert done.stdout, command
