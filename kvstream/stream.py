@@ -14,7 +14,7 @@ from kvstream.arguments import (
     trim_of,
 )
 from kvstream.engine import Engine
-from kvstream.errors import InvalidArgument
+from kvstream.errors import BusyGroup, InvalidArgument
 from kvstream.group import Group
 from kvstream.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.layout.keys import key_of
@@ -289,14 +289,20 @@ class Stream:
         *,
         mkstream: bool = True,
         entries_read: int | None = None,
+        exist_ok: bool = False,
     ) -> Group:
         """Make a consumer group that starts after ``start``; "$": with what comes from now on.
 
-        Makes an empty stream too unless ``mkstream`` is false. BusyGroup where the group exists.
+        Makes an empty stream too unless ``mkstream`` is false. Where the group exists, raises
+        BusyGroup, or with ``exist_ok`` returns it as it is.
         """
         group = name_bytes(name)
         after = None if start in ("$", b"$") else StreamID.parse(start)
-        self._engine.run(groups.create_group, self._name, group, after, mkstream, entries_read)
+        try:
+            self._engine.run(groups.create_group, self._name, group, after, mkstream, entries_read)
+        except BusyGroup:
+            if not exist_ok:
+                raise
         return Group(self._engine, self._name, group)
 
     def group(self, name: Name) -> Group:
@@ -320,7 +326,8 @@ def _once(
         if not pid:
             raise InvalidArgument("syntax error, IDMPAUTO requires a non-empty producer ID")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
-    assert idmp is not None
+    if not isinstance(idmp, tuple | list) or len(idmp) != 2:
+        raise InvalidArgument("idmp is a pair: (producer, idempotent ID)")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
     if not pid:
         raise InvalidArgument("syntax error, IDMP requires a non-empty producer ID")

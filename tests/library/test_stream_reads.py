@@ -186,3 +186,17 @@ def test_what_is_no_id_is_refused_everywhere(
 ) -> None:
     with pytest.raises(InvalidID, match="Invalid stream ID specified as stream command argument"):
         call(five)
+
+
+def test_a_group_that_exists_is_given_as_it_is_where_that_is_ok(stream: Stream) -> None:
+    stream.add({"f": "v"}, id="1-0")
+    stream.create_group("g", start="0").consumer("c").read()
+    again = stream.create_group("g", start="$", exist_ok=True)
+    assert again.info().last_delivered_id == StreamID(1, 0)
+    assert again.pending().count == 1
+
+
+@pytest.mark.parametrize("idmp", ["x", ("x",), ("p", "i", "more")], ids=repr)
+def test_an_idempotent_id_that_is_no_pair_is_refused(stream: Stream, idmp: object) -> None:
+    with pytest.raises(InvalidArgument, match="idmp is a pair"):
+        stream.add({"f": "v"}, idmp=idmp)  # type: ignore[call-overload]
