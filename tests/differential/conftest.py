@@ -1,5 +1,5 @@
 """Fixtures of the differential tests."""
 
-from tests.semantics.fixtures import redis_server
+from tests.semantics.fixtures import opened, redis_server
 
-__all__ = ["redis_server"]
+__all__ = ["opened", "redis_server"]

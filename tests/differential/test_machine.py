@@ -1,201 +1,28 @@
 """The same random commands on the model and on what it stands for, compared step by step.
 
-Against redis-server the model follows the rules of 7.0.15, and times are left out. Against kvstream
-everything of 8.10 is compared, times too, and the store may crash and be opened again at any step.
 ``KVSTREAM_EXAMPLES=n`` gives so many runs instead of a few.
 """
 
 import os
-import re
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable
+from random import Random
 
+import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import run_state_machine_as_test
 
-from tests.differential.strategies import COMMANDS_7, COMMANDS_8, Argv
-from tests.semantics.implementations import Clock, Kvstream, Model, RedisServer, Subject
-from tests.semantics.replies import Error, Reply
+from tests.differential.grammar import STEP_7, STEP_8, Argv, Rule
+from tests.differential.machines import AgainstKvstream, AgainstRedis
+from tests.semantics.implementations import RedisServer
 
-EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-NODE_ENTRIES = st.sampled_from([2, 3, 100])
-NODE_BYTES = st.sampled_from([4096, 60])
-SEEN = (b"idle", b"seen-time")
-TREE = (b"radix-tree-nodes",)
-MARK = re.compile(r"@(\+|[0-9])")
-BEGINNING = (
-    *("XADD s 1-0 f v", "XADD s 2-0 f v", "XADD s 3-0 f v", "XADD s 3-1 g w", "XADD t 3-0 f v"),
-    *("XGROUP CREATE s g 0", "XGROUP CREATE s h 2-0", "XGROUP CREATE t g 0"),
-    "XREADGROUP GROUP g c COUNT 2 STREAMS s >",
-)
-A_TIME = range(1_500_000_000_000, 4_000_000_000_000)
-
-
-class WallClock(Clock):
-    """The time of the machine that redis-server runs on."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-
-def without(reply: Reply, names: tuple[bytes, ...], times: bool = False) -> Reply:
-    """Return a reply with the values of these names, or all moments in time, left out."""
-    if isinstance(reply, list):
-        return [
-            None if i and reply[i - 1] in names else without(item, names, times)
-            for i, item in enumerate(reply)
-        ]
-    return None if times and isinstance(reply, int) and reply in A_TIME else reply
-
-
-def without_idle_times(argv: Argv, reply: Reply) -> Reply:
-    """Return a reply to XPENDING with the idle times of its rows left out."""
-    rows = isinstance(reply, list) and all(isinstance(row, list) for row in reply)
-    if argv and argv[0].upper() == "XPENDING" and rows:
-        return [[*row[:2], None, *row[3:]] for row in reply]
-    return reply
-
-
-class Comparison(RuleBasedStateMachine):
-    """What both machines share: a model, another implementation, and a comparison of the two."""
-
-    model: Subject
-    other: Subject
-    ids: list[str]
-    """What was ever added, to any key."""
-
-    def compared(self, argv: Argv, reply: Reply) -> Reply:
-        """Return what of a reply is compared."""
-        raise NotImplementedError
-
-    def compare(self, *argv: str) -> Reply:
-        command = list(argv)
-        theirs = self.compared(command, self.other(*command))
-        ours = self.compared(command, self.model(*command))
-        assert ours == theirs, f"{command} answered {theirs!r}, the model {ours!r}"
-        return theirs
-
-    def perform(self, argv: Argv) -> None:
-        """Compare a command in which the IDs that ``@`` stands for are put in."""
-        reply = self.compare(*[MARK.sub(self.named, word) for word in argv])
-        if argv[:1] == ["XADD"] and isinstance(reply, bytes):
-            self.ids.append(reply.decode())
-
-    def named(self, mark: re.Match[str]) -> str:
-        if mark[1] == "+":
-            ms, seq = max(tuple(map(int, id.split("-"))) for id in self.ids)
-            return f"{ms}-{seq + 1}" if len(self.ids) % 3 else f"{ms + 1}-0"
-        id = self.ids[-1 - int(mark[1]) % len(self.ids)]
-        return id.split("-")[0] if mark.string.endswith("-*") else id
-
-    def prepare(self, entries: int, size: int) -> None:
-        self.other("FLUSHALL")
-        self.model("FLUSHDB")
-        for subject in (self.model, self.other):
-            subject("CONFIG", "SET", "stream-node-max-entries", entries)
-            subject("CONFIG", "SET", "stream-node-max-bytes", size)
-            for command in BEGINNING:
-                assert not isinstance(subject(*command.split()), Error)
-        self.ids = ["1-0", "2-0", "3-0", "3-1"]
-
-    @invariant()
-    def everything_is_the_same(self) -> None:
-        for key in ("s", "t"):
-            self.compare("XINFO", "STREAM", key, "FULL", "COUNT", "0")
-            self.compare("XINFO", "GROUPS", key)
-            for group in ("g", "h"):
-                self.compare("XPENDING", key, group)
-                self.compare("XPENDING", key, group, "-", "+", "99")
-                self.compare("XINFO", "CONSUMERS", key, group)
-
-
-class AgainstRedis(Comparison):
-    """The model, by the rules of 7.0.15, against a real server of that version."""
-
-    server: RedisServer
-
-    @initialize(entries=NODE_ENTRIES, size=NODE_BYTES)
-    def begin(self, entries: int, size: int) -> None:
-        self.model = Model(WallClock(), old=True)
-        self.other = self.server
-        self.prepare(entries, size)
-        for subject in (self.model, self.other):
-            subject("SET", "string", "value")
-
-    @rule(argv=COMMANDS_7)
-    def run(self, argv: Argv) -> None:
-        self.perform(argv)
-
-    def compared(self, argv: Argv, reply: Reply) -> Reply:
-        return without(without_idle_times(argv, reply), SEEN + TREE, times=True)
-
-
-class AgainstKvstream(Comparison):
-    """The model against a store, on one clock."""
-
-    directory: tempfile.TemporaryDirectory[str]
-    crashed = False
-
-    @initialize(entries=NODE_ENTRIES, size=NODE_BYTES)
-    def begin(self, entries: int, size: int) -> None:
-        self.directory = tempfile.TemporaryDirectory(prefix="kvstream-")
-        self.store = self.other = Kvstream(Path(self.directory.name))
-        self.model = Model(self.store.clock)
-        self.limits = (entries, size)
-        self.prepare(entries, size)
-
-    @rule(argv=COMMANDS_8)
-    def run(self, argv: Argv) -> None:
-        self.perform(argv)
-
-    @rule(ms=st.sampled_from([1, 10, 10, 1000, 100_000, -5]))
-    def wait(self, ms: int) -> None:
-        self.store.clock.advance(ms)
-
-    @precondition(lambda self: self.store.lives < 3)
-    @rule()
-    def crash(self) -> None:
-        self.store.crash()
-        self.crashed = True
-        self.configure()
-
-    @precondition(lambda self: self.store.lives < 3)
-    @rule()
-    def reopen(self) -> None:
-        self.store.reopen()
-        self.configure()
-
-    def configure(self) -> None:
-        entries, size = self.limits
-        self.store("CONFIG", "SET", "stream-node-max-entries", entries)
-        self.store("CONFIG", "SET", "stream-node-max-bytes", size)
-
-    def compared(self, argv: Argv, reply: Reply) -> Reply:
-        # When a consumer was last seen is not worth a write of its own: a crash may lose it.
-        return without(reply, SEEN + TREE if self.crashed else TREE)
-
-    def teardown(self) -> None:
-        if hasattr(self, "store"):
-            try:
-                assert self.store.faults() == []
-            finally:
-                self.store.close()
-                self.directory.cleanup()
+Machine = AgainstRedis | AgainstKvstream
 
 
 def test_the_model_answers_as_redis_does(redis_server: RedisServer) -> None:
@@ -205,3 +32,65 @@ def test_the_model_answers_as_redis_does(redis_server: RedisServer) -> None:
 
 def test_kvstream_answers_as_the_model_does() -> None:
     run_state_machine_as_test(AgainstKvstream, settings=SETTINGS)
+
+
+# --- long runs ----------------------------------------------------------------------------------
+#
+# Hypothesis draws many commands twice, so that runs shrink well. Long runs are spread evenly
+# instead, and are shrunk here.
+
+
+def play(make: Callable[[], Machine], seed: int, steps: list[Argv]) -> None:
+    r = Random(seed)
+    machine = make()
+    try:
+        machine.begin(entries=r.choice([2, 3, 100]), size=r.choice([4096, 60]))
+        for argv in steps:
+            machine.step(argv)
+            machine.everything_is_the_same()
+    finally:
+        machine.teardown()
+
+
+def fault(make: Callable[[], Machine], seed: int, steps: list[Argv]) -> str:
+    """Return what went wrong in a run; empty: nothing."""
+    try:
+        play(make, seed, steps)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def shrunk(make: Callable[[], Machine], seed: int, steps: list[Argv]) -> list[Argv]:
+    """Return as few of the steps as still go wrong."""
+    size = len(steps) // 2
+    while size:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size :]
+            if fault(make, seed, fewer):
+                steps = fewer
+            else:
+                at += size
+        size //= 2
+    return steps
+
+
+def assert_same(make: Callable[[], Machine], seed: int, step: Rule) -> None:
+    r = Random(seed)
+    steps = [step(r) for _ in range(120)]
+    if fault(make, seed, steps):
+        steps = shrunk(make, seed, steps)
+        lines = "\n".join(" ".join(map(repr, argv)) for argv in steps)
+        pytest.fail(f"seed {seed}:\n{lines}\n{fault(make, seed, steps)}")
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_long_runs_leave_the_model_and_redis_the_same(redis_server: RedisServer, seed: int) -> None:
+    AgainstRedis.server = redis_server
+    assert_same(AgainstRedis, seed, STEP_7)
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_long_runs_leave_the_model_and_kvstream_the_same(seed: int) -> None:
+    assert_same(AgainstKvstream, seed, STEP_8)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.semantics.implementations import Model, RedisServer
+from tests.semantics.implementations import Kvstream, Model, RedisServer
 from tests.semantics.replies import Argument, Run
 
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "40"))
@@ -112,16 +112,32 @@ NODES: dict[str, list[tuple[Argument, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("commands", NODES.values(), ids=NODES.keys())
-def test_a_node_takes_the_bytes_that_redis_counts(
-    redis_server: RedisServer, commands: list[tuple[Argument, ...]]
-) -> None:
+EVERY_NODE = pytest.mark.parametrize("commands", NODES.values(), ids=NODES.keys())
+
+
+def assert_bytes(run: Run, commands: list[tuple[Argument, ...]]) -> None:
+    """Find the very limit at which one more entry opens a node: it is where the model puts it."""
     model = Model(old=True)
     prepared(model, commands)
     full = node_size(model) + len("xy")
     for bytes_max, nodes in ((full + 1, 1), (full, 2)):
-        prepared(redis_server, commands)
-        assert joins_or_opens(redis_server, bytes_max) == nodes
+        prepared(run, commands)
+        assert joins_or_opens(run, bytes_max) == nodes
+
+
+@EVERY_NODE
+def test_a_node_of_the_model_takes_the_bytes_that_redis_counts(
+    redis_server: RedisServer, commands: list[tuple[Argument, ...]]
+) -> None:
+    assert_bytes(redis_server, commands)
+
+
+@EVERY_NODE
+def test_a_node_of_kvstream_takes_the_bytes_that_redis_counts(
+    opened: Kvstream, commands: list[tuple[Argument, ...]]
+) -> None:
+    assert_bytes(opened, commands)
+    assert opened.faults() == []
 
 
 @dataclass(frozen=True)
@@ -181,5 +197,14 @@ def assert_same(left: Run, right: Run, script: Script) -> None:
 
 @SETTINGS
 @given(script=scripts())
-def test_trims_leave_what_redis_leaves(redis_server: RedisServer, script: Script) -> None:
+def test_trims_of_the_model_leave_what_redis_leaves(
+    redis_server: RedisServer, script: Script
+) -> None:
     assert_same(Model(old=True), redis_server, script)
+
+
+@SETTINGS
+@given(script=scripts())
+def test_trims_of_kvstream_leave_what_redis_leaves(opened: Kvstream, script: Script) -> None:
+    assert_same(Model(), opened, script)
+    assert opened.faults() == []

@@ -236,8 +236,17 @@ class Stream:
             if not seen:
                 del self.producers[pid]
 
+    def known_iid(self, pid: bytes, iid: bytes, now: int) -> Id | None:
+        """Return the ID that an append of this producer and idempotent ID was given."""
+        self.expire_iids(now)
+        id, stamp = self.producers.get(pid, {}).get(iid, (None, 0))
+        # Decided: after the clock was set back, what is too old is unknown though it waits behind
+        # something younger to be forgotten.
+        return id if stamp > now - self.idmp_duration * 1000 else None
+
     def remember_iid(self, pid: bytes, iid: bytes, id: Id, now: int) -> None:
         seen = self.producers.setdefault(pid, {})
+        seen.pop(iid, None)
         seen[iid] = (id, now)
         if len(seen) > self.idmp_maxsize:
             del seen[next(iter(seen))]

@@ -43,11 +43,10 @@ def xadd(db: Redis, argv: Args) -> Reply:
         return None
     s, now = s or db.new_stream(argv[1]), db.now()
     if how.pid is not None:
-        s.expire_iids(now)
         iid = idmpauto(flat) if how.iid is None else how.iid
-        if known := s.producers.get(how.pid, {}).get(iid):
+        if known := s.known_iid(how.pid, iid, now):
             s.iids_duplicates += 1
-            return id_text(known[0])
+            return id_text(known)
     if s.last == TOP:
         raise fail("The stream has exhausted the last possible ID, unable to add more items")
     id = new_id(s.last, raw, now)
@@ -228,9 +227,8 @@ def xidmprecord(db: Redis, argv: Args) -> Reply:
     if not pid or not iid:
         raise fail(f"{'idempotent' if pid else 'producer'} ID must be non-empty")
     id, s = parse_id(raw), db.existing(key)
-    s.expire_iids(db.now())
-    known = s.producers.get(pid, {}).get(iid)
-    if known and known[0] != id:
+    known = s.known_iid(pid, iid, db.now())
+    if known and known != id:
         raise fail("IID already exists for this producer with a different stream ID")
     if not known:
         if id not in s.entries:

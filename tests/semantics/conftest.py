@@ -4,18 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.semantics.fixtures import redis_server
+from tests.semantics.fixtures import opened, redis_server
 from tests.semantics.implementations import CONFIGURATION, START_MS, Kvstream, Model, Subject
 
-__all__ = ["redis_server"]
-
-
-@pytest.fixture(scope="session")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kvstream]:
-    """One store for all cases: opening one takes longer than most of them."""
-    store = Kvstream(tmp_path_factory.mktemp("kvstream"))
-    yield store
-    store.close()
+__all__ = ["opened", "redis_server"]
 
 
 @pytest.fixture

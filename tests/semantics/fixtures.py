@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.semantics.implementations import RedisServer
+from tests.semantics.implementations import Kvstream, RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +18,11 @@ def redis_server() -> Iterator[RedisServer]:
         pytest.skip("redis-server is not installed: apt-get install redis-server")
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kvstream]:
+    """One store for all cases: opening one takes longer than most of them."""
+    store = Kvstream(tmp_path_factory.mktemp("kvstream"))
+    yield store
+    store.close()
