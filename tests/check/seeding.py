@@ -34,7 +34,9 @@ def fill(store: Store, clock: ManualClock) -> None:
     orders.create_group("audit", "$")
     for producer, number in (("web", 1), ("web", 2), ("app", 1)):
         orders.add({"n": number}, idmp=(producer, number))
-    store.stream("brief").add({"a": "b"})
+    repeated = [("a", "1"), ("a", "2")]
+    store.stream("brief").add_many([{"a": "b"}, repeated, {"a": "c", "d": "-5"}])
+    store.stream("brief").add_many([repeated, repeated, {"a": "b"}])
     store.expire("brief", 3600)
     store.select(1).stream("elsewhere").add({"a": "b"})
 

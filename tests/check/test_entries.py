@@ -155,6 +155,12 @@ def test_many_undecodable_entries_make_one_fault_with_examples(busy: Store, reop
     store.stream("orders").delete(ids)
 
 
+def test_an_empty_stream_has_no_first_entry(busy: Store, reopen: Reopen) -> None:
+    busy.stream("orders").trim(maxlen=0)
+    store = damage(busy, reopen, lambda rows: rows.edit_orders(first=rows.orders.last))
+    assert_mended(store, reopen, "the first live ID is wrong")
+
+
 def test_a_stream_at_the_greatest_id_is_sound(store: Store) -> None:
     stream = store.stream("s")
     stream.add({"a": "b"}, id="5-5")

@@ -9,7 +9,7 @@ from kvstream import Store
 from kvstream.ids import MIN_ID
 from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
-from tests.check.seeding import GROUP, KEY, Reopen, told, use
+from tests.check.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
 
 Change = Callable[[StreamMeta, GroupMeta], None]
 RECORD = "the record in memory is another than on disk"
@@ -90,6 +90,20 @@ def test_memory_that_differs_from_the_disk_is_told_and_read_anew(
     assert told(store.check(repair=True)) == [expected]
     assert store.check() == []
     use(store)
+
+
+def test_an_entry_read_ahead_and_then_damaged_is_told_once(store: Store) -> None:
+    stream = store.stream("s")
+    ids = stream.add_many([{"n": number} for number in range(50)])
+    consumer = stream.create_group("g", "0").consumer("c")
+    for _ in range(4):
+        consumer.read(count=1)
+    rows = Rows(store)
+    key = rows.stream(b"s").prefix + ids[5].packed
+    value = rows.get(MESSAGES, key)
+    rows.put(MESSAGES, key, b"?")
+    assert told(store.check()) == ["an entry cannot be decoded"]
+    rows.put(MESSAGES, key, value)
 
 
 def test_a_stream_in_memory_alone_is_told(busy: Store, reopen: Reopen) -> None:

@@ -173,10 +173,29 @@ def test_an_open_node_measured_beyond_its_last_entry_is_set_right(
         rows.edit_orders(measured=StreamID(rows.orders.open_last.ms + 1, 0))
 
     store = damage(busy, reopen, measure_too_far)
-    found = told(store.check(repair=True))
-    assert found
-    assert set(found) <= {"the open node is measured too far", "a node's size is wrong"}
+    assert told(store.check(repair=True)) == ["a node's size is wrong"]
+    store = damage(store, reopen, measure_too_far)
+    assert_mended(store, reopen, "the open node is measured too far")
+
+
+def test_an_open_node_without_entries_gives_way_to_the_closed_one_before(
+    busy: Store, reopen: Reopen
+) -> None:
+    last = Rows(busy).nodes[-1].first
+
+    def lose_open_entries(rows: Rows) -> None:
+        first = rows.orders.prefix + rows.orders.open_first.packed
+        rows.delete(MESSAGES, *(key for key, _ in rows.live() if key >= first))
+
+    store = damage(busy, reopen, lose_open_entries)
+    expected = [
+        "the last node is not the open one",
+        "the number of nodes is wrong",
+        "the length is wrong",
+    ]
+    assert told(store.check(repair=True)) == expected
     assert store.check() == []
+    assert Rows(store).orders.open_first == last
     use(store)
 
 

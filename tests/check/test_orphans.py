@@ -34,6 +34,11 @@ def _add_entries_of_the_same_generation(rows: Rows) -> None:
     rows.put(MESSAGES, prefix + ID, b"\x01\x81\xa1a\xa1b")
 
 
+def _add_entries_of_another_database(rows: Rows) -> None:
+    prefix = message_prefix(qualified(3, b"orders"), rows.orders.generation)
+    rows.put(MESSAGES, prefix + ID, b"\x01\x81\xa1a\xa1b")
+
+
 def _add_entries_of_an_earlier_generation(rows: Rows) -> None:
     prefix = message_prefix(rows.orders.name, NOBODYS)
     rows.put(MESSAGES, prefix + ID, b"\x01\x81\xa1a\xa1b")
@@ -63,6 +68,7 @@ def _add_malformed_tree_rows(rows: Rows) -> None:
     [
         (_add_entries_of_no_stream, ["entries of no stream"]),
         (_add_entries_of_the_same_generation, ["entries of no stream"]),
+        (_add_entries_of_another_database, ["entries of no stream"]),
         (_add_entries_of_an_earlier_generation, ["entries of no stream"]),
         (_add_malformed_messages, ["unknown message row"]),
         (_add_tree, ["rows of no known tree"]),

@@ -132,6 +132,24 @@ def test_an_entry_in_two_runs_stays_with_the_latest_delivery(busy: Store, reopen
     use(store)
 
 
+def test_a_run_that_repeats_a_later_one_leaves_with_its_index_rows(
+    busy: Store, reopen: Reopen
+) -> None:
+    def repeat_earlier(rows: Rows) -> None:
+        run = _long(rows)
+        earlier = Run(run.ids[1], [run.ids[1]], b"bob", run.time_ms - 1000, 1)
+        rows.put_run(earlier)
+        rows.put_in(rows.group.times.id, earlier.times_suffix, b"")
+        rows.put_in(rows.consumer(b"bob").runs.id, earlier.anchor, b"")
+
+    before = pending(busy)
+    store = damage(busy, reopen, repeat_earlier)
+    assert told(store.check(repair=True))[0] == DISORDER
+    assert store.check() == []
+    assert pending(store) == before
+    use(store)
+
+
 def test_an_entry_given_back_has_no_owner_and_no_time(busy: Store, reopen: Reopen) -> None:
     def give_owner(rows: Rows) -> None:
         run = next(run for run in rows.runs if not run.owned)

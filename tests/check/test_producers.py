@@ -112,6 +112,18 @@ def test_an_idempotent_id_that_cannot_be_decoded_stays_reported(
     )
 
 
+def test_a_producer_of_undecodable_ids_alone_is_no_producer(busy: Store, reopen: Reopen) -> None:
+    suffix = b"I" + (3).to_bytes(4) + b"app1"
+    value = dict(Rows(busy).tree(Rows(busy).orders.idmp_tree))[suffix]
+    store = damage(busy, reopen, lambda rows: rows.put_in(rows.orders.idmp_tree, suffix, b"?"))
+    store.check(repair=True)
+    assert told(store.check()) == ["an idempotent ID cannot be decoded"]
+    assert store.stream("orders").info().pids_tracked == 1
+    damage(store, reopen, lambda rows: rows.put_in(rows.orders.idmp_tree, suffix, value)).check(
+        repair=True
+    )
+
+
 def test_an_idempotent_id_lost_is_counted_out(busy: Store, reopen: Reopen) -> None:
     store = damage(
         busy, reopen, lambda rows: rows.delete_from(rows.orders.idmp_tree, b"I" + WEB + b"2")

@@ -11,16 +11,11 @@ class Numbers:
         self._pages: dict[int, bytearray] = {}
         self.greatest = 0
 
-    def add(self, number: int) -> bool:
-        """Add a number; tell whether it was not in the set before."""
+    def add(self, number: int) -> None:
         at, bit = divmod(number, PAGE_BITS)
         page = self._pages.setdefault(at, bytearray(PAGE_BITS // 8))
-        mask = 1 << (bit % 8)
-        if page[bit // 8] & mask:
-            return False
-        page[bit // 8] |= mask
+        page[bit // 8] |= 1 << (bit % 8)
         self.greatest = max(self.greatest, number)
-        return True
 
     def __contains__(self, number: int) -> bool:
         at, bit = divmod(number, PAGE_BITS)

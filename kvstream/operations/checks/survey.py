@@ -97,9 +97,9 @@ class Survey:
         if number == 0:
             self.findings.fault(place, f"{what} missing", mended=False)
             return
-        twice = number in self.trees or number in self.generations
-        if twice or not numbers.add(number):
+        if number in self.trees or number in self.generations:
             self.findings.fault(place, f"{what} used twice", str(number), mended=False)
+        numbers.add(number)
 
     @property
     def first_free(self) -> int:
