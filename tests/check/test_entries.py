@@ -141,6 +141,22 @@ def test_an_entry_that_cannot_be_decoded_is_told_by_its_id_and_stays(
     use(store)
 
 
+def test_a_stream_goes_on_beside_an_undecodable_entry_in_its_open_node(
+    busy: Store, reopen: Reopen
+) -> None:
+    stream = busy.stream("orders")
+    (entry,) = stream.revrange(count=1)
+    key = Rows(busy).orders.prefix + entry.id.packed
+    store = damage(busy, reopen, lambda rows: rows.put(MESSAGES, key, b"\x01\xc1"))
+    stream = store.stream("orders")
+    store.check(repair=True)
+    stream.add_many([{"n": number} for number in range(10)])
+    assert told(store.check()) == ["an entry cannot be decoded"]
+    assert stream.delete(entry.id) == 1
+    assert store.check() == []
+    use(store)
+
+
 def test_many_undecodable_entries_make_one_fault_with_examples(busy: Store, reopen: Reopen) -> None:
     ids = [entry.id for entry in busy.stream("orders").range(count=10)]
 

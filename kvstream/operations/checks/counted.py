@@ -33,8 +33,8 @@ class Counted:
         """The last ID that the node's size includes."""
         self._first_row = self._last_row = first
         self._names: tuple[bytes, ...] = ()
-        self._size = 0
-        self._sound = True
+        self._size = self._size_beyond = 0
+        self.sound = True
         """Every row so far could be decoded."""
 
     def take(self, ids: list[bytes], values: Values) -> None:
@@ -45,9 +45,10 @@ class Counted:
             self._start(ids[0], values[0])
         self.live += len(ids)
         self._last_row = ids[-1]
-        self._sound = self._sound and None not in values
+        self.sound = self.sound and None not in values
         within = bisect_right(ids, self._measured)
         self._size += self._measure(ids[:within], values[:within])
+        self._size_beyond += self._measure(ids[within:], values[within:])
 
     def _start(self, first_row: bytes, fields: Fields | None) -> None:
         self._first_row = first_row
@@ -79,6 +80,11 @@ class Counted:
             for ms, seq in _ID.iter_unpack(b"".join(ids))
         )
 
+    @property
+    def size_about(self) -> int:
+        """The size of all rows that could be decoded, whether measured before or not."""
+        return self._size + self._size_beyond
+
     def true(self, bound: bytes | None) -> Node:
         """Return the node as it must be; ``bound``: the first ID of the next one."""
         recorded = self.recorded
@@ -88,7 +94,7 @@ class Counted:
                 last = recorded.last.packed
             gone = {self.first, last} - {self._first_row, self._last_row}
             appended = max(recorded.appended, self.live + len(gone))
-            if appended != self.live or not self._sound:
+            if appended != self.live or not self.sound:
                 size = recorded.size
         ends = StreamID.unpack(self.first), StreamID.unpack(last)
         return Node(*ends, appended, self.live, size, self._names, is_open=False)

@@ -185,6 +185,8 @@ class NodeCheck:
         stream.open_first, stream.open_last = true.first, true.last
         stream.open_appended, stream.open_live = true.appended, true.live
         stream.open_bytes, stream.names = true.size, true.names
+        if not counted.sound:  # to measure it would raise, with each append and deletion
+            stream.open_bytes, stream.measured = counted.size_about, true.last
 
     def _differs(self, counted: Counted, true: Node) -> bool:
         """Note what is wrong with a node's record."""
