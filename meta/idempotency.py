@@ -2,7 +2,7 @@
 
 ::
 
-    producer row := tree(u64) "P" pid                        -> oldest(u64) next(u64) duplicates
+    producer row := tree(u64) "P" pid                        -> oldest(u64) next(u64)
     iid row      := tree(u64) "I" pid_length(u32) pid iid    -> id stamp_ms(u64) order(u64)
     order row    := tree(u64) "O" pid_length(u32) pid order(u64)  -> stamp_ms(u64) iid
 
