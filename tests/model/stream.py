@@ -76,7 +76,7 @@ class Group:
     read: int | None  # None: unknown
     pel: dict[Id, Pending] = field(default_factory=dict)
     consumers: dict[bytes, Consumer] = field(default_factory=dict)
-    nacked: list[Id] = field(default_factory=list)  # the NACK zone, first given back first
+    nacked: dict[Id, None] = field(default_factory=dict)  # the NACK zone, first given back first
 
     def consumer(self, name: bytes, now: int) -> Consumer:
         """Return the consumer, made when it is new, as seen now."""
@@ -93,21 +93,20 @@ class Group:
         self.pel[id] = Pending(owner, time, min(count, COUNT_MAX))
 
     def drop(self, id: Id) -> bool:
-        if id in self.nacked:
-            self.nacked.remove(id)
+        self.nacked.pop(id, None)
         return self.pel.pop(id, None) is not None
 
     def nack(self, id: Id, count: int) -> None:
         """Give an entry back: to the end of the zone, also when it lies in there already."""
         self.drop(id)  # Decided: a second XNACK moves the entry to the end of the zone
         self.pel[id] = Pending(None, 0, count)
-        self.nacked.append(id)
+        self.nacked[id] = None
 
     def idle(self, now: int, min_idle: int) -> list[Id]:
         """Return what a CLAIM may take: the NACK zone, then the longest idle; ties by ID."""
         owned = (id for id, p in self.pel.items() if p.owner is not None)
         waiting = sorted((self.pel[id].time, id) for id in owned)
-        return self.nacked + [id for time, id in waiting if now - time >= min_idle]
+        return [*self.nacked, *(id for time, id in waiting if now - time >= min_idle)]
 
 
 @dataclass
@@ -136,10 +135,10 @@ class Stream:
     iids_duplicates: int = 0
 
     def first(self) -> Id:
-        return next(iter(self.entries), ZERO)
+        return next((node.live[0] for node in self.nodes if node.live), ZERO)
 
     def top(self) -> Id:
-        return next(reversed(self.entries), ZERO)
+        return next((node.live[-1] for node in reversed(self.nodes) if node.live), ZERO)
 
     def between(self, low: Id, high: Id) -> Iterator[Id]:
         return (id for id in self.entries if low <= id <= high)
