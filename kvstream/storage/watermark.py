@@ -8,15 +8,18 @@ raises no false alarm, and a store that recovers less than it says has lost what
 ::
 
     file := slot padding slot padding        each slot alone in its page of 4096 bytes
-    slot := magic counter sequence crc
+    slot := magic version counter sequence crc
       magic     4 bytes  "KVSW"
+      version   u32      1, the version of this format
       counter   u64      rises with every write; the greater one of two valid slots is the newer
       sequence  u64      RocksDB's sequence number
       crc       u32      CRC-32 of all before it
     integers are big-endian
 
-The slots are written in turn, so that a torn write leaves the other one. This module knows files,
-not RocksDB.
+The slots are written in turn, so that a torn write leaves the other one. Slots that were written
+before there was a version had the counter in its place, whose upper half reads as version 0. Every
+later version keeps the magic, the version and a slot's size and checksum where they are: so a slot
+of a version to come is told from a torn one. This module knows files, not RocksDB.
 """
 
 import errno
@@ -27,13 +30,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from kvstream.errors import UnknownLayout
 from kvstream.storage import durable_files
 
 FILE_NAME = "WATERMARK"
+VERSION = 1
 _MAGIC = b"KVSW"
-_BODY = struct.Struct(">4sQQ")
+_HEAD = struct.Struct(">4sI")
+_BODIES = {0: struct.Struct(">4sIIQ"), VERSION: struct.Struct(">4sIQQ")}
+"""What comes before the checksum, by version."""
 _SUM = struct.Struct(">I")
-_SLOT_SIZE = _BODY.size + _SUM.size
+_SLOT_SIZE = _BODIES[VERSION].size + _SUM.size
 _PAGE = 4096
 _SLOTS = 2
 
@@ -57,7 +64,8 @@ class Watermark:
     def read(directory: Path) -> Mark | None:
         """Return the newest valid mark, or None when there is none to trust.
 
-        Raises FileNotFoundError when there is no file at all.
+        Raises FileNotFoundError when there is no file at all, UnknownLayout when a later version
+        has written it.
         """
         content = (directory / FILE_NAME).read_bytes()
         marks = [_decoded(content[slot * _PAGE :][:_SLOT_SIZE]) for slot in range(_SLOTS)]
@@ -101,15 +109,22 @@ class Watermark:
 
 
 def _encoded(mark: Mark) -> bytes:
-    body = _BODY.pack(_MAGIC, mark.counter, mark.sequence)
+    body = _BODIES[VERSION].pack(_MAGIC, VERSION, mark.counter, mark.sequence)
     return body + _SUM.pack(zlib.crc32(body))
 
 
 def _decoded(slot: bytes) -> Mark | None:
+    """Return what a slot says, None where it is torn."""
     if len(slot) != _SLOT_SIZE:
         return None
-    body, (checksum,) = slot[: _BODY.size], _SUM.unpack(slot[_BODY.size :])
-    magic, counter, sequence = _BODY.unpack(body)
-    if magic != _MAGIC or checksum != zlib.crc32(body):
+    magic, version = _HEAD.unpack_from(slot)
+    layout = _BODIES.get(version, _BODIES[VERSION])
+    (checksum,) = _SUM.unpack_from(slot, layout.size)
+    if magic != _MAGIC or checksum != zlib.crc32(slot[: layout.size]):
         return None
+    if version not in _BODIES:
+        raise UnknownLayout(
+            f"{FILE_NAME} has version {version}; this version of kvstream knows {VERSION}"
+        )
+    _, _, counter, sequence = layout.unpack_from(slot)
     return Mark(counter, sequence)

@@ -5,15 +5,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from kvstream.errors import Corruption, DataError, LostWrites
+from kvstream.errors import Corruption, DataError, LostWrites, UnknownLayout
 from kvstream.storage import watermark
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.storage.recovery import recover
-from kvstream.storage.watermark import Watermark
+from kvstream.storage.watermark import Mark, Watermark
 from tests.storage.stores import (
     SMALL,
     contents,
@@ -290,6 +291,47 @@ def mark_bytes(mark: Watermark) -> bytes:
 def test_a_torn_write_of_the_watermark_is_harmless(crashed: Crashed, slot: int) -> None:
     overwrite(crashed.directory / watermark.FILE_NAME, slot * 4096, b"\0" * 29)
     assert opened_rows(crashed.directory) == WRITTEN
+
+
+def marked(version: int, counter: int, sequence: int) -> bytes:
+    """Return a slot as its version wrote it; before there was one the counter stood in its place."""
+    head = b"KVSW" + (version.to_bytes(4) if version else b"") + counter.to_bytes(8)
+    body = head + sequence.to_bytes(8)
+    return body + crc32(body).to_bytes(4)
+
+
+def test_a_watermark_of_before_there_were_versions_is_read_and_carried_on(crashed: Crashed) -> None:
+    path = crashed.directory / watermark.FILE_NAME
+    before = Watermark.read(crashed.directory)
+    assert before is not None
+    slots = marked(0, 2, before.sequence), marked(0, 1, 7)
+    path.write_bytes(b"".join(slot.ljust(4096, b"\0") for slot in slots))
+    assert Watermark.read(crashed.directory) == Mark(2, before.sequence)
+    database = Database.open(crashed.directory, BIG)
+    database.flush_wal()
+    assert Watermark.read(crashed.directory) == Mark(3, database.sequence)
+    database.close()
+    assert path.read_bytes().startswith(marked(1, 4, WRITTEN))
+    assert opened_rows(crashed.directory) == WRITTEN
+
+
+def test_an_older_watermark_refuses_a_log_that_ends_below_it(crashed: Crashed) -> None:
+    path = crashed.directory / watermark.FILE_NAME
+    path.write_bytes(marked(0, 1, WRITTEN + 1).ljust(8192, b"\0"))
+    with pytest.raises(LostWrites, match=f"{WRITTEN + 1} was durable"):
+        opened_rows(crashed.directory)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_watermark_of_a_version_to_come_is_refused_before_anything_is_written(
+    crashed: Crashed, slot: int
+) -> None:
+    overwrite(crashed.directory / watermark.FILE_NAME, slot * 4096, marked(2, 9, WRITTEN))
+    before = contents(crashed.directory)
+    for changes in ({}, {"read_only": True}, {"accept_loss": True}):
+        with pytest.raises(UnknownLayout, match="version 2"):
+            Database.open(crashed.directory, replace(BIG, **changes))
+    assert contents(crashed.directory) == before
 
 
 def lost(path: Path) -> None:
