@@ -294,7 +294,7 @@ def test_a_torn_write_of_the_watermark_is_harmless(crashed: Crashed, slot: int) 
 
 
 def marked(version: int, counter: int, sequence: int) -> bytes:
-    """Return a slot as its version wrote it; before there was one the counter stood in its place."""
+    """Return a slot as its version wrote it; 0: as before there were versions."""
     head = b"KVSW" + (version.to_bytes(4) if version else b"") + counter.to_bytes(8)
     body = head + sequence.to_bytes(8)
     return body + crc32(body).to_bytes(4)
@@ -328,9 +328,10 @@ def test_a_watermark_of_a_version_to_come_is_refused_before_anything_is_written(
 ) -> None:
     overwrite(crashed.directory / watermark.FILE_NAME, slot * 4096, marked(2, 9, WRITTEN))
     before = contents(crashed.directory)
-    for changes in ({}, {"read_only": True}, {"accept_loss": True}):
+    reader, forced = replace(BIG, read_only=True), replace(BIG, accept_loss=True)
+    for options in (BIG, reader, forced):
         with pytest.raises(UnknownLayout, match="version 2"):
-            Database.open(crashed.directory, replace(BIG, **changes))
+            Database.open(crashed.directory, options)
     assert contents(crashed.directory) == before
 
 
