@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Self
 
 from kvstream.errors import Corruption, StoreError, StoreLocked, UnknownLayout, UnsafeDirectory
-from kvstream.storage import durable_files, fork, watermark
+from kvstream.storage import durable_files, fork, private_files, watermark
+from kvstream.storage.private_files import DIRECTORY_MODE
 
 LAYOUT_VERSION = 1
 LAYOUT_FILE = "KVSTREAM"
 _LAYOUT_TEXT = "kvstream store\nlayout {}\n"
 _LAYOUT_PATTERN = re.compile(rb"kvstream store\nlayout ([0-9]{1,9})\n")
 
-_MODE = 0o700
 _FOREIGN_WRITERS = stat.S_IWGRP | stat.S_IWOTH
 _NOT_OURS_YET_HARMLESS = frozenset({"lost+found", LAYOUT_FILE + durable_files.PARTIAL_SUFFIX})
 """Names that may lie in a directory in which a store is made."""
@@ -114,6 +114,14 @@ class Directory:
             if name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".dbtmp"):
                 (self.path / name).unlink()
 
+    def keep_private(self) -> None:
+        """Keep others from reading the files that will be made."""
+        private_files.keep_private(self.path)
+
+    def make_private(self) -> None:
+        """Keep others from reading the files that are there."""
+        private_files.make_private(self.path)
+
     def open_view(self) -> "View":
         """Return a view of the store that RocksDB can open without changing the store."""
         if self.read_only:
@@ -121,7 +129,7 @@ class Directory:
         place = self.path / _PREVIEW
         if place.is_dir():
             shutil.rmtree(place)  # left by a process that was killed
-        place.mkdir(_MODE)
+        place.mkdir(DIRECTORY_MODE)
         return View(place, self._files())
 
     def keep(self) -> Path:
@@ -129,7 +137,7 @@ class Directory:
         number = 1
         while (kept := self.path / _KEPT.format(number)).exists():
             number += 1
-        kept.mkdir(_MODE)
+        kept.mkdir(DIRECTORY_MODE)
         for entry in self._files():
             if not entry.name.startswith(_OWN_TO_EACH_OPENER):
                 # A link takes no space. RocksDB replaces and removes its files, it does not
@@ -168,6 +176,7 @@ class Directory:
             self._check_empty()
             if not create:
                 raise StoreError(f"there is no store in {self.path}") from None
+            os.fchmod(self._descriptor, DIRECTORY_MODE)  # it may have been made by someone's mkdir
             durable_files.write(
                 self.path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode()
             )
@@ -216,6 +225,7 @@ def staged(target: Path) -> Iterator[Path]:
         raise StoreError(f"{target} exists")
     try:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as stage:
+            private_files.keep_private(Path(stage))
             yield Path(stage) / target.name
     except OSError as error:
         raise StoreError(f"cannot make {target}: {error.strerror}") from None
@@ -223,9 +233,10 @@ def staged(target: Path) -> Iterator[Path]:
 
 def publish(built: Path, target: Path, sequence: int) -> None:
     """Complete the store that RocksDB has copied to ``built`` and give it its name, durably."""
-    built.chmod(_MODE)
+    built.chmod(DIRECTORY_MODE)
     durable_files.write(built / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
     watermark.Watermark.create(built, sequence)
+    private_files.make_private(built)
     built.rename(target)
     durable_files.sync_directory(target.parent)
 
@@ -240,7 +251,7 @@ def _real(directory: Path) -> Path:
 def _make(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(_MODE)
+        path.mkdir(DIRECTORY_MODE)
     except FileExistsError:
         return  # another opener was faster; the lock decides
     except OSError as error:

@@ -101,18 +101,26 @@ def open_writer(
     """Open the store for writing, or refuse it unchanged."""
     if not place.is_complete() and not place.holds_rows():
         place.clear_half_created()
-        engine = opener(place.path, Access.CREATE)
+        engine = _opened(place, Access.CREATE, opener)
         Watermark.create(place.path, engine.latest_sequence_number())
         return engine, Opened(place, Watermark.open(place.path), None, None)
     mark = _read_mark(place)
     damage = _damage(place, mark, opener)
     if damage is None:
-        engine = opener(place.path, Access.WRITE)
+        engine = _opened(place, Access.WRITE, opener)
         _refuse_loss(engine, mark)
         return engine, Opened(place, Watermark.open(place.path), None, None)
     if not options.accept_loss:
         raise damage
     return _open_damaged(place, mark, damage, opener)
+
+
+def _opened(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
+    """Open a store that is not refused, so that from now on its files may be changed."""
+    place.keep_private()
+    engine = opener(place.path, access)
+    place.make_private()
+    return engine
 
 
 def _open_damaged(
@@ -121,9 +129,9 @@ def _open_damaged(
     kept = place.keep()
     skipped = False
     try:
-        engine = opener(place.path, Access.WRITE)
+        engine = _opened(place, Access.WRITE, opener)
     except Corruption:
-        engine = opener(place.path, Access.SALVAGE)
+        engine = _opened(place, Access.SALVAGE, opener)
         skipped = True
     recovered = engine.latest_sequence_number()
     Watermark.create(place.path, recovered)
