@@ -29,6 +29,8 @@ EXPIRE_KEYS = 100
 """Keys deleted by one step of the expiry cycle, so that it never holds the lock for long."""
 EXPIRE_PAUSE_S = 0.1
 """Pause between looks at the expiry index: Redis's ``hz`` 10."""
+EXPIRE_STEP_PAUSE_S = 0.001
+"""Pause between steps: the lock is not fair, and goes to those who wait for it only in a pause."""
 RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
 """How often a blocked CLAIM looks again: not so often as to keep a core busy."""
 
@@ -309,13 +311,13 @@ class Engine:
     # --- upkeep ---------------------------------------------------------------------------------
 
     def _expire(self) -> None:
-        """Delete keys whose time has come, until the store is closed."""
+        """Delete what has expired, or was flushed, until the store is closed."""
         while not self._closing.wait(EXPIRE_PAUSE_S):
-            try:
-                while self.run(keyspace.delete_expired, EXPIRE_KEYS) == EXPIRE_KEYS:
-                    pass
-            except KVStreamError:  # closed, full or damaged: reads pass expired keys over
-                continue
+            for delete in (keyspace.delete_expired, keyspace.sweep):
+                with suppress(KVStreamError):  # closed, full or damaged: reads pass such keys over
+                    while self.run(delete, EXPIRE_KEYS) == EXPIRE_KEYS:
+                        if self._closing.wait(EXPIRE_STEP_PAUSE_S):
+                            return
 
     def sync(self) -> None:
         """Wait until everything written so far is on disk."""

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     EXPIRY_TAG,
+    U16,
     U64,
+    database_bounds,
     database_of,
     expiry_row,
     key_count_row,
@@ -24,6 +26,8 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
+from kvstream.meta.filling import catch_up
+from kvstream.meta.flushed import Bounds, Flushed
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree, as_is
@@ -66,6 +70,7 @@ class Catalog:
         """The streams in memory."""
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
+        self._flushed = Flushed()
         self._next_expiry = 0
         """No stream expires before this Unix time in milliseconds; 0: not looked up yet."""
         self._next_id = 0
@@ -82,7 +87,11 @@ class Catalog:
             record = txn.batch.get(_METADATA, stream_row(name))
             if record is None:
                 return None
-            stream = self.streams[name] = StreamMeta.decode(name, record)
+            stream = StreamMeta.decode(name, record)
+            if self._is_gone(txn, stream):
+                return None
+            catch_up(txn.batch, stream)
+            self.streams[name] = stream
             self.crowded = len(self.streams) > STREAMS_MAX
         if stream.expire_at and stream.expire_at <= txn.now_ms:
             if not txn.read_only:
@@ -103,6 +112,7 @@ class Catalog:
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Make an empty stream under a name that is free."""
+        self._drop_gone(txn, name)
         generation = self.allocate(txn)
         stream = StreamMeta(name, generation)
         stream.nodes_tree = self.allocate(txn)
@@ -130,7 +140,9 @@ class Catalog:
         prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
         upper = successor(prefix)
         few = stream.length + stream.unswept < DELETE_RANGE_ROWS
-        if few and not txn.batch.puts[_MESSAGES]:
+        if self._is_gone(txn, stream):
+            pass  # its messages went with the flush
+        elif few and not txn.batch.puts[_MESSAGES]:
             for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
                 txn.batch.delete(_MESSAGES, key)
         else:
@@ -145,10 +157,12 @@ class Catalog:
         txn.batch.delete(_METADATA, scan_row(db, stream.generation))
         if stream.expire_at:
             txn.batch.delete(_METADATA, expiry_row(stream.expire_at, stream.name))
-        self._count_keys(txn, db, -1)
+        if not self._is_gone(txn, stream):
+            self._count_keys(txn, db, -1)
 
     def rename_stream(self, txn: Txn, stream: StreamMeta, name: bytes) -> None:
         """Move a stream to a name that is free: its rows stay where they are."""
+        self._drop_gone(txn, name)
         txn.forget_stream(stream)
         self._unlist(txn, stream)
         stream.name, stream.row = name, stream_row(name)
@@ -182,12 +196,15 @@ class Catalog:
         times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
         due = sum(at_ms <= txn.now_ms for at_ms in times[:limit])
         self._next_expiry = times[due] if due < len(times) else NEVER
+        for key, _ in rows[:due]:  # also where it stands for no stream: it would be due for ever
+            txn.batch.delete(_METADATA, key)
         return [key[9:] for key, _ in rows[:due]]
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
+        start = max(cursor, self._flushed.of(txn, db).bound)
         rows = txn.batch.scan(
-            _METADATA, scan_row(db, cursor), successor(scan_row(db, (1 << 64) - 1))
+            _METADATA, scan_row(db, start), successor(scan_row(db, (1 << 64) - 1))
         )
         for key, value in rows:
             yield U64.unpack_from(key, 3)[0], qualified(db, value)
@@ -200,6 +217,61 @@ class Catalog:
     def _count_keys(self, txn: Txn, db: int, change: int) -> None:
         count = self.key_count(txn, db) + change
         txn.batch.put(_METADATA, key_count_row(db), U64.pack(count))
+
+    # --- whole databases ------------------------------------------------------------------------
+
+    def flush(self, txn: Txn, db: int) -> int:
+        """Have all keys of a database gone, and return how many, at the cost of none of them.
+
+        What they leave in metadata and trees is for ``sweep``.
+        """
+        count = self.key_count(txn, db)
+        if not count and next(self.names(txn, db), None) is None:
+            return 0
+        txn.finish()  # what was changed goes into rows, for the objects are forgotten
+        txn.frees = True
+        for name in [name for name in self.streams if database_of(name) == db]:
+            del self.streams[name]
+        swept = self._flushed.of(txn, db).swept
+        self._flushed.put(txn, db, Bounds(self.allocate(txn), swept))
+        txn.batch.delete_range(_MESSAGES, *database_bounds(db))
+        txn.batch.delete(_METADATA, key_count_row(db))
+        txn.signal_all(U16.pack(db))
+        return count
+
+    def sweep(self, txn: Txn, limit: int) -> int:
+        """Delete what up to ``limit`` keys have left that a flush made gone; return how many."""
+        left = limit
+        for db in self._flushed.unswept(txn):
+            bound, swept = self._flushed.of(txn, db)
+            lower, upper = scan_row(db, swept), scan_row(db, bound)
+            page = txn.batch.page(_METADATA, lower, upper, left)
+            for row, key in page:
+                txn.batch.delete(_METADATA, row)
+                self._drop_gone(txn, qualified(db, key))
+            left -= len(page)
+            if left == 0:
+                self._flushed.put(txn, db, Bounds(bound, U64.unpack_from(page[-1][0], 3)[0] + 1))
+                break
+            self._flushed.clear(txn, db)
+        return limit - left
+
+    def _is_gone(self, txn: Txn, stream: StreamMeta) -> bool:
+        """Tell whether a stream was made before its database was flushed."""
+        return stream.generation < self._flushed.of(txn, database_of(stream.name)).bound
+
+    def _drop_gone(self, txn: Txn, name: bytes) -> None:
+        """Delete what a key that a flush made gone has left under a name."""
+        bound = self._flushed.of(txn, database_of(name)).bound
+        record = txn.batch.get(_METADATA, stream_row(name)) if bound else None
+        if record is None:
+            return
+        try:
+            stream = StreamMeta.decode(name, record)
+            if self._is_gone(txn, stream):
+                self.drop_stream(txn, stream)
+        except (Corruption, WrongType):  # what was not found of it is nobody's, and told by check
+            txn.batch.delete(_METADATA, stream_row(name))
 
     # --- groups and consumers -------------------------------------------------------------------
 
@@ -316,6 +388,7 @@ class Catalog:
         """Drop everything in memory, since a failed transaction may have changed it."""
         self.streams.clear()
         self.seen.clear()
+        self._flushed.forget()
         self._next_expiry = 0
         self._next_id = 0
 

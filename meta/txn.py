@@ -5,14 +5,31 @@ catalog and are changed in place; ``changed`` marks them for the batch. A transa
 after a change makes the catalog forget all that it has in memory.
 """
 
-from collections.abc import Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.storage.batch import Batch, Family, Rows
 
 if TYPE_CHECKING:
     from kvstream.meta.catalog import Catalog
+
+
+class Awaited(Protocol):
+    """The names that somebody waits for."""
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def names(self) -> list[bytes]: ...
+
+
+class _Nobody:
+    """Nobody waits."""
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+    def names(self) -> list[bytes]:
+        return []
 
 
 class Txn:
@@ -37,7 +54,7 @@ class Txn:
         rows: Rows,
         catalog: "Catalog",
         now_ms: int,
-        awaited: Container[bytes] = (),
+        awaited: Awaited | None = None,
         read_only: bool = False,
     ) -> None:
         self.batch = Batch(rows)
@@ -52,7 +69,7 @@ class Txn:
         """The transaction makes the store smaller: allowed when the disk is nearly full."""
         self.signals: dict[bytes, None] = {}
         """Names whose waiters may go on after the commit, in order."""
-        self._awaited = awaited
+        self._awaited = _Nobody() if awaited is None else awaited
         self._known = catalog.streams
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
@@ -74,6 +91,12 @@ class Txn:
     def changed(self, stream: StreamMeta) -> None:
         """Have the hot part of the stream's record written."""
         self._streams[stream.row] = stream
+
+    def appended(self, stream: StreamMeta, count: int) -> None:
+        """Note entries that joined the open node: their rows tell of them, the record can wait."""
+        stream.behind += count
+        if stream.behind > BEHIND_MAX:
+            self._streams[stream.row] = stream
 
     def reshaped(self, stream: StreamMeta) -> None:
         """Have the whole of the stream's record written."""
@@ -101,6 +124,11 @@ class Txn:
         """Let the waiters of a name, if it has any, look again after the commit."""
         if name in self._awaited:
             self.signals[name] = None
+
+    def signal_all(self, prefix: bytes) -> None:
+        """Let the waiters of every name that begins with ``prefix`` look again."""
+        names = [name for name in self._awaited.names() if name.startswith(prefix)]
+        self.signals.update(dict.fromkeys(names))
 
     @property
     def dirty(self) -> bool:

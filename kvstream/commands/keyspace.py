@@ -204,15 +204,14 @@ def _check_flush(argv: Argv) -> None:
 def flushdb(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Delete every key of the database."""
     _check_flush(argv)
-    keyspace.flush(txn, session.db, _ALL)
+    keyspace.flush(txn, session.db)
     return OK
 
 
 def flushall(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Delete every key of every database."""
     _check_flush(argv)
-    for db in range(session.databases):
-        keyspace.flush(txn, db, _ALL)
+    keyspace.flush_all(txn, session.databases)
     return OK
 
 

@@ -10,6 +10,7 @@
 
     metadata   row   := "A"                            allocator: next tree ID or generation (u64)
                       | "C" db(u16)                    number of keys of a database (u64)
+                      | "F" db(u16)                    what FLUSHDB has left (kvstream.meta.flushed)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "S" name                       record of a stream (kvstream.meta.records)
                       | "X" at_ms(u64) name            empty; the order of expiry
@@ -28,6 +29,7 @@ from struct import Struct
 
 ALLOCATOR_KEY = b"A"
 KEY_COUNT_TAG = b"C"
+FLUSHED_TAG = b"F"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"
 EXPIRY_TAG = b"X"
@@ -61,12 +63,22 @@ def message_prefix(name: bytes, generation: int) -> bytes:
     return _MESSAGE_HEAD.pack(database_of(name), len(key)) + key + U64.pack(generation)
 
 
+def database_bounds(db: int) -> tuple[bytes, bytes]:
+    """Return the bounds of all message rows of a database: a stream never leaves its own."""
+    prefix = U16.pack(db)
+    return prefix, prefix + b"\xff" * 4  # no key is as long as that
+
+
 def stream_row(name: bytes) -> bytes:
     return STREAM_TAG + name
 
 
 def key_count_row(db: int) -> bytes:
     return KEY_COUNT_TAG + U16.pack(db)
+
+
+def flushed_row(db: int) -> bytes:
+    return FLUSHED_TAG + U16.pack(db)
 
 
 def scan_row(db: int, generation: int) -> bytes:

@@ -1,11 +1,17 @@
-"""The metadata family: records, the order of SCAN, the numbers of keys, the order of expiry."""
+"""The metadata family: records, the order of SCAN, the numbers of keys, the order of expiry.
+
+Keys that a flush made gone, and whose rows have not left yet, own their trees, and no entries.
+"""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
+from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     EXPIRY_TAG,
+    FLUSHED_TAG,
     KEY_COUNT_TAG,
     SCAN_TAG,
     STREAM_TAG,
@@ -17,11 +23,13 @@ from kvstream.layout.keys import (
     key_of,
     qualified,
     scan_row,
+    successor,
 )
+from kvstream.meta.flushed import decode_bounds, encode_bounds
 from kvstream.meta.records import StreamMeta
 from kvstream.operations.checks.findings import stream_place
 from kvstream.operations.checks.survey import STORE, Survey
-from kvstream.storage.batch import Family
+from kvstream.storage.batch import Family, Row
 
 _METADATA = Family.METADATA
 _SCAN_ROW_BYTES = 1 + U16.size + U64.size
@@ -29,7 +37,8 @@ _EXPIRY_NAME = 1 + U64.size
 EVERYTHING = (b"", b"\xff" * 64)
 """Bounds of all keys of a family: none of ours begins with so many 0xff bytes."""
 
-StreamCheck = Callable[[Survey, StreamMeta, str], None]
+StreamCheck = Callable[[Survey, StreamMeta, str, bool], None]
+"""Checks what belongs to a stream, which may be gone."""
 
 
 class KeyspaceCheck:
@@ -43,10 +52,13 @@ class KeyspaceCheck:
         """Streams of each database, as they are met."""
         self._recorded: dict[int, int] = {}
         """The same as the rows say."""
+        self._bounds: dict[int, int] = {}
+        """Below which generation the keys of a database are gone."""
         self._allocator_recorded = 1
         self._kinds = {
             ALLOCATOR_KEY: self._allocator,
             KEY_COUNT_TAG: self._key_count,
+            FLUSHED_TAG: self._flushed,
             SCAN_TAG: self._listed,
             STREAM_TAG: self._stream,
             EXPIRY_TAG: self._expiring,
@@ -75,7 +87,7 @@ class KeyspaceCheck:
 
     def _check_allocator(self) -> None:
         survey, recorded = self._survey, self._allocator_recorded
-        least = survey.first_free
+        least = max([survey.first_free, *(bound + 1 for bound in self._bounds.values())])
         if survey.allocator < least:
             detail = f"at {survey.allocator}, but {least - 1} is in use"
             self._findings.fault(STORE, "the allocator is behind", detail)
@@ -99,6 +111,46 @@ class KeyspaceCheck:
             self._findings.settle(place, "the number of keys", recorded, counted)
             self._findings.put(_METADATA, key_count_row(db), U64.pack(counted))
 
+    # --- flushed databases ----------------------------------------------------------------------
+
+    def _flushed(self, key: bytes, value: bytes) -> None:
+        if len(key) != 1 + U16.size:
+            self._unknown(key, value)
+            return
+        db = U16.unpack_from(key, 1)[0]
+        try:
+            bound = decode_bounds(key, value).bound
+        except Corruption:
+            bound = 0
+        ahead = bound >= self._allocator_recorded
+        if not bound or (ahead and self._listed_from(db, bound) != self._recorded.get(db, 0)):
+            bound = self._bound_by_count(db)
+            kind = "what a flush left cannot be known from its row"
+            self._findings.fault(f"database {db}", kind, value[:40].hex())
+            if bound:
+                self._findings.put(_METADATA, key, encode_bounds(bound, 0))
+            else:
+                self._findings.delete(_METADATA, key)
+        self._bounds[db] = bound
+
+    def _bound_by_count(self, db: int) -> int:
+        """Return the bound that leaves just as many keys as are counted, the youngest."""
+        gone = self._listed_from(db, 0) - max(0, self._recorded.get(db, 0))
+        if gone <= 0:
+            return 0
+        last, _ = next(islice(self._listing(db, 0), gone - 1, None))
+        return int(U64.unpack_from(last, 3)[0]) + 1
+
+    def _listed_from(self, db: int, generation: int) -> int:
+        return sum(1 for _ in self._listing(db, generation))
+
+    def _listing(self, db: int, generation: int) -> Iterator[Row]:
+        upper = successor(scan_row(db, (1 << 64) - 1))
+        return self._survey.rows.scan(_METADATA, scan_row(db, generation), upper)
+
+    def _is_gone(self, stream: StreamMeta) -> bool:
+        return stream.generation < self._bounds.get(database_of(stream.name), 0)
+
     # --- streams and what points to them --------------------------------------------------------
 
     def _stream(self, key: bytes, value: bytes) -> None:
@@ -106,9 +158,10 @@ class KeyspaceCheck:
         if len(name) < U16.size:
             self._unknown(key, value)
             return
-        self._keys[database_of(name)] += 1
         place = stream_place(name)
         stream = self._survey.decode_stream(name, value)
+        gone = stream is not None and self._is_gone(stream)
+        self._keys[database_of(name)] += not gone
         if stream is None:
             self._findings.fault(place, "the record cannot be decoded", mended=False)
             self._survey.owner_lost = True
@@ -116,8 +169,9 @@ class KeyspaceCheck:
         if stream.encode() != value:
             self._findings.fault(place, "the record has bytes of no meaning")
         self._survey.claim_generation(place, stream.generation)
-        self._check_rows_of(stream, place)
-        self._check_stream(self._survey, stream, place)
+        if not gone:
+            self._check_rows_of(stream, place)
+        self._check_stream(self._survey, stream, place, gone)
         stream.cool()
         if stream.encode() != value:
             self._findings.put(_METADATA, key, stream.encode())

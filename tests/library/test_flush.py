@@ -1,0 +1,324 @@
+"""A flush: one small commit for any number of keys, whose rows leave the disk afterwards."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from kvstream import Corruption, ManualClock, Store
+from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
+    U64,
+    flushed_row,
+    key_count_row,
+    qualified,
+    scan_row,
+    stream_row,
+)
+from kvstream.operations import keyspace
+from kvstream.storage.batch import Batch, Family
+from tests.opening import Stores
+
+MANY = 1030
+PAGES = 10
+"""Of a hundred keys, after those that go with the flush itself."""
+EVERYTHING = (b"", b"\xff" * 64)
+
+
+@pytest.fixture
+def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store in which nothing is swept but by the test."""
+    monkeypatch.setattr("kvstream.engine.EXPIRE_PAUSE_S", 3600)
+    return open_store()
+
+
+def fill(store: Store, count: int = MANY) -> None:
+    """Make keys that together leave every kind of row."""
+    with store.transaction():
+        for number in range(count):
+            store.stream(f"s{number}").add({"n": number})
+        rich = store.stream(f"s{count - 2}")
+        rich.add_many([{"n": n} for n in range(300)])
+        rich.create_group("g", "0").consumer("c").read(count=150)
+        rich.add({"n": "once"}, idmp=("p", "i"))
+        store.expire(f"s{count - 1}", 60)
+
+
+def sweep(store: Store, limit: int = 100) -> int:
+    return store.engine.run(keyspace.sweep, limit)
+
+
+def sweep_all(store: Store) -> None:
+    while sweep(store):
+        assert not store.keys()
+
+
+def rows(store: Store) -> list[bytes]:
+    database = store.engine.database
+    return [key for family in Family for key, _ in database.scan(family, *EVERYTHING)]
+
+
+def put(store: Store, key: bytes, value: bytes) -> None:
+    batch = Batch(store.engine.database)
+    batch.put(Family.METADATA, key, value)
+    store.engine.database.write(batch)
+
+
+@pytest.fixture
+def sizes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collects how many rows and ranges each batch changes."""
+    found: list[int] = []
+    write = store.engine.database.write
+
+    def counted(batch: Batch, frees: bool = False) -> int:
+        found.append(sum(map(len, batch.puts)) + len(batch.ranges))
+        return write(batch, frees)
+
+    monkeypatch.setattr(store.engine.database, "write", counted)
+    return found
+
+
+def test_a_flush_of_many_keys_is_one_commit_no_larger_than_that_of_few(
+    store: Store, sizes: list[int]
+) -> None:
+    changed = {}
+    for count in (MANY // 4, MANY):
+        fill(store, count)
+        sizes.clear()
+        assert store.flush() == count
+        (changed[count],) = sizes
+        sweep_all(store)
+    assert changed[MANY] == changed[MANY // 4]
+
+
+def test_an_empty_database_is_flushed_without_a_write(store: Store, sizes: list[int]) -> None:
+    assert store.flush() == store.flush_all() == 0
+    assert sizes == []
+
+
+def test_flushed_keys_are_gone_for_every_way_to_look(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    fill(store)
+    cursor, _ = store.engine.run(keyspace.scan, 0, 0, 10)
+    store.flush()
+    for read_only in (False, True):
+        assert (store.size(), store.keys()) == (0, [])
+        assert store.engine.run(keyspace.scan, 0, cursor, 10) == (0, [])
+        assert not store.exists(f"s{MANY - 1}")
+        assert store.type(f"s{MANY - 2}") == "none"
+        assert store.ttl(f"s{MANY - 1}") is None
+        assert store.stream(f"s{MANY - 2}").range() == []
+        assert store.check() == []
+        store = reopen(store, read_only=not read_only)
+    assert len(rows(store)) > MANY // 2
+
+
+def test_what_flushed_keys_have_left_goes_page_by_page_and_wholly(store: Store) -> None:
+    fill(store)
+    store.flush()
+    pages = 0
+    while (left := len(rows(store))) > 1:
+        assert sweep(store) > 0
+        assert len(rows(store)) < left
+        assert store.check() == []
+        pages += 1
+    assert pages == PAGES
+    assert rows(store) == [ALLOCATOR_KEY]
+
+
+def test_a_page_begins_where_the_last_one_ended_also_after_a_reopening(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    fill(store)
+    store.flush()
+    begun = []
+    while (value := store.engine.database.get(Family.METADATA, flushed_row(0))) is not None:
+        swept = U64.unpack_from(value, 8)[0]
+        (first, _), *_ = store.engine.database.page(Family.METADATA, b"N", b"O", 1)
+        assert scan_row(0, swept - 1) < first
+        begun.append(swept)
+        sweep(store)
+        store = reopen(store)
+    assert begun == sorted(set(begun))
+    assert len(begun) == PAGES
+
+
+def test_a_key_made_anew_shares_nothing_with_the_flushed_one(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    fill(store)
+    store.flush()
+    for made in (f"s{MANY - 2}", f"s{MANY - 1}", "s5"):
+        store.stream(made).add({"new": "1"}, id="1-1")
+    assert store.rename("s5", "s6")
+    store = reopen(store)
+    keys = [b"s%d" % (MANY - 2), b"s%d" % (MANY - 1), b"s6"]
+    for _ in range(2):
+        assert (store.size(), store.keys()) == (3, keys)
+        for key in keys:
+            assert [entry.fields for entry in store.stream(key).range()] == [{b"new": b"1"}]
+            assert store.stream(key).groups() == []
+            assert store.ttl(key) is None
+        assert store.check() == []
+        while sweep(store):
+            pass
+    assert store.delete(*keys) == 3
+    assert rows(store) == [ALLOCATOR_KEY, key_count_row(0)]
+
+
+def test_other_databases_keep_their_keys(store: Store) -> None:
+    for db in (1, 2, 65535 % 16):
+        fill(store.select(db), 200)
+    store.select(2).flush()
+    sweep(store, MANY)
+    assert [store.select(db).size() for db in (1, 2, 15)] == [200, 0, 200]
+    assert len(store.select(1).stream("s198").range()) == 302
+
+
+def test_all_databases_are_flushed_in_one_commit(store: Store, sizes: list[int]) -> None:
+    for db in range(3):
+        fill(store.select(db), 200)
+    sizes.clear()
+    assert store.flush_all() == 600
+    assert len(sizes) == 1
+    while sweep(store):
+        pass
+    assert rows(store) == [ALLOCATOR_KEY]
+
+
+def test_a_second_flush_takes_what_was_made_since_the_first(store: Store) -> None:
+    fill(store)
+    store.flush()
+    sweep(store)
+    fill(store)
+    assert store.flush() == MANY
+    assert (store.size(), store.keys(), store.check()) == (0, [], [])
+    sweep_all(store)
+    assert rows(store) == [ALLOCATOR_KEY]
+
+
+def test_a_flush_that_is_undone_takes_no_key(store: Store) -> None:
+    fill(store)
+    keys = store.keys()
+    with suppress(RuntimeError), store.transaction():
+        store.stream("s5").add({"n": "more"})
+        assert store.flush() == MANY
+        assert store.keys() == []
+        store.stream("s7").add({"new": "1"})
+        raise RuntimeError
+    assert (store.size(), store.keys()) == (MANY, keys)
+    assert len(store.stream("s5")) == len(store.stream("s7")) == 1
+
+
+def test_a_flush_inside_a_transaction_takes_what_came_before_it_alone(store: Store) -> None:
+    fill(store)
+    with store.transaction():
+        group = store.stream(f"s{MANY - 2}").group("g")
+        assert len(group.consumer("late").read()) > 0
+        store.stream("before").add({"a": "b"})
+        assert store.flush() == MANY + 1
+        store.stream("after").add({"a": "b"})
+    assert store.keys() == [b"after"]
+    sweep_all_but(store, b"after")
+    assert store.delete("after") == 1
+    assert rows(store) == [ALLOCATOR_KEY, key_count_row(0)]
+
+
+def sweep_all_but(store: Store, key: bytes) -> None:
+    while sweep(store):
+        assert store.keys() == [key]
+        assert store.check() == []
+
+
+def test_the_moved_seen_time_of_a_flushed_consumer_is_not_written(store: Store) -> None:
+    fill(store)
+    consumer = store.stream(f"s{MANY - 2}").group("g").consumer("c")
+    consumer.read()
+    assert consumer.read() == []
+    assert len(store.engine.catalog.seen) == 1
+    store.flush()
+    sweep_all(store)
+    store.sync()
+    assert rows(store) == [ALLOCATOR_KEY]
+
+
+def test_the_time_of_a_flushed_key_may_come_before_its_rows_are_swept(
+    store: Store, clock: ManualClock
+) -> None:
+    fill(store)
+    store.flush()
+    clock.advance(61_000)
+    assert store.engine.run(keyspace.delete_expired, 10) == 1
+    assert store.engine.run(keyspace.delete_expired, 10) == 0
+    assert store.check() == []
+    sweep_all(store)
+
+
+def test_other_commands_are_not_held_up_while_rows_are_swept(open_store: Stores) -> None:
+    store = open_store("busy")
+    fill(store, 10_000)
+    store.flush()
+    other, waits = store.stream("other"), []
+    while store.engine.database.get(Family.METADATA, flushed_row(0)) is not None:
+        began = time.monotonic()
+        other.add({"a": "b"})
+        waits.append(time.monotonic() - began)
+        time.sleep(0.002)
+    assert len(waits) > 50
+    assert max(waits) < 0.1
+    assert store.keys() == [b"other"]
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def test_a_damaged_key_does_not_keep_the_others_from_being_swept(store: Store) -> None:
+    fill(store)
+    put(store, stream_row(qualified(0, b"s%d" % (MANY - 2))), b"\x01\x01damaged")
+    store.engine.catalog.forget()
+    store.flush()
+    sweep_all(store)
+    assert [fault.message.split(":")[0] for fault in store.check(repair=True)] == [
+        "rows of no known tree"
+    ]
+    assert rows(store) == [ALLOCATOR_KEY]
+
+
+@pytest.mark.parametrize("value", [b"", U64.pack(0) * 2, U64.pack(1 << 62) + U64.pack(0)])
+def test_a_damaged_row_of_a_flush_is_told_and_a_repair_finds_the_keys_that_live(
+    store: Store, reopen: Callable[..., Store], value: bytes
+) -> None:
+    fill(store)
+    store.flush()
+    fill(store, 20)
+    keys, elsewhere = store.keys(), store.select(1).stream("elsewhere")
+    elsewhere.add({"a": "b"})
+    put(store, flushed_row(0), value)
+    store = reopen(store)
+    for use in (
+        store.keys,
+        lambda: store.exists("s5"),
+        lambda: store.flush(),
+        lambda: sweep(store),
+    ):
+        with pytest.raises(Corruption, match="of a flushed database"):
+            use()
+    assert store.select(1).keys() == [b"elsewhere"]
+    (fault,) = store.check()
+    assert fault.message.startswith("what a flush left cannot be known from its row")
+    assert store.check(repair=True)[0].repaired
+    store = reopen(store)
+    assert (store.keys(), store.size()) == (keys, 20)
+    assert store.check() == []
+    while sweep(store):
+        pass
+    assert store.keys() == keys
+
+
+def test_a_stray_row_of_the_expiry_index_is_due_only_once(store: Store, clock: ManualClock) -> None:
+    put(store, b"X" + U64.pack(1) + qualified(0, b"nothing"), b"")
+    assert store.engine.run(keyspace.delete_expired, 10) == 1
+    assert store.engine.run(keyspace.delete_expired, 10) == 0
+    assert rows(store) == []
