@@ -1,16 +1,17 @@
 """What callers of the library may pass, turned into what operations take."""
 
-import math
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from operator import index
+from typing import Any, Literal
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, shown
 from kvstream.ids import IDLike, StreamID
 from kvstream.layout.values import to_bytes
 from kvstream.operations.budget import Budget
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy, Trim
-from kvstream.options import KEY_BYTES_MAX
+from kvstream.options import KEY_BYTES_MAX, StoreOptions
 from kvstream.records import Entry, PendingEntry
 
 Name = bytes | str
@@ -18,6 +19,12 @@ Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
 HasID = Entry | PendingEntry
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
+
+NUMBER_MAX = (1 << 63) - 1
+"""The greatest whole number that Redis takes, and that a count here may be."""
+
+SECONDS_MAX = 1 << 53
+"""Beyond it, three hundred million years, a float tells no milliseconds apart."""
 
 
 def name_bytes(name: Name) -> bytes:
@@ -43,11 +50,66 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
     return ids
 
 
+def whole(number: int, what: str) -> int:
+    """Return a whole number of 64 bits; InvalidArgument for a bool, a float, text or None.
+
+    Where a call is hot, its caller looks at the type first: nearly every number is an int.
+    """
+    try:
+        plain = index(number)
+    except TypeError:
+        plain = None
+    if plain is None or type(number) is bool:
+        raise InvalidArgument(f"{what} must be a whole number, not {shown(number)}")
+    if not -NUMBER_MAX <= plain <= NUMBER_MAX:
+        raise InvalidArgument(f"{what} is out of range")
+    return plain
+
+
+def optional(number: int | None, what: str) -> int | None:
+    """Return a whole number, or None where none was given."""
+    return None if number is None else whole(number, what)
+
+
 def milliseconds(seconds: Seconds, what: str) -> int:
-    """Return a duration in milliseconds; InvalidArgument below zero or without end."""
-    if not 0 <= seconds < math.inf:
-        raise InvalidArgument(f"{what} is {'negative' if seconds < 0 else 'not a number'}")
-    return round(seconds * 1000)
+    """Return a duration in milliseconds; InvalidArgument below zero, without end or no number."""
+    try:
+        if 0 <= seconds < SECONDS_MAX and type(seconds) is not bool:
+            return round(seconds * 1000)
+    except (TypeError, ArithmeticError):  # no number, or a Decimal that is none
+        pass
+    raise _no_duration(seconds, what)
+
+
+def wait_of(block: Seconds, what: str = "timeout") -> float | None:
+    """Return how long a call waits: None, for ever, where ``block`` is 0 as in Redis."""
+    try:
+        if block >= 0 and type(block) is not bool:
+            return float(min(block, SECONDS_MAX)) or None
+    except (TypeError, ArithmeticError):
+        pass
+    raise _no_duration(block, what)
+
+
+def _no_duration(seconds: Seconds, what: str) -> InvalidArgument:
+    try:
+        if seconds < 0:
+            return InvalidArgument(f"{what} is negative")
+        if seconds >= SECONDS_MAX:
+            return InvalidArgument(f"{what} is too long")
+    except (TypeError, ArithmeticError):
+        pass
+    return InvalidArgument(f"{what} is not a number of seconds: {shown(seconds)}")
+
+
+def expiry_ms(seconds: Seconds) -> int:
+    """Return the milliseconds of an expiry, which may lie before what it counts from."""
+    try:
+        if -SECONDS_MAX < seconds < SECONDS_MAX and type(seconds) is not bool:
+            return round(seconds * 1000)
+    except (TypeError, ArithmeticError):
+        pass
+    raise InvalidArgument(f"invalid expire time: {shown(seconds)}")
 
 
 def trim_of(
@@ -59,11 +121,15 @@ def trim_of(
 ) -> Trim | None:
     """Return the trim that the arguments describe, or None where they describe none."""
     policy = RefPolicy(ref_policy or RefPolicy.KEEPREF)
+    if limit is not None and type(limit) is not int:
+        limit = whole(limit, "limit")
     if maxlen is not None and minid is not None:
         raise InvalidArgument(
             "syntax error, MAXLEN and MINID options at the same time are not compatible"
         )
     if maxlen is not None:
+        if type(maxlen) is not int:
+            maxlen = whole(maxlen, "maxlen")
         return Trim(
             Strategy.MAXLEN, maxlen=maxlen, approximate=approximate, limit=limit, policy=policy
         )
@@ -83,4 +149,24 @@ def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:
     """Return the bounds of one reply, fresh for each attempt; None where there are none."""
     if max_count is None and max_size is None:
         return None
-    return Budget(max_count, max_size)
+    return Budget(optional(max_count, "max_count"), optional(max_size, "max_size"))
+
+
+def store_options(given: Mapping[str, Any]) -> StoreOptions:
+    """Return the options of a store; InvalidArgument names what is no option, or no value of it."""
+    known = {field.name: field.type for field in fields(StoreOptions)}
+    if unknown := given.keys() - known:
+        names = ", ".join(sorted(unknown))
+        raise InvalidArgument(f"no such option: {names} (see the fields of StoreOptions)")
+    return StoreOptions(**{name: _option(name, known[name], given[name]) for name in given})
+
+
+def _option(name: str, kind: object, value: Any) -> Any:
+    """Return the value of an option of a store; a number is a count, a size or a time."""
+    if kind is float:
+        wait_of(value, name)
+    elif kind is int:
+        value = whole(value, name)
+        if value < 0:
+            raise InvalidArgument(f"{name} must not be negative")
+    return value

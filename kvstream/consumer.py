@@ -2,8 +2,18 @@
 
 from collections.abc import Iterator
 
-from kvstream.arguments import IDs, Seconds, budget_of, id_list, milliseconds
+from kvstream.arguments import (
+    NUMBER_MAX,
+    IDs,
+    Seconds,
+    budget_of,
+    id_list,
+    milliseconds,
+    wait_of,
+    whole,
+)
 from kvstream.engine import Engine
+from kvstream.errors import InvalidArgument
 from kvstream.ids import IDLike, range_start
 from kvstream.layout.keys import key_of
 from kvstream.operations import acks, claims, deliver, groups
@@ -48,6 +58,8 @@ class Consumer:
         None not at all; [] when nothing came.
         """
         if block is None:
+            if count is not None and (type(count) is not int or count > NUMBER_MAX):
+                count = whole(count, "count")
             claim_ms = None
             if claim_min_idle is not None:
                 claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
@@ -89,6 +101,13 @@ class Consumer:
 
         Acknowledge each when it is done. ``poll`` bounds how long one wait lasts.
         """
+        count = whole(count, "count")
+        if count < 1:
+            raise InvalidArgument("count must be at least 1")
+        wait_of(poll)
+        return self._heard(count, poll, claim_min_idle)
+
+    def _heard(self, count: int, poll: Seconds, claim_min_idle: Seconds | None) -> Iterator[Entry]:
         after: IDLike = "0-0"
         while pending := self.history(after, count):
             yield from (entry for entry in pending if entry.fields is not None)
@@ -130,6 +149,8 @@ class Consumer:
         justid: bool = False,
     ) -> Claimed:
         """Scan pending entries from ``start`` and take over the idle ones, as XAUTOCLAIM does."""
+        if type(count) is not int:
+            count = whole(count, "count")
         return self._engine.run(
             claims.autoclaim,
             self._key,
@@ -143,6 +164,8 @@ class Consumer:
 
     def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry]:
         """Return what is pending with this consumer, by ID."""
+        if type(count) is not int:
+            count = whole(count, "count")
         return self._engine.run(
             claims.pending_range,
             self._key,

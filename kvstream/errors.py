@@ -4,8 +4,8 @@
 
     KVStreamError                     code ERR
     ├── RequestError                  the caller asked for what cannot be done
-    │   ├── InvalidID                 not a stream ID
-    │   ├── InvalidArgument           an option or value out of its range; also a ValueError
+    │   ├── InvalidArgument           an option or value out of its range or kind; also a ValueError
+    │   │   └── InvalidID             not a stream ID
     │   ├── NoSuchKey                 "no such key"
     │   ├── IDTooSmall                the ID does not lie above the stream's last one
     │   ├── IDsExhausted              the stream has used up the last possible ID
@@ -31,6 +31,20 @@
 
 from typing import ClassVar
 
+_SHOWN_MAX = 60
+"""Characters of a wrong value that the text of an error shows."""
+
+
+def shown(value: object) -> str:
+    """Return a value as the text of an error shows it, cut where it is long."""
+    if isinstance(value, str | bytes | bytearray):
+        value = value[: _SHOWN_MAX + 1]
+    try:
+        text = repr(value)
+    except Exception:  # an int of thousands of digits, or whatever a class of others does
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
 
 class KVStreamError(Exception):
     """The root of all errors of kvstream."""
@@ -48,7 +62,7 @@ class RequestError(KVStreamError):
 
 
 class InvalidArgument(RequestError, ValueError):
-    """An option or a value is out of its range, or does not go with another."""
+    """An option or a value is of the wrong kind or range, or does not go with another."""
 
 
 class InvalidID(InvalidArgument):

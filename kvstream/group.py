@@ -1,6 +1,16 @@
 """One consumer group of a stream."""
 
-from kvstream.arguments import IDs, Name, Policy, Seconds, id_list, milliseconds, name_bytes
+from kvstream.arguments import (
+    IDs,
+    Name,
+    Policy,
+    Seconds,
+    id_list,
+    milliseconds,
+    name_bytes,
+    optional,
+    whole,
+)
 from kvstream.consumer import Consumer
 from kvstream.engine import Engine
 from kvstream.ids import IDLike, StreamID, range_end, range_start
@@ -79,7 +89,7 @@ class Group:
             self._name,
             id_list(ids),
             NackMode(mode),
-            retrycount,
+            optional(retrycount, "retrycount"),
             force,
         )
 
@@ -101,7 +111,7 @@ class Group:
         (seconds) or ``time`` (Unix seconds) sets the delivery time; ``force`` takes entries that
         are not pending; ``justid`` returns entries without fields and counts no delivery.
         """
-        time_ms = None if time is None else round(time * 1000)
+        time_ms = None if time is None else milliseconds(time, "time")
         if idle is not None:
             time_ms = self._engine.clock.now_ms() - milliseconds(idle, "idle")
         return self._engine.run(
@@ -112,7 +122,7 @@ class Group:
             milliseconds(min_idle, "min_idle"),
             id_list(ids),
             time_ms=time_ms,
-            retrycount=retrycount,
+            retrycount=optional(retrycount, "retrycount"),
             force=force,
             justid=justid,
             last_id=None if last_id is None else StreamID.parse(last_id),
@@ -132,6 +142,8 @@ class Group:
         Go on from the returned ``cursor`` until it is 0-0: always starting anew at 0-0 starves what
         lies behind entries that cannot be claimed.
         """
+        if type(count) is not int:
+            count = whole(count, "count")
         return self._engine.run(
             claims.autoclaim,
             self._key,
@@ -159,6 +171,8 @@ class Group:
         min_idle: Seconds = 0,
     ) -> list[PendingEntry]:
         """Return pending entries one by one, as XPENDING's extended form does."""
+        if type(count) is not int:
+            count = whole(count, "count")
         return self._engine.run(
             claims.pending_range,
             self._key,
@@ -187,7 +201,8 @@ class Group:
     def set_id(self, start: IDLike, *, entries_read: int | None = None) -> None:
         """Move what counts as delivered: an ID, "$", "-" or "+"; pending entries stay."""
         after = None if start in ("$", b"$", "+", b"+") else range_start(start)
-        self._engine.run(groups.set_group_id, self._key, self._name, after, entries_read)
+        read = optional(entries_read, "entries_read")
+        self._engine.run(groups.set_group_id, self._key, self._name, after, read)
 
     def create_consumer(self, name: Name) -> bool:
         """Make a consumer before its first read; tell whether it is new."""

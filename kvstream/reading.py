@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from kvstream.arguments import Seconds, milliseconds
+from kvstream.arguments import NUMBER_MAX, Seconds, milliseconds, wait_of, whole
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.ids import IDLike, StreamID
@@ -35,13 +35,6 @@ def _text(after: IDLike) -> str | None:
     return after if isinstance(after, str) else None
 
 
-def _timeout(block: Seconds) -> float | None:
-    """Return how long to wait: None, for ever, where ``block`` is 0 as in Redis."""
-    if not block >= 0:
-        raise InvalidArgument("timeout is negative" if block < 0 else "timeout is not a number")
-    return block or None
-
-
 def read_position(after: IDLike) -> StreamID | Position:
     """Return where XREAD starts: an ID, ``$`` or ``+``."""
     text = _text(after)
@@ -66,6 +59,8 @@ def plain_read(
     engine: Engine, wanted: Wanted, count: int | None, block: Seconds | None, budget: BudgetOf
 ) -> Reply:
     """Read what lies after each position; [] when nothing came in ``block`` seconds."""
+    if count is not None and (type(count) is not int or count > NUMBER_MAX):
+        count = whole(count, "count")
     positions = [(name, read_position(after)) for name, after in wanted]
     fixed: list[tuple[bytes, StreamID]] = []
 
@@ -77,7 +72,7 @@ def plain_read(
 
     if block is None:
         return engine.run(attempt) or []
-    return engine.block([name for name, _ in wanted], attempt, _timeout(block)) or []
+    return engine.block([name for name, _ in wanted], attempt, wait_of(block)) or []
 
 
 def group_read(
@@ -93,6 +88,8 @@ def group_read(
     budget: BudgetOf = lambda: None,
 ) -> Reply:
     """Deliver to a consumer; [] when nothing came in ``block`` seconds."""
+    if count is not None and (type(count) is not int or count > NUMBER_MAX):
+        count = whole(count, "count")
     fixed = [(name, group_position(after)) for name, after in wanted]
     claim_ms = None if claim_min_idle is None else milliseconds(claim_min_idle, "claim_min_idle")
 
@@ -109,5 +106,5 @@ def group_read(
         return min(times, default=None)
 
     return (
-        engine.block(names, attempt, _timeout(block), None if claim_ms is None else retry_at) or []
+        engine.block(names, attempt, wait_of(block), None if claim_ms is None else retry_at) or []
     )

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kvstream.arguments import Name, Seconds, budget_of, name_bytes
+from kvstream.arguments import Name, Seconds, budget_of, expiry_ms, name_bytes, store_options, whole
 from kvstream.clock import Clock
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
@@ -22,8 +21,6 @@ from kvstream.records import Entry, Fault
 from kvstream.stream import Stream
 
 _KEYS_PAGE = 1000
-_EXPIRE_SECONDS_MAX = 1 << 53
-"""Beyond it, three hundred million years, a float tells no milliseconds apart."""
 
 
 class Store:
@@ -35,9 +32,8 @@ class Store:
 
     def __init__(self, engine: Engine, db: int = 0) -> None:
         """Wrap an open engine; ``Store.open`` is the usual way."""
-        _check_db(db, engine.options)
         self.engine = engine
-        self.db = db
+        self.db = _checked_db(db, engine.options)
 
     @classmethod
     def open(
@@ -63,11 +59,10 @@ class Store:
             level = Durability(durability)
         except ValueError:
             raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
-        if unknown := options.keys() - {field.name for field in fields(StoreOptions)}:
-            names = ", ".join(sorted(unknown))
-            raise InvalidArgument(f"no such option: {names} (see the fields of StoreOptions)")
-        settings = StoreOptions(durability=level, read_only=read_only, create=create, **options)
-        _check_db(db, settings)
+        settings = store_options(
+            {"durability": level, "read_only": read_only, "create": create, **options}
+        )
+        _checked_db(db, settings)
         return cls(Engine(Path(path), settings, clock), db)
 
     def select(self, db: int) -> Self:
@@ -212,9 +207,7 @@ class Store:
         return self._expire(key, 0, unix_seconds)
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
-        if not abs(seconds) < _EXPIRE_SECONDS_MAX:
-            raise InvalidArgument("invalid expire time")
-        at_ms = base_ms + round(seconds * 1000)
+        at_ms = base_ms + expiry_ms(seconds)
         return self.engine.run(keyspace.expire_at, self._name(key), at_ms)
 
     def persist(self, key: Name) -> bool:
@@ -264,6 +257,8 @@ class Store:
         return self.engine.database.statistics()
 
 
-def _check_db(db: int, options: StoreOptions) -> None:
-    if not 0 <= db < options.databases:
+def _checked_db(db: int, options: StoreOptions) -> int:
+    number = whole(db, "db")
+    if not 0 <= number < options.databases:
         raise InvalidArgument("DB index is out of range")
+    return number

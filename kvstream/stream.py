@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, overload
 
 from kvstream.arguments import (
+    NUMBER_MAX,
     IDs,
     Name,
     Policy,
@@ -11,7 +12,10 @@ from kvstream.arguments import (
     budget_of,
     id_list,
     name_bytes,
+    optional,
     trim_of,
+    wait_of,
+    whole,
 )
 from kvstream.engine import Engine
 from kvstream.errors import BusyGroup, InvalidArgument
@@ -173,13 +177,16 @@ class Stream:
         """Set the last ID given out, and the counters where given, as XSETID does."""
         deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
         last = StreamID.parse(last_id)
-        self._engine.run(append.set_id, self._name, last, entries_added, deleted)
+        added = optional(entries_added, "entries_added")
+        self._engine.run(append.set_id, self._name, last, added, deleted)
 
     def configure(
         self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None
     ) -> None:
         """Set for how many seconds and how many idempotent IDs are remembered, as XCFGSET does."""
-        self._engine.run(append.configure, self._name, idmp_duration, idmp_maxsize)
+        duration = optional(idmp_duration, "idmp_duration")
+        maxsize = optional(idmp_maxsize, "idmp_maxsize")
+        self._engine.run(append.configure, self._name, duration, maxsize)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -204,6 +211,8 @@ class Stream:
     def _scan(
         self, start: StreamID, end: StreamID, count: int | None, reverse: bool
     ) -> list[Entry]:
+        if count is not None and (type(count) is not int or count > NUMBER_MAX):
+            count = whole(count, "count")
         found = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
         return found or []
 
@@ -220,6 +229,7 @@ class Stream:
 
         Each page is consistent; entries added or deleted between pages come or not.
         """
+        page = whole(page, "page")
         if page < 1:
             raise InvalidArgument("a page must be at least 1 entry")
         return self._pages(range_start(start), range_end(end), page)
@@ -263,6 +273,7 @@ class Stream:
 
         ``poll`` bounds how long one wait lasts.
         """
+        wait_of(poll)
         position = self._engine.run(reads.resolve, self._name, read_position(after))
         return self._following(position, poll)
 
@@ -278,7 +289,7 @@ class Stream:
 
     def info_full(self, count: int = inspect.FULL_COUNT) -> StreamDetail:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
-        return self._engine.run(inspect.stream_detail, self._name, count)
+        return self._engine.run(inspect.stream_detail, self._name, whole(count, "count"))
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -298,8 +309,9 @@ class Stream:
         """
         group = name_bytes(name)
         after = None if start in ("$", b"$") else StreamID.parse(start)
+        read = optional(entries_read, "entries_read")
         try:
-            self._engine.run(groups.create_group, self._name, group, after, mkstream, entries_read)
+            self._engine.run(groups.create_group, self._name, group, after, mkstream, read)
         except BusyGroup:
             if not exist_ok:
                 raise
