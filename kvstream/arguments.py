@@ -1,8 +1,10 @@
 """What callers of the library may pass, turned into what operations take."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from operator import index
+from pathlib import Path
 from typing import Any, Literal
 
 from kvstream.errors import InvalidArgument, shown
@@ -15,6 +17,7 @@ from kvstream.options import KEY_BYTES_MAX, StoreOptions
 from kvstream.records import Entry, PendingEntry
 
 Name = bytes | str
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
 HasID = Entry | PendingEntry
@@ -150,6 +153,20 @@ def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:
     if max_count is None and max_size is None:
         return None
     return Budget(optional(max_count, "max_count"), optional(max_size, "max_size"))
+
+
+def path_of(path: AnyPath) -> Path:
+    """Return the path of a store; InvalidArgument where none can be there."""
+    try:
+        text = os.fsdecode(path)
+        if "\0" in text:
+            raise InvalidArgument(f"a path holds no null character: {shown(path)}")
+        os.path.realpath(text).encode()
+    except TypeError:
+        raise InvalidArgument(f"a path is str, bytes or os.PathLike, not {shown(path)}") from None
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"RocksDB takes no path but UTF-8: {shown(path)}") from None
+    return Path(text)
 
 
 def store_options(given: Mapping[str, Any]) -> StoreOptions:

@@ -1,13 +1,21 @@
 """The store: a directory of streams, opened by one process."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kvstream.arguments import Name, Seconds, budget_of, expiry_ms, name_bytes, store_options, whole
+from kvstream.arguments import (
+    AnyPath,
+    Name,
+    Seconds,
+    budget_of,
+    expiry_ms,
+    name_bytes,
+    path_of,
+    store_options,
+    whole,
+)
 from kvstream.clock import Clock
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
@@ -38,7 +46,7 @@ class Store:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         *,
         durability: Durability | str = Durability.EVERYSEC,
         db: int = 0,
@@ -59,11 +67,12 @@ class Store:
             level = Durability(durability)
         except ValueError:
             raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
+        directory = path_of(path)
         settings = store_options(
             {"durability": level, "read_only": read_only, "create": create, **options}
         )
         _checked_db(db, settings)
-        return cls(Engine(Path(path), settings, clock), db)
+        return cls(Engine(directory, settings, clock), db)
 
     def select(self, db: int) -> Self:
         """Return the same open store seen through another database."""
@@ -237,9 +246,9 @@ class Store:
         """Wait until every write so far is on disk, whatever the durability level."""
         self.engine.sync()
 
-    def checkpoint(self, path: str | os.PathLike[str]) -> None:
+    def checkpoint(self, path: AnyPath) -> None:
         """Write a consistent copy of the store into a new directory: a backup that opens as is."""
-        self.engine.checkpoint(Path(path))
+        self.engine.checkpoint(path_of(path))
 
     def check(self, *, repair: bool = False) -> list[Fault]:
         """Recount every stream, node, group and pending entry; return what does not hold.

@@ -115,6 +115,39 @@ def test_any_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(store.stream("s")) == 1
 
 
+def test_a_path_may_be_bytes(tmp_path: Path) -> None:
+    class Somewhere(os.PathLike[bytes]):
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path / "über")
+
+    with Store.open(os.fsencode(tmp_path / "über")) as store:
+        store.stream("s").add({"f": "v"})
+        store.checkpoint(os.fsencode(tmp_path / "copy"))
+    with Store.open(Somewhere()) as store, Store.open(tmp_path / "copy") as copy:
+        assert len(store.stream("s")) == len(copy.stream("s")) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (None, "a path is str, bytes or os.PathLike, not None"),
+        (7, "a path is str, bytes or os.PathLike, not 7"),
+        ("a\0b", r"a path holds no null character: 'a\x00b'"),
+        (b"caf\xe9", r"RocksDB takes no path but UTF-8: b'caf\xe9'"),
+    ],
+)
+def test_a_path_where_no_store_can_be_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, path: Any, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = os.listdir()
+    for refused in (Store.open, store.checkpoint):
+        with pytest.raises(InvalidArgument) as refusal:
+            refused(path)
+        assert str(refusal.value) == text
+    assert os.listdir() == before
+
+
 @pytest.mark.parametrize("db", [-1, 16])
 def test_a_store_opened_at_no_database_is_not_left_open(tmp_path: Path, db: int) -> None:
     with pytest.raises(InvalidArgument, match="DB index is out of range"):
