@@ -16,6 +16,7 @@ from kvstream.errors import (
     KVStreamError,
     LostWrites,
     NoGroup,
+    NoSuchStore,
     RequestError,
     StoreError,
     StoreFull,
@@ -74,6 +75,7 @@ _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (NoGroup, "see: kvstream group ls STREAM"),
+    (NoSuchStore, "name another, or make one with add or import"),
     (
         StoreLocked,
         "wait for it with --wait SECONDS, or stop it; a checkpoint can be read meanwhile",

@@ -15,10 +15,9 @@ import click
 
 from kvstream.cli.holder import holder_of
 from kvstream.cli.text import quoted
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreError, StoreLocked
+from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreLocked
 from kvstream.group import Group
 from kvstream.options import Durability
-from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.store import Store
 from kvstream.stream import Stream
 
@@ -63,11 +62,6 @@ class Session:
 
     @contextmanager
     def _opened(self, *, read_only: bool, create: bool) -> Iterator[Store]:
-        if not create and not (self.path / LAYOUT_FILE).exists():
-            raise StoreError(
-                f"there is no store in {self.path}: name another, or make one with add or import"
-            )
-
         def attempt() -> Store:
             return Store.open(
                 self.path,

@@ -15,6 +15,7 @@
     │   └── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
     ├── StoreError                    the store cannot do it now
     │   ├── StoreClosed
+    │   ├── NoSuchStore               there is none, and none was to be made
     │   ├── StoreLocked               another opener holds it
     │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
@@ -130,6 +131,10 @@ class StoreError(KVStreamError):
 
 class StoreClosed(StoreError):
     """The store has been closed."""
+
+
+class NoSuchStore(StoreError):
+    """The directory holds no store, and none was to be made."""
 
 
 class StoreLocked(StoreError):

@@ -60,8 +60,9 @@ class Store:
         ``durability`` is what an acknowledged write has survived: "always" (power loss),
         "everysec" (kill -9; power loss but for the last second) or "no" (kill -9). Further
         ``options`` are the fields of StoreOptions. Raises InvalidArgument for one that is not,
-        StoreLocked while another opener has the directory, UnknownLayout for a store of another
-        version, LostWrites where acknowledged writes are missing.
+        NoSuchStore where there is none and none is made, StoreLocked while another opener has the
+        directory, UnknownLayout for a store of another version, LostWrites where acknowledged
+        writes are missing.
         """
         try:
             level = Durability(durability)

@@ -24,7 +24,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from kvstream.errors import Corruption, StoreError, StoreLocked, UnknownLayout, UnsafeDirectory
+from kvstream.errors import (
+    Corruption,
+    NoSuchStore,
+    StoreError,
+    StoreLocked,
+    UnknownLayout,
+    UnsafeDirectory,
+)
 from kvstream.storage import durable_files, fork, private_files, watermark
 from kvstream.storage.private_files import DIRECTORY_MODE
 
@@ -56,7 +63,7 @@ class Directory:
         """Lock ``directory``, making it when there is none and ``create`` is set.
 
         Readers share the lock, a writer has it alone. Raises StoreLocked, UnsafeDirectory,
-        UnknownLayout, or StoreError when there is no store; then nothing has been written.
+        UnknownLayout, or NoSuchStore when none is to be made; then nothing has been written.
         """
         path = _real(directory)
         if create and not read_only and not os.path.lexists(path):
@@ -173,9 +180,7 @@ class Directory:
         try:
             content = (self.path / LAYOUT_FILE).read_bytes()
         except FileNotFoundError:
-            self._check_empty()
-            if not create:
-                raise StoreError(f"there is no store in {self.path}") from None
+            self._check_empty(create)
             os.fchmod(self._descriptor, DIRECTORY_MODE)  # it may have been made by someone's mkdir
             durable_files.write(
                 self.path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode()
@@ -190,10 +195,13 @@ class Directory:
                 f"this version of kvstream knows layout {LAYOUT_VERSION}"
             )
         if not create and not self.is_complete() and not self.holds_rows():
-            raise StoreError(f"there is no store in {self.path}")
+            raise NoSuchStore(f"there is no store in {self.path}")
 
-    def _check_empty(self) -> None:
+    def _check_empty(self, create: bool) -> None:
         foreign = sorted(set(os.listdir(self.path)) - _NOT_OURS_YET_HARMLESS)
+        if not create:
+            found = f": it holds {foreign[0]!r}, but no file {LAYOUT_FILE}" if foreign else ""
+            raise NoSuchStore(f"there is no store in {self.path}{found}") from None
         if foreign:
             raise UnsafeDirectory(
                 f"{self.path} is no store of kvstream, and not empty: it holds {foreign[0]!r}"
@@ -263,7 +271,7 @@ def _open_directory(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise StoreError(f"there is no store in {path}") from None
+        raise NoSuchStore(f"there is no store in {path}") from None
     except NotADirectoryError:
         reason = "a symbolic link" if path.is_symlink() else "not a directory"
         raise UnsafeDirectory(f"{path} is {reason}") from None

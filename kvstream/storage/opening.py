@@ -16,7 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from kvstream.errors import Corruption, DataError, LostWrites, StoreError
+from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore
 from kvstream.options import StoreOptions
 from kvstream.storage.directory import Directory, View
 from kvstream.storage.watermark import Mark, Watermark
@@ -160,7 +160,7 @@ def _read_mark(place: Directory) -> Mark | None:
         return Watermark.read(place.path)
     except FileNotFoundError:
         if not place.holds_rows():
-            raise StoreError(f"there is no store in {place.path}") from None
+            raise NoSuchStore(f"there is no store in {place.path}") from None
         return None
 
 

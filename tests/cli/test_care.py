@@ -133,5 +133,6 @@ def test_a_store_that_is_not_there_is_named_and_not_made(
     kvstream: Program, command: list[str]
 ) -> None:
     shown = kvstream(*command, code=5).stderr
-    assert f"there is no store in {kvstream.directory}" in shown
+    where = f"there is no store in {kvstream.directory}"
+    assert shown == f"Error: {where} (name another, or make one with add or import)\n"
     assert not kvstream.directory.exists()

@@ -15,6 +15,7 @@ from kvstream import (
     KVStreamError,
     ManualClock,
     NoGroup,
+    NoSuchStore,
     Store,
     StoreClosed,
     StoreError,
@@ -87,12 +88,32 @@ def test_an_option_that_is_none_is_named_before_anything_is_made(tmp_path: Path)
 
 
 def test_a_store_that_is_not_there_is_made_unless_told_not_to(tmp_path: Path) -> None:
-    with pytest.raises(StoreError):
+    with pytest.raises(NoSuchStore):
         Store.open(tmp_path / "store", create=False)
     assert not (tmp_path / "store").exists()
     Store.open(tmp_path / "store").close()
     Store.open(tmp_path / "store", create=False).close()
     assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("options", [{"create": False}, {"read_only": True}], ids=repr)
+def test_where_there_is_no_store_its_path_is_told(tmp_path: Path, options: Any) -> None:
+    missing, empty, other, made = (tmp_path / name for name in ("a", "b", "c", "d"))
+    for folder in (empty, other, made):
+        folder.mkdir(mode=0o700)
+    (other / "notes.txt").touch()
+    (made / "KVSTREAM").write_text("kvstream store\nlayout 1\n")  # killed while it was made
+    for path, more in (
+        (missing, ""),
+        (empty, ""),
+        (other, ": it holds 'notes.txt', but no file KVSTREAM"),
+        (made, ""),
+    ):
+        with pytest.raises(NoSuchStore) as refusal:
+            Store.open(path, **options)
+        assert str(refusal.value) == f"there is no store in {path}{more}"
+    assert not missing.exists()
+    assert [len(os.listdir(path)) for path in (empty, other, made)] == [0, 1, 1]
 
 
 def test_a_store_is_opened_once_at_a_time(tmp_path: Path) -> None:
