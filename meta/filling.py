@@ -4,12 +4,12 @@ A new node starts where Redis would start one: after ``stream-node-max-entries``
 the one that would bring the listpack to ``stream-node-max-bytes``.
 """
 
-from kvstream.ids import MIN_ID, PACKED, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.listpack import elements_size, integer_size, node_size
 from kvstream.layout.values import Names
 from kvstream.meta.measuring import data_size, measure, set_names
 from kvstream.meta.nodes import open_node, put
-from kvstream.meta.records import StreamMeta
+from kvstream.meta.records import UNREAD, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
 
@@ -20,6 +20,7 @@ _NOTED_BYTES_MAX = 4096
 """A value longer than this is measured at once, not kept in memory until its node is looked at."""
 _NODE_ENTRIES_MAX = 1 << 30
 """Entries of a node when stream-node-max-entries is 0: no limit."""
+_ALL = 1 << 30
 _NEAR = 4096
 """Deltas nearer to zero than this take three bytes at most."""
 _COUNTERS_MAX = 20
@@ -42,6 +43,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
         _close(txn, stream)
         _open(txn, stream, eid, names)
         appended = 0
+        txn.changed(stream)
     ms, seq = eid
     first_ms, first_seq = stream.open_first
     if (
@@ -64,6 +66,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
     if length > _NOTED_BYTES_MAX:
         measure(txn.batch, stream)
+    txn.appended(stream, 1)
 
 
 def extend(
@@ -116,14 +119,13 @@ def _fill(
     else:
         at = max(start, min(len(ids), most))
     if at > start:
-        _note_filled(stream, ids[start], ids[at - 1], at - start, slack)
+        stream.slack = slack
+        _note_joined(stream, ids[start], ids[at - 1], at - start)
+        txn.appended(stream, at - start)
     return at
 
 
-def _note_filled(
-    stream: StreamMeta, first: StreamID, last: StreamID, count: int, slack: int
-) -> None:
-    stream.slack = slack
+def _note_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int) -> None:
     stream.open_appended += count
     stream.open_live += count
     stream.open_last = stream.last = last
@@ -131,6 +133,25 @@ def _note_filled(
         stream.first = first
     stream.length += count
     stream.entries_added += count
+
+
+def catch_up(batch: Batch, stream: StreamMeta) -> None:
+    """Count in the entries by which a loaded stream's record lags behind its rows.
+
+    All of them are in the open node, for the record is written whenever a node is opened.
+    """
+    if not stream.open_live or stream.last < stream.open_last or stream.last == MAX_ID:
+        return
+    prefix = stream.prefix
+    lower, upper = prefix + stream.last.next().packed, prefix + b"\xff" * 16 + b"\x00"
+    size = len(lower)
+    keys = [key for key, _ in batch.page(_MESSAGES, lower, upper, _ALL) if len(key) == size]
+    if not keys:
+        return
+    last = StreamID.unpack(keys[-1][-16:])
+    _note_joined(stream, stream.first, last, len(keys))
+    stream.behind = len(keys)
+    stream.unmeasured, stream.slack = None, UNREAD
 
 
 def _is_full(

@@ -22,6 +22,9 @@ An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 stands for none; a
 never. ``first`` is the first live entry, ``head`` the first ID ever put into the first live node,
 ``swept`` the bound below which trimmed rows have left the disk, ``open_*`` the node that XADD fills
 (none when ``open_live`` is 0), ``measured`` the last entry counted into ``open_bytes``.
+
+A stream's record may lag behind its rows: an entry that did no more than join the open node is
+written alone, up to BEHIND_MAX times, and found again above ``last`` when the stream is loaded.
 """
 
 from collections import deque
@@ -48,6 +51,9 @@ UNKNOWN = -1
 
 ENTRIES_READ_MAX = (1 << 63) - 1
 """The greatest entries_read that is written; XSETID can let entries_added grow beyond it."""
+
+BEHIND_MAX = 128
+"""Entries by which a stream's record may lag behind; so many rows are read when it is loaded."""
 
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
@@ -115,6 +121,7 @@ class StreamMeta:
     __slots__ = (
         "_cold",
         "ahead",
+        "behind",
         "entries_added",
         "expire_at",
         "first",
@@ -186,6 +193,8 @@ class StreamMeta:
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}
+        self.behind = 0
+        """Entries appended since the record was written: their rows alone tell of them."""
         self.shrinks = 0
         """How often entries were deleted or trimmed since the stream was loaded."""
         self.ahead: deque[StreamID] = deque()

@@ -5,8 +5,10 @@ catalog and are changed in place; ``changed`` marks them for the batch. A transa
 after a change makes the catalog forget all that it has in memory.
 """
 
+from struct import error as StructError
 from typing import TYPE_CHECKING, Protocol
 
+from kvstream.errors import Corruption
 from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.storage.batch import Batch, Family, Rows
 
@@ -141,7 +143,11 @@ class Txn:
         if self._streams:
             puts = batch.puts[Family.METADATA]
             for row, stream in self._streams.items():
-                puts[row] = stream.encode()
+                try:
+                    puts[row] = stream.encode()
+                except StructError as error:
+                    raise Corruption(f"stream {stream.name[2:]!r} has impossible counts") from error
+                stream.behind = 0
             self._streams.clear()
         elif not self._members and not batch:
             return None
@@ -152,7 +158,11 @@ class Txn:
         if self._members:
             puts = batch.puts[Family.TREES]
             for row, member in self._members.items():
-                puts[row] = member.encode()
+                try:
+                    puts[row] = member.encode()
+                except StructError as error:
+                    kind = type(member).__name__.removesuffix("Meta").lower()
+                    raise Corruption(f"{kind} {member.name!r} has impossible counts") from error
             self._members.clear()
         return batch
 

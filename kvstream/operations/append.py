@@ -9,7 +9,7 @@ import xxhash
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
 from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency
+from kvstream.meta import filling, idempotency, nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.entries import exists
@@ -64,7 +64,6 @@ def add(
     filling.append(txn, stream, new, value, names)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.changed(stream)
     txn.signal(name)
     return new
 
@@ -110,7 +109,6 @@ def add_many(
     filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.changed(stream)
     txn.signal(name)
     return ids
 
@@ -223,7 +221,10 @@ def set_id(
 def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
     lower = stream.prefix + stream.first.packed
     rows = txn.batch.scan(_MESSAGES, lower, stream.prefix + b"\xff" * 17, reverse=True)
-    return StreamID.unpack(next(rows)[0][-16:])
+    top = next(rows, None)
+    if top is None:
+        raise nodes.damaged(stream, "has fewer entries than it counts")
+    return StreamID.unpack(top[0][-16:])
 
 
 def configure(

@@ -88,15 +88,18 @@ def test_a_last_id_below_an_entry_is_raised_so_that_ids_go_on_growing(
     use(store)
 
 
-def test_a_row_above_the_last_id_becomes_the_last_entry(busy: Store, reopen: Reopen) -> None:
+def test_a_row_above_the_last_id_is_the_last_entry(busy: Store, reopen: Reopen) -> None:
+    length = len(busy.stream("orders"))
     store = damage(busy, reopen, _add_row_above)
-    expected = [
-        "a node's last is wrong",
-        "a node's appended is wrong",
-        "a node's live is wrong",
-        "the length is wrong",
-        "a row lies above the last ID",
-    ]
+    assert store.check() == []
+    assert len(store.stream("orders")) == length + 1
+    use(store)
+
+
+def test_a_row_above_the_last_id_of_an_emptied_stream_is_told(busy: Store, reopen: Reopen) -> None:
+    busy.stream("orders").trim(maxlen=0)
+    store = damage(busy, reopen, _add_row_above)
+    expected = ["too few entries wait for the sweep", "a row lies above the last ID"]
     store = assert_mended(store, reopen, *expected)
 
 

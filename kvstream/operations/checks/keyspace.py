@@ -10,6 +10,7 @@ from itertools import islice
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
+    COUNTED_MAX,
     EXPIRY_TAG,
     FLUSHED_TAG,
     KEY_COUNT_TAG,
@@ -25,6 +26,7 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
+from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import decode_bounds, encode_bounds
 from kvstream.meta.records import StreamMeta
 from kvstream.operations.checks.findings import stream_place
@@ -80,7 +82,7 @@ class KeyspaceCheck:
     def _allocator(self, key: bytes, value: bytes) -> None:
         if key != ALLOCATOR_KEY:
             self._unknown(key, value)
-        elif len(value) != U64.size:
+        elif len(value) != U64.size or U64.unpack(value)[0] >= COUNTED_MAX:
             self._findings.fault(STORE, "the allocator cannot be decoded", value[:40].hex())
         else:
             self._survey.allocator = self._allocator_recorded = U64.unpack(value)[0]
@@ -166,14 +168,17 @@ class KeyspaceCheck:
             self._findings.fault(place, "the record cannot be decoded", mended=False)
             self._survey.owner_lost = True
             return
-        if stream.encode() != value:
+        odd = stream.encode() != value
+        if odd:
             self._findings.fault(place, "the record has bytes of no meaning")
         self._survey.claim_generation(place, stream.generation)
         if not gone:
             self._check_rows_of(stream, place)
+        catch_up(self._survey.rows, stream)
+        recorded = stream.encode()
         self._check_stream(self._survey, stream, place, gone)
         stream.cool()
-        if stream.encode() != value:
+        if odd or stream.encode() != recorded:
             self._findings.put(_METADATA, key, stream.encode())
 
     def _check_rows_of(self, stream: StreamMeta, place: str) -> None:

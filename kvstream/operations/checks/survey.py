@@ -6,7 +6,6 @@ from struct import error as StructError
 
 from kvstream.errors import KVStreamError
 from kvstream.layout.keys import U64, stream_row, successor, tree_prefix
-from kvstream.meta.filling import catch_up
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.checks.findings import Findings
@@ -81,7 +80,6 @@ class Survey:
         """Return the stream of a record, None where it cannot be read."""
         try:
             stream = StreamMeta.decode(name, record)
-            catch_up(self.rows, stream)
         except DECODING_ERRORS:
             return None
         return stream if stream.prefix[-U64.size :] == U64.pack(stream.generation) else None
