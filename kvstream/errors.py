@@ -32,6 +32,7 @@
 
 from typing import ClassVar
 
+_UNKNOWN = object()
 _SHOWN_MAX = 60
 """Characters of a wrong value that the text of an error shows."""
 
@@ -67,12 +68,22 @@ class InvalidArgument(RequestError, ValueError):
 
 
 class InvalidID(InvalidArgument):
-    """The value is not a stream ID."""
+    """The value is not a stream ID; the text shows the value, the Redis reply does not."""
 
     def __init__(
-        self, message: str = "Invalid stream ID specified as stream command argument"
+        self,
+        message: str = "Invalid stream ID specified as stream command argument",
+        value: object = _UNKNOWN,
     ) -> None:
         super().__init__(message)
+        self._shown = "" if value is _UNKNOWN else f": {shown(value)}"
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self._shown}"
+
+    @property
+    def reply(self) -> str:
+        return f"{self.code} {self.args[0]}"
 
 
 class NoSuchKey(RequestError, KeyError):

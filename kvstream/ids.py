@@ -66,7 +66,7 @@ class StreamID(NamedTuple):
         else:
             ms, seq = value, missing_seq
         if not (_is_u64(ms) and _is_u64(seq)):
-            raise InvalidID
+            raise InvalidID(value=value)
         return cls(ms, seq)
 
     def next(self) -> "StreamID":
@@ -106,17 +106,17 @@ def _ascii(value: str | bytes) -> bytes:
     try:
         return value.encode("ascii") if isinstance(value, str) else value
     except UnicodeEncodeError:
-        raise InvalidID from None
+        raise InvalidID(value=value) from None
 
 
 def _parse_text(value: str | bytes, missing_seq: int) -> StreamID:
     match = _ID.fullmatch(_ascii(value))
     if match is None:
-        raise InvalidID
+        raise InvalidID(value=value)
     ms = int(match[1])
     seq = missing_seq if match[2] is None else int(match[2])
     if ms > U64_MAX or seq > U64_MAX:
-        raise InvalidID
+        raise InvalidID(value=value)
     return StreamID(ms, seq)
 
 

@@ -59,7 +59,10 @@ def to_bytes(part: FieldPart) -> bytes:
 
 
 def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
-    """Return the row value and the names of ``fields``: a mapping, or pairs with repeats."""
+    """Return the row value and the names of ``fields``: a mapping, or pairs with repeats.
+
+    InvalidArgument where there are none, or where one cannot be stored.
+    """
     if type(fields) is dict and fields:
         try:  # joining tells text alone apart without running Python code for each part
             "".join(fields)
@@ -69,7 +72,10 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
                 return value, tuple(fields)
         except (TypeError, UnicodeEncodeError):
             pass
-    return encode_flat(flat_bytes(fields))
+    flat = flat_bytes(fields)
+    if not flat:
+        raise InvalidArgument("an entry needs at least one field: fields must not be empty")
+    return encode_flat(flat)
 
 
 def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
@@ -102,18 +108,36 @@ def encode_flat(flat: Sequence[bytes]) -> tuple[bytes, Names]:
 
 def decode_fields(value: bytes) -> Fields:
     """Return the fields of one row value."""
-    return decode_page([value])[0]
+    return decode_checked([value])[0]
+
+
+def decode_checked(values: Sequence[bytes]) -> list[Fields]:
+    """Return the fields of row values, once all are known to be bytes, and none to be empty."""
+    page = decode_page(values)
+    try:
+        b"".join(chain.from_iterable(map(dict.values, page)))
+    except TypeError as error:
+        raise Corruption(f"a message's value holds more than bytes: {error}") from None
+    if not all(page):
+        raise Corruption("a message's value holds no fields")
+    return page
 
 
 def decode_page(values: Sequence[bytes]) -> list[Fields]:
-    """Return the fields of many row values, by one call of msgpack."""
+    """Return the fields of many row values, by one call of msgpack.
+
+    What msgpack itself can tell at no cost is refused: names that are no text, and types that
+    nothing of ours writes. A number in place of a field's value is left to ``decode_checked``.
+    """
     count = len(values)
     try:
         marked = msgpack.unpackb(
             _ARRAY_HEAD.pack(_ARRAY32, 2 * count) + b"".join(values),
             raw=True,
             use_list=False,
-            strict_map_key=False,
+            strict_map_key=True,
+            max_bin_len=0,
+            max_ext_len=0,
         )
     except _UNPACK_ERRORS as error:
         raise Corruption(f"a message's value is no msgpack: {error!r}") from error
@@ -128,9 +152,10 @@ def _fields_of(mark: object, content: object) -> Fields:
         return content
     if mark == _REPEATED_MARK and type(content) is tuple and len(content) % 2 == 0:
         try:
-            return RepeatedFields(content)
+            b"".join(content)
         except TypeError as error:
-            raise Corruption(f"a message's value has no names: {error!r}") from error
+            raise Corruption(f"a message's value holds more than bytes: {error}") from None
+        return RepeatedFields(content)
     raise Corruption("a message's value is of no known format")
 
 

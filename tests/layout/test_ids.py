@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream import IDsExhausted, InvalidArgument, InvalidID, StreamID
+from kvstream.errors import shown
 from kvstream.ids import (
     MAX_ID,
     MIN_ID,
@@ -60,7 +61,9 @@ def test_an_id_is_told_in_several_ways(value: IDLike, expected: tuple[int, int])
 def test_what_is_no_id_is_refused_as_such(value: IDLike) -> None:
     with pytest.raises(InvalidID) as caught:
         StreamID.parse(value)
-    assert str(caught.value) == "Invalid stream ID specified as stream command argument"
+    redis = "Invalid stream ID specified as stream command argument"
+    assert caught.value.reply == f"ERR {redis}"
+    assert str(caught.value) == f"{redis}: {shown(value)}"
 
 
 @pytest.mark.parametrize("value", ["5", b"5", 5])

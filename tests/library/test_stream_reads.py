@@ -1,5 +1,6 @@
 """Stream: ranges, scans, reads, tails and information."""
 
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
@@ -186,6 +187,38 @@ def test_what_is_no_id_is_refused_everywhere(
 ) -> None:
     with pytest.raises(InvalidID, match="Invalid stream ID specified as stream command argument"):
         call(five)
+
+
+LONG = "1" * 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("soon", "'soon'"),
+        (b"1-2-3", "b'1-2-3'"),
+        ("\u0663", "'\u0663'"),
+        (1 << 64, "18446744073709551616"),
+        ("18446744073709551616-0", "'18446744073709551616-0'"),
+        ((1, -1), "(1, -1)"),
+        (None, "None"),
+        (True, "True"),
+        (1.5, "1.5"),
+        (LONG, f"'{LONG[:59]}..."),
+        (LONG.encode(), f"b'{LONG[:58]}..."),
+        (10**5000, "<int>"),
+    ],
+    ids=range(12),
+)
+def test_what_is_no_id_is_shown_but_not_to_clients_of_redis(
+    five: Stream, value: Any, shown: str
+) -> None:
+    redis = "Invalid stream ID specified as stream command argument"
+    with pytest.raises(InvalidID) as refusal:
+        five.get(value)
+    assert str(refusal.value) == f"{redis}: {shown}"
+    assert refusal.value.reply == f"ERR {redis}"
+    assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
 
 
 def test_a_group_that_exists_is_given_as_it_is_where_that_is_ok(stream: Stream) -> None:

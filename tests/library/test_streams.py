@@ -175,6 +175,14 @@ def test_fields_that_cannot_be_stored_are_refused_and_nothing_is_made(
     assert store.keys() == []
 
 
+@pytest.mark.parametrize("fields", [{}, [], iter(())], ids=repr)
+def test_an_entry_without_fields_is_refused_in_plain_words(stream: Stream, fields: Any) -> None:
+    with pytest.raises(InvalidArgument, match="fields must not be empty"):
+        stream.add(fields)
+    with pytest.raises(InvalidArgument, match="fields must not be empty"):
+        stream.add_many([fields])
+
+
 def test_many_entries_are_one_commit(stream: Stream) -> None:
     ids = stream.add_many([{"n": n} for n in range(250)], maxlen=220)
     assert ids == [StreamID(START_MS, seq) for seq in range(250)]
