@@ -97,6 +97,15 @@ class Application(click.Group):
                     ]
                 )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in _options_of(*self.commands.values()):
+                place = f"after the command: kvstream COMMAND {error.option_name}"
+                raise _misplaced(error, place) from None
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         if hasattr(sys.stdout, "reconfigure"):  # whatever the terminal's encoding
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -108,9 +117,31 @@ class Application(click.Group):
             ctx.exit(ExitCode.BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
+        except click.NoSuchOption as error:
+            option = _options_of(self, deep=False).get(error.option_name)
+            if option is None:
+                raise
+            words = " ".join(filter(None, (error.option_name, option.metavar)))
+            raise _misplaced(error, f"before the command: kvstream {words} COMMAND") from None
         except (KVStreamError, OSError) as error:
             raise Failure(error) from None
         return result
+
+
+def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.Option]:
+    """Return the options of commands by name; with ``deep`` also those of the commands in them."""
+    found: dict[str, click.Option] = {}
+    for command in commands:
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                found |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter)
+        if deep and isinstance(command, click.Group):
+            found |= _options_of(*command.commands.values())
+    return found
+
+
+def _misplaced(error: click.NoSuchOption, place: str) -> click.UsageError:
+    return click.UsageError(f"{error.option_name} goes {place}", error.ctx)
 
 
 def _silence_stdout() -> None:

@@ -78,7 +78,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (NoSuchStore, "name another, or make one with add or import"),
     (
         StoreLocked,
-        "wait for it with --wait SECONDS, or stop it; a checkpoint can be read meanwhile",
+        "wait for it with --wait DURATION, or stop it; a checkpoint can be read meanwhile",
     ),
     (StoreFull, "make room on the disk, or with trim, del or rm, and try again"),
     (StoreReadOnly, "look at the disk, then try again"),

@@ -52,11 +52,19 @@ class KVStreamError(Exception):
     """The root of all errors of kvstream."""
 
     code: ClassVar[str] = "ERR"
+    detail = ""
+    """What the text says more than the Redis reply."""
+
+    def _said(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return f"{self._said()}: {self.detail}" if self.detail else self._said()
 
     @property
     def reply(self) -> str:
         """The text of the Redis error reply, code first."""
-        return f"{self.code} {self}"
+        return f"{self.code} {self._said()}"
 
 
 class RequestError(KVStreamError):
@@ -76,14 +84,8 @@ class InvalidID(InvalidArgument):
         value: object = _UNKNOWN,
     ) -> None:
         super().__init__(message)
-        self._shown = "" if value is _UNKNOWN else f": {shown(value)}"
-
-    def __str__(self) -> str:
-        return f"{self.args[0]}{self._shown}"
-
-    @property
-    def reply(self) -> str:
-        return f"{self.code} {self.args[0]}"
+        if value is not _UNKNOWN:
+            self.detail = shown(value)
 
 
 class NoSuchKey(RequestError, KeyError):
@@ -91,9 +93,6 @@ class NoSuchKey(RequestError, KeyError):
 
     def __init__(self, message: str = "no such key") -> None:
         super().__init__(message)
-
-    def __str__(self) -> str:  # KeyError would quote it
-        return str(self.args[0])
 
 
 class IDTooSmall(RequestError):
@@ -122,12 +121,15 @@ class NoGroup(RequestError):
 
 
 class BusyGroup(RequestError):
-    """A consumer group of that name exists."""
+    """A consumer group of that name exists; the text names it, the Redis reply does not."""
 
     code = "BUSYGROUP"
 
-    def __init__(self, message: str = "Consumer Group name already exists") -> None:
+    def __init__(
+        self, message: str = "Consumer Group name already exists", detail: str = ""
+    ) -> None:
         super().__init__(message)
+        self.detail = detail
 
 
 class Unblocked(RequestError):

@@ -18,7 +18,7 @@ from kvstream.arguments import (
     whole,
 )
 from kvstream.engine import Engine
-from kvstream.errors import BusyGroup, InvalidArgument
+from kvstream.errors import BusyGroup, InvalidArgument, shown
 from kvstream.group import Group
 from kvstream.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.layout.keys import key_of
@@ -33,6 +33,7 @@ from kvstream.layout.values import (
 from kvstream.operations import append, delete, groups, inspect, ranges, reads, trim
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
+from kvstream.operations.groups import text
 from kvstream.operations.references import RefPolicy
 from kvstream.reading import plain_read, read_position
 from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
@@ -314,7 +315,8 @@ class Stream:
             self._engine.run(groups.create_group, self._name, group, after, mkstream, read)
         except BusyGroup:
             if not exist_ok:
-                raise
+                which = f"group {shown(text(group))} of stream {shown(text(self.key))}"
+                raise BusyGroup(detail=which) from None
         return Group(self._engine, self._name, group)
 
     def group(self, name: Name) -> Group:

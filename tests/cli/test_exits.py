@@ -1,6 +1,7 @@
 """Every error ends as one line and the exit code of the table."""
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_every_error_of_the_library_has_an_exit_code(error: type[Exception]) -> 
     ("error", "code"),
     [
         (errors.NoSuchKey(), ExitCode.FAILED),
+        (errors.NoSuchStore("x"), ExitCode.UNAVAILABLE),
         (errors.IDTooSmall("x"), ExitCode.FAILED),
         (errors.BusyGroup(), ExitCode.FAILED),
         (errors.InvalidID(), ExitCode.USAGE),
@@ -75,11 +77,46 @@ def test_wrong_usage_ends_with_2(orders: Program, arguments: list[str]) -> None:
     assert "Usage:" in orders(*arguments, code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--json", "ls"], "--json goes after the command: kvstream COMMAND --json"),
+        (["-n", "5", "range", "orders"], "-n goes after the command: kvstream COMMAND -n"),
+        (["ls", "--db", "1"], "--db goes before the command: kvstream --db N COMMAND"),
+        (
+            ["group", "ls", "orders", "--store", "x"],
+            "--store goes before the command: kvstream --store DIR COMMAND",
+        ),
+    ],
+)
+def test_an_option_at_the_wrong_place_is_told_where_it_goes(
+    orders: Program, arguments: list[str], hint: str
+) -> None:
+    shown = orders(*arguments, code=2).stderr
+    assert "Usage: kvstream " in shown
+    assert shown.endswith(f"\nError: {hint}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense", "ls"], ["ls", "--nonsense"]])
+def test_an_option_that_is_none_is_told_nothing_about_places(
+    orders: Program, arguments: list[str]
+) -> None:
+    shown = orders(*arguments, code=2).stderr
+    assert "No such option" in shown
+    assert " goes " not in shown
+
+
+def test_the_help_names_the_option_as_the_advice_does(orders: Program) -> None:
+    advice = re.search(r"--wait [A-Z]+", explain(errors.StoreLocked("x")))
+    assert advice is not None
+    assert advice[0] in orders("--help").stdout
+
+
 def test_a_store_that_is_held_is_refused_with_the_process_that_holds_it(orders: Program) -> None:
     with Store.open(orders.directory):
         shown = orders("ls", code=3).stderr
         assert "is held by process " in shown
-        assert "--wait SECONDS" in shown
+        assert "--wait DURATION" in shown
         assert len(shown.splitlines()) == 1
         assert orders("add", "orders", "a=1", code=3).stdout == ""
         assert orders("recover", code=3).stdout == ""

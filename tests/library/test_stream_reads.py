@@ -158,8 +158,10 @@ def test_groups_are_made_and_listed_by_name(five: Stream, store: Store) -> None:
     assert [group.last_delivered_id.ms for group in found] == [5, 2, 0]
     assert [group.entries_read for group in found] == [None, 2, None]
     assert five.group("a").info() == found[0]
-    with pytest.raises(BusyGroup, match=r"^Consumer Group name already exists$"):
+    with pytest.raises(BusyGroup) as busy:
         five.create_group("a")
+    assert busy.value.reply == "BUSYGROUP Consumer Group name already exists"
+    assert str(busy.value) == "Consumer Group name already exists: group 'a' of stream 's'"
     with pytest.raises(InvalidArgument):
         five.create_group("d", entries_read=-2)
     with pytest.raises(InvalidID):
