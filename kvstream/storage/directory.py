@@ -34,6 +34,7 @@ from kvstream.errors import (
 )
 from kvstream.storage import durable_files, fork, private_files, watermark
 from kvstream.storage.private_files import DIRECTORY_MODE
+from kvstream.storage.views import View
 
 LAYOUT_VERSION = 1
 LAYOUT_FILE = "KVSTREAM"
@@ -129,15 +130,15 @@ class Directory:
         """Keep others from reading the files that are there."""
         private_files.make_private(self.path)
 
-    def open_view(self) -> "View":
+    def open_view(self) -> View:
         """Return a view of the store that RocksDB can open without changing the store."""
         if self.read_only:
-            return View(Path(tempfile.mkdtemp(prefix="kvstream-view-")), self._files())
+            return View.of_reader(self._shared_files())
         place = self.path / _PREVIEW
         if place.is_dir():
             shutil.rmtree(place)  # left by a process that was killed
         place.mkdir(DIRECTORY_MODE)
-        return View(place, self._files())
+        return View(place, self._shared_files())
 
     def keep(self) -> Path:
         """Keep every file of the store as it is, under a name of its own; return where."""
@@ -145,11 +146,10 @@ class Directory:
         while (kept := self.path / _KEPT.format(number)).exists():
             number += 1
         kept.mkdir(DIRECTORY_MODE)
-        for entry in self._files():
-            if not entry.name.startswith(_OWN_TO_EACH_OPENER):
-                # A link takes no space. RocksDB replaces and removes its files, it does not
-                # write to those of an earlier opening again.
-                os.link(entry.path, kept / entry.name)
+        for entry in self._shared_files():
+            # A link takes no space. RocksDB replaces and removes its files, it does not
+            # write to those of an earlier opening again.
+            os.link(entry.path, kept / entry.name)
         return kept
 
     def _lock(self) -> None:
@@ -211,19 +211,8 @@ class Directory:
         with os.scandir(self.path) as entries:
             return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
 
-
-class View:
-    """A directory of links to the files of a store, for opening it without writing to it."""
-
-    def __init__(self, path: Path, files: list[os.DirEntry[str]]) -> None:
-        self.path = path
-        for entry in files:
-            if not entry.name.startswith(_OWN_TO_EACH_OPENER):
-                (path / entry.name).symlink_to(entry.path)
-
-    def remove(self) -> None:
-        """Remove the links; idempotent."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def _shared_files(self) -> list[os.DirEntry[str]]:
+        return [entry for entry in self._files() if not entry.name.startswith(_OWN_TO_EACH_OPENER)]
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from typing import Protocol, TypeVar
 
 from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore
 from kvstream.options import StoreOptions
-from kvstream.storage.directory import Directory, View
+from kvstream.storage.directory import Directory
+from kvstream.storage.views import View
 from kvstream.storage.watermark import Mark, Watermark
 
 

@@ -1,0 +1,226 @@
+"""The views of readers: what a killed one leaves goes with the next, what is in use stays."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.storage import views
+from kvstream.storage.database import Database
+from tests.storage.stores import SMALL, keys, put_one_by_one
+
+ROOT = Path(__file__).parents[2]
+READER = replace(SMALL, read_only=True)
+NOBODY = 65534
+
+READING = """
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from kvstream.storage.database import Database
+from tests.storage.stores import SMALL
+database = Database.open(Path(sys.argv[1]), replace(SMALL, read_only=True))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+FORKING = READING.replace(
+    "sys.stdin", "child = os.fork()\nif child: print(child, flush=True)\nsys.stdin"
+)
+"""The same, with a child that stays."""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, of this process and of those that it starts."""
+    folder = tmp_path / "temporary"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def store(directory: Path) -> Path:
+    """A closed store of ten rows."""
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(10))
+    database.close()
+    return directory
+
+
+def rows_seen(store: Path) -> int:
+    database = Database.open(store, READER)
+    try:
+        return len(keys(database))
+    finally:
+        database.close()
+
+
+@contextmanager
+def reader(store: Path, program: str = READING) -> Iterator["subprocess.Popen[bytes]"]:
+    """Another process that has the store open for reading; it is killed in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", program, str(store)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"open\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_reader_that_closes_leaves_nothing(store: Path, temporary: Path) -> None:
+    database = Database.open(store, READER)
+    (view,) = temporary.iterdir()
+    assert view.stat().st_mode & 0o777 == 0o700
+    database.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_killed_readers_have_left_goes_with_the_next_one(store: Path, temporary: Path) -> None:
+    for left in (1, 1):  # the second has removed what the first has left
+        with reader(store):
+            pass
+        assert len(list(temporary.iterdir())) == left
+    assert rows_seen(store) == 10
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_view_in_use_stays_whoever_opens_the_store(store: Path, temporary: Path) -> None:
+    own = Database.open(store, READER)
+    with reader(store):
+        in_use = set(temporary.iterdir())
+        assert len(in_use) == 2
+        assert rows_seen(store) == 10
+        assert set(temporary.iterdir()) == in_use
+    assert len(keys(own)) == 10
+    own.close()
+    assert rows_seen(store) == 10
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_view_is_its_opener_s_whatever_becomes_of_a_forked_child(
+    store: Path, temporary: Path
+) -> None:
+    with reader(store, FORKING) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert child > 1
+        (view,) = temporary.iterdir()
+        assert rows_seen(store) == 10
+        assert "CURRENT" in os.listdir(view)
+    try:
+        assert rows_seen(store) == 10
+        assert list(temporary.iterdir()) == []
+        os.kill(child, 0)  # it has lived all the while
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_only_folders_of_ours_with_that_name_are_removed(
+    store: Path, temporary: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    (temporary / "kvstream-view-link").symlink_to(elsewhere)
+    (temporary / "kvstream-view-file").touch()
+    (temporary / "other").mkdir()
+    before = set(temporary.iterdir())
+    (temporary / "kvstream-view-left").mkdir()
+    (temporary / "kvstream-view-left" / "CURRENT").symlink_to(elsewhere / "precious")
+    assert rows_seen(store) == 10
+    assert set(temporary.iterdir()) == before
+    assert os.listdir(elsewhere) == ["precious"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_view_of_another_user_stays(store: Path, temporary: Path) -> None:
+    theirs = temporary / "kvstream-view-theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    assert rows_seen(store) == 10
+    assert theirs.is_dir()
+
+
+def test_a_view_that_is_taken_for_one_left_before_it_is_locked_is_made_again(
+    store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make(prefix: str) -> str:
+        path = temporary / f"{prefix}{len(made)}"
+        path.mkdir(mode=0o700)
+        made.append(str(path))
+        if len(made) == 1:  # another reader comes at the worst moment
+            views.sweep()
+            assert not path.exists()
+        return str(path)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    assert rows_seen(store) == 10
+    assert len(made) == 2
+
+
+def test_a_reader_waits_for_another_that_is_just_removing_its_view(
+    store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, go_on = threading.Event(), threading.Event()
+    remove = shutil.rmtree
+
+    def slowly(path: Path, **options: Any) -> None:
+        if threading.current_thread() is sweeper:
+            found.set()
+            go_on.wait(10)
+        remove(path, **options)
+
+    def make(prefix: str) -> str:
+        path = temporary / f"{prefix}{len(made)}"
+        path.mkdir(mode=0o700)
+        made.append(str(path))
+        if len(made) == 1:
+            sweeper.start()
+            assert found.wait(10)
+            threading.Timer(0.05, go_on.set).start()
+        return str(path)
+
+    made: list[str] = []
+    sweeper = threading.Thread(target=views.sweep)
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    assert rows_seen(store) == 10
+    sweeper.join(10)
+    assert len(made) == 2
+
+
+def test_readers_that_open_and_close_at_once_do_not_disturb_each_other(
+    store: Path, temporary: Path
+) -> None:
+    seen: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: seen.extend(rows_seen(store) for _ in range(5)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [10] * 20
+    assert list(temporary.iterdir()) == []
