@@ -1,12 +1,20 @@
-"""Fixtures of all tests: a clock, and stores that must be sound when a test is over."""
+"""Fixtures of all tests: a clock, and stores that must be sound when a test is over.
+
+And the settings of hypothesis for all of them.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kvstream import ManualClock, Store
 from tests.opening import Stores
+
+# A machine that does other work too may stall any one example.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 
 @pytest.fixture

@@ -108,8 +108,7 @@ def test_the_readme_has_examples() -> None:
 @pytest.mark.usefixtures("working_directory")
 @pytest.mark.parametrize("example", examples())
 def test_an_example_of_the_readme_runs_as_printed(example: str) -> None:
-    code = example if "import Store" in example else "from kvstream import Store\n" + example
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(example, "README.md", "exec"), {})
 
 
 @pytest.mark.usefixtures("working_directory")

@@ -1,17 +1,12 @@
-"""A database with its catalog, for the tests of metadata; and settings of hypothesis."""
+"""A database with its catalog, for the tests of metadata."""
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from kvstream.options import StoreOptions
 from kvstream.storage.database import Database
 from tests.metadata.rows import Metadata
-
-# A machine that does other work too may stall any one example.
-settings.register_profile("without deadlines", deadline=None)
-settings.load_profile("without deadlines")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,0 @@
-"""Settings of hypothesis for the tests of pure functions."""
-
-from hypothesis import settings
-
-# A machine that does other work too may stall any one example.
-settings.register_profile("without deadlines", deadline=None)
-settings.load_profile("without deadlines")
