@@ -17,6 +17,7 @@ from kvstream.layout.keys import (
     U64,
     database_bounds,
     database_of,
+    decode_number,
     expiry_row,
     key_count_row,
     key_of,
@@ -211,20 +212,19 @@ class Catalog:
 
     def key_count(self, txn: Txn, db: int) -> int:
         """Return how many keys a database has, those that expired unnoticed included."""
-        value = txn.batch.get(_METADATA, key_count_row(db))
-        return int(U64.unpack(value)[0]) if value else 0
+        row = key_count_row(db)
+        return decode_number(row, txn.batch.get(_METADATA, row))
 
     def _count_keys(self, txn: Txn, db: int, change: int) -> None:
         count = self.key_count(txn, db) + change
+        if count < 0:
+            raise Corruption(f"the row {key_count_row(db)!r} counts fewer keys than there are")
         txn.batch.put(_METADATA, key_count_row(db), U64.pack(count))
 
     # --- whole databases ------------------------------------------------------------------------
 
     def flush(self, txn: Txn, db: int) -> int:
-        """Have all keys of a database gone, and return how many, at the cost of none of them.
-
-        What they leave in metadata and trees is for ``sweep``.
-        """
+        """Have all keys of a database gone, for ``sweep`` to clear away; return how many."""
         count = self.key_count(txn, db)
         if not count and next(self.names(txn, db), None) is None:
             return 0
@@ -378,7 +378,7 @@ class Catalog:
         """Return a number never given out before, for a tree or a generation."""
         if not self._next_id:
             value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
-            self._next_id = max(self._first_free, int(U64.unpack(value)[0]) if value else 1)
+            self._next_id = max(self._first_free, decode_number(ALLOCATOR_KEY, value, missing=1))
         number = self._next_id
         self._next_id = self._first_free = number + 1
         txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next_id))

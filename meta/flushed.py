@@ -15,7 +15,15 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import ALLOCATOR_KEY, FLUSHED_TAG, U16, U64, flushed_row, successor
+from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
+    COUNTED_MAX,
+    FLUSHED_TAG,
+    U16,
+    decode_number,
+    flushed_row,
+    successor,
+)
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
@@ -40,7 +48,7 @@ def decode_bounds(row: bytes, value: bytes) -> Bounds:
         bounds = Bounds(*_BOUNDS.unpack(value))
     except StructError:
         bounds = _NONE
-    if not bounds.swept < bounds.bound:
+    if not bounds.swept < bounds.bound < COUNTED_MAX:
         raise Corruption(f"the row {row.hex()} of a flushed database is damaged")
     return bounds
 
@@ -70,8 +78,8 @@ class Flushed:
         if value is None:
             return _NONE
         bounds = decode_bounds(row, value)
-        allocated = txn.batch.get(_METADATA, ALLOCATOR_KEY)
-        if allocated is None or allocated <= U64.pack(bounds.bound):
+        allocated = decode_number(ALLOCATOR_KEY, txn.batch.get(_METADATA, ALLOCATOR_KEY))
+        if allocated <= bounds.bound:
             # It would hide every key, those still to be made among them.
             raise Corruption(f"the row {row.hex()} of a flushed database has a bound of no time")
         return bounds

@@ -14,9 +14,12 @@ back, leaves a gap in the orders.
 
 from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError
+from typing import Any
 
+from kvstream.errors import Corruption
 from kvstream.ids import StreamID
-from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.layout.keys import COUNTED_MAX, U64, successor, tree_prefix
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -26,6 +29,8 @@ _PRODUCER = Struct(">QQ")
 _IID = Struct(">16sQQ")
 _LENGTH = Struct(">I")
 _MS = 1000
+ORDERS_MAX = 1 << 20
+"""A producer's orders, gaps included, are never more than Redis's greatest maxsize; far below."""
 
 
 def _producer_row(stream: StreamMeta, pid: bytes) -> bytes:
@@ -40,6 +45,14 @@ def _order_prefix(stream: StreamMeta, pid: bytes) -> bytes:
     return tree_prefix(stream.idmp_tree) + b"O" + _LENGTH.pack(len(pid)) + pid
 
 
+def _unpacked(layout: Struct, row: bytes, value: bytes) -> Any:
+    """Return what a row holds; Corruption where it is none of its kind."""
+    try:
+        return layout.unpack(value)
+    except StructError:
+        raise Corruption(f"the row {row.hex()} of an idempotent producer is damaged") from None
+
+
 def duration_ms(txn: Txn, stream: StreamMeta) -> int:
     return (stream.idmp_duration or txn.catalog.limits.idmp_duration_s) * _MS
 
@@ -52,10 +65,11 @@ def lookup(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> StreamID | N
     """Return the entry that a producer made under an idempotent ID still remembered."""
     if not stream.idmp_tree:
         return None
-    value = txn.batch.get(_TREES, _iid_row(stream, pid, iid))
+    row = _iid_row(stream, pid, iid)
+    value = txn.batch.get(_TREES, row)
     if value is None:
         return None
-    eid, stamp_ms, _ = _IID.unpack(value)
+    eid, stamp_ms, _ = _unpacked(_IID, row, value)
     if stamp_ms <= txn.now_ms - duration_ms(txn, stream):
         return None
     return StreamID.unpack(eid)
@@ -85,18 +99,22 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
 
 def _replace(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> None:
     """Forget the order of an ID that expired behind a younger one: the clock has stepped back."""
-    value = txn.batch.get(_TREES, _iid_row(stream, pid, iid))
+    row = _iid_row(stream, pid, iid)
+    value = txn.batch.get(_TREES, row)
     if value is not None:
-        order = _IID.unpack(value)[2]
+        order = _unpacked(_IID, row, value)[2]
         txn.batch.delete(_TREES, _order_prefix(stream, pid) + U64.pack(order))
         stream.iids -= 1
 
 
 def _producer(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
-    value = txn.batch.get(_TREES, _producer_row(stream, pid))
+    row = _producer_row(stream, pid)
+    value = txn.batch.get(_TREES, row)
     if value is None:
         return 0, 0
-    oldest, following = _PRODUCER.unpack(value)
+    oldest, following = _unpacked(_PRODUCER, row, value)
+    if not 0 < following - oldest <= ORDERS_MAX or following >= COUNTED_MAX:
+        raise Corruption(f"the row {row.hex()} of an idempotent producer has impossible bounds")
     return oldest, following
 
 
@@ -105,8 +123,9 @@ def expire(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
     oldest, following = _producer(txn, stream, pid)
     bound = txn.now_ms - duration_ms(txn, stream)
     while oldest < following:
-        value = txn.batch.get(_TREES, _order_prefix(stream, pid) + U64.pack(oldest))
-        if value is not None and U64.unpack_from(value)[0] > bound:
+        row = _order_prefix(stream, pid) + U64.pack(oldest)
+        value = txn.batch.get(_TREES, row)
+        if value is not None and _unpacked(U64, row, value[: U64.size])[0] > bound:
             return
         oldest = _drop_oldest(txn, stream, pid, oldest, following)
 
@@ -141,11 +160,12 @@ def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
 def remembered(txn: Txn, stream: StreamMeta, pid: bytes) -> Iterator[tuple[bytes, StreamID, int]]:
     """Yield a producer's (iid, entry, stamp in ms), oldest first."""
     prefix = _order_prefix(stream, pid)
-    for _, value in txn.batch.scan(_TREES, prefix, successor(prefix)):
-        iid = value[U64.size :]
-        row = txn.batch.get(_TREES, _iid_row(stream, pid, iid))
-        if row is not None:
-            eid, stamp_ms, _ = _IID.unpack(row)
+    for _, order in txn.batch.scan(_TREES, prefix, successor(prefix)):
+        iid = order[U64.size :]
+        row = _iid_row(stream, pid, iid)
+        value = txn.batch.get(_TREES, row)
+        if value is not None:
+            eid, stamp_ms, _ = _unpacked(_IID, row, value)
             yield iid, StreamID.unpack(eid), stamp_ms
 
 

@@ -15,7 +15,7 @@ from kvstream.layout.listpack import (
     foreign_entry_size,
     integer_size,
 )
-from kvstream.layout.values import Names, decode_page
+from kvstream.layout.values import Names, decode_checked, decode_page
 from kvstream.meta.records import StreamMeta
 from kvstream.records import Fields, RepeatedFields
 from kvstream.storage.batch import Batch, Family
@@ -68,6 +68,7 @@ def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]
     lower = max(stream.open_first, stream.measured.next())
     upper = stream.prefix + stream.open_last.packed + b"\x00"
     rows = batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
+    decode_checked([value for _, value in rows])
     return [(StreamID.unpack(key[-16:]), value) for key, value in rows]
 
 

@@ -12,9 +12,11 @@ before it is open again.
 """
 
 from collections.abc import Iterator
+from struct import error as StructError
 
+from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID, new_id
-from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.keys import key_of, successor, tree_prefix
 from kvstream.meta.measuring import measure, set_names
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
@@ -37,12 +39,21 @@ def open_node(stream: StreamMeta) -> Node:
     )
 
 
+def damaged(stream: StreamMeta, what: str) -> Corruption:
+    """Return the error for a stream whose rows and record contradict each other."""
+    return Corruption(f"stream {key_of(stream.name)!r} {what}")
+
+
 def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
     """Write the row of a node that is closed, or is being closed."""
     if node.first == stream.head:
         node.is_open = False
         stream.head_node = node
-    batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed, node.encode())
+    try:
+        record = node.encode()
+    except StructError as error:
+        raise damaged(stream, f"has a node, {node.first}, of impossible counts") from error
+    batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed, record)
 
 
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
@@ -53,6 +64,14 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
         yield Node.decode(StreamID.unpack(key[8:]), value)
 
 
+def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
+    """Return the first of the nodes, of which there must be one."""
+    node = next(found, None)
+    if node is None:
+        raise damaged(stream, "has fewer nodes than it counts")
+    return node
+
+
 def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
     """Yield the nodes of the stream in order, the open one last.
 
@@ -61,7 +80,7 @@ def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
     closed_nodes = stream.nodes - bool(stream.open_live)
     if closed_nodes:
         if stream.head_node is None:
-            stream.head_node = next(closed(txn, stream, stream.head))
+            stream.head_node = _any(stream, closed(txn, stream, stream.head))
         yield stream.head_node
         if closed_nodes > 1:
             yield from closed(txn, stream, stream.head_node.first.next())
@@ -80,7 +99,10 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
         prefix + eid.packed + b"\x00",
         reverse=True,
     )
-    key, value = next(rows)
+    row = next(rows, None)
+    if row is None:
+        raise damaged(stream, f"has no node for entry {eid}")
+    key, value = row
     return Node.decode(StreamID.unpack(key[8:]), value)
 
 
@@ -113,7 +135,7 @@ def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
 def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
     if stream.nodes == bool(stream.open_live):
         return stream.open_first
-    return next(closed(txn, stream, stream.head)).first
+    return _any(stream, closed(txn, stream, stream.head)).first
 
 
 def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
@@ -121,7 +143,7 @@ def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
     clear_open(stream)
     if stream.nodes == 0:
         return
-    node = next(closed(txn, stream, stream.head, reverse=True))
+    node = _any(stream, closed(txn, stream, stream.head, reverse=True))
     if node.first == stream.head:
         stream.head_node = None
     txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)

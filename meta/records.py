@@ -38,7 +38,7 @@ import msgpack
 
 from kvstream.errors import Corruption, WrongType
 from kvstream.ids import MIN_ID, StreamID, new_id
-from kvstream.layout.keys import message_prefix, stream_row
+from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.runs import PackedID, Run
@@ -77,6 +77,12 @@ def _damage_told(kind: str, name: object) -> Iterator[None]:
 def _check_version(version: int) -> None:
     if version != RECORD_VERSION:
         raise ValueError(f"unknown version {version}")
+
+
+def _check_numbers(*needed: int, others: tuple[int, ...] = ()) -> None:
+    """See that generations and tree IDs can have been given out; ``others`` may be none, 0."""
+    if min(needed) == 0 or max(needed + others) >= COUNTED_MAX:
+        raise ValueError(f"impossible numbers {needed + others}")
 
 
 def _decode_names(packed: bytes) -> tuple[bytes, ...]:
@@ -295,6 +301,7 @@ class StreamMeta:
         self.groups_tree, self.groups_count, self.nodes_tree, self.expire_at = parts[3:7]
         self.idmp_tree, self.idmp_duration, self.idmp_maxsize = parts[7:10]
         self.pids, self.iids, self.iids_added, self.iids_duplicates = parts[10:14]
+        _check_numbers(self.generation, self.nodes_tree, others=(self.groups_tree, self.idmp_tree))
         prefix_end = _COLD.size + parts[14]
         self.prefix = record[_COLD.size : prefix_end]
         self.names = _decode_names(record[prefix_end:])
@@ -359,6 +366,7 @@ class GroupMeta:
         with _damage_told("group", name):
             parts = _GROUP.unpack(record)
             _check_version(parts[0])
+            _check_numbers(*parts[8:])
         self = cls(name, row, parts[8], Tree(parts[9], Run.decode), Tree(parts[10], as_is))
         self.last_delivered = new_id(parts[1:3])
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3:7]
@@ -390,6 +398,7 @@ class ConsumerMeta:
         with _damage_told("consumer", name):
             version, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
             _check_version(version)
+            _check_numbers(tree)
         self = cls(name, row, Tree(tree, as_is), seen_ms)
         self.active_ms, self.pending = active_ms, pending
         return self

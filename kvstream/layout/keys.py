@@ -26,6 +26,9 @@ born with.
 """
 
 from struct import Struct
+from struct import error as StructError
+
+from kvstream.errors import Corruption
 
 ALLOCATOR_KEY = b"A"
 KEY_COUNT_TAG = b"C"
@@ -35,6 +38,8 @@ STREAM_TAG = b"S"
 EXPIRY_TAG = b"X"
 
 ID_BYTES = 16
+COUNTED_MAX = (1 << 64) - (1 << 32)
+"""No number that is counted up one by one comes so far; each may still be counted up a little."""
 U16 = Struct(">H")
 U64 = Struct(">Q")
 _MESSAGE_HEAD = Struct(">HI")
@@ -42,6 +47,19 @@ _SCAN = Struct(">cHQ")
 
 ID_FIRST = b"\x00" * ID_BYTES
 ID_LAST = b"\xff" * ID_BYTES
+
+
+def decode_number(row: bytes, value: bytes | None, missing: int = 0) -> int:
+    """Return the number that a row holds; Corruption where it holds none."""
+    if value is None:
+        return missing
+    try:
+        (number,) = U64.unpack(value)
+    except StructError:
+        number = COUNTED_MAX
+    if number >= COUNTED_MAX:
+        raise Corruption(f"the number in the row {row!r} is damaged: {value[:32].hex()}")
+    return int(number)
 
 
 def qualified(db: int, key: bytes) -> bytes:

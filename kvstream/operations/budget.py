@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.records import Entry
 
@@ -21,7 +21,10 @@ def entry_reply_size(entry: Entry) -> int:
     size = _PAIR + _bulk_size(len(bytes(entry.id))) + _HEAD + len(str(len(flat)))
     if entry.idle_ms is not None:
         size += 2 * _HEAD + len(str(entry.idle_ms)) + len(str(entry.deliveries))
-    return size + sum(_bulk_size(len(part)) for part in flat)
+    try:
+        return size + sum(_bulk_size(len(part)) for part in flat)
+    except TypeError:
+        raise Corruption(f"entry {entry.id} has a value that is no bytes") from None
 
 
 class Budget:

@@ -5,7 +5,7 @@ from itertools import repeat
 from struct import Struct
 
 from kvstream.ids import MAX_ID, MIN_ID, StreamID, new_id
-from kvstream.layout.values import decode_fields, decode_page
+from kvstream.layout.values import decode_checked, decode_fields, decode_page
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.records import Entry
@@ -101,7 +101,8 @@ def get_packed(txn: Txn, stream: StreamMeta, ids: list[bytes]) -> list[Entry | N
         value is not None and stream.length > 0 and eid >= first
         for eid, value in zip(ids, values, strict=True)
     ]
-    fields = iter(decode_page([v for v, alive in zip(values, live, strict=True) if alive and v]))
+    found = [v for v, alive in zip(values, live, strict=True) if alive and v is not None]
+    fields = iter(decode_checked(found))
     return [
         Entry(StreamID.unpack(eid), next(fields)) if alive else None
         for eid, alive in zip(ids, live, strict=True)

@@ -185,6 +185,8 @@ def _live_at(txn: Txn, stream: StreamMeta, skip: int) -> StreamID:
     else:
         for _ in range(skip):
             ahead.popleft()
+    if not ahead:
+        raise nodes.damaged(stream, "has fewer entries than it counts")
     return ahead[0]
 
 

@@ -4,8 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstream import Store
-from kvstream.layout.keys import ALLOCATOR_KEY, U64, message_prefix, qualified, tree_prefix
+from kvstream import Corruption, Store
+from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
+    COUNTED_MAX,
+    U64,
+    message_prefix,
+    qualified,
+    tree_prefix,
+)
 from tests.check.seeding import (
     MESSAGES,
     METADATA,
@@ -122,11 +129,18 @@ def test_a_tree_of_two_owners_stays_reported(busy: Store, reopen: Reopen) -> Non
     damage(store, reopen, lambda rows: rows.edit_orders(idmp_tree=own))
 
 
-def test_a_tree_that_every_stream_has_may_not_be_missing(busy: Store, reopen: Reopen) -> None:
-    own = Rows(busy).orders.nodes_tree
-    store = damage(busy, reopen, lambda rows: rows.edit_orders(nodes_tree=0))
-    assert "tree ID missing" in told(store.check())
-    damage(store, reopen, lambda rows: rows.edit_orders(nodes_tree=own))
+@pytest.mark.parametrize("number", [0, COUNTED_MAX])
+def test_a_stream_whose_nodes_no_number_names_is_told_and_keeps_them(
+    busy: Store, reopen: Reopen, number: int
+) -> None:
+    orders = Rows(busy).orders
+    record, nodes = orders.encode(), Rows(busy).nodes
+    store = damage(busy, reopen, lambda rows: rows.edit_orders(nodes_tree=number))
+    with pytest.raises(Corruption, match="impossible numbers"):
+        store.stream("orders").range()
+    assert "the record cannot be decoded" in told(store.check(repair=True))
+    store = damage(store, reopen, lambda rows: rows.put(METADATA, orders.row, record))
+    assert Rows(store).nodes == nodes
 
 
 def test_numbers_far_apart_are_known(busy: Store, reopen: Reopen) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream import Corruption, Store, StreamID
-from kvstream.layout.values import decode_fields, decode_page, encode_fields
+from kvstream.layout.values import decode_checked, decode_fields, decode_page, encode_fields
 from kvstream.storage.batch import Batch, Family
 
 MEGABYTE = 1 << 20
@@ -28,6 +28,12 @@ BOMBS = {
     "an odd array": b"\x02\x93\xa1a\xa11\xa1b",
     "an array of maps": b"\x02\x92\x80\x80",
     "a map with maps for names": b"\x01\x81\x80\xa11",
+    "a map with a number for a name": b"\x01\x81\x05\xa11",
+    "a map with binary for a name": b"\x01\x81\xc4\x01a\xa11",
+    "a map with binary for a value": b"\x01\x81\xa1a\xc4\x011",
+    "an array with a number for a name": b"\x02\x94\x05\xa11\xa1a\xa11",
+    "an array with a number for a value": b"\x02\x94\xa1a\xa11\xa1a\x05",
+    "an array with a number for the value of a name to come": b"\x02\x94\xa1a\x05\xa1a\xa11",
     "an extension": b"\x01" + msgpack.packb(msgpack.ExtType(5, b"x" * 100)),
     "a timestamp": b"\x01\xd6\xff\x00\x00\x00\x01",
     "a timestamp of no time": b"\x01\xc7\x0c\xff" + b"\xff" * 12,
@@ -62,6 +68,27 @@ def test_a_bomb_among_sound_rows_is_told_as_corruption(bomb: bytes) -> None:
         decode_page([SOUND, bomb, SOUND])
 
 
+ODD = {
+    "no fields": b"\x01\x80",
+    "no fields that repeat": b"\x02\x90",
+    "a number for a value": b"\x01\x81\xa1a\x05",
+    "a fraction for a value": b"\x01\x82\xa1a\xa11\xa1b\xca\x00\x00\x00\x00",
+    "a nil for a value": b"\x01\x81\xa1a\xc0",
+    "a truth for a value": b"\x01\x81\xa1a\xc3",
+    "an array for a value": b"\x01\x81\xa1a\x91\xa11",
+    "a map for a value": b"\x01\x81\xa1a\x81\xa1a\xa11",
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_what_msgpack_takes_but_nothing_writes_is_told_where_values_are_looked_at(
+    odd: bytes,
+) -> None:
+    for decode in (lambda: decode_fields(odd), lambda: decode_checked([SOUND, odd, SOUND])):
+        with pytest.raises(Corruption, match=r"^a message's value holds "):
+            decode()
+
+
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(b"\x01".__add__))
 def test_any_bytes_are_fields_or_corruption(value: bytes) -> None:
     try:
@@ -69,6 +96,8 @@ def test_any_bytes_are_fields_or_corruption(value: bytes) -> None:
     except Corruption:
         return
     assert isinstance(fields, dict)
+    assert fields
+    assert {type(part) for pair in fields.items() for part in pair} == {bytes}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +128,25 @@ def test_a_stored_bomb_stops_every_read_of_its_entry_and_of_no_other(
     assert group.ack(ids[1]) == 1
     assert stream.trim(maxlen=0) == 3
     assert stream.range() == []
+
+
+def test_a_stored_number_for_a_value_is_refused_where_pending_entries_are_read(
+    store: Store,
+) -> None:
+    stream = store.stream("s")
+    eid = stream.add({"n": 1})
+    group = stream.create_group("g", start="0")
+    group.consumer("c").read()
+    overwrite(store, eid, ODD["a number for a value"])
+    for read in (
+        lambda: group.consumer("c").history(),
+        lambda: group.claim("d", eid),
+        lambda: group.autoclaim("d"),
+    ):
+        with pytest.raises(Corruption, match=r"^a message's value holds "):
+            read()
+    assert [fault.message for fault in store.check()] == [f"an entry cannot be decoded: {eid}"]
+    stream.trim(maxlen=0)
 
 
 def overwrite(store: Store, eid: StreamID, value: bytes) -> None:

@@ -17,6 +17,8 @@ from kvstream.records import Fields, RepeatedFields
 
 _ID = Struct(">QQ")
 
+_ABOVE_ALL = ID_LAST + b"\0"
+
 Values = list[Fields | None]
 """The fields of a page of rows; None where they cannot be decoded."""
 
@@ -88,12 +90,13 @@ class Counted:
     def true(self, bound: bytes | None) -> Node:
         """Return the node as it must be; ``bound``: the first ID of the next one."""
         recorded = self.recorded
-        last, appended, size = self._last_row, self.live, self._size
+        last, size = self._last_row, self._size
+        if recorded is not None and last <= recorded.last.packed < (bound or _ABOVE_ALL):
+            last = recorded.last.packed
+        gone = {self.first, last} - {self._first_row, self._last_row}
+        appended = self.live + len(gone)
         if recorded is not None:
-            if recorded.last.packed >= last and (bound is None or recorded.last.packed < bound):
-                last = recorded.last.packed
-            gone = {self.first, last} - {self._first_row, self._last_row}
-            appended = max(recorded.appended, self.live + len(gone))
+            appended = max(recorded.appended, appended)
             if appended != self.live or not self.sound:
                 size = recorded.size
         ends = StreamID.unpack(self.first), StreamID.unpack(last)

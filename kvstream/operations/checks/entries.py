@@ -1,17 +1,16 @@
 """The message rows of one stream: which are live, and whether the stream's record says so."""
 
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 
 from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.layout.keys import ID_BYTES, ID_FIRST, successor
-from kvstream.layout.values import decode_page
+from kvstream.layout.values import decode_checked
 from kvstream.meta.records import StreamMeta
 from kvstream.operations.checks.counted import Values
 from kvstream.operations.checks.nodes import NodeCheck
 from kvstream.operations.checks.survey import Survey
-from kvstream.records import Fields, RepeatedFields
 from kvstream.storage.batch import Family, Row
 
 _MESSAGES = Family.MESSAGES
@@ -151,20 +150,10 @@ def _well_formed(survey: Survey, stream: StreamMeta, place: str, chunk: list[Row
 def _decode(survey: Survey, place: str, page: list[Row]) -> Values:
     """Return the fields of each row, None where they cannot be decoded."""
     try:
-        found = decode_page([value for _, value in page])
-        _check_kinds(found)
-    except (Corruption, TypeError):
+        return list(decode_checked([value for _, value in page]))
+    except Corruption:
         if len(page) > 1:
             return [fields for row in page for fields in _decode(survey, place, [row])]
         eid = StreamID.unpack(page[0][0][-ID_BYTES:])
         survey.findings.fault(place, "an entry cannot be decoded", str(eid), mended=False)
         return [None]
-    return list(found)
-
-
-def _check_kinds(page: list[Fields]) -> None:
-    """Raise TypeError unless all fields are mappings of bytes with something in them."""
-    if not all(page) or not set(map(type, page)) <= {dict, RepeatedFields}:
-        raise TypeError("an entry has no fields")
-    b"".join(chain.from_iterable(page))
-    b"".join(chain.from_iterable(map(dict.values, page)))

@@ -7,8 +7,10 @@ row has the bounds of its orders.
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from struct import Struct
+from typing import NamedTuple
 
-from kvstream.layout.keys import U64, tree_prefix
+from kvstream.layout.keys import COUNTED_MAX, U64, tree_prefix
+from kvstream.meta.idempotency import ORDERS_MAX
 from kvstream.meta.records import StreamMeta
 from kvstream.operations.checks.survey import Survey
 from kvstream.storage.batch import Family, Row
@@ -31,6 +33,22 @@ def check_producers(survey: Survey, stream: StreamMeta, place: str) -> None:
     settle = survey.findings.settle
     stream.pids = settle(place, "the number of producers", stream.pids, pids)
     stream.iids = settle(place, "the number of idempotent IDs", stream.iids, iids)
+
+
+class _Remembered(NamedTuple):
+    """One idempotent ID."""
+
+    suffix: bytes
+    entry: bytes
+    stamp_ms: int
+    order: int
+
+    def encode(self) -> bytes:
+        return _IID.pack(self.entry, self.stamp_ms, self.order)
+
+    def order_row(self, start: int) -> bytes:
+        """Return the value of its order row; the ID itself begins at ``start`` of the suffix."""
+        return U64.pack(self.stamp_ms) + self.suffix[start:]
 
 
 class _ProducersCheck:
@@ -88,22 +106,28 @@ class _ProducersCheck:
         """Return the order rows that a producer's idempotent IDs ask for."""
         start = len(_IID_TAG + _sized(pid))
         orders: dict[int, bytes] = {}
-        again: list[tuple[bytes, bytes, int]] = []
+        moving: list[tuple[_Remembered, str]] = []
+        found = sorted(self._decoded(rows), key=lambda each: each.order)
+        for each in found:
+            if each.order in orders:
+                moving.append((each, "two idempotent IDs have one order"))
+            elif each.order >= min(found[0].order, COUNTED_MAX - 2 * ORDERS_MAX) + ORDERS_MAX:
+                moving.append((each, "an idempotent ID has an impossible order"))
+            else:
+                orders[each.order] = each.order_row(start)
+        for each, kind in moving:
+            moved = each._replace(order=max(orders, default=0) + 1)
+            orders[moved.order] = moved.order_row(start)
+            self._put(moved.suffix, moved.encode(), kind)
+        return orders
+
+    def _decoded(self, rows: Iterable[Row]) -> Iterator["_Remembered"]:
         for suffix, value in rows:
-            if len(value) != _IID.size:
+            if len(value) == _IID.size:
+                yield _Remembered(suffix, *_IID.unpack(value))
+            else:
                 kind = "an idempotent ID cannot be decoded"
                 self._findings.fault(self._place, kind, suffix.hex(), mended=False)
-                continue
-            eid, stamp_ms, order = _IID.unpack(value)
-            if order in orders:
-                again.append((suffix, eid, stamp_ms))
-            else:
-                orders[order] = U64.pack(stamp_ms) + suffix[start:]
-        for suffix, eid, stamp_ms in again:
-            order = max(orders) + 1
-            orders[order] = U64.pack(stamp_ms) + suffix[start:]
-            self._put(suffix, _IID.pack(eid, stamp_ms, order), "two idempotent IDs have one order")
-        return orders
 
     def _check_bounds(self, pid: bytes, oldest: int, following: int) -> None:
         suffix = _PRODUCER_TAG + pid

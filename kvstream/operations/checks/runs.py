@@ -199,10 +199,12 @@ class _RunsCheck:
         """Note the rows of an index that point to nothing, if it has more than were found."""
         if sum(1 for _ in self._survey.tree(tree)) == found:
             return
-        for suffix, _ in self._survey.tree(tree):
+        for suffix, value in self._survey.tree(tree):
             if not expected(suffix):
-                self._findings.fault(place, _NO_RUN, suffix.hex())
-                self._findings.delete(_TREES, tree_prefix(tree) + suffix)
+                is_index = value == b""  # else it may be what the tree is in truth for
+                self._findings.fault(place, _NO_RUN, suffix.hex(), mended=is_index)
+                if is_index:
+                    self._findings.delete(_TREES, tree_prefix(tree) + suffix)
 
 
 def _owner_of(run: Run) -> bytes:

@@ -94,9 +94,6 @@ class Survey:
         self._claim(self.generations, place, "generation", generation)
 
     def _claim(self, numbers: Numbers, place: str, what: str, number: int) -> None:
-        if number == 0:
-            self.findings.fault(place, f"{what} missing", mended=False)
-            return
         if number in self.trees or number in self.generations:
             self.findings.fault(place, f"{what} used twice", str(number), mended=False)
         numbers.add(number)
