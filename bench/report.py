@@ -14,6 +14,7 @@ from rich.table import Table
 
 from bench.peer import peer_version
 from bench.results import Claim, Contest
+from kvstream.layout.compiled import twins
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
@@ -42,6 +43,7 @@ def setting(report: Report) -> dict[str, str]:
         "load before the run": f"{report.load:.1f}",
         "system": platform.system(),
         "Python": platform.python_version(),
+        "compiled twins": "no" if twins is None else "yes",
         "redis-server": peer_version(),
         "redis-py": version("redis"),
         **{name: version(name) for name in ("hiredis", "kvstream", "rocksdict")},

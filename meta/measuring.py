@@ -7,6 +7,7 @@ entries noted since, or from their rows where the store was opened anew.
 from itertools import chain
 
 from kvstream.ids import StreamID
+from kvstream.layout.compiled import twins
 from kvstream.layout.listpack import (
     SMALL_INTEGER_BYTES,
     SMALL_INTEGER_MAX,
@@ -61,6 +62,10 @@ def measure(batch: Batch, stream: StreamMeta) -> None:
 
 def data_size(value: bytes) -> int:
     """Return the bytes of an entry's fields and values themselves."""
+    if twins is not None:
+        size = twins.data_size(value)
+        if size is not None:
+            return size
     return sum(map(len, _flat(decode_page([value])[0])))
 
 
@@ -80,9 +85,20 @@ def _flat(fields: Fields) -> list[bytes]:
 
 def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
     """Return the listpack bytes of ``entries`` in the open node."""
-    names, count = stream.names, len(stream.names)
+    if twins is not None:
+        size = twins.entries_size(entries, stream.names, *stream.open_first)
+        if size is not None:
+            return size
+    return size_in_python(entries, stream.names, stream.open_first)
+
+
+def size_in_python(
+    entries: list[tuple[StreamID, bytes]], names: tuple[bytes, ...], first: StreamID
+) -> int:
+    """Return the listpack bytes of ``entries`` in a node of such names and first ID."""
+    count = len(names)
     fields = decode_page([value for _, value in entries])
-    heads = _deltas_size(stream, entries)
+    heads = _deltas_size(first, entries)
     if list(map(tuple, fields)).count(names) == len(fields) and list(map(type, fields)).count(
         dict
     ) == len(fields):
@@ -91,8 +107,8 @@ def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> 
     return heads + sum(_one_size(names, _flat(each)) for each in fields)
 
 
-def _deltas_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
-    master_ms, master_seq = stream.open_first
+def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
+    master_ms, master_seq = first
     size = 0
     for (ms, seq), _ in entries:
         ms -= master_ms

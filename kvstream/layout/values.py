@@ -19,6 +19,7 @@ from typing import Any
 import msgpack
 
 from kvstream.errors import Corruption, InvalidArgument
+from kvstream.layout.compiled import twins
 from kvstream.options import ENTRY_BYTES_MAX
 from kvstream.records import Fields, RepeatedFields
 
@@ -63,15 +64,10 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
 
     InvalidArgument where there are none, or where one cannot be stored.
     """
-    if type(fields) is dict and fields:
-        try:  # joining tells text alone apart without running Python code for each part
-            "".join(fields)
-            "".join(fields.values())
-            value = UNIQUE + _pack(fields)
-            if len(value) <= ENTRY_BYTES_MAX:
-                return value, tuple(fields)
-        except (TypeError, UnicodeEncodeError):
-            pass
+    if type(fields) is dict:
+        packed = _pack_fields(fields, ENTRY_BYTES_MAX)
+        if packed is not None:
+            return packed
     flat = flat_bytes(fields)
     if not flat:
         raise InvalidArgument("an entry needs at least one field: fields must not be empty")
@@ -81,20 +77,54 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
 def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
     """Return what ``encode_fields`` returns for each of many entries, sooner."""
     given: list[Any] = list(entries)
+    packed = _pack_many(given, ENTRY_BYTES_MAX)
+    if None not in packed:
+        return packed  # type: ignore[return-value]
+    return [
+        encode_fields(fields) if done is None else done
+        for fields, done in zip(given, packed, strict=True)
+    ]
+
+
+def pack_text(fields: dict[Any, Any], limit: int) -> tuple[bytes, Names] | None:
+    """Return (row value, names) of fields and values that are all text, else None."""
+    try:  # joining tells text alone apart without running Python code for each part
+        "".join(fields)
+        "".join(fields.values())
+        value = UNIQUE + _pack(fields)
+    except (TypeError, UnicodeEncodeError):
+        return None
+    return (value, tuple(fields)) if fields and len(value) <= limit else None
+
+
+def pack_texts(entries: list[Any], limit: int) -> Sequence[tuple[bytes, Names] | None]:
+    """Return what ``pack_text`` returns for each of many entries, sooner."""
     try:
-        if all(given) and list(map(type, given)).count(dict) == len(given):
-            "".join(chain.from_iterable(chain.from_iterable(map(dict.items, given))))
-            packed = list(map(_pack, given))
-            if max(map(len, packed), default=0) < ENTRY_BYTES_MAX:
-                values = map(add, repeat(UNIQUE), packed)
-                return list(zip(values, map(tuple, given), strict=True))
+        if all(entries) and list(map(type, entries)).count(dict) == len(entries):
+            "".join(chain.from_iterable(chain.from_iterable(map(dict.items, entries))))
+            values = list(map(add, repeat(UNIQUE), map(_pack, entries)))
+            if max(map(len, values), default=0) <= limit:
+                return list(zip(values, map(tuple, entries), strict=True))
     except (TypeError, UnicodeEncodeError):
         pass
-    return list(map(encode_fields, given))
+    return [None] * len(entries)
+
+
+_pack_fields = pack_text if twins is None else twins.pack_fields
+_pack_many = pack_texts if twins is None else twins.pack_many
 
 
 def encode_flat(flat: Sequence[bytes]) -> tuple[bytes, Names]:
     """Return the row value and the names of ``flat``: field, value, field, value ... as bytes."""
+    if twins is not None and type(flat) is list:
+        packed = twins.pack_flat(flat, ENTRY_BYTES_MAX)
+        if packed is not None:
+            return packed
+    return pack_any(flat)
+
+
+def pack_any(flat: Sequence[bytes]) -> tuple[bytes, Names]:
+    """Do ``encode_flat`` in Python."""
     names = tuple(flat[::2])
     if not names or len(flat) % 2:
         raise InvalidArgument("wrong number of arguments for 'xadd' command")
@@ -129,6 +159,15 @@ def decode_page(values: Sequence[bytes]) -> list[Fields]:
     What msgpack itself can tell at no cost is refused: names that are no text, and types that
     nothing of ours writes. A number in place of a field's value is left to ``decode_checked``.
     """
+    if twins is not None:
+        page = twins.decode_page(values)
+        if page is not None:
+            return page
+    return unpack_page(values)
+
+
+def unpack_page(values: Sequence[bytes]) -> list[Fields]:
+    """Do ``decode_page`` in Python."""
     count = len(values)
     try:
         marked = msgpack.unpackb(

@@ -5,6 +5,7 @@ from itertools import repeat
 from struct import Struct
 
 from kvstream.ids import MAX_ID, MIN_ID, StreamID, new_id
+from kvstream.layout.compiled import twins
 from kvstream.layout.values import decode_checked, decode_fields, decode_page
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
@@ -36,6 +37,10 @@ def decode_rows(stream: StreamMeta, page: list[Row]) -> list[Entry]:
     """Return the entries of a page of rows, decoded together."""
     if not page:
         return []
+    if twins is not None:
+        entries = twins.decode_rows(page, len(stream.prefix), Entry, StreamID)
+        if entries is not None:
+            return entries
     keys, values = zip(*page, strict=True)
     ids = Struct(f">{len(stream.prefix)}xQQ").iter_unpack(b"".join(keys))
     parts = zip(map(new_id, ids), decode_page(values), _NOTHING, _NOTHING, strict=False)

@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+E = TypeVar("E")
+
+def pack_fields(
+    fields: dict[Any, Any], limit: int
+) -> tuple[bytes, tuple[str, ...] | tuple[bytes, ...]] | None: ...
+def pack_many(
+    entries: list[object], limit: int
+) -> list[tuple[bytes, tuple[str, ...] | tuple[bytes, ...]] | None]: ...
+def pack_flat(flat: list[bytes], limit: int) -> tuple[bytes, tuple[bytes, ...]] | None: ...
+def decode_page(values: object) -> list[dict[bytes, bytes]] | None: ...
+def decode_rows(
+    page: list[tuple[bytes, bytes]], prefix: int, entry: type[E], stream_id: type
+) -> list[E] | None: ...
+def entries_size(
+    entries: Sequence[tuple[tuple[int, int], bytes]],
+    names: tuple[bytes, ...],
+    first_ms: int,
+    first_seq: int,
+) -> int | None: ...
+def data_size(value: bytes) -> int | None: ...

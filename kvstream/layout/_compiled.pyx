@@ -1,0 +1,491 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Compiled twins of the functions that every entry goes through; the grammar is in values.py.
+
+Each takes the plain case alone and returns None for all else, damage included: the Python twin
+then has its say. Nothing is read beyond the bytes given.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+cdef extern from *:
+    """
+    static inline PyObject *kvstream_alloc(PyTypeObject *type, Py_ssize_t size) {
+        return type->tp_alloc(type, size);
+    }
+    """
+    object kvstream_alloc(PyTypeObject *type, Py_ssize_t size)
+
+ctypedef const unsigned char *Bytes
+
+cdef enum:
+    UNIQUE = 1
+    REPEATED = 2
+    COUNT_MAX = 65535  # pairs of a msgpack map16
+    PAIRS_NEAR = 32  # so many names are compared with each other
+    FIELDS_NEAR = 64  # names of so many fields are kept from row to row
+
+
+# --- packing ------------------------------------------------------------------------------------
+
+
+cdef inline Py_ssize_t head_size(Py_ssize_t size) noexcept nogil:
+    return 1 if size < 32 else 3 if size < 65536 else 5
+
+
+cdef inline unsigned char *put_head(unsigned char *at, Py_ssize_t size) noexcept nogil:
+    if size < 32:
+        at[0] = 0xA0 | size
+        return at + 1
+    if size < 65536:
+        at[0] = 0xDA
+        at[1] = size >> 8
+        at[2] = size & 0xFF
+        return at + 3
+    at[0] = 0xDB
+    at[1] = (size >> 24) & 0xFF
+    at[2] = (size >> 16) & 0xFF
+    at[3] = (size >> 8) & 0xFF
+    at[4] = size & 0xFF
+    return at + 5
+
+
+cdef inline unsigned char *put_string(
+    unsigned char *at, const char *data, Py_ssize_t size
+) noexcept nogil:
+    at = put_head(at, size)
+    memcpy(at, data, size)
+    return at + size
+
+
+cdef inline Py_ssize_t count_size(Py_ssize_t count) noexcept nogil:
+    return 1 if count < 16 else 3
+
+
+cdef inline unsigned char *put_count(unsigned char *at, Py_ssize_t count) noexcept nogil:
+    if count < 16:
+        at[0] = 0x80 | count
+        return at + 1
+    at[0] = 0xDE
+    at[1] = count >> 8
+    at[2] = count & 0xFF
+    return at + 3
+
+
+cdef inline int view(PyObject *part, bint text, const char **data, Py_ssize_t *size) except -1:
+    """Point at the bytes of a part; 0 where it is of another type."""
+    if text:
+        if type(<object>part) is not str:
+            return 0
+        data[0] = PyUnicode_AsUTF8AndSize(<object>part, size)
+        return 1
+    if type(<object>part) is not bytes:
+        return 0
+    data[0] = PyBytes_AS_STRING(<object>part)
+    size[0] = PyBytes_GET_SIZE(<object>part)
+    return 1
+
+
+cdef object pack_plain(dict fields, Py_ssize_t limit):
+    cdef Py_ssize_t count = len(fields), at = 0, size = 0, total
+    cdef PyObject *name = NULL
+    cdef PyObject *value = NULL
+    cdef const char *data = NULL
+    cdef unsigned char *to
+    cdef bint text = True, first = True
+    if count == 0 or count > COUNT_MAX:
+        return None
+    total = 1 + count_size(count)
+    while PyDict_Next(fields, &at, &name, &value):
+        if first:
+            text, first = type(<object>name) is str, False
+        if not view(name, text, &data, &size):
+            return None
+        total += head_size(size) + size
+        if not view(value, type(<object>value) is str, &data, &size):
+            return None
+        total += head_size(size) + size
+        if total > limit:
+            return None
+    packed = PyBytes_FromStringAndSize(NULL, total)
+    to = <unsigned char *>PyBytes_AS_STRING(packed)
+    to[0] = UNIQUE
+    to = put_count(to + 1, count)
+    at = 0
+    while PyDict_Next(fields, &at, &name, &value):
+        view(name, text, &data, &size)
+        to = put_string(to, data, size)
+        view(value, type(<object>value) is str, &data, &size)
+        to = put_string(to, data, size)
+    return packed, tuple(fields)
+
+
+def pack_fields(dict fields not None, Py_ssize_t limit):
+    """Return (row value, names) of a dict whose names are all text or all bytes, else None.
+
+    None also for text that is not valid Unicode, and for a row of more than ``limit`` bytes.
+    """
+    try:
+        return pack_plain(fields, limit)
+    except UnicodeEncodeError:
+        return None
+
+
+def pack_many(list entries not None, Py_ssize_t limit):
+    """Return what ``pack_fields`` returns for each of many entries, None for what is no dict."""
+    return [pack_fields(each, limit) if type(each) is dict else None for each in entries]
+
+
+def pack_flat(list flat not None, Py_ssize_t limit):
+    """Return (row value, names) of field, value, field, value ... as bytes, else None.
+
+    None also where a name repeats, or where there are many.
+    """
+    cdef Py_ssize_t size = PyList_GET_SIZE(flat), count = size // 2, total, i, j
+    cdef unsigned char *to
+    cdef object part, name, other
+    if size == 0 or size & 1 or count > PAIRS_NEAR:
+        return None
+    total = 1 + count_size(count)
+    for i in range(size):
+        part = <object>PyList_GET_ITEM(flat, i)
+        if type(part) is not bytes:
+            return None
+        total += head_size(PyBytes_GET_SIZE(part)) + PyBytes_GET_SIZE(part)
+        if total > limit:
+            return None
+    for i in range(1, count):
+        name = <object>PyList_GET_ITEM(flat, 2 * i)
+        for j in range(i):
+            other = <object>PyList_GET_ITEM(flat, 2 * j)
+            if PyBytes_GET_SIZE(name) == PyBytes_GET_SIZE(other) and (
+                memcmp(PyBytes_AS_STRING(name), PyBytes_AS_STRING(other), PyBytes_GET_SIZE(name))
+                == 0
+            ):
+                return None
+    packed = PyBytes_FromStringAndSize(NULL, total)
+    to = <unsigned char *>PyBytes_AS_STRING(packed)
+    to[0] = UNIQUE
+    to = put_count(to + 1, count)
+    for i in range(size):
+        part = <object>PyList_GET_ITEM(flat, i)
+        to = put_string(to, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
+    return packed, tuple(flat[::2])
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+cdef struct Cursor:
+    Bytes at
+    Bytes end
+
+
+cdef inline bint take_string(Cursor *from_, Bytes *data, Py_ssize_t *size) noexcept nogil:
+    """Take one msgpack string; False where something else, or too little, stands there."""
+    cdef Py_ssize_t left = from_.end - from_.at
+    cdef Bytes at = from_.at
+    cdef unsigned char head
+    if left < 1:
+        return False
+    head = at[0]
+    if (head & 0xE0) == 0xA0:
+        size[0] = head & 0x1F
+        at += 1
+    elif head == 0xD9 and left >= 2:
+        size[0] = at[1]
+        at += 2
+    elif head == 0xDA and left >= 3:
+        size[0] = (<Py_ssize_t>at[1] << 8) | at[2]
+        at += 3
+    elif head == 0xDB and left >= 5:
+        size[0] = (
+            (<Py_ssize_t>at[1] << 24) | (<Py_ssize_t>at[2] << 16) | (<Py_ssize_t>at[3] << 8) | at[4]
+        )
+        at += 5
+    else:
+        return False
+    if from_.end - at < size[0]:
+        return False
+    data[0] = at
+    from_.at = at + size[0]
+    return True
+
+
+cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
+    """Take the mark and the head of a row value; return its pairs, or -1."""
+    cdef Py_ssize_t left = from_.end - from_.at
+    cdef Bytes at = from_.at
+    cdef unsigned char head
+    cdef Py_ssize_t count
+    if left < 2:
+        return -1
+    head = at[1]
+    if at[0] == UNIQUE:
+        if (head & 0xF0) == 0x80:
+            from_.at += 2
+            return head & 0x0F
+        if head == 0xDE and left >= 4:
+            from_.at += 4
+            return (<Py_ssize_t>at[2] << 8) | at[3]
+        return -1
+    if at[0] != REPEATED:
+        return -1
+    if (head & 0xF0) == 0x90:
+        from_.at += 2
+        count = head & 0x0F
+    elif head == 0xDC and left >= 4:
+        from_.at += 4
+        count = (<Py_ssize_t>at[2] << 8) | at[3]
+    else:
+        return -1
+    return -1 if count & 1 else count >> 1
+
+
+cdef struct Name:
+    Bytes data
+    Py_ssize_t size
+    PyObject *object
+
+
+cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
+    cdef uint64_t number = 0
+    cdef int i
+    for i in range(8):
+        number = (number << 8) | at[i]
+    return number
+
+
+cdef object decode_fields(bytes value, Name *names, Py_ssize_t *known, list kept):
+    """Return the dict of one row value, or None; names of earlier rows are used again."""
+    cdef Cursor cursor
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i
+    cdef dict fields
+    cdef object name
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    if PyBytes_GET_SIZE(value) == 0 or cursor.at[0] != UNIQUE:
+        return None
+    count = take_count(&cursor)
+    if count <= 0:
+        return None
+    fields = {}
+    for i in range(count):
+        if not take_string(&cursor, &data, &size):
+            return None
+        if i < known[0] and names[i].size == size and memcmp(names[i].data, data, size) == 0:
+            name = <object>names[i].object
+        else:
+            name = PyBytes_FromStringAndSize(<const char *>data, size)
+            if i < FIELDS_NEAR and i <= known[0]:
+                kept.append(name)  # keeps it alive
+                names[i].object = <PyObject *>name
+                names[i].data = <Bytes>PyBytes_AS_STRING(name)
+                names[i].size = size
+                if i == known[0]:
+                    known[0] = i + 1
+        if not take_string(&cursor, &data, &size):
+            return None
+        fields[name] = PyBytes_FromStringAndSize(<const char *>data, size)
+    if cursor.at != cursor.end or len(fields) != count:
+        return None
+    return fields
+
+
+def decode_page(values):
+    """Return the dicts of a sequence of row values, or None."""
+    cdef Name names[FIELDS_NEAR]
+    cdef Py_ssize_t known = 0
+    cdef list kept = [], page = []
+    for value in values:
+        if type(value) is not bytes:
+            return None
+        fields = decode_fields(<bytes>value, names, &known, kept)
+        if fields is None:
+            return None
+        page.append(fields)
+    return page
+
+
+def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
+    """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
+
+    ``entry`` and ``stream_id`` are the named tuples to be made: (id, fields, None, None) and
+    (ms, seq).
+    """
+    cdef Name names[FIELDS_NEAR]
+    cdef Py_ssize_t known = 0, i, count = PyList_GET_SIZE(page)
+    cdef list kept = [], entries = []
+    cdef Bytes at
+    cdef object row, key, value, fields, eid, number, made
+    for i in range(count):
+        row = <object>PyList_GET_ITEM(page, i)
+        if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
+            return None
+        key = <object>PyTuple_GET_ITEM(row, 0)
+        value = <object>PyTuple_GET_ITEM(row, 1)
+        if type(key) is not bytes or PyBytes_GET_SIZE(key) != prefix + 16:
+            return None
+        if type(value) is not bytes:
+            return None
+        fields = decode_fields(<bytes>value, names, &known, kept)
+        if fields is None:
+            return None
+        at = <Bytes>PyBytes_AS_STRING(key) + prefix
+        eid = kvstream_alloc(<PyTypeObject *>stream_id, 2)
+        number = big_endian(at)
+        Py_INCREF(number)
+        PyTuple_SET_ITEM(eid, 0, number)
+        number = big_endian(at + 8)
+        Py_INCREF(number)
+        PyTuple_SET_ITEM(eid, 1, number)
+        made = kvstream_alloc(<PyTypeObject *>entry, 4)
+        Py_INCREF(eid)
+        PyTuple_SET_ITEM(made, 0, eid)
+        Py_INCREF(fields)
+        PyTuple_SET_ITEM(made, 1, fields)
+        Py_INCREF(None)
+        PyTuple_SET_ITEM(made, 2, None)
+        Py_INCREF(None)
+        PyTuple_SET_ITEM(made, 3, None)
+        entries.append(made)
+    return entries
+
+
+# --- sizes of listpacks -------------------------------------------------------------------------
+
+
+cdef inline Py_ssize_t integer_size(int64_t value) noexcept nogil:
+    if 0 <= value <= 127:
+        return 2
+    if -4096 <= value < 4096:
+        return 3
+    if -32768 <= value < 32768:
+        return 4
+    if -8388608 <= value < 8388608:
+        return 5
+    if -2147483648LL <= value < 2147483648LL:
+        return 6
+    return 10
+
+
+cdef inline Py_ssize_t string_size(Py_ssize_t length) noexcept nogil:
+    cdef Py_ssize_t body = length + (1 if length < 64 else 2 if length < 4096 else 5)
+    if body <= 127:
+        return body + 1
+    if body < 16383:
+        return body + 2
+    if body < 2097151:
+        return body + 3
+    return body + (4 if body < 268435455 else 5)
+
+
+cdef inline Py_ssize_t element_size(Bytes data, Py_ssize_t size) noexcept nogil:
+    """Return the bytes of an element: canonical decimals of 64 bits are held as integers."""
+    cdef Py_ssize_t i = 0
+    cdef bint negative = False
+    cdef uint64_t number = 0
+    cdef uint64_t most = <uint64_t>1 << 63
+    cdef unsigned char digit
+    if size == 0 or size > 20:
+        return string_size(size)
+    if data[0] == 45:  # minus
+        negative = True
+        i = 1
+        if size == 1 or data[1] == 48:
+            return string_size(size)
+    elif data[0] == 48 and size > 1:  # a leading zero
+        return string_size(size)
+    if size - i > 19:
+        return string_size(size)
+    while i < size:
+        digit = data[i] - 48
+        if digit > 9:
+            return string_size(size)
+        number = number * 10 + digit
+        i += 1
+    if negative:
+        if number > most:
+            return string_size(size)
+        return integer_size(<int64_t>(0 - number))
+    if number >= most:
+        return string_size(size)
+    return integer_size(<int64_t>number)
+
+
+cdef Py_ssize_t entry_size(bytes value, tuple names) except -2:
+    """Return the listpack bytes of one row value, less its ID deltas; -1 if it is not plain."""
+    cdef Cursor cursor
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i, element, own = 0, foreign = 0
+    cdef bint same
+    cdef object name
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    if count <= 0:
+        return -1
+    same = count == PyTuple_GET_SIZE(names)
+    for i in range(count):
+        if not take_string(&cursor, &data, &size):
+            return -1
+        if same:
+            name = <object>PyTuple_GET_ITEM(names, i)
+            if type(name) is not bytes:
+                return -1
+            same = (
+                PyBytes_GET_SIZE(name) == size
+                and memcmp(PyBytes_AS_STRING(name), data, size) == 0
+            )
+        foreign += element_size(data, size)
+        if not take_string(&cursor, &data, &size):
+            return -1
+        element = element_size(data, size)
+        foreign += element
+        own += element
+    if cursor.at != cursor.end:
+        return -1
+    if same:
+        return 2 + integer_size(count + 3) + own
+    return 2 + integer_size(count) + integer_size(2 * count + 4) + foreign
+
+
+def entries_size(list entries, tuple names, uint64_t first_ms, uint64_t first_seq):
+    """Return the listpack bytes of (ID, row value) pairs in the node of such names, or None."""
+    cdef Py_ssize_t total = 0, one
+    cdef uint64_t ms, seq
+    for eid, value in entries:
+        if type(value) is not bytes:
+            return None
+        one = entry_size(<bytes>value, names)
+        if one < 0:
+            return None
+        ms, seq = eid
+        total += one + integer_size(<int64_t>(ms - first_ms))
+        total += integer_size(<int64_t>(seq - first_seq))
+    return total
+
+
+def data_size(bytes value):
+    """Return the bytes of a row value's names and values themselves, or None."""
+    cdef Cursor cursor
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i, total = 0
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    if count <= 0:
+        return None
+    for i in range(2 * count):
+        if not take_string(&cursor, &data, &size):
+            return None
+        total += size
+    return total if cursor.at == cursor.end else None

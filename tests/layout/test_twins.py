@@ -1,0 +1,150 @@
+"""The compiled twins do what the Python functions do, or leave it to them."""
+
+import os
+import struct
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kvstream.ids import U64_MAX, StreamID
+from kvstream.layout import values
+from kvstream.layout.compiled import twins
+from kvstream.meta.measuring import data_size, size_in_python
+from kvstream.records import Entry
+
+if twins is None and os.environ.get("KVSTREAM_PURE") != "1":
+    REASON = "the compiled twins are not installed: they need a C compiler and Python's headers"
+    if os.environ.get("KVSTREAM_REQUIRE_ALL"):
+        pytest.fail(REASON, pytrace=False)
+    pytest.skip(REASON, allow_module_level=True)
+elif twins is None:
+    pytest.skip("KVSTREAM_PURE is set", allow_module_level=True)
+
+LIMIT = 1 << 20
+NUMBERS = st.integers(-(1 << 65), 1 << 65) | st.sampled_from(
+    [10**n + d for n in range(20) for d in (-1, 0, 1)]
+    + [2**n + d for n in range(65) for d in (-1, 0)]
+)
+PARTS = (
+    st.binary(max_size=80)
+    | NUMBERS.map(lambda n: b"%d" % n)
+    | NUMBERS.map(lambda n: b"-%d" % n)
+    | st.sampled_from([b"", b"-", b"-0", b"00", b"01", b"1 ", b"+1", b"x" * 63, b"x" * 64])
+    | st.integers(0, 20_000).map(lambda n: b"v" * n)
+)
+FLAT = st.lists(PARTS, min_size=2, max_size=40).map(lambda parts: parts[: len(parts) // 2 * 2])
+TEXT = st.dictionaries(st.text(max_size=40), st.text(max_size=300), max_size=20)
+IDS = st.tuples(st.integers(0, U64_MAX), st.integers(0, U64_MAX))
+
+
+@given(TEXT)
+@example({"n": "x" * 31, "m": "x" * 32, "o": "y" * 65535, "p": "z" * 65536})
+@example({f"field {n}": "v" for n in range(70_000)})
+@example({"surrogate": "\ud800"})
+def test_text_is_packed_alike(fields: dict[str, str]) -> None:
+    packed = twins.pack_fields(fields, LIMIT)
+    if packed is not None:
+        assert packed == values.pack_text(fields, LIMIT)
+    elif len(fields) < 16:
+        assert values.pack_text(fields, LIMIT) is None
+    assert twins.pack_many([fields, 1], LIMIT) == [packed, None]
+
+
+@given(FLAT)
+@example([b"f%d" % n for n in range(2 * 40)])
+@example([b"same", b"1", b"same", b"2"])
+def test_bytes_are_packed_alike(flat: list[bytes]) -> None:
+    packed = twins.pack_flat(flat, LIMIT)
+    if packed is not None:
+        assert packed == values.pack_any(flat)
+    unique = dict(zip(flat[::2], flat[1::2], strict=True))
+    if len(unique) == len(flat) // 2:
+        assert twins.pack_fields(unique, LIMIT) == values.pack_any(flat)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"f": 1},
+        {"f": None},
+        {1: "v"},
+        {"f": "v", b"f": "w"},
+        {"f": bytearray(b"v")},
+        {"f": True},
+    ],
+)
+def test_what_is_not_plain_is_left_to_python(fields: dict[Any, Any]) -> None:
+    assert twins.pack_fields(fields, LIMIT) is None
+
+
+def test_a_row_above_the_limit_is_left_to_python() -> None:
+    assert twins.pack_fields({"f": "v" * 100}, 103) is None
+    assert twins.pack_fields({"f": "v" * 100}, 107) is not None
+    assert twins.pack_flat([b"f", b"v" * 100], 103) is None
+    assert twins.pack_flat([b"f", b"v" * 100], 107) is not None
+
+
+@given(st.lists(FLAT, max_size=6))
+def test_a_page_is_decoded_alike(flats: list[list[bytes]]) -> None:
+    page = [values.pack_any(flat)[0] for flat in flats]
+    found = twins.decode_page(page)
+    if found is not None:
+        assert [list(each.items()) for each in found] == [
+            list(each.items()) for each in values.unpack_page(page)
+        ]
+    else:
+        assert any(value[:1] == values.REPEATED for value in page)
+
+
+@given(st.lists(st.tuples(IDS, FLAT), max_size=5), st.binary(max_size=30))
+def test_rows_become_the_same_entries(
+    rows: list[tuple[tuple[int, int], Any]], prefix: bytes
+) -> None:
+    unique = [(eid, flat) for eid, flat in rows if len(set(flat[::2])) == len(flat) // 2]
+    page = [(prefix + struct.pack(">QQ", *eid), values.pack_any(flat)[0]) for eid, flat in unique]
+    found = twins.decode_rows(page, len(prefix), Entry, StreamID)
+    fields = values.unpack_page([value for _, value in page])
+    assert found == [Entry(StreamID(*eid), f) for (eid, _), f in zip(unique, fields, strict=True)]
+    assert all(type(entry) is Entry and type(entry.id) is StreamID for entry in found)
+
+
+@given(st.lists(st.tuples(IDS, FLAT), min_size=1, max_size=6), st.booleans())
+@example([((5, 5), [b"f", b"1"]), ((5, 6), [b"f", b"2"])], True)
+def test_listpack_sizes_are_the_same(rows: list[tuple[Any, Any]], own: bool) -> None:
+    first = StreamID(*min(eid for eid, _ in rows))
+    names = tuple(rows[0][1][::2]) if own else (b"f",)
+    entries = [(StreamID(*eid), values.pack_any(flat)[0]) for eid, flat in rows]
+    assert twins.entries_size(entries, names, *first) == size_in_python(entries, names, first)
+    for (_, flat), (_, value) in zip(rows, entries, strict=True):
+        if len(set(flat[::2])) == len(flat) // 2:
+            assert twins.data_size(value) == sum(map(len, flat)) == data_size(value)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=3), st.data())
+def test_damage_is_left_to_python(parts: list[bytes], data: st.DataObject) -> None:
+    sound = values.pack_any([b"name", b"value", b"other", b"x" * 40, *parts, *parts])[0]
+    at = data.draw(st.integers(0, len(sound) - 1))
+    mutated = bytearray(sound)
+    mutated[at] = data.draw(st.integers(0, 255))
+    for value in (bytes(mutated), sound[:at], sound + b"\xa1x", sound + sound[1:]):
+        found = twins.decode_page([value])
+        if found is not None:
+            assert found == values.unpack_page([value])
+        assert (twins.data_size(value) or 0) < len(value)
+        twins.entries_size([(StreamID(1, 1), value)], (b"name",), 1, 1)
+
+
+@pytest.mark.parametrize("content", [{b"f": 1}, {b"f": None}, {b"f": b"v"}, [b"a"], 5, {}, []])
+@pytest.mark.parametrize("mark", [b"\x00", b"\x01", b"\x02", b"\x03", b""])
+def test_only_whole_entries_of_strings_are_taken(content: object, mark: bytes) -> None:
+    value = mark + msgpack.packb(content, use_bin_type=False)
+    taken = mark == values.UNIQUE and content == {b"f": b"v"}
+    assert (twins.decode_page([value]) is not None) is taken
+    assert (twins.data_size(value) is not None) is taken
+    assert twins.decode_page([5]) is None
+    assert twins.decode_rows([(b"k" * 15, value)], 0, Entry, StreamID) is None
+    assert twins.decode_rows([5], 0, Entry, StreamID) is None  # type: ignore[list-item]
