@@ -4,7 +4,10 @@ A new node starts where Redis would start one: after ``stream-node-max-entries``
 the one that would bring the listpack to ``stream-node-max-bytes``.
 """
 
+from collections.abc import Sequence
+
 from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.layout.compiled import twins
 from kvstream.layout.listpack import elements_size, integer_size, node_size
 from kvstream.layout.values import Names
 from kvstream.meta.measuring import data_size, measure, set_names
@@ -97,32 +100,62 @@ def _fill(
     limits = txn.catalog.limits
     room = (limits.node_max_bytes or _NODE_BYTES_MAX) - stream.open_bytes - _COUNTERS_MAX
     most = start + (limits.node_max_entries or _NODE_ENTRIES_MAX) - stream.open_appended
-    near, width, slack, seen = stream.near, stream.width, stream.slack, stream.names_seen
-    first_ms, first_seq = stream.open_first
-    note, puts, prefix = stream.unmeasured.append, txn.batch.puts[_MESSAGES], stream.prefix
-    at = start
-    for at in range(start, min(len(ids), most)):
-        value, names = entries[at]
+    at, stream.slack = _fill_while(
+        ids,
+        entries,
+        start,
+        min(len(ids), most),
+        stream.names_seen,
+        stream.open_first,
+        (stream.near, stream.width, stream.slack, room, _NEAR),
+        stream.prefix,
+        stream.unmeasured,
+        txn.batch.puts[_MESSAGES],
+    )
+    if at > start:
+        _note_joined(stream, ids[start], ids[at - 1], at - start)
+        txn.appended(stream, at - start)
+    return at
+
+
+def fill_in_python(
+    ids: Sequence[StreamID],
+    entries: Sequence[tuple[bytes, Names]],
+    start: int,
+    stop: int,
+    names: Names,
+    first: StreamID,
+    bounds: tuple[int, int, int, int, int],
+    prefix: bytes,
+    noted: list[tuple[StreamID, bytes]],
+    puts: dict[bytes, bytes | None],
+) -> tuple[int, int]:
+    """Note and put entries while they have the node's names and surely fit.
+
+    Returns where it stopped, and the slack then. ``bounds`` are the stream's ``near``, ``width``
+    and ``slack``, the room that the slack must stay below, and how far an ID may be from the first.
+    """
+    near, width, slack, room, far = bounds
+    first_ms, first_seq = first
+    for at in range(start, stop):
+        value, given = entries[at]
         length = len(value)
         ms, seq = eid = ids[at]
         if (
             length >= near
             or slack + length >= room
-            or names != seen
-            or ms - first_ms >= _NEAR
-            or not -_NEAR < seq - first_seq < _NEAR
+            or given != names
+            or ms - first_ms >= far
+            or not -far < seq - first_seq < far
         ):
-            break
+            return at, slack
         slack += length + width
-        note((eid, value))
+        noted.append((eid, value))
         puts[prefix + PACKED(ms, seq)] = value
-    else:
-        at = max(start, min(len(ids), most))
-    if at > start:
-        stream.slack = slack
-        _note_joined(stream, ids[start], ids[at - 1], at - start)
-        txn.appended(stream, at - start)
-    return at
+    return max(start, stop), slack
+
+
+_fill_while = fill_in_python if twins is None else twins.fill
 
 
 def _note_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int) -> None:

@@ -21,3 +21,15 @@ def entries_size(
     first_seq: int,
 ) -> int | None: ...
 def data_size(value: bytes) -> int | None: ...
+def fill(
+    ids: Sequence[tuple[int, int]],
+    entries: Sequence[tuple[bytes, tuple[str, ...] | tuple[bytes, ...]]],
+    start: int,
+    stop: int,
+    names: tuple[str, ...] | tuple[bytes, ...],
+    first: tuple[int, int],
+    bounds: tuple[int, int, int, int, int],
+    prefix: bytes,
+    noted: list[Any],
+    puts: dict[bytes, bytes | None],
+) -> tuple[int, int]: ...

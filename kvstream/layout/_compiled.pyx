@@ -263,6 +263,13 @@ cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
     return number
 
 
+cdef inline void put_big_endian(unsigned char *at, uint64_t number) noexcept nogil:
+    cdef int i
+    for i in range(7, -1, -1):
+        at[i] = number & 0xFF
+        number >>= 8
+
+
 cdef object decode_fields(bytes value, Name *names, Py_ssize_t *known, list kept):
     """Return the dict of one row value, or None; names of earlier rows are used again."""
     cdef Cursor cursor
@@ -489,3 +496,56 @@ def data_size(bytes value):
             return None
         total += size
     return total if cursor.at == cursor.end else None
+
+
+# --- filling a node -----------------------------------------------------------------------------
+
+
+def fill(
+    list ids not None,
+    list entries not None,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    tuple names not None,
+    first,
+    tuple bounds not None,
+    bytes prefix not None,
+    list noted not None,
+    dict puts not None,
+):
+    """Do what ``fill_in_python`` of meta/filling.py does, with the same arguments and result."""
+    cdef uint64_t first_ms, first_seq, ms, seq
+    cdef int64_t delta
+    cdef Py_ssize_t near, width, slack, room, far, at, length
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
+    cdef unsigned char *key_at
+    cdef object eid, entry, value, given, key
+    first_ms, first_seq = first
+    near, width, slack, room, far = bounds
+    at = start
+    while at < stop:
+        entry = entries[at]
+        value, given = entry
+        eid = ids[at]
+        ms, seq = eid
+        length = PyBytes_GET_SIZE(<bytes?>value)
+        delta = <int64_t>(seq - first_seq)
+        if (
+            length >= near
+            or slack + length >= room
+            or ms - first_ms >= <uint64_t>far
+            or delta >= far
+            or delta <= -far
+            or (given is not names and given != names)
+        ):
+            break
+        slack += length + width
+        noted.append((eid, value))
+        key = PyBytes_FromStringAndSize(NULL, size + 16)
+        key_at = <unsigned char *>PyBytes_AS_STRING(key)
+        memcpy(key_at, PyBytes_AS_STRING(prefix), size)
+        put_big_endian(key_at + size, ms)
+        put_big_endian(key_at + size + 8, seq)
+        puts[key] = value
+        at += 1
+    return at, slack

@@ -1,0 +1,7 @@
+"""What pyproject.toml cannot say in a settled way: the extension that a build may do without."""
+
+from setuptools import Extension, setup
+
+COMPILED = Extension("kvstream.layout._compiled", ["kvstream/layout/_compiled.pyx"], optional=True)
+
+setup(ext_modules=[COMPILED])
