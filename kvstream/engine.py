@@ -6,7 +6,6 @@ caller, and every waiter, hears of a write only once it is on disk.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,8 +30,6 @@ EXPIRE_PAUSE_S = 0.1
 """Pause between looks at the expiry index: Redis's ``hz`` 10."""
 EXPIRE_STEP_PAUSE_S = 0.001
 """Pause between steps: the lock is not fair, and goes to those who wait for it only in a pause."""
-RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
-"""How often a blocked CLAIM looks again: not so often as to keep a core busy."""
 
 
 class Engine:
@@ -129,21 +126,15 @@ class Engine:
         Other threads wait meanwhile, and blocking reads do not block.
         """
         with self._lock:
-            if self._open is not None:
-                raise InvalidArgument("a transaction is open in this thread already")
-            if self.catalog.seen:
+            if self._open is None and self.catalog.seen:
                 self._write_seen()  # a rollback would lose them
-            txn = self._open = self._begin()
+            txn = self.begin_turn()
             try:
                 yield txn
-                self._open = None
-                if txn.failed:
-                    raise StoreError("the transaction failed inside and cannot be committed")
-                sequence = self._commit(txn)
             except BaseException:
-                self._open = None
-                txn.abandon(changed=True)
+                self.undo_turn(txn)
                 raise
+            sequence = self.commit_turn(txn)
             if txn.signals and not self._always:
                 self._serve(txn.signals)
         if self._always:
@@ -163,6 +154,48 @@ class Engine:
         except BaseException:
             txn.failed = True
             raise
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def begin_turn(self) -> Txn:
+        """Take the lock and begin what ``commit_turn`` or ``undo_turn`` ends, in this thread.
+
+        For ``kvstream.turn``. Operations that this thread runs meanwhile become a part of it.
+        """
+        self._lock.acquire()
+        try:
+            if self._open is not None:
+                raise InvalidArgument("a transaction is open in this thread already")
+            txn = self._open = self._begin()
+        except BaseException:
+            self._lock.release()
+            raise
+        return txn
+
+    def commit_turn(self, txn: Txn) -> int:
+        """Write what the turn changed; return the number of the last write that it may have seen.
+
+        Where that fails the turn is undone.
+        """
+        try:
+            self._open = None
+            if txn.failed:
+                raise StoreError("the transaction failed inside and cannot be committed")
+            sequence = self._commit(txn)
+            if not txn.signals:  # they may still be served from it
+                self._spare = txn
+            return sequence or self._last_sequence
+        except BaseException:
+            txn.abandon(changed=True)
+            raise
+        finally:
+            self._lock.release()
+
+    def undo_turn(self, txn: Txn) -> None:
+        """Forget what the turn changed."""
+        self._open = None
+        txn.abandon(changed=True)
+        self._lock.release()
 
     # --- blocking -------------------------------------------------------------------------------
 
@@ -223,61 +256,10 @@ class Engine:
             self.waiters.remove(waiter)
             return True
 
-    def block(
-        self,
-        names: list[bytes],
-        attempt: Callable[[Txn], T | None],
-        timeout_s: float | None,
-        retry_at: Callable[[Txn], int | None] | None = None,
-    ) -> T | None:
-        """Run ``attempt`` until it replies, or return None after ``timeout_s``; None: for ever.
-
-        ``retry_at`` tells the Unix time in milliseconds at which trying again may help although
-        nothing was written.
-        """
-        arrived = threading.Event()
-        outcomes: list[Outcome] = []
-
-        def deliver(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            arrived.set()
-
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        reply, waiter = self.submit(names, attempt, deliver)
-        if waiter is None:
-            return reply
-        try:
-            while not arrived.wait(self._pause(deadline, retry_at)):
-                if deadline is not None and time.monotonic() >= deadline:
-                    if self.cancel(waiter):
-                        return None
-                    arrived.wait()
-                elif retry_at is not None:
-                    with self._lock:  # whoever came earlier may go on by now as well
-                        self._serve(dict.fromkeys(waiter.names))
-        except BaseException:  # KeyboardInterrupt among them
-            self.cancel(waiter)
-            raise
-        return outcomes[0].get()  # type: ignore[no-any-return]
-
-    def _pause(
-        self, deadline: float | None, retry_at: Callable[[Txn], int | None] | None
-    ) -> float | None:
-        """Return the seconds until the deadline or the next try, whichever is sooner."""
-        rest = None
-        if deadline is not None:
-            rest = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-        if retry_at is None:
-            return rest
-        try:
-            due = self.run(retry_at)
-        except RequestError:  # the key or group is gone: the waiter has been told, or will be
-            due = None
-        wait_ms = RETRY_PAUSE_MS_MAX if due is None else due - self.clock.now_ms()
-        if wait_ms < 0:  # what is idle enough has just been passed over: its message is gone
-            wait_ms = RETRY_PAUSE_MS_GONE
-        retry = min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000
-        return retry if rest is None else min(rest, retry)
+    def serve(self, names: list[bytes]) -> None:
+        """Let the waiters of some keys try again, in the order in which they came."""
+        with self._lock:
+            self._serve(dict.fromkeys(names))
 
     def _serve(self, signals: dict[bytes, None]) -> None:
         """Let the waiters of each key try, in the order in which they came."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from kvstream.arguments import NUMBER_MAX, Seconds, milliseconds, wait_of, whole
+from kvstream.blocking import wait_for
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.ids import IDLike, StreamID
@@ -72,7 +73,7 @@ def plain_read(
 
     if block is None:
         return engine.run(attempt) or []
-    return engine.block([name for name, _ in wanted], attempt, wait_of(block)) or []
+    return wait_for(engine, [name for name, _ in wanted], attempt, wait_of(block)) or []
 
 
 def group_read(
@@ -106,5 +107,6 @@ def group_read(
         return min(times, default=None)
 
     return (
-        engine.block(names, attempt, wait_of(block), None if claim_ms is None else retry_at) or []
+        wait_for(engine, names, attempt, wait_of(block), None if claim_ms is None else retry_at)
+        or []
     )

@@ -70,6 +70,13 @@ class Waiters:
                 if not queue:
                     del self._queues[name]
 
+    def put_back(self, waiters: list[Waiter]) -> None:
+        """Let waiters that were removed wait again, before all others."""
+        for waiter in reversed(waiters):
+            waiter.done = False
+            for name in waiter.names:
+                self._queues[name] = {waiter: None, **self._queues.get(name, {})}
+
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, first come first."""
         return list(self._queues.get(name, ()))

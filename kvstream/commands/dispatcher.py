@@ -4,6 +4,7 @@ A server does the same with ``find`` and the handlers, and queues what is Blocke
 waiting.
 """
 
+from kvstream.blocking import wait_for
 from kvstream.commands.args import Argv
 from kvstream.commands.command import Answer, Blocked, Session
 from kvstream.commands.replies import ErrorReply, Reply
@@ -35,5 +36,5 @@ class Dispatcher:
 
     def _wait(self, wait: Blocked) -> Reply:
         timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS
-        reply = self.engine.block(wait.names, wait.attempt, timeout_s, wait.retry_at)
+        reply = wait_for(self.engine, wait.names, wait.attempt, timeout_s, wait.retry_at)
         return wait.expired if reply is None else reply

@@ -1,0 +1,109 @@
+"""A turn: operations of many clients as one commit, and the waiters that they wake.
+
+A server's loop hands all requests that have arrived to one turn. Each operation sees what those
+before it wrote; a waiter that has news is tried right after the operation that made them, as Redis
+does. Nobody may be told of anything before ``commit`` has returned, and with durability ``always``
+not before ``Turn.after`` calls back.
+
+An operation that fails half-way, or a commit that fails, undoes the whole turn: ``TurnFailed``.
+The caller then runs its operations again, each in a turn of its own, so that the failure meets only
+the one that causes it.
+"""
+
+from collections.abc import Callable
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from kvstream.engine import Engine
+from kvstream.errors import RequestError
+from kvstream.meta.txn import Txn
+from kvstream.waiters import Outcome, Waiter
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TurnFailed(Exception):
+    """The turn was undone; ``__cause__`` says why."""
+
+
+class Served(NamedTuple):
+    """A waiter that the turn has found something for."""
+
+    waiter: Waiter
+    outcome: Outcome
+
+
+class Turn:
+    """One turn of one thread, from the first operation to ``commit`` or ``undo``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiters = engine.waiters
+        self.txn: Txn = engine.begin_turn()
+        self.served: list[Served] = []
+        """Waiters taken out of their queues, to be told once the turn is committed."""
+        self.queued: list[Waiter] = []
+        """Waiters that the turn has put into queues."""
+        self.grows = False
+        """Something may have made the store larger: no use of the reserve of free space."""
+
+    def run(
+        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run one operation; RequestError where it was refused before it changed anything."""
+        try:
+            return operation(self.txn, *args, **kwargs)
+        except RequestError:
+            raise
+        except BaseException as error:
+            self.undo()
+            raise TurnFailed from error
+
+    def queue(self, waiter: Waiter) -> None:
+        """Let a waiter wait for its keys."""
+        self._waiters.add(waiter)
+        self.queued.append(waiter)
+
+    def serve(self) -> None:
+        """Let the waiters of every key that has news try, first come first served."""
+        while self.txn.signals:
+            names = list(self.txn.signals)
+            self.txn.signals.clear()
+            for name in names:
+                for waiter in self._waiters.of(name):
+                    self._try(waiter)
+
+    def _try(self, waiter: Waiter) -> None:
+        outcome = Outcome()
+        try:
+            outcome.reply = self.run(waiter.attempt)
+        except RequestError as error:
+            outcome.error = error
+        if outcome.reply is None and outcome.error is None:
+            return
+        self._waiters.remove(waiter)
+        self.served.append(Served(waiter, outcome))
+
+    def commit(self) -> int:
+        """Write all that the turn has changed; return the sequence number to be waited for."""
+        if self.grows:
+            self.txn.frees = False
+        try:
+            return self._engine.commit_turn(self.txn)
+        except BaseException as error:
+            self._restore()
+            raise TurnFailed from error
+
+    def undo(self) -> None:
+        """Forget all that the turn has changed."""
+        self._engine.undo_turn(self.txn)
+        self._restore()
+
+    def _restore(self) -> None:
+        """Let waiters be as they were before the turn."""
+        for waiter in self.queued:
+            if not waiter.done:
+                self._waiters.remove(waiter)
+        queued = set(self.queued)
+        self._waiters.put_back([each.waiter for each in self.served if each.waiter not in queued])
+        self.queued, self.served = [], []
