@@ -1,0 +1,186 @@
+"""Tombstones and slow compaction, as a program meets them: through streams, groups and a loop.
+
+The short forms run a part of the load; ``KVSTREAM_LOAD=1000000`` runs all of it.
+"""
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store, WriteStalled
+from kvstream.options import MEGABYTE
+from kvstream.storage import database as databases
+from kvstream.storage.families import Settings, database_settings
+
+LOAD = int(os.environ.get("KVSTREAM_LOAD") or 40_000)
+"""Entries that are trimmed away, or acknowledged."""
+STEP = 100
+LOOK_EVERY = max(1, LOAD // STEP // 200)
+"""Steps from one look at the store to the next."""
+DELAY_P99_S, WORST_S = 0.001, 0.05
+LOOP_GAP_S, STALLED_LOOP_GAP_S = 0.02, 0.05
+COMPACTION_BYTES_S = 4 * MEGABYTE
+
+
+def spent(call: Callable[[], object]) -> float:
+    """Return the seconds that this thread worked for a call, whatever else the machine does."""
+    began = time.thread_time()
+    call()
+    return time.thread_time() - began
+
+
+@contextmanager
+def loop(gaps: list[float]) -> Iterator[None]:
+    """Run a thread that ticks as an event loop does, and note how late each tick is."""
+    done = threading.Event()
+
+    def tick() -> None:
+        before = time.monotonic()
+        while not done.is_set():
+            time.sleep(0.001)
+            now = time.monotonic()
+            gaps.append(now - before - 0.001)
+            before = now
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+
+
+def p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100)[-1]
+
+
+def worst_but_few(times: list[float]) -> float:
+    """Return the time that one in five hundred exceeds: other processes make these."""
+    return statistics.quantiles(times, n=500)[-1]
+
+
+@pytest.fixture(scope="module")
+def busy_gap() -> float:
+    """The same for a thread that only computes: the interpreter takes turns of 5 ms."""
+    gaps: list[float] = []
+    with loop(gaps):
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            sum(range(100))
+    return worst_but_few(gaps)
+
+
+def test_the_head_of_a_queue_that_is_trimmed_all_the_time_is_read_at_once(
+    tmp_path: Path, busy_gap: float
+) -> None:
+    store = Store.open(tmp_path / "store", durability="no", free_space_reserve=0)
+    queue = store.stream("queue")
+    delays: list[float] = []
+    works: list[float] = []
+    gaps: list[float] = []
+    with loop(gaps):
+        for number in range(LOAD // STEP):
+            entries = [{"n": number, "padding": "x" * 80}] * STEP
+            works.append(spent(lambda: queue.add_many(entries, maxlen=1000)))  # noqa: B023
+            if number % LOOK_EVERY == 0:
+                delays.append(spent(lambda: queue.read(after="0", count=10)))
+    assert len(queue) == 1000
+    assert p99(delays) < DELAY_P99_S
+    assert worst_but_few(works) < LOOP_GAP_S
+    assert p99(gaps) < busy_gap + LOOP_GAP_S
+    store.close()
+    store = Store.open(tmp_path / "store", free_space_reserve=0)
+    assert spent(lambda: store.stream("queue").read(after="0", count=10)) < WORST_S
+    assert store.check() == []
+    store.close()
+
+
+def test_stuck_entries_are_found_at_once_among_those_acknowledged(
+    tmp_path: Path, busy_gap: float
+) -> None:
+    store = Store.open(tmp_path / "store", durability="no", free_space_reserve=0)
+    queue = store.stream("queue")
+    group = queue.create_group("workers", start="0")
+    worker, stuck = group.consumer("worker"), group.consumer("stuck")
+    looks = (
+        group.pending,
+        lambda: group.pending_range(count=10),
+        lambda: group.autoclaim("another", min_idle=3600),
+        lambda: stuck.history(count=10),
+    )
+    delays: list[float] = []
+    works: list[float] = []
+    gaps: list[float] = []
+
+    def work() -> None:
+        for entry in worker.read(count=1):
+            group.ack(entry.id)
+
+    with loop(gaps):
+        for number in range(LOAD // STEP):
+            queue.add_many([{"n": number}] * STEP)
+            if number % (LOAD // STEP // 10) == 0:
+                stuck.read(count=1)
+            for _ in range(STEP):
+                works.append(spent(work))
+            if number % LOOK_EVERY == 0:
+                delays += map(spent, looks)
+    assert group.pending().count == 10
+    assert max(delays) < WORST_S
+    assert worst_but_few(works) < LOOP_GAP_S
+    assert p99(gaps) < busy_gap + LOOP_GAP_S
+    store.close()
+    store = Store.open(tmp_path / "store", free_space_reserve=0)
+    group = store.stream("queue").group("workers")
+    assert spent(lambda: group.autoclaim("another", min_idle=3600)) < WORST_S
+    assert group.pending().count == 10
+    assert store.check() == []
+    store.close()
+
+
+def test_a_slow_compaction_pushes_back_and_neither_stops_the_loop_nor_loses_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_gap: float
+) -> None:
+    """Tables are written and compacted at 4 MB/s; entries come faster than that."""
+
+    def throttled(*arguments: object, **named: object) -> Settings:
+        settings = database_settings(*arguments, **named)  # type: ignore[arg-type]
+        return settings | {"set_ratelimiter": (COMPACTION_BYTES_S, 100_000, 10)}
+
+    monkeypatch.setattr(databases, "database_settings", throttled)
+    store = Store.open(
+        tmp_path / "store",
+        durability="no",
+        free_space_reserve=0,
+        stall_seconds_max=0.25,
+        write_buffer_bytes=MEGABYTE,
+        tree_write_buffer_bytes=MEGABYTE,
+    )
+    stream = store.stream("fast")
+    gaps: list[float] = []
+    added, refused = [], 0
+    value = os.urandom(50_000).hex()
+    with loop(gaps):
+        until = time.monotonic() + 30
+        while refused < 3 and time.monotonic() < until:
+            try:
+                added.append(stream.add({"value": value}))
+            except WriteStalled:
+                refused += 1
+                assert len(stream.range(count=1)) == 1
+    assert refused == 3
+    assert worst_but_few(gaps) < busy_gap + STALLED_LOOP_GAP_S
+    assert store.engine.database.failure is None
+    monkeypatch.undo()
+    store.close()
+    store = Store.open(tmp_path / "store", free_space_reserve=0)
+    assert [entry.id for entry in store.stream("fast").scan()] == added
+    assert store.check() == []
+    store.close()
