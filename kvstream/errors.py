@@ -12,7 +12,8 @@
     │   ├── WrongType                 code WRONGTYPE
     │   ├── NoGroup                   code NOGROUP
     │   ├── BusyGroup                 code BUSYGROUP
-    │   └── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
+    │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
+    │   └── ProtocolError             the bytes that a client sent are no request
     ├── StoreError                    the store cannot do it now
     │   ├── StoreClosed
     │   ├── NoSuchStore               there is none, and none was to be made
@@ -136,6 +137,10 @@ class Unblocked(RequestError):
     """A blocked call was ended from outside."""
 
     code = "UNBLOCKED"
+
+
+class ProtocolError(RequestError):
+    """The bytes that a client sent are no request; nothing after them can be read either."""
 
 
 class StoreError(KVStreamError):

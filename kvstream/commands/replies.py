@@ -6,11 +6,15 @@ the records of the core until they are written: no list is built for each of the
 knows nothing of commands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from struct import Struct
+from typing import Any, Final, TypeAlias, overload
 
-from kvstream.errors import KVStreamError
+from kvstream.errors import Corruption, KVStreamError
+from kvstream.ids import new_id
+from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.values import decode_checked
 from kvstream.records import Entry
 
 
@@ -74,9 +78,100 @@ class Streams:
     streams: Sequence[tuple[bytes, Sequence[Entry]]]
 
 
+class Rows(Sequence[Entry]):
+    """Entries as the message rows that hold them, for Entries and Streams or as a reply alone.
+
+    A writer turns the rows themselves into bytes; whoever looks at an entry has them decoded.
+    """
+
+    __slots__ = ("_entries", "page", "prefix")
+
+    def __init__(self, page: Sequence[tuple[bytes, bytes]], prefix: int) -> None:
+        """Hold a page of (key, value) rows, whose keys are ``prefix`` bytes and the ID."""
+        self.page = page
+        self.prefix = prefix
+        self._entries: list[Entry] | None = None
+
+    def __len__(self) -> int:
+        return len(self.page)
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
+        return self.entries()[at]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries())
+
+    def __repr__(self) -> str:
+        return f"Rows({self.page!r}, {self.prefix})"
+
+    def entries(self) -> list[Entry]:
+        """Return the entries of the rows; Corruption where one is damaged."""
+        if self._entries is None:
+            ids = self._ids()
+            fields = decode_checked([value for _, value in self.page])
+            self._entries = [Entry(*parts) for parts in zip(ids, fields, strict=True)]
+        return self._entries
+
+    def _ids(self) -> Iterator[Any]:
+        keys = [key for key, _ in self.page]
+        if not all(len(key) == self.prefix + ID_BYTES for key in keys):
+            raise Corruption("the key of a message is not of its stream's length")
+        return map(new_id, Struct(f">{self.prefix}xQQ").iter_unpack(b"".join(keys)))
+
+
+@dataclass(frozen=True, slots=True)
+class Double:
+    """A number with a fraction: a string in RESP2."""
+
+    number: float
+
+    @property
+    def text(self) -> bytes:
+        """The number in the shortest digits that tell it, without the ``.0`` of a whole one."""
+        return repr(float(self.number)).removesuffix(".0").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """A truth: 1 or 0 in RESP2."""
+
+    truth: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """A text for people to read, as INFO gives it: a plain string in RESP2."""
+
+    text: str
+    format: str = "txt"
+    """Three letters that name the kind of text."""
+
+    @property
+    def data(self) -> bytes:
+        return self.text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class SetReply:
+    """What has no order: an array in RESP2."""
+
+    items: "Sequence[Reply]"
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """News that answer no request, such as MONITOR's lines: an array in RESP2."""
+
+    items: "Sequence[Reply]"
+
+
 Reply: TypeAlias = (
-    "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | NullArray | ErrorReply | "
-    "None"
+    "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
+    "ErrorReply | Double | Boolean | Verbatim | SetReply | Push | None"
 )
 
 OK: Final = Simple("OK")
@@ -89,26 +184,45 @@ def flatten(reply: Reply, protocol: int = RESP2) -> Any:
     """Return a reply in plain Python: what a client that decodes nothing would show.
 
     Both nulls are None, simple strings are bytes, errors stay ErrorReply; maps are flat lists in
-    RESP2 and dicts in RESP3.
+    RESP2 and dicts in RESP3. Sets are lists: their items may be maps.
     """
     if isinstance(reply, bytes | int | ErrorReply) or reply is None:
         return reply
-    if isinstance(reply, Simple):
-        return reply.text.encode("utf-8", "surrogateescape")
-    if isinstance(reply, NullArray):
-        return None
-    if isinstance(reply, Map):
-        pairs = [(flatten(name, protocol), flatten(value, protocol)) for name, value in reply.pairs]
-        return dict(pairs) if protocol == RESP3 else [part for pair in pairs for part in pair]
-    if isinstance(reply, Entries):
-        return [_flat_entry(entry) for entry in reply.entries]
-    if isinstance(reply, Streams):
-        read = [(key, [_flat_entry(entry) for entry in entries]) for key, entries in reply.streams]
-        return dict(read) if protocol == RESP3 else [list(pair) for pair in read]
-    return [flatten(item, protocol) for item in reply]
+    if isinstance(reply, Sequence) and not isinstance(reply, Rows):
+        return [flatten(item, protocol) for item in reply]
+    return _FLAT[type(reply)](reply, protocol)
+
+
+def _flat_map(reply: Map, protocol: int) -> Any:
+    pairs = [(flatten(name, protocol), flatten(value, protocol)) for name, value in reply.pairs]
+    return dict(pairs) if protocol == RESP3 else [part for pair in pairs for part in pair]
+
+
+def _flat_streams(reply: Streams, protocol: int) -> Any:
+    read = [(key, _flat_entries(entries, protocol)) for key, entries in reply.streams]
+    return dict(read) if protocol == RESP3 else [list(pair) for pair in read]
+
+
+def _flat_entries(entries: Sequence[Entry], _protocol: int) -> list[Any]:
+    return [_flat_entry(entry) for entry in entries]
 
 
 def _flat_entry(entry: Entry) -> list[Any]:
     fields = None if entry.fields is None else list(entry.flat)
     told = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
     return [bytes(entry.id), fields, *told]
+
+
+_FLAT: dict[type, Callable[[Any, int], Any]] = {
+    Simple: lambda reply, _: reply.text.encode("utf-8", "surrogateescape"),
+    NullArray: lambda _reply, _: None,
+    Map: _flat_map,
+    Entries: lambda reply, protocol: _flat_entries(reply.entries, protocol),
+    Rows: _flat_entries,
+    Streams: _flat_streams,
+    Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,
+    Boolean: lambda reply, protocol: reply.truth if protocol == RESP3 else int(reply.truth),
+    Verbatim: lambda reply, _: reply.data,
+    SetReply: lambda reply, protocol: flatten(reply.items, protocol),
+    Push: lambda reply, protocol: flatten(reply.items, protocol),
+}

@@ -1,0 +1,192 @@
+"""Reply values in the bytes of RESP2 and RESP3.
+
+Only the shapes of kvstream.commands.replies are known here, no command and no socket. Entries go
+to the wire straight from their records, and rows from the bytes that are stored.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from kvstream.commands.replies import (
+    RESP3,
+    Boolean,
+    Double,
+    Entries,
+    ErrorReply,
+    Map,
+    NullArray,
+    Push,
+    Reply,
+    Rows,
+    SetReply,
+    Simple,
+    Streams,
+    Verbatim,
+)
+from kvstream.records import Entry
+
+CHUNK: Final = 64 << 10
+"""Bytes of one chunk of a large reply."""
+
+_Leaf = Callable[[Any, int], bytes]
+_Branch = Callable[[Any, int], tuple[bytes, Iterable[Any]]]
+_FIELD = b"$%d\r\n%b\r\n"
+_FIELDS = [_FIELD * count for count in range(65)]
+"""Templates of so many strings: one formatting makes all fields of an entry."""
+
+
+def encode(reply: Reply, protocol: int) -> bytes:
+    """Return a reply in bytes; Corruption where it has rows that are damaged."""
+    leaf = _LEAVES.get(type(reply))
+    if leaf is not None:
+        return leaf(reply, protocol)
+    return b"".join(_parts(reply, protocol))
+
+
+def encode_chunks(reply: Reply, protocol: int) -> Iterator[bytes]:
+    """Yield a reply in chunks of 64 KB, the last one smaller: none is made before it is asked for.
+
+    Corruption comes when the damaged row is reached, in the middle of the reply: then nothing is
+    left but to close the connection.
+    """
+    chunk: list[bytes] = []
+    size = 0
+    for part in _parts(reply, protocol):
+        chunk.append(part)
+        size += len(part)
+        if size >= CHUNK:
+            whole = b"".join(chunk)
+            cut = size - size % CHUNK
+            for at in range(0, cut, CHUNK):
+                yield whole[at : at + CHUNK]
+            chunk, size = [whole[cut:]], size - cut
+    if size:
+        yield b"".join(chunk)
+
+
+def encode_entries(entries: Sequence[Entry], protocol: int) -> bytes:
+    """Return the entries one behind the other, without the head of an array."""
+    return b"".join([_entry(entry, protocol) for entry in entries])
+
+
+def _parts(reply: Reply, protocol: int) -> Iterator[bytes]:
+    """Yield a reply in whole strings, entries and the like; each is made when it is asked for."""
+    kind: Any = type(reply)
+    leaf = _LEAVES.get(kind)
+    if leaf is not None:
+        yield leaf(reply, protocol)
+        return
+    branch: _Branch = _BRANCHES.get(kind, _array)
+    head, children = branch(reply, protocol)
+    yield head
+    for child in children:
+        leaf = _LEAVES.get(type(child))
+        if leaf is not None:
+            yield leaf(child, protocol)
+        else:
+            yield from _parts(child, protocol)
+
+
+# --- what has no parts --------------------------------------------------------------------------
+
+
+def _bulk(data: bytes, _protocol: int) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def _double(reply: Double, protocol: int) -> bytes:
+    return b",%b\r\n" % reply.text if protocol == RESP3 else _bulk(reply.text, protocol)
+
+
+def _boolean(reply: Boolean, protocol: int) -> bytes:
+    if protocol == RESP3:
+        return b"#t\r\n" if reply.truth else b"#f\r\n"
+    return b":1\r\n" if reply.truth else b":0\r\n"
+
+
+def _verbatim(reply: Verbatim, protocol: int) -> bytes:
+    data = reply.data
+    if protocol == RESP3:
+        return b"=%d\r\n%b:%b\r\n" % (len(data) + 4, reply.format.encode(), data)
+    return _bulk(data, protocol)
+
+
+def _simple(reply: Simple, _protocol: int) -> bytes:
+    return b"+%b\r\n" % reply.text.encode("utf-8", "surrogateescape")
+
+
+def _entry(entry: Entry, protocol: int) -> bytes:
+    eid = b"%d-%d" % entry.id
+    fields = _null_array(None, protocol) if entry.fields is None else _strings(entry.flat)
+    if entry.idle_ms is None:
+        return b"*2\r\n$%d\r\n%b\r\n%b" % (len(eid), eid, fields)
+    told = (entry.idle_ms, entry.deliveries or 0)
+    return b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(eid), eid, fields, *told)
+
+
+def _strings(flat: Sequence[bytes]) -> bytes:
+    count = len(flat)
+    template = _FIELDS[count] if count < len(_FIELDS) else _FIELD * count
+    return b"*%d\r\n" % count + template % tuple(
+        chain.from_iterable(zip(map(len, flat), flat, strict=True))
+    )
+
+
+def _null(_reply: None, protocol: int) -> bytes:
+    return b"_\r\n" if protocol == RESP3 else b"$-1\r\n"
+
+
+def _null_array(_reply: NullArray | None, protocol: int) -> bytes:
+    return b"_\r\n" if protocol == RESP3 else b"*-1\r\n"
+
+
+_LEAVES: dict[type, _Leaf] = {
+    bytes: _bulk,
+    int: lambda reply, _: b":%d\r\n" % reply,
+    type(None): _null,
+    NullArray: _null_array,
+    Simple: _simple,
+    ErrorReply: lambda reply, _: b"-%b\r\n" % reply.line,
+    Double: _double,
+    Boolean: _boolean,
+    Verbatim: _verbatim,
+    Entry: _entry,
+}
+
+
+# --- what has parts: a head, and they follow ----------------------------------------------------
+
+
+def _array(items: Sequence[Reply], _protocol: int) -> tuple[bytes, Iterable[Any]]:
+    return b"*%d\r\n" % len(items), items
+
+
+def _map(reply: Map, protocol: int) -> tuple[bytes, Iterable[Any]]:
+    count = len(reply.pairs)
+    head = b"%%%d\r\n" % count if protocol == RESP3 else b"*%d\r\n" % (2 * count)
+    return head, chain.from_iterable(reply.pairs)
+
+
+def _streams(reply: Streams, protocol: int) -> tuple[bytes, Iterable[Any]]:
+    if protocol == RESP3:
+        return _map(Map(reply.streams), protocol)  # type: ignore[arg-type]
+    return _array(reply.streams, protocol)  # type: ignore[arg-type]
+
+
+def _items(mark: bytes) -> _Branch:
+    def open_items(reply: SetReply | Push, protocol: int) -> tuple[bytes, Iterable[Any]]:
+        head = mark if protocol == RESP3 else b"*"
+        return b"%b%d\r\n" % (head, len(reply.items)), reply.items
+
+    return open_items
+
+
+_BRANCHES: dict[type, _Branch] = {
+    Map: _map,
+    Entries: lambda reply, protocol: _array(reply.entries, protocol),
+    Rows: _array,
+    Streams: _streams,
+    SetReply: _items(b"~"),
+    Push: _items(b">"),
+}

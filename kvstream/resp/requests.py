@@ -1,0 +1,284 @@
+"""Requests out of the bytes that a client sends: multibulk and inline, by the rules of Redis 7.
+
+What Redis leaves unchecked is left so here: the byte after the CR of a length, and the two bytes
+after an argument. This module knows no command and no socket. However the bytes are cut, each is
+looked at and copied a fixed number of times, and no length makes it allocate ahead of the bytes.
+"""
+
+import re
+from io import BytesIO
+from typing import Final
+
+from kvstream.errors import ProtocolError
+from kvstream.resp.inline import split_words
+
+BULK_MAX: Final = 512 << 20
+"""Redis's ``proto-max-bulk-len``."""
+QUERY_MAX: Final = 1 << 30
+"""Redis's ``client-query-buffer-limit``."""
+LINE_MAX: Final = 64 << 10
+"""Bytes of an inline request, or of a line that tells a length."""
+COUNT_MAX: Final = (1 << 31) - 1
+UNTRUSTED_COUNT_MAX: Final = 10
+UNTRUSTED_BULK_MAX: Final = 16384
+ARGUMENT_BYTES: Final = 48
+"""What each argument of an unfinished request counts beside its own bytes: Python's bytes object,
+so that the query limit holds for memory, not for what was sent."""
+BIG: Final = 32 << 10
+"""From this size on an argument is gathered in a buffer of its own."""
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_INT64 = range(-(1 << 63), 1 << 63)
+_STAR, _DOLLAR = b"*"[0], b"$"[0]
+# Lengths that come all the time; whatever is not in the table goes the slow way.
+_COUNTS = {b"*%d" % count: count for count in range(1, 1025)}
+_LENGTHS = {b"$%d" % length: length for length in range(1025)}
+_HEAD_NEAR = 8
+
+Request = list[bytes]
+
+
+class RequestReader:
+    """Turns bytes into requests: ``feed`` what came, then ``take`` until it gives none.
+
+    ``trusted`` is False before AUTH: then a request has 10 arguments of 16 KB at most, and comes
+    alone, since it may be the one that changes what the next may be. The limits may be changed at
+    any time; they hold for the lengths read from then on.
+    """
+
+    def __init__(
+        self, *, trusted: bool = True, bulk_max: int = BULK_MAX, query_max: int = QUERY_MAX
+    ) -> None:
+        self.trusted = trusted
+        self.bulk_max = bulk_max
+        self.query_max = query_max
+        self._fault = ""
+        # The bytes not yet taken: those of _held from _at on, then those of _grown.
+        self._held = b""
+        self._at = 0
+        self._grown: BytesIO | None = None
+        # What take() waits for: so many bytes, or this mark in them.
+        self._wanted = 1
+        self._mark = b""
+        # The request at hand: its arguments so far, how many are to come, the length of the next.
+        self._args: Request = []
+        self._left = 0
+        self._bulk = -1
+        self._body: bytes | None = None  # a big argument that only lacks its end
+        self._big: BytesIO | None = None
+        self._counted = self._kept = 0  # arguments of _args, and their bytes
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held: those not yet taken, and the arguments of a request that is not whole."""
+        for argument in self._args[self._counted :]:
+            self._kept += len(argument) + ARGUMENT_BYTES
+        self._counted = len(self._args)
+        big = 0 if self._big is None else self._big.tell()
+        return self._waiting() + self._kept + big + len(self._body or b"")
+
+    def feed(self, data: bytes) -> None:
+        """Give the bytes that came next; nothing is told of their faults before ``take``."""
+        if self._fault:
+            return
+        if self._big is not None:
+            data = self._fill(self._big, data)
+        if self._mark and (self._mark in data or self._waiting() + len(data) > LINE_MAX):
+            self._wanted, self._mark = 0, b""
+        if self._at == len(self._held):
+            self._held, self._at = data, 0
+            return
+        if self._grown is None:
+            self._grown = BytesIO()
+        self._grown.write(data)
+
+    def take(self) -> list[Request]:
+        """Return the requests that are whole by now, in order; none where more bytes are needed.
+
+        Raises ProtocolError, for good, once every request before the fault has been given out:
+        its text is for the client, whose connection must then be closed.
+        """
+        requests: list[Request] = []
+        try:
+            if self._fault:
+                raise ProtocolError(self._fault)
+            if self._waiting() >= self._wanted and not self._mark:
+                self._join()
+                self._wanted = 1
+                while self._advance(requests) and (self.trusted or not requests):
+                    pass
+            if self.buffered > self.query_max:
+                raise ProtocolError("Protocol error: query buffer limit reached")
+        except ProtocolError as error:
+            self._fail(str(error))
+            if not requests:
+                raise
+        return requests
+
+    def _fail(self, text: str) -> None:
+        self._fault = text
+        self._held, self._at, self._grown = b"", 0, None
+        self._args, self._body, self._big = [], None, None
+        self._counted = self._kept = 0
+
+    # What has come, and what is waited for.
+
+    def _waiting(self) -> int:
+        grown = 0 if self._grown is None else self._grown.tell()
+        return len(self._held) - self._at + grown
+
+    def _join(self) -> None:
+        if self._grown is not None:
+            rest = memoryview(self._held)[self._at :]
+            self._held, self._at = b"".join((rest, self._grown.getvalue())), 0
+            self._grown = None
+
+    def _wait(self, wanted: int, mark: bytes = b"") -> bool:
+        """Let ``take`` rest until so many bytes from here on have come, or ``mark`` has."""
+        self._held, self._at = self._held[self._at :], 0
+        self._wanted, self._mark = wanted, mark
+        return False
+
+    def _fill(self, big: BytesIO, data: bytes) -> bytes:
+        """Give a big argument what belongs to it; return the rest."""
+        missing = self._bulk - big.tell()
+        big.write(data if len(data) <= missing else memoryview(data)[:missing])
+        if big.tell() == self._bulk:
+            self._body, self._big = big.getvalue(), None
+            self._wanted = 2
+        return data[missing:]
+
+    # One step each: False where more bytes are needed.
+
+    def _advance(self, requests: list[Request]) -> bool:
+        if self.trusted and self._bulk < 0:
+            self._at, args, self._left = take_plain(
+                self._held, self._at, requests, self._args, self._left, self.bulk_max
+            )
+            self._begin(args)
+        if self._left:
+            return self._argument(requests)
+        if self._at == len(self._held):
+            return self._wait(1)
+        if self._held[self._at] == _STAR:
+            return self._count()
+        return self._inline(requests)
+
+    def _inline(self, requests: list[Request]) -> bool:
+        end = self._held.find(b"\n", self._at, self._at + LINE_MAX + 1)
+        if end < 0:
+            return self._unfinished("inline request", b"\n")
+        words = split_words(self._held[self._at : end].removesuffix(b"\r"))
+        self._at = end + 1
+        if words:
+            requests.append(words)
+        return True
+
+    def _count(self) -> bool:
+        line = self._line("mbulk count string")
+        if line is None:
+            return False
+        count = _integer(line[1:])
+        if count is None or count > COUNT_MAX:
+            raise ProtocolError("Protocol error: invalid multibulk length")
+        if count > UNTRUSTED_COUNT_MAX and not self.trusted:
+            raise ProtocolError("Protocol error: unauthenticated multibulk length")
+        self._left = max(count, 0)
+        return True
+
+    def _argument(self, requests: list[Request]) -> bool:
+        if self._bulk < 0 and not self._length():
+            return False
+        held, at = self._held, self._at
+        stop = at + (self._bulk if self._body is None else 0)
+        if len(held) < stop + 2:
+            return self._incomplete(len(held) < stop, stop - at)
+        self._args.append(held[at:stop] if self._body is None else self._body)
+        self._at, self._bulk, self._body = stop + 2, -1, None
+        self._left -= 1
+        if not self._left:
+            requests.append(self._args)
+            self._begin([])
+        return True
+
+    def _begin(self, args: Request) -> None:
+        if args is not self._args:
+            self._args, self._counted, self._kept = args, 0, 0
+
+    def _incomplete(self, lacking: bool, length: int) -> bool:
+        if lacking and length >= BIG:
+            self._big = BytesIO()
+            self._big.write(memoryview(self._held)[self._at :])
+            self._at = len(self._held)
+        return self._wait(length + 2)
+
+    def _length(self) -> bool:
+        """Read the length of the next argument."""
+        first = self._held[self._at : self._at + 1]
+        line = self._line("bulk count string")
+        if line is None:
+            return False
+        if first != b"$":
+            got = first.decode("utf-8", "surrogateescape")
+            raise ProtocolError(f"Protocol error: expected '$', got '{got}'")
+        length = _integer(line[1:])
+        if length is None or not 0 <= length <= self.bulk_max:
+            raise ProtocolError("Protocol error: invalid bulk length")
+        if length > UNTRUSTED_BULK_MAX and not self.trusted:
+            raise ProtocolError("Protocol error: unauthenticated bulk length")
+        self._bulk = length
+        return True
+
+    def _line(self, what: str) -> bytes | None:
+        """Take a line up to its CR and the byte behind it."""
+        held, at = self._held, self._at
+        end = held.find(b"\r", at, at + LINE_MAX + 1)
+        if end < 0:
+            self._unfinished(what, b"\r")
+            return None
+        if len(held) < end + 2:
+            self._wait(end + 2 - at)
+            return None
+        self._at = end + 2
+        return held[at:end]
+
+    def _unfinished(self, what: str, mark: bytes) -> bool:
+        if len(self._held) - self._at > LINE_MAX:
+            raise ProtocolError(f"Protocol error: too big {what}")
+        return self._wait(0, mark)
+
+
+def _integer(digits: bytes) -> int | None:
+    """Return the number that Redis reads in ``digits``: of 64 bits, in canonical form."""
+    number = int(digits) if _INTEGER.fullmatch(digits) else None
+    return number if number in _INT64 else None
+
+
+def take_plain(
+    data: bytes, at: int, requests: list[Request], args: Request, left: int, bulk_max: int
+) -> tuple[int, Request, int]:
+    """Take the whole arguments from ``at`` on, as long as nothing is odd or cut short.
+
+    Whole requests go to ``requests``; returns where it stopped, the arguments of the request that
+    is not whole, and how many these still lack.
+    """
+    find, length_of = data.find, _LENGTHS.get
+    size = len(data)
+    while True:
+        while left:
+            end = find(b"\r\n", at, at + _HEAD_NEAR)
+            length = length_of(data[at:end], -1) if end >= 0 else -1
+            stop = end + 2 + length
+            if not 0 <= length <= bulk_max or size < stop + 2:
+                return at, args, left
+            args.append(data[end + 2 : stop])
+            at = stop + 2
+            left -= 1
+        if args:
+            requests.append(args)
+            args = []
+        end = find(b"\r\n", at, at + _HEAD_NEAR)
+        count = _COUNTS.get(data[at:end]) if end >= 0 else None
+        if count is None:
+            return at, args, left
+        left, at = count, end + 2
