@@ -155,6 +155,11 @@ class Engine:
             txn.failed = True
             raise
 
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last write of this engine."""
+        return self._last_sequence
+
     # --- turns ----------------------------------------------------------------------------------
 
     def begin_turn(self) -> Txn:

@@ -67,6 +67,13 @@ class Flag(StrEnum):
     ADMIN = "admin"
     MOVABLEKEYS = "movablekeys"
     """Where its keys stand depends on its arguments."""
+    NO_AUTH = "no_auth"
+    """It may run before AUTH."""
+    NO_MULTI = "no_multi"
+    LOCAL = "local"
+    """It touches no key: not a word of Redis's, and not told to clients."""
+    IMMEDIATE = "immediate"
+    """It runs inside MULTI instead of being queued; not a word of Redis's either."""
 
 
 @dataclass(frozen=True, slots=True)

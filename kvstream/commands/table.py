@@ -1,6 +1,8 @@
 """The one table of commands: dispatch, arity errors and docs/commands.md are made of it."""
 
-from kvstream.commands import claims, groups, inspect, keyspace, reads, settings, streams
+from collections.abc import Mapping
+
+from kvstream.commands import claims, groups, inspect, keyspace, reads, settings, streams, strings
 from kvstream.commands.args import Argv, text, wrong_arity
 from kvstream.commands.command import (
     EVERY,
@@ -95,6 +97,23 @@ KEY_COMMANDS: tuple[Command | Container, ...] = (
     Command("type", 2, _FAST_READ, FIRST, keyspace.kind, "1.0.0"),
     Command("unlink", -2, _FAST_WRITE, EVERY, keyspace.delete, "4.0.0"),
 )
+STRING_COMMANDS: tuple[Command | Container, ...] = (
+    Command("append", 3, _FAST_GROW, FIRST, strings.append, "2.0.0"),
+    Command("decr", 2, _FAST_GROW, FIRST, strings.decr, "1.0.0"),
+    Command("decrby", 3, _FAST_GROW, FIRST, strings.decrby, "1.0.0"),
+    Command("get", 2, _FAST_READ, FIRST, strings.get, "1.0.0"),
+    Command("getdel", 2, _FAST_WRITE, FIRST, strings.getdel, "6.2.0"),
+    Command("getex", -2, _FAST_WRITE, FIRST, strings.getex, "6.2.0"),
+    Command("getset", 3, _FAST_GROW, FIRST, strings.getset, "1.0.0"),
+    Command("incr", 2, _FAST_GROW, FIRST, strings.incr, "1.0.0"),
+    Command("incrby", 3, _FAST_GROW, FIRST, strings.incrby, "1.0.0"),
+    Command("mget", -2, _FAST_READ, EVERY, strings.mget, "1.0.0"),
+    Command("psetex", 4, _GROW, FIRST, strings.psetex, "2.6.0"),
+    Command("set", -3, _GROW, FIRST, strings.set_, "1.0.0"),
+    Command("setex", 4, _GROW, FIRST, strings.setex, "2.0.0"),
+    Command("setnx", 3, _FAST_GROW, FIRST, strings.setnx, "1.0.0"),
+    Command("strlen", 2, _FAST_READ, FIRST, strings.strlen, "2.2.0"),
+)
 CONNECTION_COMMANDS: tuple[Command | Container, ...] = (
     _container("config", "2.0.0", _CONFIG),
     Command("echo", 2, _FAST, NO_KEYS, keyspace.echo, "1.0.0"),
@@ -102,18 +121,21 @@ CONNECTION_COMMANDS: tuple[Command | Container, ...] = (
     Command("select", 2, _FAST, NO_KEYS, keyspace.select, "1.0.0"),
 )
 
-COMMANDS: dict[bytes, Command | Container] = {
-    row.name.encode(): row for row in (*STREAM_COMMANDS, *KEY_COMMANDS, *CONNECTION_COMMANDS)
-}
+ALL_COMMANDS = (*STREAM_COMMANDS, *KEY_COMMANDS, *STRING_COMMANDS, *CONNECTION_COMMANDS)
+COMMANDS: dict[bytes, Command | Container] = {row.name.encode(): row for row in ALL_COMMANDS}
 """Every command by its name in small letters."""
 
 _QUOTED_MAX = 128
 """Bytes of a request that an error text quotes."""
 
 
-def find(argv: Argv) -> Command:
-    """Return the command of a request; RequestError where there is none, or its arity is wrong."""
-    found = COMMANDS.get(argv[0]) or COMMANDS.get(argv[0].lower())
+def find(argv: Argv, commands: Mapping[bytes, Command | Container] | None = None) -> Command:
+    """Return the command of a request; RequestError where there is none, or its arity is wrong.
+
+    ``commands`` is the table to look in where that is another than COMMANDS.
+    """
+    commands = COMMANDS if commands is None else commands
+    found = commands.get(argv[0]) or commands.get(argv[0].lower())
     if found is None:
         raise _unknown(argv)
     if isinstance(found, Container):

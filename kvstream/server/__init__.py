@@ -1,0 +1,1 @@
+"""The server: the command table behind RESP."""

@@ -1,0 +1,149 @@
+"""What the server knows of one client: its session, its requests, its replies on the way.
+
+A client is a value: it holds no socket. Whoever owns the socket feeds ``reader`` and takes away
+what ``send`` is called with.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kvstream.commands.command import Blocked, Command, Session
+from kvstream.commands.replies import RESP2, Reply
+from kvstream.errors import ProtocolError
+from kvstream.resp.requests import RequestReader
+from kvstream.waiters import Waiter
+
+if TYPE_CHECKING:
+    from kvstream.server.executor import Executor
+
+Argv = list[bytes]
+
+
+class Answers(Enum):
+    """What CLIENT REPLY asked for."""
+
+    ON = "on"
+    OFF = "off"
+    SKIP_NEXT = "skip next"
+    SKIP = "skip"
+
+
+@dataclass(slots=True)
+class Queue:
+    """The commands of a MULTI."""
+
+    commands: list[tuple[Command, Argv]] = field(default_factory=list)
+    failed: bool = False
+    """One of them was refused, so EXEC will be."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A command that waits."""
+
+    wait: Blocked
+    waiter: Waiter
+    since: float
+    """When it began, on the loop's clock."""
+    until: float | None
+    """When it ends, on the loop's clock; None: never."""
+    retry: float | None = None
+    """When trying again may help although nothing was written."""
+
+
+class Client(Session):
+    """One connection."""
+
+    __slots__ = (
+        "address",
+        "answers",
+        "authenticated",
+        "block",
+        "close",
+        "closing",
+        "commands_run",
+        "created",
+        "fault",
+        "id",
+        "last_command",
+        "last_used",
+        "lib_name",
+        "lib_version",
+        "local_address",
+        "monitors",
+        "name",
+        "no_evict",
+        "no_touch",
+        "protocol",
+        "queue",
+        "reader",
+        "requests",
+        "send",
+        "server",
+        "user",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        server: "Executor",
+        client_id: int,
+        reader: RequestReader,
+        send: Callable[[bytes], None],
+        close: Callable[[], None],
+        now: float,
+    ) -> None:
+        super().__init__(server.engine.options.databases)
+        self.server = server
+        self.id = client_id
+        self.reader = reader
+        self.fault: ProtocolError | None = None
+        """What the client sent that is no request: told behind the replies before it."""
+        self.send = send
+        """Write bytes to the client; must not raise when it has gone."""
+        self.close = close
+        """Close the connection once what was sent has gone out."""
+        self.created = self.last_used = now
+        self.address = self.local_address = ""
+        self.name = self.lib_name = self.lib_version = b""
+        self.user = b"default"
+        self.authenticated = True
+        self.protocol = RESP2
+        self.requests: deque[Argv] = deque()
+        """Requests that have arrived whole and have not been run."""
+        self.queue: Queue | None = None
+        """The open MULTI."""
+        self.watched: dict[bytes, object] = {}
+        """Names under WATCH, with what they were."""
+        self.block: Block | None = None
+        self.answers = Answers.ON
+        self.closing = False
+        """Nothing more is read; it is closed behind the last reply."""
+        self.no_evict = self.no_touch = self.monitors = False
+        self.last_command = ""
+        self.commands_run = 0
+
+    def reset(self) -> None:
+        """Be as a new connection, as RESET does."""
+        self.select(0)
+        self.queue = None
+        self.watched.clear()
+        self.name = b""
+        self.protocol = RESP2
+        self.answers = Answers.ON
+        self.no_evict = self.no_touch = self.monitors = False
+
+    def wants(self, reply: Reply) -> bool:
+        """Tell whether a reply is to be written, as CLIENT REPLY says; SKIP holds for one."""
+        if self.answers is Answers.ON:
+            return True
+        if self.answers is Answers.SKIP_NEXT:
+            self.answers = Answers.SKIP
+            return False
+        if self.answers is Answers.SKIP:
+            self.answers = Answers.ON
+            return False
+        return False

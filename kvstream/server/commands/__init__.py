@@ -1,0 +1,1 @@
+"""The commands of connections, transactions and operation: handlers that know the client."""

@@ -1,0 +1,387 @@
+"""The executor: the requests of many clients, run in turns of one commit each. No sockets.
+
+A turn takes the requests that have arrived, client by client, and runs each by the table.
+Replies are kept until the turn is committed, and with durability ``always`` until it is on disk.
+Where a turn fails, each of its units is run again in a turn of its own, so that damage or a full
+disk is told to the one whom it concerns.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import monotonic
+
+from kvstream.commands.command import Answer, Blocked, Command, Container, Flag
+from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply, Simple
+from kvstream.commands.table import find
+from kvstream.engine import Engine
+from kvstream.errors import KVStreamError, ProtocolError, RequestError, Unblocked
+from kvstream.meta.txn import Txn
+from kvstream.operations.watching import fingerprint
+from kvstream.server.client import Argv, Block, Client, Queue
+from kvstream.server.outbox import Operation, Outbox, Slot, write
+from kvstream.server.statistics import Statistics
+from kvstream.turn import Turn, TurnFailed
+from kvstream.waiters import Outcome, Waiter
+
+TURN_S = 0.010
+"""A turn takes no new request after this time, so that the loop is never held for long."""
+TURN_REQUESTS = 2000
+"""Nor after so many: their replies wait for the commit."""
+RETRY_PAUSE_MIN_S, RETRY_PAUSE_MAX_S = 0.010, 1.0
+"""How often a blocked CLAIM looks again."""
+
+QUEUED = Simple("QUEUED")
+_NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
+_EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
+_EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
+
+
+class Executor:
+    """All clients of a server, and the store that they share."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        commands: Mapping[bytes, Command | Container],
+        clock: Callable[[], float] = monotonic,
+        post: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """``post`` has a function called in the executor's thread; other threads use it."""
+        self.engine = engine
+        self.commands = commands
+        self.clock = clock
+        self.clients: dict[int, Client] = {}
+        self.statistics = Statistics()
+        self.ready: dict[Client, None] = {}
+        """Clients with requests to be run, first come first served."""
+        self.blocked: dict[Client, None] = {}
+        self.post = post or (lambda function: function())
+        self._turn: Turn | None = None
+        self._slots: list[Slot] = []
+        self._outbox = Outbox(engine.committer, self)
+
+    # --- what comes in --------------------------------------------------------------------------
+
+    def add(self, client: Client) -> None:
+        self.clients[client.id] = client
+
+    def received(self, client: Client, data: bytes) -> None:
+        """Take what a client has sent; what is whole runs in the next turn."""
+        if client.closing:
+            return
+        client.reader.feed(data)
+        self._pull(client)
+        if (client.requests or client.fault) and client.block is None:
+            self.ready[client] = None
+
+    def _pull(self, client: Client) -> None:
+        """Take the requests that are whole; before AUTH one, for it may change what is let in."""
+        reader, requests = client.reader, client.requests
+        try:
+            while found := reader.take():
+                requests += found
+                if not reader.trusted:
+                    return
+        except ProtocolError as error:
+            client.fault = error
+
+    def gone(self, client: Client) -> None:
+        """Forget a client whose connection has ended."""
+        client.closing = True
+        client.requests.clear()
+        self.ready.pop(client, None)
+        self.clients.pop(client.id, None)
+        if client.block is not None:
+            self.engine.cancel(client.block.waiter)
+            self._unblock(client)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Run one turn over what has arrived; return whether something is left for the next."""
+        if not self.ready:
+            return False
+        until = self.clock() + TURN_S
+        left = TURN_REQUESTS
+        self._turn = turn = Turn(self.engine)
+        try:
+            while self.ready and left > 0 and self.clock() < until:
+                client = next(iter(self.ready))
+                del self.ready[client]
+                left -= self._run_requests(turn, client, min(left, TURN_REQUESTS))
+            self._finish(turn)
+        except TurnFailed:
+            self._run_alone()
+        finally:
+            self._turn = None
+        return bool(self.ready)
+
+    def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
+        """Run a client's requests until it blocks or has none; return how many."""
+        requests = client.requests
+        count = 0
+        client.last_used = self.clock()
+        while requests and count < most and client.block is None and not client.closing:
+            count += 1
+            self._request(turn, client, requests.popleft())
+            if not requests and client.fault is None and client.reader.buffered:
+                self._pull(client)
+        if client.block is None and not client.closing:
+            if requests:
+                self.ready[client] = None
+            elif client.fault is not None:
+                self._slots.append(Slot(client, ErrorReply.of(client.fault)))
+                client.closing = True
+        return count
+
+    def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
+        """Run one request, or queue it for EXEC; its reply goes into a slot."""
+        try:
+            command = find(argv, self.commands)
+        except RequestError as error:
+            if client.queue is not None:
+                client.queue.failed = True
+            self.statistics.rejected(error.code)
+            self._answer(client, ErrorReply.of(error))
+            return
+        refusal = self._refusal(client, command, argv)
+        if refusal is not None:
+            if client.queue is not None:
+                client.queue.failed = True
+            self.statistics.rejected(refusal.code, command.name)
+            self._answer(client, refusal)
+        elif client.queue is not None and Flag.IMMEDIATE not in command.flags:
+            client.queue.commands.append((command, argv))
+            self._answer(client, QUEUED)
+        else:
+            self._call(turn, client, command, argv)
+
+    def _refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
+        """Return why a client may not run a command, if it may not."""
+        if not client.authenticated and Flag.NO_AUTH not in command.flags:
+            return _NO_AUTH
+        return None
+
+    def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
+        if Flag.LOCAL in command.flags:
+            reply = self._answer_of(client, command, argv, turn.txn)
+            assert not isinstance(reply, Blocked)
+            self._answer(client, reply)
+            return
+        if command.name == "exec":
+            self._exec(turn, client)
+            return
+        if Flag.DENYOOM in command.flags:
+            turn.grows = True
+        self._run_unit(turn, client, partial(self._answer_of, client, command, argv))
+
+    def _answer_of(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command of the store; a refusal is a reply too."""
+        begun = self.clock()
+        try:
+            reply: Answer = command.run(txn, client, argv)
+        except RequestError as error:
+            self.statistics.failed(command.name, error.code, self.clock() - begun)
+            return ErrorReply.of(error)
+        self.statistics.ran(command.name, self.clock() - begun)
+        return reply
+
+    def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> None:
+        slot = Slot(client, None, unit, client.db)
+        self._slots.append(slot)
+        slot.reply = turn.run(unit)
+        self._settle(turn, slot)
+
+    def _settle(self, turn: Turn, slot: Slot) -> None:
+        """Block the client where its unit said so; let others have the news that it made."""
+        client = slot.client
+        if isinstance(slot.reply, Blocked):
+            self._block(turn, client, slot.reply)
+            self._slots.pop()
+        else:
+            slot.told = client.wants(slot.reply)
+        if turn.txn.signals:
+            turn.serve()
+
+    def _finish(self, turn: Turn) -> None:
+        sequence = turn.commit()
+        for waiter, outcome in turn.served:
+            waiter.deliver(outcome)
+        slots, self._slots = self._slots, []
+        if slots:
+            self._outbox.send(sequence, slots)
+
+    def _run_alone(self) -> None:
+        """Run each unit of a failed turn again, in a turn of its own."""
+        slots, self._slots = self._slots, []
+        for slot in slots:
+            if slot.unit is None:
+                self._slots.append(slot)
+                continue
+            self._run_again(slot, slot.unit)
+        rest, self._slots = self._slots, []
+        if rest:
+            self._outbox.send(self.engine.last_sequence, rest)
+
+    def _run_again(self, slot: Slot, unit: Operation) -> None:
+        client, db = slot.client, slot.client.db
+        client.select(slot.db)
+        self._turn = turn = Turn(self.engine)
+        kept, self._slots = self._slots, [slot]
+        try:
+            slot.reply = turn.run(unit)
+            self._settle(turn, slot)
+            turn.commit()
+            for waiter, outcome in turn.served:
+                waiter.deliver(outcome)
+        except TurnFailed as failure:
+            if client.block is not None:
+                self._unblock(client)
+            slot.reply = _told(failure)
+            self._slots = [slot]
+        finally:
+            client.select(db)
+            self._slots = kept + self._slots
+
+    # --- replies --------------------------------------------------------------------------------
+
+    def _answer(self, client: Client, reply: Reply) -> None:
+        self._slots.append(Slot(client, reply, told=client.wants(reply)))
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def _exec(self, turn: Turn, client: Client) -> None:
+        """Run what MULTI has queued as one unit: whole, or not at all."""
+        queue, watched = client.queue, client.watched
+        client.queue, client.watched = None, {}
+        if queue is None:
+            self._answer(client, _EXEC_ALONE)
+        elif queue.failed:
+            self.statistics.rejected(_EXECABORT.code, "exec")
+            self._answer(client, _EXECABORT)
+        else:
+            turn.grows |= any(Flag.DENYOOM in command.flags for command, _ in queue.commands)
+            self._run_unit(turn, client, partial(self._run_queue, client, queue, watched))
+
+    def _run_queue(
+        self, client: Client, queue: Queue, watched: dict[bytes, object], txn: Txn
+    ) -> Reply:
+        """Run queued commands; the error of one does not stop the others."""
+        begun = self.clock()
+        if any(fingerprint(txn, name) != before for name, before in watched.items()):
+            return NULL_ARRAY
+        replies: list[Reply] = []
+        for command, argv in queue.commands:
+            reply = self._answer_of(client, command, argv, txn)
+            replies.append(reply.expired if isinstance(reply, Blocked) else reply)
+        self.statistics.ran("exec", self.clock() - begun)
+        return replies
+
+    # --- blocking -------------------------------------------------------------------------------
+
+    def _block(self, turn: Turn, client: Client, wait: Blocked) -> None:
+        waiter = Waiter(wait.names, wait.attempt, partial(self._delivered, client))
+        now = self.clock()
+        until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
+        client.block = Block(wait, waiter, now, until)
+        self.blocked[client] = None
+        self._set_retry(client.block, turn.txn)
+        turn.queue(waiter)
+
+    def _set_retry(self, block: Block, txn: Txn) -> None:
+        if block.wait.retry_at is None:
+            return
+        try:
+            due = block.wait.retry_at(txn)
+        except RequestError:  # the key or group is gone: the waiter will be told
+            due = None
+        pause = RETRY_PAUSE_MAX_S if due is None else (due - txn.now_ms) / 1000
+        pause = min(max(pause, RETRY_PAUSE_MIN_S), RETRY_PAUSE_MAX_S)
+        block.retry = self.clock() + pause
+
+    def _delivered(self, client: Client, outcome: Outcome) -> None:
+        """Tell a blocked client what has come; another thread may have found it."""
+        if self._turn is None:
+            self.post(partial(self._end_block, client, outcome))
+            return
+        self._unblocked(client, outcome)
+
+    def _end_block(self, client: Client, outcome: Outcome) -> None:
+        slots, self._slots = self._slots, []
+        self._unblocked(client, outcome)
+        write(self._slots)
+        self._slots = slots
+
+    def _unblocked(self, client: Client, outcome: Outcome) -> None:
+        if client.block is None:
+            return
+        error = outcome.error
+        if error is None:
+            reply: Reply = outcome.reply
+        elif isinstance(error, KVStreamError):
+            reply = ErrorReply.of(error)
+        else:
+            reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
+        self._unblock(client)
+        self._slots.append(Slot(client, reply, told=client.wants(reply)))
+
+    def _unblock(self, client: Client) -> None:
+        client.block = None
+        self.blocked.pop(client, None)
+        if (client.requests or client.fault) and not client.closing:
+            self.ready[client] = None
+
+    def authenticate(self, client: Client, user: bytes, password: bytes) -> None:
+        """Let a client in, or raise."""
+        raise RequestError(
+            "AUTH <password> called without any password configured for the default user. Are you "
+            "sure your configuration is correct?"
+        )
+
+    def unblock(self, client: Client, error: bool) -> bool:
+        """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""
+        block = client.block
+        if block is None or not self.engine.cancel(block.waiter):
+            return False
+        outcome = Outcome(block.wait.expired)
+        if error:
+            outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
+        self._unblocked(client, outcome)
+        return True
+
+    def due(self) -> float | None:
+        """Return when ``expire`` has something to do, on the clock; None: never."""
+        times = [time for client in self.blocked if client.block for time in _times(client.block)]
+        return min(times, default=None)
+
+    def expire(self) -> None:
+        """End the waits whose time is over, and let those try again whose time has come."""
+        now = self.clock()
+        for client in list(self.blocked):
+            block = client.block
+            if block is None:
+                continue
+            if block.until is not None and block.until <= now:
+                if self.engine.cancel(block.waiter):
+                    self._end_block(client, Outcome(block.wait.expired))
+            elif block.retry is not None and block.retry <= now:
+                self.engine.serve(block.wait.names)
+                if client.block is block:
+                    self.engine.run(partial(_ignore, self._set_retry, block))
+
+
+def _ignore(function: Callable[[Block, Txn], None], block: Block, txn: Txn) -> None:
+    function(block, txn)
+
+
+def _times(block: Block) -> list[float]:
+    return [time for time in (block.until, block.retry) if time is not None]
+
+
+def _told(failure: TurnFailed) -> ErrorReply:
+    cause = failure.__cause__
+    if isinstance(cause, KVStreamError):
+        return ErrorReply.of(cause)
+    if isinstance(cause, Exception):
+        return ErrorReply("ERR", f"internal error: {type(cause).__name__}")
+    raise failure

@@ -1,0 +1,83 @@
+"""Replies on their way: kept until what they tell of is as durable as the store promises."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from kvstream.commands.command import Answer, Blocked
+from kvstream.commands.replies import ErrorReply
+from kvstream.errors import KVStreamError
+from kvstream.meta.txn import Txn
+from kvstream.resp.replies import encode
+from kvstream.server.client import Client
+from kvstream.storage.durability import Committer
+
+Operation = Callable[[Txn], Answer]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A reply on its way, and how to come by it again."""
+
+    client: Client
+    reply: Answer = None
+    unit: Operation | None = None
+    """What makes the reply; None where it needs no store."""
+    db: int = 0
+    told: bool = True
+    """False: CLIENT REPLY wants nothing written."""
+
+
+class Poster(Protocol):
+    """What has a function called in the thread of the clients."""
+
+    post: Callable[[Callable[[], None]], None]
+
+
+class Outbox:
+    """The replies of committed turns, in order."""
+
+    def __init__(self, committer: Committer, poster: Poster) -> None:
+        self._committer = committer
+        self._poster = poster
+        self._waiting: deque[tuple[int, list[Slot]]] = deque()
+
+    def send(self, sequence: int, slots: list[Slot]) -> None:
+        """Write replies once the write of that number is durable, behind those of earlier turns."""
+        self._waiting.append((sequence, slots))
+        self._committer.after(
+            sequence, partial(self._post, sequence, None), partial(self._post, sequence)
+        )
+
+    def _post(self, sequence: int, error: KVStreamError | None) -> None:
+        self._poster.post(partial(self._drain, sequence, error))
+
+    def _drain(self, sequence: int, error: KVStreamError | None) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= sequence:
+            _, slots = waiting.popleft()
+            if error is not None:
+                _fail(slots, error)
+            write(slots)
+
+
+def _fail(slots: list[Slot], error: KVStreamError) -> None:
+    """Tell that the log could not be made durable instead of what is not durable."""
+    for slot in slots:
+        if slot.unit is not None:
+            slot.reply = ErrorReply.of(error)
+
+
+def write(slots: list[Slot]) -> None:
+    """Write replies, those of one client together, and close the clients that are done."""
+    parts: dict[Client, list[bytes]] = {}
+    for slot in slots:
+        if slot.told and not isinstance(slot.reply, Blocked):
+            parts.setdefault(slot.client, []).append(encode(slot.reply, slot.client.protocol))
+    for client, chunks in parts.items():
+        client.send(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    for slot in slots:
+        if slot.client.closing:
+            slot.client.close()
