@@ -67,9 +67,13 @@ def plain_read(
 
     def attempt(txn: Txn) -> Reply | None:
         bounds = budget()  # its errors come before anything is read
-        if not fixed:  # the first attempt says what "$" and "+" are for all later ones
-            fixed.extend((name, reads.resolve(txn, name, after)) for name, after in positions)
-        return reads.read(txn, fixed, count, bounds) or None
+        if fixed:
+            return reads.read_on(txn, fixed, count, bounds) or None
+        # The first attempt says what "$" and "+" are for all later ones.
+        found = [(name, reads.resolve(txn, name, after)) for name, after in positions]
+        reply = reads.read(txn, found, count, bounds)
+        fixed.extend(found)
+        return reply or None
 
     if block is None:
         return engine.run(attempt) or []

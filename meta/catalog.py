@@ -12,15 +12,12 @@ from itertools import islice
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
-    EXPIRY_TAG,
     U16,
     U64,
     database_bounds,
     database_of,
     decode_number,
-    expiry_row,
     key_count_row,
-    key_of,
     qualified,
     scan_row,
     stream_row,
@@ -29,15 +26,14 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
+from kvstream.meta.index import KeyIndex
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
+from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree, as_is
 from kvstream.meta.txn import Txn
 from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
-
-NEVER = 1 << 64
-"""Later than every expiry."""
 
 STREAMS_MAX = 10_000
 """Streams kept in memory; the least recently loaded leave first."""
@@ -72,57 +68,92 @@ class Catalog:
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
         self._flushed = Flushed()
-        self._next_expiry = 0
+        self.index = KeyIndex(self._flushed)
         """No stream expires before this Unix time in milliseconds; 0: not looked up yet."""
         self._next_id = 0
         """The next number to give out; 0: still to be read."""
         self._first_free = 1
         """Above every number that was given out since the store was opened, used or not."""
 
-    # --- streams --------------------------------------------------------------------------------
+    # --- keys -----------------------------------------------------------------------------------
 
     def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None where there is none or it has expired."""
         stream = self.streams.get(name)
-        if stream is None:
-            record = txn.batch.get(_METADATA, stream_row(name))
-            if record is None:
-                return None
-            stream = StreamMeta.decode(name, record)
-            if self._is_gone(txn, stream):
-                return None
-            catch_up(txn.batch, stream)
-            self.streams[name] = stream
-            self.crowded = len(self.streams) > STREAMS_MAX
-        if stream.expire_at and stream.expire_at <= txn.now_ms:
-            if not txn.read_only:
-                self.drop_stream(txn, stream)
-                txn.signal(name)
-            return None
+        if stream is None or (stream.expire_at and stream.expire_at <= txn.now_ms):
+            key = self.key(txn, name)
+            if isinstance(key, StringMeta):
+                raise WrongType
+            return key
         return stream
 
-    def is_expired(self, txn: Txn, name: bytes) -> bool:
-        """Tell whether a stream's time has come, without loading or deleting it."""
-        stream = self.streams.get(name)
-        if stream is None:
+    def key(self, txn: Txn, name: bytes) -> Key | None:
+        """Return what a name stands for, of any kind; None where that is nothing or has expired."""
+        key = self.streams.get(name) or self._load(txn, name)
+        if key is None or not key.expire_at or key.expire_at > txn.now_ms:
+            return key
+        if not txn.read_only:
+            self.drop(txn, key)
+            txn.signal(name)
+        return None
+
+    def _load(self, txn: Txn, name: bytes) -> Key | None:
+        record = txn.batch.get(_METADATA, stream_row(name))
+        if record is None:
+            return None
+        key = decode_key(name, record)
+        if self._is_gone(txn, key):
+            return None
+        if isinstance(key, StreamMeta):
+            catch_up(txn.batch, key)
+            self._keep(key)
+        return key
+
+    def _keep(self, stream: StreamMeta) -> None:
+        self.streams[stream.name] = stream
+        self.crowded = len(self.streams) > STREAMS_MAX
+
+    def peek(self, txn: Txn, name: bytes) -> Key | None:
+        """Return the same as ``key``, with nothing loaded or deleted; its counts may lag behind."""
+        key: Key | None = self.streams.get(name)
+        if key is None:
             record = txn.batch.get(_METADATA, stream_row(name))
             if record is None:
-                return True
-            stream = StreamMeta.decode(name, record)
-        return bool(stream.expire_at) and stream.expire_at <= txn.now_ms
+                return None
+            key = decode_key(name, record)
+        return None if key.expire_at and key.expire_at <= txn.now_ms else key
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Make an empty stream under a name that is free."""
         self._drop_gone(txn, name)
-        generation = self.allocate(txn)
-        stream = StreamMeta(name, generation)
+        stream = StreamMeta(name, self.allocate(txn))
         stream.nodes_tree = self.allocate(txn)
-        self.streams[name] = stream
-        self.crowded = len(self.streams) > STREAMS_MAX
+        self._keep(stream)
         txn.reshaped(stream)
-        txn.batch.put(_METADATA, scan_row(database_of(name), generation), key_of(name))
-        self._count_keys(txn, database_of(name), 1)
+        self.index.add(txn, stream)
         return stream
+
+    def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> None:
+        """Make a string under a name that is free."""
+        self._drop_gone(txn, name)
+        string = StringMeta(name, stream_row(name), self.allocate(txn), value, expire_at)
+        self.write(txn, string)
+        self.index.add(txn, string)
+
+    def write(self, txn: Txn, key: Key) -> None:
+        """Have the whole record of a key written."""
+        if isinstance(key, StreamMeta):
+            txn.reshaped(key)
+        else:
+            txn.batch.put(_METADATA, key.row, key.encode())
+
+    def drop(self, txn: Txn, key: Key) -> None:
+        """Delete a key of any kind, in time that does not depend on what is in it."""
+        if isinstance(key, StreamMeta):
+            self.drop_stream(txn, key)
+        else:
+            txn.frees = True
+            self._unlist(txn, key)
 
     def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete a stream with all that belongs to it, in time that its entries do not touch."""
@@ -151,82 +182,34 @@ class Catalog:
         if stream.unswept or stream.nodes > bool(stream.open_live):  # a node was closed
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
-    def _unlist(self, txn: Txn, stream: StreamMeta) -> None:
-        db = database_of(stream.name)
-        self.streams.pop(stream.name, None)
-        txn.batch.delete(_METADATA, stream.row)
-        txn.batch.delete(_METADATA, scan_row(db, stream.generation))
-        if stream.expire_at:
-            txn.batch.delete(_METADATA, expiry_row(stream.expire_at, stream.name))
-        if not self._is_gone(txn, stream):
-            self._count_keys(txn, db, -1)
+    def _unlist(self, txn: Txn, key: Key) -> None:
+        self.streams.pop(key.name, None)
+        txn.batch.delete(_METADATA, key.row)
+        self.index.remove(txn, key, counted=not self._is_gone(txn, key))
 
-    def rename_stream(self, txn: Txn, stream: StreamMeta, name: bytes) -> None:
-        """Move a stream to a name that is free: its rows stay where they are."""
+    def rename(self, txn: Txn, key: Key, name: bytes) -> None:
+        """Move a key to a name that is free: the other rows of a stream stay where they are."""
         self._drop_gone(txn, name)
-        txn.forget_stream(stream)
-        self._unlist(txn, stream)
-        stream.name, stream.row = name, stream_row(name)
-        self.streams[name] = stream
-        db = database_of(name)
-        txn.batch.put(_METADATA, scan_row(db, stream.generation), key_of(name))
-        if stream.expire_at:
-            txn.batch.put(_METADATA, expiry_row(stream.expire_at, name), b"")
-            self._next_expiry = min(self._next_expiry, stream.expire_at)
-        self._count_keys(txn, db, 1)
-        txn.reshaped(stream)
+        if isinstance(key, StreamMeta):
+            txn.forget_stream(key)
+        self._unlist(txn, key)
+        key.name, key.row = name, stream_row(name)
+        if isinstance(key, StreamMeta):
+            self._keep(key)
+        self.index.add(txn, key)
+        self.write(txn, key)
 
-    def set_expiry(self, txn: Txn, stream: StreamMeta, at_ms: int) -> None:
-        """Let a stream expire at a Unix time in milliseconds; 0: never."""
-        if stream.expire_at:
-            txn.batch.delete(_METADATA, expiry_row(stream.expire_at, stream.name))
-        if at_ms:
-            txn.batch.put(_METADATA, expiry_row(at_ms, stream.name), b"")
-            self._next_expiry = min(self._next_expiry, at_ms)
-        stream.expire_at = at_ms
-        txn.reshaped(stream)
-
-    def expired(self, txn: Txn, limit: int) -> list[bytes]:
-        """Return the names of up to ``limit`` streams whose time has come.
-
-        The index is read only when something in it is due: its deleted rows are stepped over.
-        """
-        if txn.now_ms < self._next_expiry:
-            return []
-        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit + 1)
-        times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
-        due = sum(at_ms <= txn.now_ms for at_ms in times[:limit])
-        self._next_expiry = times[due] if due < len(times) else NEVER
-        for key, _ in rows[:due]:  # also where it stands for no stream: it would be due for ever
-            txn.batch.delete(_METADATA, key)
-        return [key[9:] for key, _ in rows[:due]]
-
-    def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
-        start = max(cursor, self._flushed.of(txn, db).bound)
-        rows = txn.batch.scan(
-            _METADATA, scan_row(db, start), successor(scan_row(db, (1 << 64) - 1))
-        )
-        for key, value in rows:
-            yield U64.unpack_from(key, 3)[0], qualified(db, value)
-
-    def key_count(self, txn: Txn, db: int) -> int:
-        """Return how many keys a database has, those that expired unnoticed included."""
-        row = key_count_row(db)
-        return decode_number(row, txn.batch.get(_METADATA, row))
-
-    def _count_keys(self, txn: Txn, db: int, change: int) -> None:
-        count = self.key_count(txn, db) + change
-        if count < 0:
-            raise Corruption(f"the row {key_count_row(db)!r} counts fewer keys than there are")
-        txn.batch.put(_METADATA, key_count_row(db), U64.pack(count))
+    def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
+        """Let a key expire at a Unix time in milliseconds; 0: never."""
+        self.index.set_expiry(txn, key, at_ms)
+        self.write(txn, key)
 
     # --- whole databases ------------------------------------------------------------------------
 
     def flush(self, txn: Txn, db: int) -> int:
         """Have all keys of a database gone, for ``sweep`` to clear away; return how many."""
-        count = self.key_count(txn, db)
-        if not count and next(self.names(txn, db), None) is None:
+        count = self.index.count(txn, db)
+        if not count and next(self.index.names(txn, db), None) is None:
             return 0
         txn.finish()  # what was changed goes into rows, for the objects are forgotten
         txn.frees = True
@@ -256,9 +239,9 @@ class Catalog:
             self._flushed.clear(txn, db)
         return limit - left
 
-    def _is_gone(self, txn: Txn, stream: StreamMeta) -> bool:
-        """Tell whether a stream was made before its database was flushed."""
-        return stream.generation < self._flushed.of(txn, database_of(stream.name)).bound
+    def _is_gone(self, txn: Txn, key: Key) -> bool:
+        """Tell whether a key was made before its database was flushed."""
+        return key.generation < self._flushed.of(txn, database_of(key.name)).bound
 
     def _drop_gone(self, txn: Txn, name: bytes) -> None:
         """Delete what a key that a flush made gone has left under a name."""
@@ -267,10 +250,10 @@ class Catalog:
         if record is None:
             return
         try:
-            stream = StreamMeta.decode(name, record)
-            if self._is_gone(txn, stream):
-                self.drop_stream(txn, stream)
-        except (Corruption, WrongType):  # what was not found of it is nobody's, and told by check
+            key = decode_key(name, record)
+            if self._is_gone(txn, key):
+                self.drop(txn, key)
+        except Corruption:  # what was not found of it is nobody's, and told by check
             txn.batch.delete(_METADATA, stream_row(name))
 
     # --- groups and consumers -------------------------------------------------------------------
@@ -389,7 +372,7 @@ class Catalog:
         self.streams.clear()
         self.seen.clear()
         self._flushed.forget()
-        self._next_expiry = 0
+        self.index.forget()
         self._next_id = 0
 
     def evict(self) -> None:

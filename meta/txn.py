@@ -14,6 +14,7 @@ from kvstream.storage.batch import Batch, Family, Rows
 
 if TYPE_CHECKING:
     from kvstream.meta.catalog import Catalog
+    from kvstream.meta.strings import Key
 
 
 class Awaited(Protocol):
@@ -89,6 +90,10 @@ class Txn:
         if stream is None or stream.expire_at:
             return self.catalog.stream(self, name)
         return stream
+
+    def key(self, name: bytes) -> "Key | None":
+        """Return what a name stands for, of any kind, or None."""
+        return self.catalog.key(self, name)
 
     def changed(self, stream: StreamMeta) -> None:
         """Have the hot part of the stream's record written."""

@@ -38,7 +38,7 @@ def exists(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer `stream`, or `none` for a missing key."""
+    """Answer `stream` or `string`, or `none` for a missing key."""
     return Simple(keyspace.kind(txn, session.prefix + argv[1]))
 
 
@@ -65,7 +65,7 @@ def dbsize(txn: Txn, session: Session, argv: Argv) -> Reply:
 def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer some keys and the cursor that the next call goes on from; 0 at the end."""
     cursor = _cursor(argv[1])
-    count, wanted, kind = SCAN_COUNT, b"*", b"stream"
+    count, wanted, kind = SCAN_COUNT, b"*", None
     args = Args(argv, 2)
     while args:
         word = args.option()
@@ -74,13 +74,12 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
         elif word == b"MATCH" and args:
             wanted = args.next()
         elif word == b"TYPE" and args:
-            kind = args.next().lower()
+            kind = text(args.next()).lower()
         else:
             raise syntax_error()
-    following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL))
+    following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL), kind)
     matches = matcher(wanted)
-    found = [key for key in keys if kind == b"stream" and matches(key)]
-    return [b"%d" % following, found]
+    return [b"%d" % following, [key for key in keys if matches(key)]]
 
 
 def _cursor(raw: bytes) -> int:

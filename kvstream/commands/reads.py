@@ -58,9 +58,10 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
 
     def attempt(txn: Txn) -> Streams | None:
-        return _reply(reads.read(txn, wanted, options.count, options.budget()))
+        return _reply(reads.read_on(txn, wanted, options.count, options.budget()))
 
-    return _first(txn, Blocked(names, attempt, options.timeout_ms or None), options)
+    reply = _reply(reads.read(txn, wanted, options.count, options.budget()))
+    return reply or _later(Blocked(names, attempt, options.timeout_ms or None), options)
 
 
 def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
@@ -89,14 +90,12 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     idle = options.claim_min_idle_ms
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
-    return _first(txn, Blocked(names, attempt, options.timeout_ms or None, retry_at), options)
+    wait = Blocked(names, attempt, options.timeout_ms or None, retry_at)
+    return attempt(txn) or _later(wait, options)
 
 
-def _first(txn: Txn, wait: Blocked, options: _Options) -> Answer:
-    """Try once; the errors of a missing group or a key of another kind come at once too."""
-    reply = wait.attempt(txn)
-    if reply is not None:
-        return reply
+def _later(wait: Blocked, options: _Options) -> Answer:
+    """Return what to wait for where nothing is there yet, or a null for a call that does not."""
     return wait if options.blocks else NULL_ARRAY
 
 

@@ -8,19 +8,28 @@ import re
 from collections.abc import Iterator
 
 from kvstream.commands.command import Command, Container
-from kvstream.commands.table import CONNECTION_COMMANDS, KEY_COMMANDS, STREAM_COMMANDS
+from kvstream.commands.table import (
+    CONNECTION_COMMANDS,
+    KEY_COMMANDS,
+    STREAM_COMMANDS,
+    STRING_COMMANDS,
+)
 
 _TRIM = "MAXLEN|MINID [=|~] threshold [LIMIT count]"
 _POLICY = "[KEEPREF|DELREF|ACKED]"
 _IDS = "IDS numids id [id ...]"
 _LIMITS = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds]"
 _EXPIRY = "[NX|XX|GT|LT]"
+_TIMES = "EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds"
 
 SYNTAX = {
+    "append": "key value",
     "config|get": "pattern [pattern ...]",
     "config|help": "",
     "config|set": "setting value [setting value ...]",
     "dbsize": "",
+    "decr": "key",
+    "decrby": "key decrement",
     "del": "key [key ...]",
     "echo": "message",
     "exists": "key [key ...]",
@@ -29,17 +38,29 @@ SYNTAX = {
     "expiretime": "key",
     "flushall": "[ASYNC|SYNC]",
     "flushdb": "[ASYNC|SYNC]",
+    "get": "key",
+    "getdel": "key",
+    "getex": f"key [{_TIMES}|PERSIST]",
+    "getset": "key value",
+    "incr": "key",
+    "incrby": "key increment",
     "keys": "pattern",
+    "mget": "key [key ...]",
     "persist": "key",
     "pexpire": f"key milliseconds {_EXPIRY}",
     "pexpireat": f"key unix-time-milliseconds {_EXPIRY}",
     "pexpiretime": "key",
     "ping": "[message]",
+    "psetex": "key milliseconds value",
     "pttl": "key",
     "rename": "key newkey",
     "renamenx": "key newkey",
     "scan": "cursor [MATCH pattern] [COUNT count] [TYPE type]",
     "select": "index",
+    "set": f"key value [NX|XX] [GET] [{_TIMES}|KEEPTTL]",
+    "setex": "key seconds value",
+    "setnx": "key value",
+    "strlen": "key",
     "ttl": "key",
     "type": "key",
     "unlink": "key [key ...]",
@@ -87,10 +108,13 @@ OPTIONS = {
     "DELREF": "Take the entries out of every group's pending entries too.",
     "ENTRIESADDED": "Entries ever added to the stream.",
     "ENTRIESREAD": "Entries that count as read so far; -1 where it is not known.",
+    "EX": "Expire after so many seconds.",
+    "EXAT": "Expire at this time.",
     "FAIL": "The attempt failed: the count of deliveries stands.",
     "FATAL": "Not to be tried again: the count of deliveries becomes 2^63-1.",
     "FORCE": "Take entries of the stream that are not pending, too.",
     "FULL": "Show the entries, the groups and all that they have pending.",
+    "GET": "Answer what the key held, set or not; an error where that is no string.",
     "GROUP": "The group that reads, and the consumer that reads for it.",
     "GT": "Only to a later time; a key that never expires has none.",
     "IDLE": "The idle time to note.",
@@ -102,6 +126,7 @@ OPTIONS = {
     "IDS": "The number of IDs, and the IDs.",
     "JUSTID": "Answer IDs alone, and leave the count of deliveries.",
     "KEEPREF": "Leave the groups' pending entries as they are: the default.",
+    "KEEPTTL": "Keep the expiry that the key has; without it the key has none.",
     "LASTID": "Move the group's last given ID up to this one.",
     "LIMIT": "Most entries that `~`, which removes whole nodes, may remove; 0 for no limit. "
     "Without it a hundred nodes' worth.",
@@ -116,6 +141,9 @@ OPTIONS = {
     "NOACK": "Count what is given as acknowledged.",
     "NOMKSTREAM": "Make no stream where there is none.",
     "NX": "Only where the key has no expiry.",
+    "PERSIST": "Take the expiry away.",
+    "PX": "Expire after so many milliseconds.",
+    "PXAT": "Expire at this time.",
     "RETRYCOUNT": "The count of deliveries to note.",
     "SILENT": "It was not tried: one delivery fewer.",
     "STREAMS": "The keys, then the ID after which to read each of them. `$` is the last ID "
@@ -129,6 +157,8 @@ OPTIONS = {
 
 MEANINGS = {
     ("scan", "COUNT"): "Keys to look at: 10 unless given.",
+    ("set", "NX"): "Only where the key does not exist.",
+    ("set", "XX"): "Only where the key exists.",
     ("xautoclaim", "COUNT"): "Most entries to take over or drop: 100 unless given.",
     ("xinfo|stream", "COUNT"): "Most entries, and most pending entries of each group: 10 unless "
     "given, 0 for all.",
@@ -261,6 +291,7 @@ def render() -> str:
         "page is made by `python -m kvstream.commands.reference`.",
         *_section("Streams", STREAM_COMMANDS),
         *_section("Keys", KEY_COMMANDS),
+        *_section("Plain strings", STRING_COMMANDS),
         *_section("Connection and settings", CONNECTION_COMMANDS),
         "## Where versions of Redis differ",
         "The newest wins.",

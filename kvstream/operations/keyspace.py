@@ -5,6 +5,8 @@ from itertools import islice
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import key_of
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 
 SWEEP_KEYS = 100
@@ -12,38 +14,50 @@ SWEEP_KEYS = 100
 
 
 def exists(txn: Txn, name: bytes) -> bool:
-    return txn.stream(name) is not None
+    return txn.key(name) is not None
 
 
 def kind(txn: Txn, name: bytes) -> str:
-    """Return what TYPE answers: ``stream`` or ``none``."""
-    return "none" if txn.stream(name) is None else "stream"
+    """Return what TYPE answers: ``stream``, ``string`` or ``none``."""
+    return kind_of(txn.key(name))
+
+
+def kind_of(key: Key | None) -> str:
+    if key is None:
+        return "none"
+    return "stream" if isinstance(key, StreamMeta) else "string"
 
 
 def delete(txn: Txn, name: bytes) -> bool:
-    """Delete a key; tell whether it existed. The time does not depend on its entries."""
-    stream = txn.stream(name)
-    if stream is None:
+    """Delete a key; tell whether it existed. The time does not depend on what is in it."""
+    key = txn.key(name)
+    if key is None:
         return False
-    txn.catalog.drop_stream(txn, stream)
+    txn.catalog.drop(txn, key)
     txn.signal(name)
     return True
 
 
+def make_room(txn: Txn, name: bytes) -> None:
+    """Delete what has a name that something else is to have: no commit that only frees space."""
+    key = txn.key(name)
+    if key is not None:
+        frees = txn.frees
+        txn.catalog.drop(txn, key)
+        txn.frees = frees
+
+
 def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool:
     """Rename a key, over an existing one unless ``replace`` is false; tell whether it was done."""
-    stream = txn.stream(source)
-    if stream is None:
+    key = txn.key(source)
+    if key is None:
         raise NoSuchKey
-    existing = txn.stream(target)
-    if existing is not None and not replace:
+    if not replace and exists(txn, target):
         return False
     if source == target:
         return True
-    if existing is not None:
-        txn.catalog.drop_stream(txn, existing)
-        txn.frees = False
-    txn.catalog.rename_stream(txn, stream, target)
+    make_room(txn, target)
+    txn.catalog.rename(txn, key, target)
     txn.signal(source)
     txn.signal(target)
     return True
@@ -51,61 +65,65 @@ def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool
 
 def expire_at(txn: Txn, name: bytes, at_ms: int) -> bool:
     """Let a key expire at a Unix time in milliseconds, at once if it has passed."""
-    stream = txn.stream(name)
-    if stream is None:
+    key = txn.key(name)
+    if key is None:
         return False
     if at_ms <= txn.now_ms:
         return delete(txn, name)
-    txn.catalog.set_expiry(txn, stream, at_ms)
+    txn.catalog.set_expiry(txn, key, at_ms)
     return True
 
 
 def expiry(txn: Txn, name: bytes) -> int | None:
     """Return when a key expires, 0 for never, None where there is no key."""
-    stream = txn.stream(name)
-    return None if stream is None else stream.expire_at
+    key = txn.key(name)
+    return None if key is None else key.expire_at
 
 
 def persist(txn: Txn, name: bytes) -> bool:
     """Take a key's expiry away; tell whether it had one."""
-    stream = txn.stream(name)
-    if stream is None or not stream.expire_at:
+    key = txn.key(name)
+    if key is None or not key.expire_at:
         return False
-    txn.catalog.set_expiry(txn, stream, 0)
+    txn.catalog.set_expiry(txn, key, 0)
     return True
 
 
 def delete_expired(txn: Txn, limit: int) -> int:
     """Delete up to ``limit`` keys whose time has come."""
-    names = txn.catalog.expired(txn, limit)
+    names = txn.catalog.index.expired(txn, limit)
     for name in names:
-        txn.stream(name)  # loading an expired stream deletes it
+        txn.key(name)  # loading an expired key deletes it
     return len(names)
 
 
 def size(txn: Txn, db: int) -> int:
     """Return DBSIZE of a database."""
-    return txn.catalog.key_count(txn, db)
+    return txn.catalog.index.count(txn, db)
 
 
-def scan(txn: Txn, db: int, cursor: int, count: int) -> tuple[int, list[bytes]]:
-    """Return SCAN's next cursor, 0 at the end, and up to ``count`` keys.
+def scan(
+    txn: Txn, db: int, cursor: int, count: int, kind: str | None = None
+) -> tuple[int, list[bytes]]:
+    """Return SCAN's next cursor, 0 at the end, and of the next ``count`` keys those of a kind.
 
     Keys come in the order in which they were made, so that every key that stays throughout is seen
     exactly once, however many others come and go.
     """
     found: list[bytes] = []
-    for generation, name in islice(_live(txn, db, cursor), count + 1):
-        if len(found) == count:
+    for place, (generation, key) in enumerate(islice(_live(txn, db, cursor), count + 1)):
+        if place == count:
             return generation, found
-        found.append(key_of(name))
+        if kind is None or kind_of(key) == kind:
+            found.append(key_of(key.name))
     return 0, found
 
 
-def _live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, bytes]]:
-    for generation, name in txn.catalog.names(txn, db, cursor):
-        if not txn.catalog.is_expired(txn, name):
-            yield generation, name
+def _live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
+    for generation, name in txn.catalog.index.names(txn, db, cursor):
+        key = txn.catalog.peek(txn, name)
+        if key is not None:
+            yield generation, key
 
 
 def flush(txn: Txn, db: int) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from kvstream.errors import WrongType
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
@@ -58,3 +59,20 @@ def read(
         if found:
             reply.append((name, found))
     return reply
+
+
+def read_on(
+    txn: Txn,
+    wanted: Sequence[tuple[bytes, StreamID]],
+    count: int | None = None,
+    budget: Budget | None = None,
+) -> Reply:
+    """Do the same for a call that has waited: a key that became another kind may come back."""
+    return read(txn, [pair for pair in wanted if _may_be_read(txn, pair[0])], count, budget)
+
+
+def _may_be_read(txn: Txn, name: bytes) -> bool:
+    try:
+        return txn.stream(name) is not None
+    except WrongType:
+        return False

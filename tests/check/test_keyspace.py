@@ -68,14 +68,14 @@ def _add_malformed_rows(rows: Rows) -> None:
         (_delete_scan_row, ["the row for SCAN is missing"]),
         (
             _misname_scan_row,
-            ["a row for SCAN of no such stream", "the row for SCAN is missing"],
+            ["a row for SCAN of no such key", "the row for SCAN is missing"],
         ),
-        (_add_scan_row, ["a row for SCAN of no such stream"]),
+        (_add_scan_row, ["a row for SCAN of no such key"]),
         (_miscount_keys, ["the number of keys is wrong"]),
         (_lose_key_count, ["the number of keys is wrong"]),
         (_cut_key_count, ["the number of keys is wrong"]),
         (_delete_expiry_row, ["the row for expiry is missing"]),
-        (_add_expiry_row, ["a row for expiry of no such stream"]),
+        (_add_expiry_row, ["a row for expiry of no such key"]),
         (_set_back_allocator, ["the allocator is behind"]),
         (_lose_allocator, ["the allocator is behind"]),
         (_add_unknown_row, ["unknown metadata row"]),
@@ -173,7 +173,7 @@ def test_a_damaged_record_is_no_error_of_other_streams(busy: Store, reopen: Reop
 def test_rows_of_a_stream_without_record_are_deleted(busy: Store, reopen: Reopen) -> None:
     store = damage(busy, reopen, lambda rows: rows.delete(METADATA, rows.orders.row))
     expected = [
-        "a row for SCAN of no such stream",
+        "a row for SCAN of no such key",
         "the number of keys is wrong",
         "entries of no stream",
         "rows of no known tree",

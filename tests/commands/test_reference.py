@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from kvstream.commands import reference
-from kvstream.commands.table import CONNECTION_COMMANDS, KEY_COMMANDS, STREAM_COMMANDS
+from kvstream.commands.table import ALL_COMMANDS
 
-ALL = list(reference.rows((*STREAM_COMMANDS, *KEY_COMMANDS, *CONNECTION_COMMANDS)))
+ALL = list(reference.rows(ALL_COMMANDS))
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 

@@ -23,8 +23,12 @@ def shown(name: bytes) -> str:
     return repr(name.decode()) if name.isascii() else repr(name)
 
 
+def key_place(name: bytes, kind: str = "key") -> str:
+    return f"database {database_of(name)}, {kind} {shown(key_of(name))}"
+
+
 def stream_place(name: bytes) -> str:
-    return f"database {database_of(name)}, stream {shown(key_of(name))}"
+    return key_place(name, "stream")
 
 
 def group_place(stream: str, name: bytes) -> str:

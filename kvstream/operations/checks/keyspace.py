@@ -29,8 +29,10 @@ from kvstream.layout.keys import (
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import decode_bounds, encode_bounds
 from kvstream.meta.records import StreamMeta
-from kvstream.operations.checks.findings import stream_place
+from kvstream.meta.strings import Key
+from kvstream.operations.checks.findings import key_place, stream_place
 from kvstream.operations.checks.survey import STORE, Survey
+from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family, Row
 
 _METADATA = Family.METADATA
@@ -51,7 +53,7 @@ class KeyspaceCheck:
         self._findings = survey.findings
         self._check_stream = check_stream
         self._keys: Counter[int] = Counter()
-        """Streams of each database, as they are met."""
+        """Those of each database, as they are met."""
         self._recorded: dict[int, int] = {}
         """The same as the rows say."""
         self._bounds: dict[int, int] = {}
@@ -62,7 +64,7 @@ class KeyspaceCheck:
             KEY_COUNT_TAG: self._key_count,
             FLUSHED_TAG: self._flushed,
             SCAN_TAG: self._listed,
-            STREAM_TAG: self._stream,
+            STREAM_TAG: self._record,
             EXPIRY_TAG: self._expiring,
         }
 
@@ -150,47 +152,51 @@ class KeyspaceCheck:
         upper = successor(scan_row(db, (1 << 64) - 1))
         return self._survey.rows.scan(_METADATA, scan_row(db, generation), upper)
 
-    def _is_gone(self, stream: StreamMeta) -> bool:
-        return stream.generation < self._bounds.get(database_of(stream.name), 0)
+    def _is_gone(self, key: Key) -> bool:
+        return key.generation < self._bounds.get(database_of(key.name), 0)
 
-    # --- streams and what points to them --------------------------------------------------------
+    # --- keys and what points to them -----------------------------------------------------------
 
-    def _stream(self, key: bytes, value: bytes) -> None:
+    def _record(self, key: bytes, value: bytes) -> None:
         name = key[1:]
         if len(name) < U16.size:
             self._unknown(key, value)
             return
-        place = stream_place(name)
-        stream = self._survey.decode_stream(name, value)
-        gone = stream is not None and self._is_gone(stream)
+        found = self._survey.decode_key(name, value)
+        gone = found is not None and self._is_gone(found)
         self._keys[database_of(name)] += not gone
-        if stream is None:
-            self._findings.fault(place, "the record cannot be decoded", mended=False)
+        if found is None:
+            self._findings.fault(stream_place(name), "the record cannot be decoded", mended=False)
             self._survey.owner_lost = True
             return
+        place = key_place(name, kind_of(found))
+        self._survey.claim_generation(place, found.generation)
+        if not gone:
+            self._check_rows_of(found, place)
+        if isinstance(found, StreamMeta):
+            self._stream(found, value, place, gone)
+
+    def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
         odd = stream.encode() != value
         if odd:
             self._findings.fault(place, "the record has bytes of no meaning")
-        self._survey.claim_generation(place, stream.generation)
-        if not gone:
-            self._check_rows_of(stream, place)
         catch_up(self._survey.rows, stream)
         recorded = stream.encode()
         self._check_stream(self._survey, stream, place, gone)
         stream.cool()
         if odd or stream.encode() != recorded:
-            self._findings.put(_METADATA, key, stream.encode())
+            self._findings.put(_METADATA, stream.row, stream.encode())
 
-    def _check_rows_of(self, stream: StreamMeta, place: str) -> None:
-        """Look for the rows that stand for a stream in the orders of SCAN and of expiry."""
-        key = scan_row(database_of(stream.name), stream.generation)
-        if self._survey.rows.get(_METADATA, key) != key_of(stream.name):
-            self._survey.unlisted[stream.generation] = stream.name
+    def _check_rows_of(self, found: Key, place: str) -> None:
+        """Look for the rows that stand for a key in the orders of SCAN and of expiry."""
+        key = scan_row(database_of(found.name), found.generation)
+        if self._survey.rows.get(_METADATA, key) != key_of(found.name):
+            self._survey.unlisted[found.generation] = found.name
             self._findings.fault(place, "the row for SCAN is missing")
-            self._findings.put(_METADATA, key, key_of(stream.name))
-        if not stream.expire_at:
+            self._findings.put(_METADATA, key, key_of(found.name))
+        if not found.expire_at:
             return
-        key = expiry_row(stream.expire_at, stream.name)
+        key = expiry_row(found.expire_at, found.name)
         if self._survey.rows.get(_METADATA, key) != b"":
             self._findings.fault(place, "the row for expiry is missing")
             self._findings.put(_METADATA, key, b"")
@@ -201,21 +207,21 @@ class KeyspaceCheck:
             return
         db, generation = U16.unpack_from(key, 1)[0], U64.unpack_from(key, 3)[0]
         name = qualified(db, value)
-        stream = self._survey.stream(name)
-        if stream is None or stream.generation != generation:
-            self._stray(key, name, stream, "a row for SCAN of no such stream")
+        found = self._survey.key(name)
+        if found is None or found.generation != generation:
+            self._stray(key, name, found, "a row for SCAN of no such key")
 
     def _expiring(self, key: bytes, value: bytes) -> None:
         name = key[_EXPIRY_NAME:]
         if len(name) < U16.size:
             self._unknown(key, value)
             return
-        stream = self._survey.stream(name)
-        if stream is None or stream.expire_at != U64.unpack_from(key, 1)[0]:
-            self._stray(key, name, stream, "a row for expiry of no such stream")
+        found = self._survey.key(name)
+        if found is None or found.expire_at != U64.unpack_from(key, 1)[0]:
+            self._stray(key, name, found, "a row for expiry of no such key")
 
-    def _stray(self, key: bytes, name: bytes, stream: StreamMeta | None, kind: str) -> None:
-        """Note a row that points to no stream; to a damaged one it may well be right."""
-        if stream is not None or not self._survey.has_record(name):
-            self._findings.fault(stream_place(name), kind, key[:40].hex())
+    def _stray(self, key: bytes, name: bytes, found: Key | None, kind: str) -> None:
+        """Note a row that points to no key; to a damaged one it may well be right."""
+        if found is not None or not self._survey.has_record(name):
+            self._findings.fault(key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)

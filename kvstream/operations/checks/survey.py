@@ -7,6 +7,7 @@ from struct import error as StructError
 from kvstream.errors import KVStreamError
 from kvstream.layout.keys import U64, stream_row, successor, tree_prefix
 from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
 from kvstream.operations.checks.findings import Findings
 from kvstream.operations.checks.numbers import Numbers
@@ -73,16 +74,28 @@ class Survey:
         record = self.rows.get(Family.METADATA, stream_row(name))
         return None if record is None else self.decode_stream(name, record)
 
+    def key(self, name: bytes) -> Key | None:
+        """Return the key of a name from its record; None where that is missing or damaged."""
+        record = self.rows.get(Family.METADATA, stream_row(name))
+        return None if record is None else self.decode_key(name, record)
+
     def has_record(self, name: bytes) -> bool:
         return self.rows.get(Family.METADATA, stream_row(name)) is not None
 
     def decode_stream(self, name: bytes, record: bytes) -> StreamMeta | None:
-        """Return the stream of a record, None where it cannot be read."""
+        """Return the stream of a record, None where it cannot be read or is another kind."""
+        found = self.decode_key(name, record)
+        return found if isinstance(found, StreamMeta) else None
+
+    def decode_key(self, name: bytes, record: bytes) -> Key | None:
+        """Return the key of a record, None where it cannot be read."""
         try:
-            stream = StreamMeta.decode(name, record)
+            found = decode_key(name, record)
         except DECODING_ERRORS:
             return None
-        return stream if stream.prefix[-U64.size :] == U64.pack(stream.generation) else None
+        if isinstance(found, StreamMeta):
+            return found if found.prefix[-U64.size :] == U64.pack(found.generation) else None
+        return found
 
     # --- numbers --------------------------------------------------------------------------------
 

@@ -1,0 +1,212 @@
+"""Commands of plain strings: SET, GET, MGET, INCR and their kind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from kvstream.commands.args import I64_MAX, I64_MIN, Args, Argv, Option, integer, syntax_error
+from kvstream.commands.command import Session
+from kvstream.commands.replies import OK, Reply
+from kvstream.errors import InvalidArgument
+from kvstream.meta.txn import Txn
+from kvstream.operations import keyspace, strings
+
+_UNITS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+"""Milliseconds in a unit, and whether it counts from now."""
+
+
+@dataclass(slots=True)
+class _Options:
+    """The options of SET and GETEX."""
+
+    condition: bytes = b""
+    get: bool = False
+    keepttl: bool = False
+    persist: bool = False
+    unit: bytes = b""
+    time: bytes = b""
+
+    def expire_at(self, txn: Txn, command: str) -> int | None:
+        """Return the Unix time in milliseconds that is asked for, None where none is."""
+        return _moment(txn, self.unit, self.time, command) if self.unit else None
+
+
+def _moment(txn: Txn, unit: bytes, raw: bytes, command: str) -> int:
+    unit_ms, counts_from_now = _UNITS[unit]
+    number = integer(raw)
+    at_ms = number * unit_ms + (txn.now_ms if counts_from_now else 0)
+    if number <= 0 or at_ms > I64_MAX:
+        raise InvalidArgument(f"invalid expire time in '{command}' command")
+    return at_ms
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _take_condition(word: bytes, args: Args, options: _Options) -> None:
+    if options.condition not in (b"", word):
+        raise syntax_error()
+    options.condition = word
+
+
+def _take_get(args: Args, options: _Options) -> None:
+    options.get = True
+
+
+def _take_keepttl(args: Args, options: _Options) -> None:
+    if options.unit:
+        raise syntax_error()
+    options.keepttl = True
+
+
+def _take_persist(args: Args, options: _Options) -> None:
+    if options.unit:
+        raise syntax_error()
+    options.persist = True
+
+
+def _take_time(unit: bytes, args: Args, options: _Options) -> None:
+    if options.unit not in (b"", unit) or options.keepttl or options.persist:
+        raise syntax_error()
+    options.unit, options.time = unit, args.next()
+
+
+_TIMES: dict[bytes, Option[_Options]] = {unit: (1, partial(_take_time, unit)) for unit in _UNITS}
+_SET_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_TIMES,
+    b"NX": (0, partial(_take_condition, b"NX")),
+    b"XX": (0, partial(_take_condition, b"XX")),
+    b"GET": (0, _take_get),
+    b"KEEPTTL": (0, _take_keepttl),
+}
+_GETEX_OPTIONS: dict[bytes, Option[_Options]] = {**_TIMES, b"PERSIST": (0, _take_persist)}
+
+
+def _parse(argv: Argv, at: int, table: Mapping[bytes, Option[_Options]]) -> _Options:
+    options = _Options()
+    args = Args(argv, at)
+    while args:
+        if not args.take_option(table, options):
+            raise syntax_error()
+    return options
+
+
+# --- setting ------------------------------------------------------------------------------------
+
+
+def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set a key to a string, whatever it held before; a null where a condition does not hold."""
+    options = _parse(argv, 3, _SET_OPTIONS)
+    expire_at = options.expire_at(txn, "set") or (None if options.keepttl else 0)
+    name = session.prefix + argv[1]
+    old = strings.get(txn, name) if options.get else None
+    done = _is_allowed(txn, name, options.condition)
+    if done:
+        strings.put(txn, name, argv[2], expire_at)
+    if options.get:
+        return old
+    return OK if done else None
+
+
+def _is_allowed(txn: Txn, name: bytes, condition: bytes) -> bool:
+    return not condition or keyspace.exists(txn, name) is (condition == b"XX")
+
+
+def setnx(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set a key to a string where there is none; 1 if it was set."""
+    name = session.prefix + argv[1]
+    if keyspace.exists(txn, name):
+        return 0
+    strings.put(txn, name, argv[2])
+    return 1
+
+
+def setex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set a key to a string that expires in so many seconds."""
+    expire_at = _moment(txn, b"EX", argv[2], "setex")
+    strings.put(txn, session.prefix + argv[1], argv[3], expire_at)
+    return OK
+
+
+def psetex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set a key to a string that expires in so many milliseconds."""
+    expire_at = _moment(txn, b"PX", argv[2], "psetex")
+    strings.put(txn, session.prefix + argv[1], argv[3], expire_at)
+    return OK
+
+
+def getset(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set a key to a string without expiry, and answer the one that it was; a null for none."""
+    name = session.prefix + argv[1]
+    old = strings.get(txn, name)
+    strings.put(txn, name, argv[2])
+    return old
+
+
+def append(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Put bytes behind a string, made where there is none, and answer its length."""
+    return strings.append(txn, session.prefix + argv[1], argv[2])
+
+
+# --- getting ------------------------------------------------------------------------------------
+
+
+def get(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer a string; a null for a missing key."""
+    return strings.get(txn, session.prefix + argv[1])
+
+
+def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer a string and delete it; a null for a missing key."""
+    return strings.take(txn, session.prefix + argv[1])
+
+
+def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer a string and change when it expires; a null for a missing key."""
+    options = _parse(argv, 2, _GETEX_OPTIONS)
+    name = session.prefix + argv[1]
+    value = strings.get(txn, name)
+    if value is None:
+        return None
+    expire_at = options.expire_at(txn, "getex")
+    if expire_at is not None:
+        keyspace.expire_at(txn, name, expire_at)
+    elif options.persist:
+        keyspace.persist(txn, name)
+    return value
+
+
+def mget(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer several strings; a null for each key that is missing or of another type."""
+    return [strings.get_any(txn, session.prefix + key) for key in argv[1:]]
+
+
+def strlen(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the length of a string in bytes; 0 for a missing key."""
+    return len(strings.get(txn, session.prefix + argv[1]) or b"")
+
+
+# --- counting -----------------------------------------------------------------------------------
+
+
+def incr(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Add one to the integer that a string holds, 0 for a missing key, and answer the sum."""
+    return strings.add(txn, session.prefix + argv[1], 1)
+
+
+def incrby(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Add to the integer that a string holds, 0 for a missing key, and answer the sum."""
+    return strings.add(txn, session.prefix + argv[1], integer(argv[2]))
+
+
+def decr(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Take one from the integer that a string holds, 0 for a missing key, and answer the rest."""
+    return strings.add(txn, session.prefix + argv[1], -1)
+
+
+def decrby(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Take from the integer that a string holds, 0 for a missing key, and answer the rest."""
+    number = integer(argv[2])
+    if number == I64_MIN:
+        raise InvalidArgument("decrement would overflow")
+    return strings.add(txn, session.prefix + argv[1], -number)

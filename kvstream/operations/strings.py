@@ -1,0 +1,96 @@
+"""Commands of plain strings: SET, GET, INCR and their kind.
+
+A string is read and written whole: it is for locks, cursors and results beside streams.
+"""
+
+import re
+
+from kvstream.errors import InvalidArgument, WrongType
+from kvstream.meta.strings import StringMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations import keyspace
+from kvstream.options import ENTRY_BYTES_MAX
+
+STRING_BYTES_MAX = ENTRY_BYTES_MAX
+"""Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
+I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def _find(txn: Txn, name: bytes) -> StringMeta | None:
+    """Return the string of a name, or None; WrongType for another kind of value."""
+    key = txn.key(name)
+    if key is None or isinstance(key, StringMeta):
+        return key
+    raise WrongType
+
+
+def get(txn: Txn, name: bytes) -> bytes | None:
+    """Return a string's value, None where there is no such key."""
+    string = _find(txn, name)
+    return None if string is None else string.value
+
+
+def get_any(txn: Txn, name: bytes) -> bytes | None:
+    """Return a string's value, None where there is none, or the key is of another kind."""
+    key = txn.key(name)
+    return key.value if isinstance(key, StringMeta) else None
+
+
+def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
+    """Set a key, of whatever kind it was, to a string.
+
+    ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the expiry that the key
+    has. The key does not exist afterwards where that time has passed.
+    """
+    if len(value) > STRING_BYTES_MAX:
+        raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
+    key = txn.key(name)
+    if expire_at is None:
+        expire_at = 0 if key is None else key.expire_at
+    if expire_at and expire_at <= txn.now_ms:
+        keyspace.delete(txn, name)
+    elif isinstance(key, StringMeta):
+        key.value = value
+        txn.catalog.set_expiry(txn, key, expire_at)
+    else:
+        keyspace.make_room(txn, name)
+        txn.catalog.create_string(txn, name, value, expire_at)
+        txn.signal(name)
+
+
+def take(txn: Txn, name: bytes) -> bytes | None:
+    """Delete a string and return its value, None where there is no such key."""
+    value = get(txn, name)
+    if value is not None:
+        keyspace.delete(txn, name)
+    return value
+
+
+def add(txn: Txn, name: bytes, number: int) -> int:
+    """Add to the integer that a string holds, 0 where there is none, and return the sum."""
+    held = get(txn, name)
+    total = (0 if held is None else _integer(held)) + number
+    if not I64_MIN <= total <= I64_MAX:
+        raise InvalidArgument("increment or decrement would overflow")
+    put(txn, name, b"%d" % total, expire_at=None)
+    return total
+
+
+def _integer(value: bytes) -> int:
+    number = int(value) if is_integer(value) else I64_MAX + 1
+    if number > I64_MAX:
+        raise InvalidArgument("value is not an integer or out of range")
+    return number
+
+
+def is_integer(value: bytes) -> bool:
+    """Tell whether a value is a signed 64-bit integer in its one form."""
+    return _INTEGER.fullmatch(value) is not None and I64_MIN <= int(value) <= I64_MAX
+
+
+def append(txn: Txn, name: bytes, more: bytes) -> int:
+    """Put bytes behind a string, made where there is none, and return its length."""
+    value = (get(txn, name) or b"") + more
+    put(txn, name, value, expire_at=None)
+    return len(value)

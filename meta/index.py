@@ -1,0 +1,106 @@
+"""What stands for every key besides its record: the order of SCAN, the expiry, the number of keys.
+
+Rows alone are kept here, of keys of any kind; what else a key has, the catalog knows.
+"""
+
+from collections.abc import Iterator
+
+from kvstream.errors import Corruption
+from kvstream.layout.keys import (
+    EXPIRY_TAG,
+    U64,
+    database_of,
+    decode_number,
+    expiry_row,
+    key_count_row,
+    key_of,
+    qualified,
+    scan_row,
+    successor,
+)
+from kvstream.meta.flushed import Flushed
+from kvstream.meta.strings import Key
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
+
+NEVER = 1 << 64
+"""Later than every expiry."""
+
+_METADATA = Family.METADATA
+
+
+class KeyIndex:
+    """The keys of all databases, by the order of their making and by the time of their expiry."""
+
+    def __init__(self, flushed: Flushed) -> None:
+        self._flushed = flushed
+        self._next_expiry = 0
+        """No key expires before; 0: to be looked up."""
+
+    def add(self, txn: Txn, key: Key) -> None:
+        """List a key, and count it."""
+        db = database_of(key.name)
+        txn.batch.put(_METADATA, scan_row(db, key.generation), key_of(key.name))
+        if key.expire_at:
+            self._note_expiry(txn, key.expire_at, key.name)
+        self._count(txn, db, 1)
+
+    def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
+        """Undo ``add``; ``counted``: no flush has done that for the count already."""
+        db = database_of(key.name)
+        txn.batch.delete(_METADATA, scan_row(db, key.generation))
+        if key.expire_at:
+            txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
+        if counted:
+            self._count(txn, db, -1)
+
+    def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
+        """Have a key expire at a Unix time in milliseconds, 0 for never, but for its record."""
+        if key.expire_at:
+            txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
+        if at_ms:
+            self._note_expiry(txn, at_ms, key.name)
+        key.expire_at = at_ms
+
+    def _note_expiry(self, txn: Txn, at_ms: int, name: bytes) -> None:
+        txn.batch.put(_METADATA, expiry_row(at_ms, name), b"")
+        self._next_expiry = min(self._next_expiry, at_ms)
+
+    def expired(self, txn: Txn, limit: int) -> list[bytes]:
+        """Return the names of up to ``limit`` keys whose time has come.
+
+        The index is read only when something in it is due: its deleted rows are stepped over.
+        """
+        if txn.now_ms < self._next_expiry:
+            return []
+        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit + 1)
+        times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
+        due = sum(at_ms <= txn.now_ms for at_ms in times[:limit])
+        self._next_expiry = times[due] if due < len(times) else NEVER
+        for key, _ in rows[:due]:  # also where it stands for no key: it would be due for ever
+            txn.batch.delete(_METADATA, key)
+        return [key[9:] for key, _ in rows[:due]]
+
+    def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
+        start = max(cursor, self._flushed.of(txn, db).bound)
+        rows = txn.batch.scan(
+            _METADATA, scan_row(db, start), successor(scan_row(db, (1 << 64) - 1))
+        )
+        for key, value in rows:
+            yield U64.unpack_from(key, 3)[0], qualified(db, value)
+
+    def count(self, txn: Txn, db: int) -> int:
+        """Return how many keys a database has, those that expired unnoticed included."""
+        row = key_count_row(db)
+        return decode_number(row, txn.batch.get(_METADATA, row))
+
+    def _count(self, txn: Txn, db: int, change: int) -> None:
+        count = self.count(txn, db) + change
+        if count < 0:
+            raise Corruption(f"the row {key_count_row(db)!r} counts fewer keys than there are")
+        txn.batch.put(_METADATA, key_count_row(db), U64.pack(count))
+
+    def forget(self) -> None:
+        """Have the time of the next expiry looked up again."""
+        self._next_expiry = 0
