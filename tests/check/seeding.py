@@ -167,7 +167,7 @@ class Rows:
 
 def damage(store: Store, reopen: Reopen, seed: Callable[[Rows], None]) -> Store:
     """Change rows of a store behind its back; nothing of before is in memory then."""
-    store = reopen(store)
+    store.sync()  # what is written late is written now, as by closing the store
     seed(Rows(store))
     return reopen(store)
 

@@ -119,10 +119,10 @@ def test_a_stream_in_memory_alone_is_told(busy: Store, reopen: Reopen) -> None:
 
 def test_a_check_holds_chunks_and_not_all_rows(store: Store) -> None:
     stream = store.stream("s")
-    for _ in range(30):
+    for _ in range(16):
         stream.add_many([{"n": number, "note": "x" * 100} for number in range(1000)])
     group = stream.create_group("g", "0")
-    group.consumer("c").read(count=20_000)
+    group.consumer("c").read(count=10_000)
     for _ in range(200):
         group.consumer("c").read(count=1)
     store.check()

@@ -175,7 +175,7 @@ def test_power_loss_takes_no_more_than_a_second_of_everysec(faulty_disk: FaultyD
     expected = Expected()
     for seed, chance in seeds("cut everysec"):
         writer = Writer(path, Durability.EVERYSEC, seed, faulty_disk.environment())
-        writer.kill_after(chance.uniform(*LIFE_S) + 2)
+        writer.kill_after(chance.uniform(*LIFE_S) + LOSS_S)
         died = writer.words[-1].at
         faulty_disk.cut_power()
         with Store.open(path) as store:
