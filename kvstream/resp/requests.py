@@ -250,7 +250,9 @@ class RequestReader:
 
 def _integer(digits: bytes) -> int | None:
     """Return the number that Redis reads in ``digits``: of 64 bits, in canonical form."""
-    number = int(digits) if _INTEGER.fullmatch(digits) else None
+    if not _INTEGER.fullmatch(digits):
+        return None
+    number = int(digits)
     return number if number in _INT64 else None
 
 
