@@ -12,7 +12,7 @@ from kvstream.cli.parameters import Name, stream_argument
 from kvstream.cli.placing import TIME_FORMATS, Placing, time_parser
 from kvstream.cli.progress import meter
 from kvstream.cli.rows import CsvRows, JsonRows, Rows
-from kvstream.cli.session import Session
+from kvstream.cli.session import Session, stream_or_free
 from kvstream.cli.sources import Source, identity_of
 from kvstream.cli.text import plural, printable
 from kvstream.errors import RequestError
@@ -97,6 +97,7 @@ def import_(
     reports = _Reports(source.label)
     complain = reports if options["on_error"] == "skip" else None
     with session.writing(create=True) as store:
+        stream_or_free(store, stream)
         run = Import(store, stream, source, _rows(source, options), placing, complain)
         if not again:
             run.resume()

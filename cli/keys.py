@@ -1,4 +1,7 @@
-"""``ls``, ``rename``, ``expire``, ``persist``, ``ttl``, ``rm``: streams as keys of a database."""
+"""``ls``, ``rename``, ``expire``, ``persist``, ``ttl``, ``rm``: streams as keys of a database.
+
+Plain strings, which clients of the server may have set, are keys too.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,10 +10,10 @@ import click
 
 from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode, nothing_unless
-from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
+from kvstream.cli.output import Column, Output, id_columns, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, stream_argument
-from kvstream.cli.session import IMPORT_PREFIX, Session, existing_stream
-from kvstream.cli.text import duration, plural, printable
+from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key
+from kvstream.cli.text import duration, number, plural, printable
 from kvstream.store import Store
 
 _MS = 1000
@@ -20,10 +23,15 @@ def _expiry(seconds: float | None) -> str:
     return "never" if seconds is None else f"in {duration(round(seconds * _MS))}"
 
 
+def _count(count: int | None) -> str:
+    return "-" if count is None else number(count)
+
+
 _LS = (
     Column("stream", "stream"),
-    count_column("length"),
-    count_column("groups"),
+    Column("type", "type"),
+    Column("length", "length", _count, right=True),
+    Column("groups", "groups", _count, right=True),
     Column("last id", "last_id", width=18),
     id_columns(key="last_id")[1],
     Column("expires", "ttl", _expiry),
@@ -40,7 +48,7 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
 
     With a PATTERN, as the shell has them for files, those whose name matches it. An import keeps
     how far it has come in a stream whose name begins with kvstream:import:. These are shown with
-    --all.
+    --all. Plain strings, which clients of a server have set, are shown among the streams.
     """
     with session.reading() as store:
         out.table(_LS, _listed(store, pattern, everything))
@@ -50,12 +58,14 @@ def _listed(store: Store, pattern: bytes | None, everything: bool) -> Iterator[d
     for key in store.scan_keys(pattern):
         if key.startswith(IMPORT_PREFIX) and not everything:
             continue
-        info = store.stream(key).info()
+        kind = store.type(key)
+        info = store.stream(key).info() if kind == "stream" else None
         yield {
             "stream": key,
-            "length": info.length,
-            "groups": info.groups,
-            "last_id": info.last_generated_id,
+            "type": kind,
+            "length": info and info.length,
+            "groups": info and info.groups,
+            "last_id": info and info.last_generated_id,
             "ttl": store.ttl(key),
         }
 
@@ -75,7 +85,7 @@ def rename(
     any size.
     """
     with session.writing() as store:
-        existing_stream(store, stream)
+        existing_key(store, stream)
         done = store.rename(stream, new_name, replace=not no_replace)
     text = "renamed to" if done else "not renamed: there is a stream"
     out.result(f"{printable(stream)}: {text} {printable(new_name)}", renamed=done)
@@ -100,7 +110,7 @@ def expire(
     if (after is None) == (at is None):
         raise click.UsageError("give either a DURATION or --at TIME")
     with session.writing() as store:
-        existing_stream(store, stream)
+        existing_key(store, stream)
         if at is not None:
             store.expire_at(stream, at / _MS)
         else:
@@ -116,7 +126,7 @@ def expire(
 def persist(session: Session, out: Output, /, stream: bytes) -> None:
     """Take a stream's expiry away."""
     with session.writing() as store:
-        existing_stream(store, stream)
+        existing_key(store, stream)
         done = store.persist(stream)
     text = "no longer expires" if done else "had no expiry"
     out.result(f"{printable(stream)} {text}", persisted=done)
@@ -130,7 +140,7 @@ def persist(session: Session, out: Output, /, stream: bytes) -> None:
 def ttl(session: Session, out: Output, /, stream: bytes) -> None:
     """Show when a stream expires."""
     with session.reading() as store:
-        existing_stream(store, stream)
+        existing_key(store, stream)
         seconds = store.ttl(stream)
     out.result(_expiry(seconds), ttl=seconds)
 

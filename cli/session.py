@@ -15,7 +15,7 @@ import click
 
 from kvstream.cli.holder import holder_of
 from kvstream.cli.text import quoted
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreLocked
+from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreLocked, WrongType
 from kvstream.group import Group
 from kvstream.options import Durability
 from kvstream.store import Store
@@ -94,8 +94,21 @@ class Session:
 
 def existing_stream(store: Store, name: bytes) -> Stream:
     """Return a stream that must be there."""
+    existing_key(store, name)
+    return stream_or_free(store, name)
+
+
+def existing_key(store: Store, name: bytes) -> None:
+    """See that there is a key of a name, of whatever kind."""
     if not store.exists(name):
         raise NoSuchKey(f"there is no stream {quoted(name)} in database {store.db}")
+
+
+def stream_or_free(store: Store, name: bytes) -> Stream:
+    """Return a stream, which may be yet to be made; WrongType where the key is no stream."""
+    kind = store.type(name)
+    if kind not in ("stream", "none"):
+        raise WrongType(f"{quoted(name)} is a {kind}, and no stream")
     return store.stream(name)
 
 

@@ -17,12 +17,14 @@ from kvstream.layout.keys import (
     flushed_row,
     key_count_row,
     scan_row,
+    stream_row,
     tree_prefix,
 )
 from kvstream.layout.values import REPEATED, UNIQUE, decode_checked
 from kvstream.meta.flushed import decode_bounds
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
+from kvstream.meta.strings import StringMeta
 from kvstream.storage.batch import Family
 from tests.check.seeding import MESSAGES, METADATA, TREES, Rows
 
@@ -43,6 +45,9 @@ _OF_OTHER_TYPES: tuple[object, ...] = (
     ),
 )
 """Packed, in place of a map, of an array, or of an array of names."""
+
+LOCK = b"\x00\x00lock"
+"""The name of a string that expires."""
 
 Decode = Callable[[bytes], Any]
 _How = dict[str, Any]
@@ -76,7 +81,7 @@ def _fields(decoded: Any) -> dict[str, Any]:
 
 
 def targets(store: Store) -> dict[str, Target]:
-    """Return one row of each kind that ``seeding.fill`` leaves, and that of a flush."""
+    """Return one row of each kind that ``seeding.fill`` leaves, a string, and that of a flush."""
     rows = Rows(store)
     orders, group, ann = rows.orders, rows.group, rows.consumer(b"ann")
     messages = [key for key, _ in rows.live()]
@@ -117,6 +122,12 @@ def targets(store: Store) -> dict[str, Target]:
                 *("measured", "unmeasured", "slack", "idmp_duration", "idmp_maxsize"),
                 *("iids_added", "iids_duplicates"),
             },
+        ),
+        "a string": _target(
+            METADATA,
+            stream_row(LOCK),
+            decode=lambda value: StringMeta.decode(LOCK, value),
+            free={"value"},
         ),
         "the allocator": _target(METADATA, ALLOCATOR_KEY, **number),
         "a number of keys": _target(METADATA, key_count_row(0)),

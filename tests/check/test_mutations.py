@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from kvstream import Fault, KVStreamError, ManualClock, Store
-from kvstream.operations import keyspace
+from kvstream.operations import keyspace, strings
 from kvstream.storage.batch import Batch, Family
-from tests.check.mutating import mutants, targets
+from tests.check.mutating import LOCK, mutants, targets
 from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, told
 from tests.opening import Stores
 
@@ -99,6 +99,15 @@ CALLS: dict[str, Call] = {
     "set the group": _of_group(lambda g: g.set_id("0", entries_read=5)),
     "delete a consumer": _of_group(lambda g: g.delete_consumer("ann")),
     "destroy": _of_group(lambda g: g.destroy()),
+    "get a string": lambda store: store.engine.run(strings.get, LOCK),
+    "set": lambda store: store.engine.run(strings.put, LOCK, b"theirs"),
+    "increment": lambda store: store.engine.run(strings.add, LOCK, 1),
+    "append to a string": lambda store: store.engine.run(strings.append, LOCK, b"7"),
+    "take": lambda store: store.engine.run(strings.take, LOCK),
+    "get any": lambda store: store.engine.run(strings.get_any, LOCK),
+    "rename a string": lambda store: store.rename("lock", "brief"),
+    "set over a stream": lambda store: store.engine.run(strings.put, b"\0\0brief", b"mine"),
+    "set a key of the flushed": lambda store: store.engine.run(strings.put, b"\0\2s150", b"mine"),
     "expire keys": lambda store: store.engine.run(keyspace.delete_expired, 100),
 }
 
@@ -163,6 +172,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
         patch.setattr("kvstream.engine.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
         fill(store, clock)
+        store.engine.run(strings.put, LOCK, b"12", clock.ms + 10**9)
         flushed = store.select(2)
         with store.transaction():
             for number in range(200):
@@ -176,7 +186,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 
 TITLES = (
     *("the first entry", "an entry", "the last entry", "an entry with repeated names", "a stream"),
-    *("the allocator", "a number of keys", "a listed key", "an expiring key"),
+    *("a string", "the allocator", "a number of keys", "a listed key", "an expiring key"),
     *("a flushed database", "the first node", "the last closed node", "a group", "a consumer"),
     *("a run", "a run given back", "a run by time", "a run of a consumer"),
     *("a producer", "an idempotent ID", "the order of an idempotent ID"),

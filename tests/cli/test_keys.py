@@ -2,7 +2,9 @@
 
 import pytest
 
+from kvstream import Store
 from kvstream.cli.session import IMPORT_PREFIX
+from kvstream.commands import Dispatcher
 from tests.cli.program import Program
 
 
@@ -12,9 +14,37 @@ def test_ls_lists_streams_in_the_order_they_were_made(orders: Program) -> None:
     assert (first["length"], first["groups"], first["last_id"]) == (5, 1, "1700000004000-0")
     assert first["ttl"] > 0
     lines = orders.lines("ls")
-    assert lines[0].split() == ["stream", "length", "groups", "last", "id", "time", "expires"]
+    assert lines[0].split() == [
+        "stream",
+        "type",
+        "length",
+        "groups",
+        "last",
+        "id",
+        "time",
+        "expires",
+    ]
     assert "2023-11-14 22:13:24.000Z" in lines[1]
     assert lines[2].endswith("never")
+
+
+def test_ls_shows_plain_strings_which_are_keys_and_no_streams(orders: Program) -> None:
+    with Store.open(orders.directory) as store:
+        Dispatcher(store.engine).execute([b"SET", b"lock", b"mine"])
+    rows = orders.json("ls")
+    assert [(row["stream"], row["type"]) for row in rows] == [
+        ("orders", "stream"),
+        ("orders:2025", "stream"),
+        ("lock", "string"),
+    ]
+    assert orders.lines("ls", "lock")[1].split() == ["lock", "string", "-", "-", "-", "never"]
+    assert orders.one("expire", "lock", "1h")["ttl"] > 0
+    assert orders.one("rename", "lock", "lock:2") == {"renamed": True}
+    for command in (["export", "lock:2"], ["range", "lock:2"], ["len", "lock:2"]):
+        refusal = orders(*command, code=1).stderr
+        assert "'lock:2' is a string, and no stream" in refusal
+    assert "is a string, and no stream" in orders("import", "lock:2", code=1, input="").stderr
+    assert orders.one("rm", "lock:2") == {"deleted": 1}
 
 
 def test_ls_takes_a_glob(orders: Program) -> None:

@@ -161,11 +161,6 @@ def ours(title: str, *steps: Any) -> Case:
     return Case(title, steps, ("kvstream",))
 
 
-def strings(title: str, *steps: Any) -> Case:
-    """A case with a value of another type, which kvstream cannot hold."""
-    return Case(title, steps, ("model", "redis"))
-
-
 def on_each(*cases: Case) -> pytest.MarkDecorator:
     """Parametrise a test over the cases and, for each, the implementations it is told of."""
     pairs = [(name, case) for case in cases for name in case.on]

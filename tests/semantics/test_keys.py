@@ -16,7 +16,6 @@ from tests.semantics.cases import (
     on_each,
     on_keys,
     ours,
-    strings,
     wait,
     wrong_arity,
 )
@@ -254,7 +253,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "SCAN 0 COUNT 0", SYNTAX,
         "SCAN 0 FOO", SYNTAX,
     ),
-    strings(
+    case(
         "A key of another type refuses every command on streams",
         "SET str v", "OK",
         "XADD str * a b", WRONGTYPE,
