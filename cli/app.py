@@ -26,6 +26,7 @@ from kvstream.cli import (
     inspecting,
     keys,
     recovering,
+    serving,
     working,
 )
 from kvstream.cli.exits import ExitCode, Failure
@@ -64,6 +65,7 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
             claiming.autoclaim,
         ),
     ),
+    ("Server", (serving.serve,)),
     ("Files", (importing.import_, exporting.export)),
     (
         "Care",

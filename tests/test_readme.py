@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
 import kvstream
 
@@ -15,6 +16,7 @@ ROOT = Path(kvstream.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = re.findall(r"^\$ (kvstream .*)$", README, re.MULTILINE)
+SERVING = re.search(r"^\$ kvstream (serve .*) &\n\$ redis-cli (.*)$", README, re.MULTILINE)
 
 
 def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -45,6 +47,27 @@ def test_the_python_blocks_run_as_printed_one_after_another(directory: Path) -> 
 
 def test_the_commands_run_as_printed_one_after_another(directory: Path) -> None:
     for command in COMMANDS:
+        if command.endswith("&"):
+            continue
         done = run(directory, "-m", *shlex.split(command))
         assert (done.returncode, done.stderr) == (0, ""), command
         assert done.stdout, command
+
+
+def test_the_server_takes_the_request_that_is_printed(directory: Path) -> None:
+    assert SERVING is not None
+    arguments, words = SERVING[1], shlex.split(SERVING[2])
+    assert words[0] == "-p"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "kvstream", *shlex.split(arguments)]
+    with subprocess.Popen(
+        command, cwd=directory, env=env, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().endswith(f"serves depot at 127.0.0.1:{words[1]}\n")
+        client = redis.Redis(port=int(words[1]))
+        added = client.execute_command(*words[2:])
+        assert client.xrevrange("orders", count=1)[0][0] == added
+        client.close()
+        server.terminate()
+    assert server.returncode == 0

@@ -1,0 +1,100 @@
+"""``kvstream serve``: a store behind RESP, set by flags, environment or a TOML file."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kvstream import __version__
+from kvstream.cli.session import Session
+from kvstream.options import Durability, StoreOptions
+from kvstream.server.serving import OUTPUT_MAX, ServerOptions, run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PROMISES = {
+    Durability.ALWAYS: "every answered write survives power loss",
+    Durability.EVERYSEC: "kill -9 loses nothing, power loss the last second",
+    Durability.NO: "kill -9 loses nothing, power loss what the system had not written",
+}
+
+
+def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Make the settings of a file the defaults of the options."""
+    if path is None:
+        return None
+    try:
+        settings = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {error}", ctx, param) from None
+    known = {
+        parameter.opts[0].removeprefix("--"): str(parameter.name)
+        for parameter in ctx.command.params
+        if isinstance(parameter, click.Option) and parameter is not param
+    }
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        told = ", ".join(unknown)
+        raise click.BadParameter(f"{path}: unknown settings: {told}", ctx, param)
+    ctx.default_map = {known[name]: value for name, value in settings.items()}
+    return path
+
+
+def _option(name: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that the environment sets too: ``--port`` by KVSTREAM_SERVE_PORT."""
+    variable = "KVSTREAM_SERVE_" + name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, envvar=variable, show_envvar=True, **settings)
+
+
+@click.command(short_help="Serve the store to Redis clients.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
+    help="A TOML file with these options by their names, as in: port = 6380.",
+)
+@_option("--dir", type=click.Path(path_type=Path), help="The store; --store otherwise.")
+@_option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@_option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=6379,
+    show_default=True,
+    help="The port; 0 for any that is free.",
+)
+@_option(
+    "--durability",
+    type=click.Choice([level.value for level in Durability]),
+    default=Durability.EVERYSEC.value,
+    show_default=True,
+    help="What an answered write has survived, as Redis's appendfsync.",
+)
+@_option(
+    "--output-max",
+    type=click.IntRange(1 << 20),
+    default=OUTPUT_MAX,
+    show_default=True,
+    help="Bytes of replies that a client may leave unread.",
+)
+@click.pass_obj
+def serve(
+    session: Session, dir: Path | None, host: str, port: int, durability: str, output_max: int
+) -> None:
+    """Serve the store to Redis clients until SIGTERM or Ctrl-C.
+
+    The store is made where there is none. Every Redis client works: streams, keys, transactions.
+    """
+    directory = dir or session.path
+    level = Durability(durability)
+
+    def started(address: str, actual: int) -> None:
+        click.echo(f"kvstream {__version__} serves {directory} at {address}:{actual}")
+        click.echo(f"durability {level}: {PROMISES[level]}")
+        click.echo(f"connect with: redis-cli -h {address} -p {actual}")
+
+    options = ServerOptions(host=host, port=port, output_max=output_max)
+    run(directory, StoreOptions(durability=level), options, started)

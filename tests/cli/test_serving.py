@@ -1,0 +1,128 @@
+"""``kvstream serve``, as a process: real clients, signals, settings from everywhere."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from kvstream import Store
+from kvstream.server.serving import ServerOptions
+from tests.cli.program import ENVIRONMENT, Program
+
+
+@contextmanager
+def served(
+    *arguments: str, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Run the server until the block ends; yield it with the lines that it begins with."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvstream", "serve", *arguments],
+        env={**os.environ, **ENVIRONMENT, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process, [process.stdout.readline().strip() for _ in range(3)]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=20)
+        assert (process.returncode, told) == (0, "")
+
+
+def port_of(lines: list[str]) -> int:
+    found = re.search(r":(\d+)$", lines[0])
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_redis_client_finds_streams(tmp_path: Path, protocol: int) -> None:
+    with served("--dir", str(tmp_path / "data"), "--port", "0") as (_, lines):
+        client = redis.Redis(port=port_of(lines), protocol=protocol)
+        added = client.xadd("orders", {"sku": "a1"})
+        assert client.xrange("orders") == [(added, {b"sku": b"a1"})]
+        client.close()
+    with Store.open(tmp_path / "data") as store:
+        assert len(store.stream("orders")) == 1
+
+
+def test_it_says_what_it_serves_and_how_durable(tmp_path: Path) -> None:
+    with served("--dir", str(tmp_path / "data"), "--port", "0", "--durability", "always") as (
+        _,
+        lines,
+    ):
+        assert re.fullmatch(rf"kvstream \S+ serves {tmp_path}/data at 127.0.0.1:\d+", lines[0])
+        assert lines[1] == "durability always: every answered write survives power loss"
+        assert lines[2] == f"connect with: redis-cli -h 127.0.0.1 -p {port_of(lines)}"
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "kvstream.toml"
+    config.write_text('durability = "always"\nport = 0\nhost = "127.0.0.2"\n')
+    arguments = ("--dir", str(tmp_path / "data"), "--config", str(config))
+    with served(*arguments) as (_, lines):
+        assert "at 127.0.0.2:" in lines[0]
+        assert lines[1].startswith("durability always")
+    with served(*arguments, KVSTREAM_SERVE_DURABILITY="no") as (_, lines):
+        assert lines[1].startswith("durability no")
+    with served(*arguments, "--durability", "everysec", KVSTREAM_SERVE_DURABILITY="no") as (
+        _,
+        lines,
+    ):
+        assert lines[1].startswith("durability everysec")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("prot = 1", "unknown settings: prot"),
+        ("port = ", "Invalid value (at end of document)"),
+        ("port = 70000", "70000 is not in the range 0<=x<=65535"),
+        ('durability = "often"', "'often' is not one of"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_reason(
+    kvstream: Program, tmp_path: Path, text: str, reason: str
+) -> None:
+    config = tmp_path / "kvstream.toml"
+    config.write_text(text)
+    assert reason in kvstream("serve", "--config", str(config), code=2).stderr
+
+
+def test_a_port_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None:
+    with served("--dir", str(tmp_path / "data"), "--port", "0") as (_, lines):
+        result = kvstream(
+            "serve", "--dir", str(tmp_path / "other"), "--port", str(port_of(lines)), code=5
+        )
+        assert "address already in use" in result.stderr
+
+
+def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvstream", "serve", "--dir", str(tmp_path / "data"), "--port", "0"],
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    client = redis.Redis(port=port_of([process.stdout.readline().strip()]))
+    added = [client.xadd("s", {"n": number}) for number in range(100)]
+    process.kill()
+    process.communicate()
+    client.close()
+    with Store.open(tmp_path / "data") as store:
+        assert [str(entry.id).encode() for entry in store.stream("s").range()] == added
+        assert store.check() == []
+
+
+def test_the_usual_port_is_that_of_redis() -> None:
+    assert ServerOptions().port == 6379

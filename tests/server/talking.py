@@ -1,0 +1,78 @@
+"""Clients of an executor without sockets: bytes in, bytes out, and a clock that is set by hand."""
+
+from pathlib import Path
+
+from kvstream.engine import Engine
+from kvstream.options import Durability, StoreOptions
+from kvstream.resp.requests import RequestReader
+from kvstream.server.client import Client
+from kvstream.server.commands.table import TABLE
+from kvstream.server.executor import Executor
+
+
+def request(*words: bytes | str) -> bytes:
+    """Return a request as clients send it."""
+    given = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(given) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in given)
+
+
+class Talker:
+    """One client: what it sends, and what it has been sent."""
+
+    def __init__(self, server: "Server", number: int) -> None:
+        self._server = server
+        self._said = b""
+        self.closed = False
+        self.client = Client(
+            server.executor, number, RequestReader(), self._hear, self._close, server.now
+        )
+        server.executor.add(self.client)
+
+    def _hear(self, data: bytes) -> None:
+        self._said += data
+
+    def _close(self) -> None:
+        self.closed = True
+
+    def send(self, *words: bytes | str) -> None:
+        """Send a request; it runs in the next turn."""
+        self._server.executor.received(self.client, request(*words))
+
+    def heard(self) -> bytes:
+        """Return what came since the last call."""
+        said, self._said = self._said, b""
+        return said
+
+    def ask(self, *words: bytes | str) -> bytes:
+        """Send a request, run a turn, and return what came."""
+        self.send(*words)
+        self._server.turn()
+        return self.heard()
+
+    def leave(self) -> None:
+        self._server.executor.gone(self.client)
+
+
+class Server:
+    """An executor on a store of its own."""
+
+    def __init__(self, directory: Path, durability: Durability = Durability.EVERYSEC) -> None:
+        self.now = 1000.0
+        self.engine = Engine(directory, StoreOptions(durability=durability))
+        self.executor = Executor(self.engine, TABLE, clock=lambda: self.now)
+        self._clients = 0
+
+    def client(self) -> Talker:
+        self._clients += 1
+        return Talker(self, self._clients)
+
+    def turn(self) -> None:
+        """Run turns until nothing is left to be run."""
+        while self.executor.run():
+            pass
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and do what is due."""
+        self.now += seconds
+        self.executor.expire()
+        self.turn()

@@ -1,0 +1,295 @@
+"""Turns: what clients see of each other, of failures, of waiting; without sockets."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kvstream.errors import StoreFull
+from kvstream.layout.keys import qualified, stream_row
+from kvstream.operations.checks import check
+from kvstream.storage.batch import Batch, Family
+from tests.server.talking import Server, Talker
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def ann(server: Server) -> Talker:
+    return server.client()
+
+
+@pytest.fixture
+def bob(server: Server) -> Talker:
+    return server.client()
+
+
+def test_all_that_has_arrived_is_one_commit(server: Server, ann: Talker, bob: Talker) -> None:
+    ann.send("XADD", "s", "1-1", "f", "v")
+    ann.send("XADD", "s", "2-1", "f", "v")
+    bob.send("XADD", "t", "1-1", "f", "v")
+    bob.send("XLEN", "s")
+    with patch.object(server.engine.database, "write", wraps=server.engine.database.write) as write:
+        server.turn()
+    assert write.call_count == 1
+    assert ann.heard() == b"$3\r\n1-1\r\n$3\r\n2-1\r\n"
+    assert bob.heard() == b"$3\r\n1-1\r\n:2\r\n"
+
+
+def test_nobody_is_answered_before_the_commit(server: Server, ann: Talker) -> None:
+    real = server.engine.database.write
+    seen: list[bytes] = []
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        seen.append(ann.heard())
+        return real(batch, frees)
+
+    with patch.object(server.engine.database, "write", write):
+        assert ann.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
+    assert seen == [b""]
+
+
+def test_a_refused_command_harms_no_other(server: Server, ann: Talker, bob: Talker) -> None:
+    ann.send("XADD", "s", "5-1", "f", "v")
+    bob.send("XADD", "s", "4-1", "f", "v")
+    ann.send("NOSUCH")
+    server.turn()
+    assert ann.heard().startswith(b"$3\r\n5-1\r\n-ERR unknown command")
+    assert bob.heard().startswith(b"-ERR The ID specified in XADD is equal or smaller")
+
+
+def _damage(server: Server, key: bytes) -> None:
+    batch = Batch(server.engine.database)
+    batch.put(Family.METADATA, stream_row(qualified(0, key)), b"\x01\x01damaged")
+    server.engine.database.write(batch)
+    server.engine.catalog.forget()
+
+
+def test_damage_is_told_to_those_who_meet_it_alone(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    ann, bob = server.client(), server.client()
+    ann.ask("XADD", "bad", "1-1", "f", "v")
+    _damage(server, b"bad")
+    ann.send("XADD", "good", "1-1", "f", "v")
+    bob.send("XADD", "bad", "2-1", "f", "v")
+    ann.send("XADD", "good", "2-1", "f", "v")
+    server.turn()
+    assert ann.heard() == b"$3\r\n1-1\r\n$3\r\n2-1\r\n"
+    assert bob.heard().startswith(b"-ERR the record of stream b'bad' is damaged")
+    server.engine.close()
+
+
+def test_a_full_disk_refuses_what_grows_and_takes_what_frees(server: Server, ann: Talker) -> None:
+    ann.ask("XADD", "s", "1-1", "f", "v")
+    real = server.engine.database.write
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if not frees:
+            raise StoreFull("no room")
+        return real(batch, frees)
+
+    ann.send("XADD", "s", "2-1", "f", "v")
+    ann.send("XDEL", "s", "1-1")
+    ann.send("XLEN", "s")
+    with patch.object(server.engine.database, "write", write):
+        server.turn()
+    assert ann.heard() == b"-MISCONF no room\r\n:1\r\n:0\r\n"
+
+
+def test_commands_after_select_go_to_that_database_also_when_run_again(
+    server: Server, ann: Talker
+) -> None:
+    fails = [True]
+    real = server.engine.database.write
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if fails.pop() if fails else False:
+            raise StoreFull("no room")
+        return real(batch, frees)
+
+    ann.send("XADD", "s", "1-1", "f", "v")
+    ann.send("SELECT", "1")
+    ann.send("XADD", "s", "1-1", "f", "v")
+    ann.send("XADD", "s", "2-1", "f", "v")
+    with patch.object(server.engine.database, "write", write):
+        server.turn()
+    assert ann.heard() == b"$3\r\n1-1\r\n+OK\r\n$3\r\n1-1\r\n$3\r\n2-1\r\n"
+    assert ann.ask("XLEN", "s") == b":2\r\n"
+    ann.ask("SELECT", "0")
+    assert ann.ask("XLEN", "s") == b":1\r\n"
+
+
+# --- blocking -----------------------------------------------------------------------------------
+
+
+def test_a_reader_is_served_right_after_the_news(server: Server, ann: Talker, bob: Talker) -> None:
+    assert ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$") == b""
+    bob.send("XADD", "s", "1-1", "f", "v")
+    bob.send("XDEL", "s", "1-1")
+    server.turn()
+    assert ann.heard() == (
+        b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
+    )
+    assert bob.heard() == b"$3\r\n1-1\r\n:1\r\n"
+
+
+def test_readers_of_a_group_are_served_in_the_order_in_which_they_came(server: Server) -> None:
+    talkers = [server.client() for _ in range(4)]
+    talkers[3].ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    for name, talker in zip("abc", talkers[:3], strict=True):
+        talker.ask(
+            *("XREADGROUP", "GROUP", "g", name, "COUNT", "1", "BLOCK", "0", "STREAMS", "s", ">")
+        )
+    talkers[3].send("XADD", "s", "1-1", "f", "v")
+    talkers[3].send("XADD", "s", "2-1", "f", "v")
+    server.turn()
+    assert b"1-1" in talkers[0].heard()
+    assert b"2-1" in talkers[1].heard()
+    assert talkers[2].heard() == b""
+    assert talkers[2].client.block is not None
+    talkers[2].leave()
+
+
+def test_what_is_sent_while_blocked_runs_afterwards(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    ann.send("XLEN", "s")
+    server.turn()
+    assert ann.heard() == b""
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    server.turn()
+    assert ann.heard().endswith(b"$1\r\nv\r\n:1\r\n")
+
+
+def test_a_wait_ends_with_its_time(server: Server, ann: Talker) -> None:
+    assert ann.ask("XREAD", "BLOCK", "1500", "STREAMS", "s", "$") == b""
+    server.wait(1.4)
+    assert ann.heard() == b""
+    assert server.executor.due() == pytest.approx(1001.5)
+    server.wait(0.2)
+    assert ann.heard() == b"*-1\r\n"
+    assert server.executor.due() is None
+    assert len(server.engine.waiters) == 0
+
+
+def test_a_blocked_claim_takes_what_has_become_idle(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    bob.ask("XGROUP", "CREATE", "s", "g", "0")
+    bob.ask("XREADGROUP", "GROUP", "g", "bob", "STREAMS", "s", ">")
+    ann.ask(*("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "CLAIM", "30", "STREAMS", "s", ">"))
+    assert ann.heard() == b""
+    for _ in range(100):
+        if server.executor.due() is None:
+            break
+        time.sleep(0.01)
+        server.wait(0.05)
+    assert b"1-1" in ann.heard()
+
+
+def test_who_has_gone_waits_no_more(server: Server, ann: Talker, bob: Talker) -> None:
+    bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
+    ann.leave()
+    assert len(server.engine.waiters) == 0
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    assert bob.ask("XPENDING", "s", "g") == b"*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n"
+
+
+def test_a_destroyed_group_wakes_its_readers_with_an_error(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
+    assert bob.ask("XGROUP", "DESTROY", "s", "g") == b":1\r\n"
+    assert ann.heard().startswith(b"-NOGROUP")
+
+
+def test_waiters_are_as_before_when_the_turn_that_served_them_fails(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
+        assert bob.ask("XADD", "s", "1-1", "f", "v") == b"-MISCONF no room\r\n"
+    assert ann.heard() == b""
+    assert ann.client.block is not None
+    bob.ask("XADD", "s", "2-1", "f", "v")
+    assert b"2-1" in ann.heard()
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def test_exec_is_whole_or_absent(server: Server, ann: Talker) -> None:
+    assert ann.ask("MULTI") == b"+OK\r\n"
+    assert ann.ask("XADD", "s", "1-1", "f", "v") == b"+QUEUED\r\n"
+    assert ann.ask("XADD", "s", "1-1", "f", "v") == b"+QUEUED\r\n"
+    said = ann.ask("EXEC")
+    assert said.startswith(b"*2\r\n$3\r\n1-1\r\n-ERR The ID")
+    ann.ask("MULTI")
+    ann.ask("XADD", "s", "2-1", "f", "v")
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
+        assert ann.ask("EXEC") == b"-MISCONF no room\r\n"
+    assert ann.ask("XLEN", "s") == b":1\r\n"
+
+
+def test_exec_refuses_after_a_command_that_was_refused(server: Server, ann: Talker) -> None:
+    ann.ask("MULTI")
+    assert ann.ask("XADD", "s").startswith(b"-ERR wrong number of arguments")
+    assert ann.ask("EXEC").startswith(b"-EXECABORT Transaction discarded")
+    assert ann.ask("EXEC") == b"-ERR EXEC without MULTI\r\n"
+
+
+def test_exec_does_nothing_when_a_watched_key_has_changed(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("WATCH", "s")
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    ann.ask("MULTI")
+    ann.ask("XADD", "s", "2-1", "f", "v")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+    ann.ask("WATCH", "s")
+    ann.ask("MULTI")
+    ann.ask("XADD", "s", "2-1", "f", "v")
+    assert ann.ask("EXEC") == b"*1\r\n$3\r\n2-1\r\n"
+
+
+def test_nothing_blocks_inside_a_transaction(server: Server, ann: Talker) -> None:
+    ann.ask("MULTI")
+    ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    assert ann.ask("EXEC") == b"*1\r\n*-1\r\n"
+
+
+def test_readers_are_served_after_exec_not_within(server: Server, ann: Talker, bob: Talker) -> None:
+    ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    bob.ask("MULTI")
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    bob.ask("XADD", "s", "2-1", "f", "v")
+    bob.ask("EXEC")
+    assert ann.heard().count(b"-1\r\n*2") == 2
+
+
+def test_a_protocol_error_comes_behind_the_replies_and_closes(server: Server, ann: Talker) -> None:
+    ann.send("PING")
+    server.executor.received(ann.client, b"*1\r\n!4\r\n")
+    server.turn()
+    assert ann.heard() == b"+PONG\r\n-ERR Protocol error: expected '$', got '!'\r\n"
+    assert ann.closed
+
+
+def test_quit_answers_and_closes(server: Server, ann: Talker) -> None:
+    ann.send("QUIT")
+    ann.send("PING")
+    server.turn()
+    assert ann.heard() == b"+OK\r\n"
+    assert ann.closed
