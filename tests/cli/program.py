@@ -16,6 +16,12 @@ from kvstream.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIRST = "1700000000000-0"
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    # Compiled once, not by each process anew; where it may not write, Python does without.
+    "PYTHONPYCACHEPREFIX": str(ROOT / ".pytest_cache" / "compiled"),
+    "PYTHONDONTWRITEBYTECODE": "",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Program:
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
         """Start it as a process of its own; stdin, stdout and stderr are pipes unless told."""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        env = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+        env = {**os.environ, **ENVIRONMENT, **options.pop("env", {})}
         return subprocess.Popen(self.command(*arguments), env=env, **{**pipes, **options})
 
     def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":

@@ -7,8 +7,10 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from kvstream import Entry, StreamID
+from kvstream import Entry, Store, StreamID
+from kvstream.cli import main
 from kvstream.cli.output import PAGE, Column, Output, count_column, plain
 from kvstream.cli.progress import meter
 from kvstream.cli.recovering import _told
@@ -126,3 +128,18 @@ def test_the_shell_is_offered_the_names_that_it_can_show(orders: Program) -> Non
     assert complete_names(root) == ["orders", "orders:2025"]
     assert complete_names({"store": None}) == []
     assert complete_names({"store": orders.directory / "missing"}) == []
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
+@pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"], ["range", "s"]], ids=" ".join)
+def test_what_an_encoding_does_not_have_is_escaped(
+    kvstream: Program, arguments: list[str], encoding: str
+) -> None:
+    with Store.open(kvstream.directory) as store:
+        for name in ("s", "sü", b"s\xff\xc3\xbc"):
+            store.stream(name).add({"Grüße": "☃", "raw": b"\xff"})
+    words = ["--store", str(kvstream.directory), *arguments]
+    result = CliRunner(charset=encoding).invoke(main, words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    shown = result.stdout_bytes.decode(encoding)
+    assert ("☃" in shown) is (encoding == "utf-16" and arguments[0] == "range")
