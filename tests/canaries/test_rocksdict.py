@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -309,11 +310,16 @@ def test_a_write_holds_the_interpreter_and_a_flush_of_the_log_does_not(rows: Rdi
     flushed = time.monotonic()
     stop.set()
     ticker.join()
-    during_write = sum(began < tick < ended for tick in ticks)
-    during_flush = sum(ended < tick < flushed for tick in ticks)
     assert ended - began > 0.02
-    assert during_write <= 3
-    assert during_flush > during_write or flushed - ended < 0.02
+    # On a busy machine the other thread may have a turn before the write begins, or after it.
+    assert longest_silence(ticks, began, ended) > (ended - began) / 2
+    during_flush = longest_silence(ticks, ended, flushed)
+    assert during_flush < (flushed - ended) / 2 or flushed - ended < 0.02
+
+
+def longest_silence(ticks: list[float], began: float, ended: float) -> float:
+    within = [began, *(tick for tick in ticks if began < tick < ended), ended]
+    return max(after - before for before, after in pairwise(within))
 
 
 def test_the_engine_is_the_one_whose_behaviour_was_measured(path: Path, rows: Rdict) -> None:
