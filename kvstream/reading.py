@@ -11,6 +11,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import deliver, reads
 from kvstream.operations.budget import Budget
 from kvstream.operations.reads import Position, Reply
+from kvstream.records import Entry
 
 _POSITIONS = {position.value: position for position in Position}
 _MEANINGLESS = (
@@ -25,6 +26,9 @@ NEW_ONLY = (
 
 Wanted = Sequence[tuple[bytes, IDLike]]
 """(qualified name, where to start) of each stream."""
+
+Lists = list[tuple[bytes, list[Entry]]]
+"""(qualified name, entries) of each stream that had something."""
 
 BudgetOf = Callable[[], Budget | None]
 """Makes the bounds of one reply anew for each attempt."""
@@ -58,7 +62,7 @@ def group_position(after: IDLike) -> StreamID | None:
 
 def plain_read(
     engine: Engine, wanted: Wanted, count: int | None, block: Seconds | None, budget: BudgetOf
-) -> Reply:
+) -> Lists:
     """Read what lies after each position; [] when nothing came in ``block`` seconds."""
     if count is not None and (type(count) is not int or count > NUMBER_MAX):
         count = whole(count, "count")
@@ -76,8 +80,14 @@ def plain_read(
         return reply or None
 
     if block is None:
-        return engine.run(attempt) or []
-    return wait_for(engine, [name for name, _ in wanted], attempt, wait_of(block)) or []
+        return _decoded(engine.run(attempt))
+    names = [name for name, _ in wanted]
+    return _decoded(wait_for(engine, names, attempt, wait_of(block)))
+
+
+def _decoded(reply: Reply | None) -> Lists:
+    """Return a reply with its entries in lists, outside the lock."""
+    return [(name, list(entries)) for name, entries in reply or ()]
 
 
 def group_read(
@@ -91,7 +101,7 @@ def group_read(
     noack: bool = False,
     claim_min_idle: Seconds | None = None,
     budget: BudgetOf = lambda: None,
-) -> Reply:
+) -> Lists:
     """Deliver to a consumer; [] when nothing came in ``block`` seconds."""
     if count is not None and (type(count) is not int or count > NUMBER_MAX):
         count = whole(count, "count")
@@ -103,14 +113,12 @@ def group_read(
         return reply or None
 
     if block is None:
-        return engine.run(attempt) or []
+        return _decoded(engine.run(attempt))
     names = [name for name, _ in fixed]
 
     def retry_at(txn: Txn) -> int | None:
         times = [deliver.claimable_at(txn, name, group, claim_ms or 0) for name in names]
         return min(times, default=None)
 
-    return (
-        wait_for(engine, names, attempt, wait_of(block), None if claim_ms is None else retry_at)
-        or []
-    )
+    retry = None if claim_ms is None else retry_at
+    return _decoded(wait_for(engine, names, attempt, wait_of(block), retry))

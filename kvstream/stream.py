@@ -215,7 +215,7 @@ class Stream:
         if count is not None and (type(count) is not int or count > NUMBER_MAX):
             count = whole(count, "count")
         found = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
-        return found or []
+        return found.entries() if found else []
 
     def get(self, id: IDLike) -> Entry | None:
         """Return one entry, or None."""

@@ -6,15 +6,12 @@ the records of the core until they are written: no list is built for each of the
 knows nothing of commands.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from struct import Struct
-from typing import Any, Final, TypeAlias, overload
+from typing import Any, Final, TypeAlias
 
-from kvstream.errors import Corruption, KVStreamError
-from kvstream.ids import new_id
-from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.values import decode_checked
+from kvstream.errors import KVStreamError
+from kvstream.layout.rows import Rows as Rows
 from kvstream.records import Entry
 
 
@@ -76,51 +73,6 @@ class Streams:
     """The entries of several keys: a map in RESP3, an array of ``[key, entries]`` in RESP2."""
 
     streams: Sequence[tuple[bytes, Sequence[Entry]]]
-
-
-class Rows(Sequence[Entry]):
-    """Entries as the message rows that hold them, for Entries and Streams or as a reply alone.
-
-    A writer turns the rows themselves into bytes; whoever looks at an entry has them decoded.
-    """
-
-    __slots__ = ("_entries", "page", "prefix")
-
-    def __init__(self, page: Sequence[tuple[bytes, bytes]], prefix: int) -> None:
-        """Hold a page of (key, value) rows, whose keys are ``prefix`` bytes and the ID."""
-        self.page = page
-        self.prefix = prefix
-        self._entries: list[Entry] | None = None
-
-    def __len__(self) -> int:
-        return len(self.page)
-
-    @overload
-    def __getitem__(self, at: int) -> Entry: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
-        return self.entries()[at]
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries())
-
-    def __repr__(self) -> str:
-        return f"Rows({self.page!r}, {self.prefix})"
-
-    def entries(self) -> list[Entry]:
-        """Return the entries of the rows; Corruption where one is damaged."""
-        if self._entries is None:
-            ids = self._ids()
-            fields = decode_checked([value for _, value in self.page])
-            self._entries = [Entry(*parts) for parts in zip(ids, fields, strict=True)]
-        return self._entries
-
-    def _ids(self) -> Iterator[Any]:
-        keys = [key for key, _ in self.page]
-        if not all(len(key) == self.prefix + ID_BYTES for key in keys):
-            raise Corruption("the key of a message is not of its stream's length")
-        return map(new_id, Struct(f">{self.prefix}xQQ").iter_unpack(b"".join(keys)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def _deliver_new(
     if count is not None and count <= SMALL_READ:
         found = _from_ahead(txn, stream, group, count)
     else:
-        found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
+        found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count).entries()
     if tell:
         found = [entry._replace(idle_ms=0, deliveries=0) for entry in found]
     if budget is not None and budget.limited:
@@ -180,7 +180,7 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> l
         queue.clear()
     if len(queue) < count and (not queue or queue[-1][0] < stream.last):
         most = max(count, ahead.pace)
-        found = entries.between(txn, stream, following.next(), MAX_ID, most)
+        found = entries.between(txn, stream, following.next(), MAX_ID, most).entries()
         ahead.entries = queue = deque(found)
         ahead.pace = ahead.next_pace(found)
     taken = [queue.popleft() for _ in range(min(count, len(queue)))]

@@ -1,12 +1,8 @@
 """Reading the message rows of one stream: what every other operation looks at."""
 
-from functools import partial
-from itertools import repeat
-from struct import Struct
-
-from kvstream.ids import MAX_ID, MIN_ID, StreamID, new_id
-from kvstream.layout.compiled import twins
-from kvstream.layout.values import decode_checked, decode_fields, decode_page
+from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.layout.rows import Rows
+from kvstream.layout.values import decode_checked, decode_fields
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.records import Entry
@@ -14,8 +10,6 @@ from kvstream.storage.batch import Family, Row
 
 _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
-_NOTHING = repeat(None)
-_new_entry = partial(tuple.__new__, Entry)
 
 
 def rows(
@@ -33,41 +27,26 @@ def rows(
     return txn.batch.page(_MESSAGES, lower, upper, _ALL if count is None else count)
 
 
-def decode_rows(stream: StreamMeta, page: list[Row]) -> list[Entry]:
-    """Return the entries of a page of rows, decoded together."""
-    if not page:
-        return []
-    if twins is not None:
-        entries = twins.decode_rows(page, len(stream.prefix), Entry, StreamID)
-        if entries is not None:
-            return entries
-    keys, values = zip(*page, strict=True)
-    ids = Struct(f">{len(stream.prefix)}xQQ").iter_unpack(b"".join(keys))
-    parts = zip(map(new_id, ids), decode_page(values), _NOTHING, _NOTHING, strict=False)
-    return list(map(_new_entry, parts))
-
-
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
-) -> list[Entry]:
+) -> Rows:
     """Return the entries of ``start <= id <= end``, the first ``count`` of them."""
-    return decode_rows(stream, rows(txn, stream, start, end, count))
+    return Rows(rows(txn, stream, start, end, count), len(stream.prefix))
 
 
 def between_reversed(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
-) -> list[Entry]:
+) -> Rows:
     """Return the entries of ``start <= id <= end`` from the last, ``count`` of them at most."""
-    if stream.length == 0 or max(start, stream.first) > end:
-        return []
     prefix = stream.prefix
-    lower = prefix + max(start, stream.first).packed
     page: list[Row] = []
-    for row in txn.batch.scan(_MESSAGES, lower, prefix + end.packed + b"\x00", reverse=True):
-        page.append(row)
-        if len(page) == count:
-            break
-    return decode_rows(stream, page)
+    if stream.length and max(start, stream.first) <= end:
+        lower = prefix + max(start, stream.first).packed
+        for row in txn.batch.scan(_MESSAGES, lower, prefix + end.packed + b"\x00", reverse=True):
+            page.append(row)
+            if len(page) == count:
+                break
+    return Rows(page, len(prefix))
 
 
 def first_entry(txn: Txn, stream: StreamMeta) -> Entry | None:

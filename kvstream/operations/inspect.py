@@ -116,7 +116,7 @@ def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetai
     limit = count if count > 0 else None
     return StreamDetail(
         info=_stream_info(txn, stream),
-        entries=entries.between(txn, stream, MIN_ID, MAX_ID, limit),
+        entries=entries.between(txn, stream, MIN_ID, MAX_ID, limit).entries(),
         groups=[
             _group_detail(txn, stream, group, limit) for group in txn.catalog.groups(txn, stream)
         ],

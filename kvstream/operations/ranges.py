@@ -1,9 +1,9 @@
 """XLEN, XRANGE and XREVRANGE."""
 
 from kvstream.ids import StreamID
+from kvstream.layout.rows import Rows
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.records import Entry
 
 
 def length(txn: Txn, name: bytes) -> int:
@@ -19,14 +19,14 @@ def scan(
     end: StreamID,
     count: int | None = None,
     reverse: bool = False,
-) -> list[Entry] | None:
+) -> Rows | None:
     """Return the entries of ``start <= id <= end``, last first when ``reverse``.
 
     None, Redis's null reply, where ``count`` is not positive and the key exists.
     """
     stream = txn.stream(name)
     if stream is None:
-        return []
+        return Rows([], 0)
     if count is not None and count <= 0:
         return None
     read = entries.between_reversed if reverse else entries.between

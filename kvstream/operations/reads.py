@@ -10,7 +10,7 @@ from kvstream.operations import entries
 from kvstream.operations.budget import Budget
 from kvstream.records import Entry
 
-Reply = list[tuple[bytes, list[Entry]]]
+Reply = list[tuple[bytes, Sequence[Entry]]]
 """(qualified name, entries) for each stream that has something, in the caller's order."""
 
 
@@ -51,7 +51,9 @@ def read(
         stream = txn.stream(name)
         if stream is None or stream.length == 0 or after >= stream.last or after == MAX_ID:
             continue
-        found = entries.between(txn, stream, after.next(), MAX_ID, budget.most(count))
+        found: Sequence[Entry] = entries.between(
+            txn, stream, after.next(), MAX_ID, budget.most(count)
+        )
         if budget.limited:
             budget.open(name)
             found = found[: budget.take(found)]

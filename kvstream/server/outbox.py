@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from kvstream.commands.command import Answer, Blocked
-from kvstream.commands.replies import ErrorReply
+from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
@@ -75,9 +75,17 @@ def write(slots: list[Slot]) -> None:
     parts: dict[Client, list[bytes]] = {}
     for slot in slots:
         if slot.told and not isinstance(slot.reply, Blocked):
-            parts.setdefault(slot.client, []).append(encode(slot.reply, slot.client.protocol))
+            parts.setdefault(slot.client, []).append(_encoded(slot.reply, slot.client.protocol))
     for client, chunks in parts.items():
         client.send(chunks[0] if len(chunks) == 1 else b"".join(chunks))
     for slot in slots:
         if slot.client.closing:
             slot.client.close()
+
+
+def _encoded(reply: Reply, protocol: int) -> bytes:
+    """Return a reply in bytes; rows are decoded as they are written, and may be damaged."""
+    try:
+        return encode(reply, protocol)
+    except KVStreamError as error:
+        return encode(ErrorReply.of(error), protocol)

@@ -81,7 +81,7 @@ def _check_read_ahead(
         following = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
     except DECODING_ERRORS:
         return  # told where the entries are checked
-    if following != list(ahead.entries):
+    if list(following) != list(ahead.entries):
         survey.findings.fault(place, _AHEAD)
 
 
