@@ -1,7 +1,10 @@
-"""What pyproject.toml cannot say in a settled way: the extension that a build may do without."""
+"""What pyproject.toml cannot say in a settled way: the extensions that a build may do without."""
 
 from setuptools import Extension, setup
 
-COMPILED = Extension("kvstream.layout._compiled", ["kvstream/layout/_compiled.pyx"], optional=True)
+COMPILED = [
+    Extension("kvstream.layout._compiled", ["kvstream/layout/_compiled.pyx"], optional=True),
+    Extension("kvstream.resp._wire", ["kvstream/resp/_wire.pyx"], optional=True),
+]
 
-setup(ext_modules=[COMPILED])
+setup(ext_modules=COMPILED)

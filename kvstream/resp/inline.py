@@ -20,6 +20,7 @@ _WORD = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_ODD = re.compile(rb"[\"'\v\f]")
 _SKIPPED = re.compile(_BLANKS)
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
@@ -27,6 +28,8 @@ _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 def split_words(line: bytes) -> list[bytes]:
     """Return the words of a line without its end; ProtocolError where a quote does not close."""
+    if not _ODD.search(line):
+        return line.split()
     words = []
     at = _after_blanks(line, 0)
     while at < len(line):

@@ -25,12 +25,16 @@ from kvstream.commands.replies import (
     Verbatim,
 )
 from kvstream.records import Entry
+from kvstream.resp.compiled import twins
 
 CHUNK: Final = 64 << 10
 """Bytes of one chunk of a large reply."""
+ROWS_TOGETHER: Final = 128
+"""Rows that are decoded by one call where they are not written as they are stored."""
 
 _Leaf = Callable[[Any, int], bytes]
 _Branch = Callable[[Any, int], tuple[bytes, Iterable[Any]]]
+_Pages = Callable[[Any, int], Iterator[bytes]]
 _FIELD = b"$%d\r\n%b\r\n"
 _FIELDS = [_FIELD * count for count in range(65)]
 """Templates of so many strings: one formatting makes all fields of an entry."""
@@ -38,10 +42,11 @@ _FIELDS = [_FIELD * count for count in range(65)]
 
 def encode(reply: Reply, protocol: int) -> bytes:
     """Return a reply in bytes; Corruption where it has rows that are damaged."""
-    leaf = _LEAVES.get(type(reply))
+    kind: Any = type(reply)
+    leaf = _LEAVES.get(kind)
     if leaf is not None:
         return leaf(reply, protocol)
-    return b"".join(_parts(reply, protocol))
+    return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
 def encode_chunks(reply: Reply, protocol: int) -> Iterator[bytes]:
@@ -65,17 +70,15 @@ def encode_chunks(reply: Reply, protocol: int) -> Iterator[bytes]:
         yield b"".join(chunk)
 
 
-def encode_entries(entries: Sequence[Entry], protocol: int) -> bytes:
-    """Return the entries one behind the other, without the head of an array."""
-    return b"".join([_entry(entry, protocol) for entry in entries])
-
-
 def _parts(reply: Reply, protocol: int) -> Iterator[bytes]:
     """Yield a reply in whole strings, entries and the like; each is made when it is asked for."""
     kind: Any = type(reply)
     leaf = _LEAVES.get(kind)
     if leaf is not None:
         yield leaf(reply, protocol)
+        return
+    if kind in _PAGES:
+        yield from _PAGES[kind](reply, protocol)
         return
     branch: _Branch = _BRANCHES.get(kind, _array)
     head, children = branch(reply, protocol)
@@ -116,23 +119,6 @@ def _simple(reply: Simple, _protocol: int) -> bytes:
     return b"+%b\r\n" % reply.text.encode("utf-8", "surrogateescape")
 
 
-def _entry(entry: Entry, protocol: int) -> bytes:
-    eid = b"%d-%d" % entry.id
-    fields = _null_array(None, protocol) if entry.fields is None else _strings(entry.flat)
-    if entry.idle_ms is None:
-        return b"*2\r\n$%d\r\n%b\r\n%b" % (len(eid), eid, fields)
-    told = (entry.idle_ms, entry.deliveries or 0)
-    return b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(eid), eid, fields, *told)
-
-
-def _strings(flat: Sequence[bytes]) -> bytes:
-    count = len(flat)
-    template = _FIELDS[count] if count < len(_FIELDS) else _FIELD * count
-    return b"*%d\r\n" % count + template % tuple(
-        chain.from_iterable(zip(map(len, flat), flat, strict=True))
-    )
-
-
 def _null(_reply: None, protocol: int) -> bytes:
     return b"_\r\n" if protocol == RESP3 else b"$-1\r\n"
 
@@ -151,7 +137,6 @@ _LEAVES: dict[type, _Leaf] = {
     Double: _double,
     Boolean: _boolean,
     Verbatim: _verbatim,
-    Entry: _entry,
 }
 
 
@@ -168,12 +153,6 @@ def _map(reply: Map, protocol: int) -> tuple[bytes, Iterable[Any]]:
     return head, chain.from_iterable(reply.pairs)
 
 
-def _streams(reply: Streams, protocol: int) -> tuple[bytes, Iterable[Any]]:
-    if protocol == RESP3:
-        return _map(Map(reply.streams), protocol)  # type: ignore[arg-type]
-    return _array(reply.streams, protocol)  # type: ignore[arg-type]
-
-
 def _items(mark: bytes) -> _Branch:
     def open_items(reply: SetReply | Push, protocol: int) -> tuple[bytes, Iterable[Any]]:
         head = mark if protocol == RESP3 else b"*"
@@ -184,9 +163,78 @@ def _items(mark: bytes) -> _Branch:
 
 _BRANCHES: dict[type, _Branch] = {
     Map: _map,
-    Entries: lambda reply, protocol: _array(reply.entries, protocol),
-    Rows: _array,
-    Streams: _streams,
     SetReply: _items(b"~"),
     Push: _items(b">"),
+}
+
+
+# --- entries, a page at a time ------------------------------------------------------------------
+
+
+def _streams(reply: Streams, protocol: int) -> Iterator[bytes]:
+    resp3 = protocol == RESP3
+    yield b"%b%d\r\n" % (b"%" if resp3 else b"*", len(reply.streams))
+    pair = b"" if resp3 else b"*2\r\n"
+    for key, entries in reply.streams:
+        yield b"%b$%d\r\n%b\r\n" % (pair, len(key), key)
+        yield from _entries(entries, protocol)
+
+
+def _entries(entries: Sequence[Entry], protocol: int) -> Iterator[bytes]:
+    if type(entries) is Rows:
+        return _rows(entries, protocol)
+    return _records(entries, protocol)
+
+
+def _records(entries: Sequence[Entry], protocol: int) -> Iterator[bytes]:
+    yield b"*%d\r\n" % len(entries)
+    at = 0
+    if twins is not None and type(entries) is list:
+        while at < len(entries):
+            made = twins.encode_entries(entries, at, CHUNK, protocol)
+            if made is None:
+                break
+            part, at = made
+            yield part
+    for entry in entries[at:]:
+        yield _entry(entry, protocol)
+
+
+def _rows(rows: Rows, protocol: int) -> Iterator[bytes]:
+    page = rows.page
+    yield b"*%d\r\n" % len(page)
+    at = 0
+    if twins is not None and type(page) is list:
+        while at < len(page):
+            made = twins.encode_rows(page, rows.prefix, at, CHUNK)
+            if made is None:
+                break
+            part, at = made
+            yield part
+    for start in range(at, len(page), ROWS_TOGETHER):
+        for entry in Rows(page[start : start + ROWS_TOGETHER], rows.prefix):
+            yield _entry(entry, protocol)
+
+
+def _entry(entry: Entry, protocol: int) -> bytes:
+    eid = b"%d-%d" % entry.id
+    fields = _null_array(None, protocol) if entry.fields is None else _strings(entry.flat)
+    if entry.idle_ms is None:
+        return b"*2\r\n$%d\r\n%b\r\n%b" % (len(eid), eid, fields)
+    told = (entry.idle_ms, entry.deliveries or 0)
+    return b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(eid), eid, fields, *told)
+
+
+def _strings(flat: Sequence[bytes]) -> bytes:
+    count = len(flat)
+    template = _FIELDS[count] if count < len(_FIELDS) else _FIELD * count
+    return b"*%d\r\n" % count + template % tuple(
+        chain.from_iterable(zip(map(len, flat), flat, strict=True))
+    )
+
+
+_PAGES: dict[type, _Pages] = {
+    Entries: lambda reply, protocol: _entries(reply.entries, protocol),
+    Rows: _rows,
+    Streams: _streams,
 }

@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import Final
 
 from kvstream.errors import ProtocolError
+from kvstream.resp.compiled import twins
 from kvstream.resp.inline import split_words
 
 BULK_MAX: Final = 512 << 20
@@ -53,7 +54,8 @@ class RequestReader:
         self.bulk_max = bulk_max
         self.query_max = query_max
         self._fault = ""
-        # The bytes not yet taken: those of _held from _at on, then those of _grown.
+        # The bytes not yet taken: those of _held from _at on, then those of _grown. Where _held is
+        # empty nothing is grown, and no mark is waited for.
         self._held = b""
         self._at = 0
         self._grown: BytesIO | None = None
@@ -79,15 +81,14 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Give the bytes that came next; nothing is told of their faults before ``take``."""
-        if self._fault:
+        if not self._held:
+            if self._big is not None:
+                data = self._fill(self._big, data)
+            if not self._fault:
+                self._held = data
             return
-        if self._big is not None:
-            data = self._fill(self._big, data)
         if self._mark and (self._mark in data or self._waiting() + len(data) > LINE_MAX):
             self._wanted, self._mark = 0, b""
-        if self._at == len(self._held):
-            self._held, self._at = data, 0
-            return
         if self._grown is None:
             self._grown = BytesIO()
         self._grown.write(data)
@@ -99,21 +100,38 @@ class RequestReader:
         its text is for the client, whose connection must then be closed.
         """
         requests: list[Request] = []
-        try:
-            if self._fault:
-                raise ProtocolError(self._fault)
-            if self._waiting() >= self._wanted and not self._mark:
-                self._join()
-                self._wanted = 1
-                while self._advance(requests) and (self.trusted or not requests):
-                    pass
-            if self.buffered > self.query_max:
-                raise ProtocolError("Protocol error: query buffer limit reached")
-        except ProtocolError as error:
-            self._fail(str(error))
-            if not requests:
-                raise
+        if self._held and self._simple():
+            self._at, args, self._left = _take_plain(
+                self._held, self._at, requests, [], 0, self.bulk_max
+            )
+            if self._at == len(self._held) and not self._left:
+                self._held, self._at = b"", 0
+                return requests
+            self._begin(args)
+            self._wanted = 1
+        if self._held or self._big is not None:
+            try:
+                self._take(requests)
+            except ProtocolError as error:
+                self._fail(str(error))
+        if self._fault and not requests:
+            raise ProtocolError(self._fault)
         return requests
+
+    def _simple(self) -> bool:
+        """Tell whether the bytes held begin a request, and are all that there are."""
+        return self.trusted and not self._left and self._grown is None and not self._mark
+
+    def _take(self, requests: list[Request]) -> None:
+        if self._waiting() >= self._wanted and not self._mark:
+            self._join()
+            self._wanted = 1
+            while self._advance(requests) and (self.trusted or not requests):
+                pass
+            if self._at == len(self._held):
+                self._held, self._at = b"", 0
+        if self.buffered > self.query_max:
+            raise ProtocolError("Protocol error: query buffer limit reached")
 
     def _fail(self, text: str) -> None:
         self._fault = text
@@ -135,7 +153,8 @@ class RequestReader:
 
     def _wait(self, wanted: int, mark: bytes = b"") -> bool:
         """Let ``take`` rest until so many bytes from here on have come, or ``mark`` has."""
-        self._held, self._at = self._held[self._at :], 0
+        if self._at:
+            self._held, self._at = self._held[self._at :], 0
         self._wanted, self._mark = wanted, mark
         return False
 
@@ -152,7 +171,7 @@ class RequestReader:
 
     def _advance(self, requests: list[Request]) -> bool:
         if self.trusted and self._bulk < 0:
-            self._at, args, self._left = take_plain(
+            self._at, args, self._left = _take_plain(
                 self._held, self._at, requests, self._args, self._left, self.bulk_max
             )
             self._begin(args)
@@ -215,6 +234,8 @@ class RequestReader:
     def _length(self) -> bool:
         """Read the length of the next argument."""
         first = self._held[self._at : self._at + 1]
+        if not first:
+            return self._wait(1)
         line = self._line("bulk count string")
         if line is None:
             return False
@@ -284,3 +305,6 @@ def take_plain(
         if count is None:
             return at, args, left
         left, at = count, end + 2
+
+
+_take_plain = take_plain if twins is None else twins.take_plain

@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kvstream.resp import replies, requests
+from kvstream.resp.compiled import twins
+from tests.commands.conftest import dispatcher
+
+__all__ = ["dispatcher"]
+
 Converse = Callable[[bytes], bytes]
 
 
@@ -63,3 +69,17 @@ def _converse(path: Path, data: bytes) -> bytes:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def _ways() -> list[str]:
+    return ["python"] if twins is None else ["python", "compiled"]
+
+
+@pytest.fixture(scope="module", params=_ways())
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a test with the Python functions alone, and with the compiled ones if there are any."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(requests, "_take_plain", requests.take_plain)
+            patch.setattr(replies, "twins", None)
+        yield str(request.param)

@@ -1,6 +1,7 @@
 """Requests as clients send them, what may go wrong with them, and how a reader is driven."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ def framed(request: Iterable[bytes]) -> bytes:
 def pieces(data: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
     """Yield ``data`` cut at each of some places."""
     bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         yield data[start:stop]
 
 

@@ -92,7 +92,7 @@ def test_long_lines_are_read_as_redis_reads_them(redis_bytes: Converse, data: by
 
 
 WORDS = st.lists(
-    st.sampled_from(list("zap \t\v\f\"'\\nrtbax41\r") + ["\\x4", "\\xff", "\xe9", "''", '""']),
+    st.sampled_from([*"zap \t\v\f\"'\\nrtbax41\r", "\\x4", "\\xff", "\xe9", "''", '""']),
     max_size=25,
 ).map("".join)
 

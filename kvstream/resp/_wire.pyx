@@ -1,0 +1,444 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Compiled twins of what every request and every entry of a reply goes through.
+
+Each takes the plain case alone and leaves all else, damage included, to the Python twin: the
+reading of requests stops there, the writing of entries returns None. Nothing is read beyond the
+bytes given. What is written is measured first, then written into exactly that much.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+ctypedef const unsigned char *Bytes
+ctypedef unsigned char *Buffer
+
+cdef enum:
+    UNIQUE = 1
+    REPEATED = 2
+    PAIRS_NEAR = 16  # so many names are compared with each other
+    NUMBER_MAX = 20  # digits of 64 bits
+    RESP3 = 3
+
+cdef int64_t COUNT_MAX = 2147483647
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+cdef inline int64_t take_number(Bytes data, Py_ssize_t *at, Py_ssize_t size) noexcept nogil:
+    """Take a number in canonical digits, CR and the byte behind it; -1 for all else."""
+    cdef Py_ssize_t start = at[0], here = at[0]
+    cdef int64_t number = 0
+    cdef unsigned char digit
+    while here < size:
+        digit = data[here] - 48
+        if digit > 9:
+            break
+        number = number * 10 + digit
+        here += 1
+        if here - start > 10:
+            return -1
+    if here == start or here + 1 >= size or data[here] != 13:
+        return -1
+    if data[start] == 48 and here - start > 1:
+        return -1
+    at[0] = here + 2
+    return number
+
+
+def take_plain(
+    bytes data not None,
+    Py_ssize_t at,
+    list requests not None,
+    list args not None,
+    int64_t left,
+    int64_t bulk_max,
+):
+    """Do what ``take_plain`` of requests.py does; what is plain to the one may not be to the other."""
+    cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), here
+    cdef int64_t number
+    if at < 0:
+        return at, args, left
+    while True:
+        while left > 0:
+            here = at + 1
+            if at >= size or start[at] != 36:  # $
+                return at, args, left
+            number = take_number(start, &here, size)
+            if number < 0 or number > bulk_max or size - here < number + 2:
+                return at, args, left
+            args.append(PyBytes_FromStringAndSize(<const char *>start + here, number))
+            at = here + number + 2
+            left -= 1
+        if args:
+            requests.append(args)
+            args = []
+        here = at + 1
+        if at >= size or start[at] != 42:  # *
+            return at, args, left
+        number = take_number(start, &here, size)
+        if number <= 0 or number > COUNT_MAX:
+            return at, args, left
+        left, at = number, here
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+cdef inline int digits_of(uint64_t number) noexcept nogil:
+    cdef int digits = 1
+    while number >= 10000:
+        number //= 10000
+        digits += 4
+    return digits + (number >= 10) + (number >= 100) + (number >= 1000)
+
+
+cdef inline Buffer put_number(Buffer at, uint64_t number, int digits) noexcept nogil:
+    cdef Buffer here = at + digits
+    while True:
+        here -= 1
+        here[0] = 48 + number % 10
+        number //= 10
+        if number == 0:
+            return at + digits
+
+
+cdef inline Buffer put_end(Buffer at) noexcept nogil:
+    at[0] = 13
+    at[1] = 10
+    return at + 2
+
+
+cdef inline Buffer put_head(Buffer at, unsigned char mark, uint64_t number) noexcept nogil:
+    at[0] = mark
+    return put_end(put_number(at + 1, number, digits_of(number)))
+
+
+cdef inline Py_ssize_t head_size(uint64_t number) noexcept nogil:
+    return 3 + digits_of(number)
+
+
+cdef inline Py_ssize_t string_size(Py_ssize_t size) noexcept nogil:
+    return head_size(size) + size + 2
+
+
+cdef inline Buffer put_string(Buffer at, const void *data, Py_ssize_t size) noexcept nogil:
+    at = put_head(at, 36, size)
+    memcpy(at, data, size)
+    return put_end(at + size)
+
+
+cdef inline Py_ssize_t id_size(uint64_t ms, uint64_t seq) noexcept nogil:
+    return string_size(digits_of(ms) + 1 + digits_of(seq))
+
+
+cdef inline Buffer put_id(Buffer at, uint64_t ms, uint64_t seq) noexcept nogil:
+    cdef int before = digits_of(ms), after = digits_of(seq)
+    at = put_head(at, 36, before + 1 + after)
+    at = put_number(at, ms, before)
+    at[0] = 45
+    return put_end(put_number(at + 1, seq, after))
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+cdef struct Cursor:
+    Bytes at
+    Bytes end
+
+
+cdef inline bint take_string(Cursor *from_, Bytes *data, Py_ssize_t *size) noexcept nogil:
+    """Take one msgpack string; False where something else, or too little, stands there."""
+    cdef Py_ssize_t left = from_.end - from_.at
+    cdef Bytes at = from_.at
+    cdef unsigned char head
+    if left < 1:
+        return False
+    head = at[0]
+    if (head & 0xE0) == 0xA0:
+        size[0] = head & 0x1F
+        at += 1
+    elif head == 0xD9 and left >= 2:
+        size[0] = at[1]
+        at += 2
+    elif head == 0xDA and left >= 3:
+        size[0] = (<Py_ssize_t>at[1] << 8) | at[2]
+        at += 3
+    elif head == 0xDB and left >= 5:
+        size[0] = (
+            (<Py_ssize_t>at[1] << 24) | (<Py_ssize_t>at[2] << 16) | (<Py_ssize_t>at[3] << 8) | at[4]
+        )
+        at += 5
+    else:
+        return False
+    if from_.end - at < size[0]:
+        return False
+    data[0] = at
+    from_.at = at + size[0]
+    return True
+
+
+cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
+    """Take the mark and the head of a row value; return its strings, or -1."""
+    cdef Py_ssize_t left = from_.end - from_.at, count
+    cdef Bytes at = from_.at
+    cdef unsigned char short_form, long_form
+    if left < 2 or (at[0] != UNIQUE and at[0] != REPEATED):
+        return -1
+    short_form, long_form = (0x80, 0xDE) if at[0] == UNIQUE else (0x90, 0xDC)
+    if (at[1] & 0xF0) == short_form:
+        from_.at += 2
+        count = at[1] & 0x0F
+    elif at[1] == long_form and left >= 4:
+        from_.at += 4
+        count = (<Py_ssize_t>at[2] << 8) | at[3]
+    else:
+        return -1
+    if at[0] == UNIQUE:
+        return 2 * count
+    return -1 if count & 1 else count
+
+
+cdef bint few_differ(Bytes *names, Py_ssize_t *sizes, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i, j
+    for i in range(1, count):
+        for j in range(i):
+            if sizes[i] == sizes[j] and memcmp(names[i], names[j], sizes[i]) == 0:
+                return False
+    return True
+
+
+cdef bint many_differ(Cursor cursor, Py_ssize_t count) except -1:
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, i
+    cdef set names = set()
+    for i in range(count):
+        take_string(&cursor, &data, &size)
+        names.add(PyBytes_FromStringAndSize(<const char *>data, size))
+        take_string(&cursor, &data, &size)
+    return len(names) == count
+
+
+cdef Py_ssize_t fields_size(bytes value) except -2:
+    """Return the bytes that the fields of a row take on the wire; -1 where it is not plain."""
+    cdef Bytes names[PAIRS_NEAR]
+    cdef Py_ssize_t sizes[PAIRS_NEAR]
+    cdef Cursor cursor, first
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i, total
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    if count <= 0:
+        return -1
+    first = cursor
+    total = head_size(count)
+    for i in range(count):
+        if not take_string(&cursor, &data, &size):
+            return -1
+        if not i & 1 and i < 2 * PAIRS_NEAR:
+            names[i >> 1] = data
+            sizes[i >> 1] = size
+        total += string_size(size)
+    if cursor.at != cursor.end:
+        return -1
+    # A map in which a name stands twice is none of ours.
+    if (<Bytes>PyBytes_AS_STRING(value))[0] == UNIQUE:
+        count >>= 1
+        if not (
+            few_differ(names, sizes, count) if count <= PAIRS_NEAR else many_differ(first, count)
+        ):
+            return -1
+    return total
+
+
+cdef inline Buffer put_fields(Buffer to, bytes value) noexcept:
+    """Write the fields of a row that ``fields_size`` has found to be plain."""
+    cdef Cursor cursor
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    to = put_head(to, 42, count)
+    for i in range(count):
+        take_string(&cursor, &data, &size)
+        to = put_string(to, data, size)
+    return to
+
+
+cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
+    cdef uint64_t number = 0
+    cdef int i
+    for i in range(8):
+        number = (number << 8) | at[i]
+    return number
+
+
+def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssize_t room):
+    """Return the entries of rows from ``start`` on as RESP, and where to go on; else None.
+
+    The keys have an ID after ``prefix`` bytes. Once ``room`` bytes are full no row is added.
+    """
+    cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(page), total = 0, size, i
+    cdef object row, key, value
+    cdef Bytes at
+    cdef Buffer to
+    if prefix < 0 or start < 0:
+        return None
+    while stop < count and total < room:
+        row = <object>PyList_GET_ITEM(page, stop)
+        if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
+            return None
+        key = <object>PyTuple_GET_ITEM(row, 0)
+        value = <object>PyTuple_GET_ITEM(row, 1)
+        if type(key) is not bytes or PyBytes_GET_SIZE(key) != prefix + 16:
+            return None
+        if type(value) is not bytes:
+            return None
+        size = fields_size(<bytes>value)
+        if size < 0:
+            return None
+        at = <Bytes>PyBytes_AS_STRING(key) + prefix
+        total += 4 + id_size(big_endian(at), big_endian(at + 8)) + size
+        stop += 1
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <Buffer>PyBytes_AS_STRING(made)
+    for i in range(start, stop):
+        row = <object>PyList_GET_ITEM(page, i)
+        at = <Bytes>PyBytes_AS_STRING(<object>PyTuple_GET_ITEM(row, 0)) + prefix
+        memcpy(to, b"*2\r\n", 4)
+        to = put_id(to + 4, big_endian(at), big_endian(at + 8))
+        to = put_fields(to, <bytes>PyTuple_GET_ITEM(row, 1))
+    return made, stop
+
+
+# --- entries ------------------------------------------------------------------------------------
+
+
+cdef struct Numbers:
+    uint64_t ms
+    uint64_t seq
+    int64_t idle
+    int64_t deliveries
+    bint told
+
+
+cdef bint take_numbers(tuple entry, Numbers *to) except -1:
+    """Take the ID of an entry, and what a CLAIM read tells; False where these are not plain."""
+    cdef object eid = <object>PyTuple_GET_ITEM(entry, 0)
+    cdef object idle = <object>PyTuple_GET_ITEM(entry, 2)
+    cdef object deliveries = <object>PyTuple_GET_ITEM(entry, 3)
+    if not isinstance(eid, tuple) or PyTuple_GET_SIZE(eid) != 2:
+        return False
+    to.ms = <object>PyTuple_GET_ITEM(eid, 0)
+    to.seq = <object>PyTuple_GET_ITEM(eid, 1)
+    to.told = idle is not None
+    if to.told:
+        to.idle = idle
+        to.deliveries = 0 if deliveries is None else deliveries
+        return to.idle >= 0 and to.deliveries >= 0
+    return True
+
+
+cdef Py_ssize_t flat_size(tuple flat) except -2:
+    cdef Py_ssize_t i, count = PyTuple_GET_SIZE(flat), total = head_size(count)
+    for i in range(count):
+        if type(<object>PyTuple_GET_ITEM(flat, i)) is not bytes:
+            return -1
+        total += string_size(PyBytes_GET_SIZE(<object>PyTuple_GET_ITEM(flat, i)))
+    return total
+
+
+cdef Py_ssize_t dict_size(dict fields) except -2:
+    cdef PyObject *name = NULL
+    cdef PyObject *value = NULL
+    cdef Py_ssize_t at = 0, total = head_size(2 * len(fields))
+    while PyDict_Next(fields, &at, &name, &value):
+        if type(<object>name) is not bytes or type(<object>value) is not bytes:
+            return -1
+        total += string_size(PyBytes_GET_SIZE(<object>name))
+        total += string_size(PyBytes_GET_SIZE(<object>value))
+    return total
+
+
+cdef Buffer put_any(Buffer to, object fields, bint resp3) noexcept:
+    """Write fields that were measured: a dict, a flat tuple or None."""
+    cdef PyObject *name = NULL
+    cdef PyObject *value = NULL
+    cdef Py_ssize_t at = 0, i
+    cdef object part
+    if fields is None:
+        memcpy(to, b"_\r\n" if resp3 else b"*-1\r\n", 3 if resp3 else 5)
+        return to + (3 if resp3 else 5)
+    if type(fields) is dict:
+        to = put_head(to, 42, 2 * len(<dict>fields))
+        while PyDict_Next(fields, &at, &name, &value):
+            to = put_string(to, PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name))
+            to = put_string(to, PyBytes_AS_STRING(<object>value), PyBytes_GET_SIZE(<object>value))
+        return to
+    to = put_head(to, 42, PyTuple_GET_SIZE(fields))
+    for i in range(PyTuple_GET_SIZE(fields)):
+        part = <object>PyTuple_GET_ITEM(fields, i)
+        to = put_string(to, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
+    return to
+
+
+cdef object plain_entries(list entries, Py_ssize_t start, Py_ssize_t room, bint resp3):
+    cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(entries), total = 0, size, i
+    cdef Numbers numbers
+    cdef object entry, fields
+    cdef Buffer to
+    cdef list measured = []
+    while stop < count and total < room:
+        entry = <object>PyList_GET_ITEM(entries, stop)
+        if not isinstance(entry, tuple) or PyTuple_GET_SIZE(entry) != 4:
+            return None
+        if not take_numbers(<tuple>entry, &numbers):
+            return None
+        fields = <object>PyTuple_GET_ITEM(entry, 1)
+        if fields is None:
+            size = 3 if resp3 else 5
+        elif type(fields) is dict:
+            size = dict_size(<dict>fields)
+        else:
+            fields = fields.flat
+            size = flat_size(<tuple?>fields)
+        if size < 0:
+            return None
+        measured.append((entry, fields))
+        total += 4 + id_size(numbers.ms, numbers.seq) + size
+        if numbers.told:
+            total += head_size(numbers.idle) + head_size(numbers.deliveries)
+        stop += 1
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <Buffer>PyBytes_AS_STRING(made)
+    for i in range(stop - start):
+        entry, fields = <tuple>PyList_GET_ITEM(measured, i)
+        take_numbers(<tuple>entry, &numbers)
+        to = put_head(to, 42, 4 if numbers.told else 2)
+        to = put_id(to, numbers.ms, numbers.seq)
+        to = put_any(to, fields, resp3)
+        if numbers.told:
+            to = put_head(put_head(to, 58, numbers.idle), 58, numbers.deliveries)
+    return made, stop
+
+
+def encode_entries(list entries not None, Py_ssize_t start, Py_ssize_t room, int protocol):
+    """Return entries from ``start`` on as RESP, and where to go on; else None.
+
+    Once ``room`` bytes are full no entry is added.
+    """
+    if start < 0:
+        return None
+    try:
+        return plain_entries(entries, start, room, protocol == RESP3)
+    except (AttributeError, OverflowError, TypeError):
+        return None

@@ -1,0 +1,197 @@
+"""Requests come out as they were sent, however their bytes are cut; faults come after them."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kvstream.errors import KVStreamError, ProtocolError, RequestError
+from kvstream.resp.requests import ARGUMENT_BYTES, BIG, LINE_MAX, RequestReader
+from tests.resp.conversations import REQUESTS, drain, framed, pieces, read
+
+pytestmark = pytest.mark.usefixtures("way")
+
+
+def each_byte(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+@given(REQUESTS, st.lists(st.integers(0, 1 << 20), max_size=20))
+@example([[b"XADD", b"s", b"*", b"f", b"v" * BIG]], [BIG])
+@example([[b"v" * BIG] * 3], [20, BIG, BIG + 20, BIG + 40, 2 * BIG + 40, 3 * BIG])
+def test_requests_come_out_as_they_were_sent(requests: list[list[bytes]], cuts: list[int]) -> None:
+    data = b"".join(map(framed, requests))
+    assert read([data]) == (requests, "")
+    assert read(pieces(data, cuts)) == (requests, "")
+
+
+@given(st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=12), max_size=6))
+def test_requests_cut_after_every_byte_come_out_the_same(requests: list[list[bytes]]) -> None:
+    data = b"PING\r\n*0\r\n".join(map(framed, requests))
+    whole = read([data])
+    assert read(each_byte(data)) == whole
+    assert read(each_byte(data), trusted=False) == read([data], trusted=False)
+
+
+@pytest.mark.parametrize("size", [BIG - 1, BIG, BIG + 1, 3 * BIG])
+@pytest.mark.parametrize("last", range(6))
+def test_a_big_argument_may_be_cut_anywhere_near_its_end(size: int, last: int) -> None:
+    request = [b"v" * size, b"after"]
+    data = framed(request) + framed([b"PING"])
+    end = data.index(b"\r\n$5")
+    cuts = [20, size // 2, end - 2 + last, end - 1 + last]
+    assert read(pieces(data, cuts)) == ([request, [b"PING"]], "")
+
+
+def test_what_is_no_request_yet_gives_none() -> None:
+    reader = RequestReader()
+    assert reader.take() == []
+    reader.feed(b"")
+    assert reader.take() == []
+    reader.feed(b"*2\r\n$4\r\nPI")
+    assert reader.take() == []
+    reader.feed(b"NG\r\n$1\r\nx\r\n*1\r\n")
+    assert reader.take() == [[b"PING", b"x"]]
+    assert reader.take() == []
+
+
+def test_empty_requests_are_passed_over() -> None:
+    assert read([b"*0\r\n*-1\r\n\r\n\n   \r\n*-9223372036854775808\r\nPING\r\n"]) == (
+        [[b"PING"]],
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"SET  key\tvalue ", [b"SET", b"key", b"value"]),
+        (b'set k "a b\\x41\\n\\"\\\\"', [b"set", b"k", b'a bA\n"\\']),
+        (b"set k 'a \\'b\\' \\n \"'", [b"set", b"k", b"a 'b' \\n \""]),
+        (b"set k \"\" ''", [b"set", b"k", b"", b""]),
+        (b'set k pre"fix ed"', [b"set", b"k", b"prefix ed"]),
+        (b'"\\xZZ\\q\\x4"', [b"xZZqx4"]),
+        (b"nul\0 in \0it", [b"nul\0", b"in", b"\0it"]),
+        (b"caf\xe9 \xff", [b"caf\xe9", b"\xff"]),
+    ],
+)
+def test_words_of_a_line_follow_the_rules_of_quoting(line: bytes, words: list[bytes]) -> None:
+    for end in (b"\r\n", b"\n"):
+        assert read([line + end]) == ([words], "")
+        assert read(each_byte(line + end)) == ([words], "")
+
+
+FAULTS = [
+    (b"*x\r\n", "invalid multibulk length"),
+    (b"*2147483648\r\n", "invalid multibulk length"),
+    (b"*1\r\n:5\r\n", "expected '$', got ':'"),
+    (b"*1\r\n\xe9\r\n", "expected '$', got '\udce9'"),
+    (b"*1\r\n$-1\r\n", "invalid bulk length"),
+    (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+    (b"*" + b"1" * LINE_MAX, "too big mbulk count string"),
+    (b"*1\r\n$" + b"1" * LINE_MAX, "too big bulk count string"),
+    (b"x" * (LINE_MAX + 1), "too big inline request"),
+    (b'say "it\r\n', "unbalanced quotes in request"),
+    (b"say 'it'self\r\n", "unbalanced quotes in request"),
+]
+UNTRUSTED_FAULTS = [
+    (b"*11\r\n", "unauthenticated multibulk length"),
+    (b"*1\r\n$16385\r\n", "unauthenticated bulk length"),
+]
+
+
+@pytest.mark.parametrize(("data", "text"), FAULTS)
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_fault_comes_after_every_request_before_it(data: bytes, text: str, trusted: bool) -> None:
+    before = [[b"PING"], [b"ECHO", b"x"]]
+    sent = b"".join(map(framed, before)) + data + framed([b"PING"])
+    expected = (before, f"Protocol error: {text}")
+    assert read([sent], trusted=trusted) == expected
+    assert read([sent[:40], sent[40:]], trusted=trusted) == expected
+    if len(data) < 100:
+        assert read(each_byte(sent), trusted=trusted) == expected
+
+
+@pytest.mark.parametrize(("data", "text"), UNTRUSTED_FAULTS)
+def test_before_auth_a_request_is_small(data: bytes, text: str) -> None:
+    assert read([data], trusted=False) == ([], f"Protocol error: {text}")
+    assert read([data]) == ([], "")
+
+
+def test_a_fault_is_final() -> None:
+    reader = RequestReader()
+    reader.feed(framed([b"PING"]) + b"*x\r\n")
+    assert reader.take() == [[b"PING"]]
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="invalid multibulk length"):
+            reader.take()
+        reader.feed(framed([b"PING"]))
+        assert reader.buffered == 0
+
+
+def test_a_fault_is_a_request_s_error_with_the_code_of_redis() -> None:
+    error = ProtocolError("Protocol error: invalid bulk length")
+    assert isinstance(error, RequestError | KVStreamError)
+    assert error.reply == "ERR Protocol error: invalid bulk length"
+
+
+def test_before_auth_requests_come_one_by_one_so_that_auth_counts_for_the_next() -> None:
+    long = [b"XADD", b"s", b"*", *[b"x"] * 20]
+    reader = RequestReader(trusted=False)
+    reader.feed(framed([b"AUTH", b"secret"]) + b"PING\r\n" + framed(long) * 2)
+    assert reader.take() == [[b"AUTH", b"secret"]]
+    reader.trusted = True
+    assert reader.take() == [[b"PING"], long, long]
+    assert (reader.take(), reader.buffered) == ([], 0)
+
+
+def test_without_auth_the_same_requests_are_refused() -> None:
+    reader = RequestReader(trusted=False)
+    reader.feed(framed([b"PING"]) + framed([b"x"] * 11))
+    assert drain(reader) == ([[b"PING"]], "Protocol error: unauthenticated multibulk length")
+
+
+def test_an_argument_may_be_as_long_as_told_and_no_longer() -> None:
+    assert read([framed([b"x" * 100])], bulk_max=100) == ([[b"x" * 100]], "")
+    for parts in ([framed([b"x" * 101])], each_byte(framed([b"x" * 101]))):
+        assert read(parts, bulk_max=100) == ([], "Protocol error: invalid bulk length")
+
+
+@pytest.mark.parametrize("parts", [2000, 1 << 20])
+def test_the_limit_of_a_query_holds_for_what_is_kept_of_it(parts: int) -> None:
+    limit = 100_000
+    reader = RequestReader(query_max=limit)
+    reader.feed(b"*%d\r\n" % parts)
+    piece = b"$100\r\n" + b"x" * 100 + b"\r\n"
+    for count in range(1, limit // (100 + ARGUMENT_BYTES) + 1):
+        reader.feed(piece)
+        assert reader.take() == []
+        assert reader.buffered == count * (100 + ARGUMENT_BYTES)
+    reader.feed(piece)
+    with pytest.raises(ProtocolError, match="query buffer limit"):
+        reader.take()
+
+
+def test_the_limit_of_a_query_holds_for_one_big_argument() -> None:
+    reader = RequestReader(query_max=5 * BIG)
+    reader.feed(b"*1\r\n$%d\r\n" % (100 * BIG))
+    for _ in range(5):
+        assert reader.take() == []
+        reader.feed(b"x" * BIG)
+    assert reader.buffered == 5 * BIG
+    assert reader.take() == []
+    reader.feed(b"x")
+    with pytest.raises(ProtocolError, match="query buffer limit"):
+        reader.take()
+
+
+@given(REQUESTS, st.lists(st.integers(0, 1 << 20), max_size=5))
+def test_nothing_is_held_of_whole_requests(requests: list[list[bytes]], cuts: list[int]) -> None:
+    reader = RequestReader()
+    data = b"".join(map(framed, requests))
+    seen = 0
+    for part in pieces(data, cuts):
+        reader.feed(part)
+        seen += len(part)
+        drain(reader)
+        assert reader.buffered <= seen + 12 * ARGUMENT_BYTES
+    assert reader.buffered == 0
