@@ -125,13 +125,17 @@ class Catalog:
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Make an empty stream under a name that is free."""
-        self._drop_gone(txn, name)
         stream = StreamMeta(name, self.allocate(txn))
         stream.nodes_tree = self.allocate(txn)
+        self.add_stream(txn, stream)
+        return stream
+
+    def add_stream(self, txn: Txn, stream: StreamMeta) -> None:
+        """Take in a stream that was made for a name that is free."""
+        self._drop_gone(txn, stream.name)
         self._keep(stream)
         txn.reshaped(stream)
         self.index.add(txn, stream)
-        return stream
 
     def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> None:
         """Make a string under a name that is free."""

@@ -83,12 +83,21 @@ class KeyIndex:
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
-        start = max(cursor, self._flushed.of(txn, db).bound)
-        rows = txn.batch.scan(
-            _METADATA, scan_row(db, start), successor(scan_row(db, (1 << 64) - 1))
-        )
-        for key, value in rows:
+        for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
             yield U64.unpack_from(key, 3)[0], qualified(db, value)
+
+    def bounds(self, txn: Txn, db: int) -> tuple[int, int] | None:
+        """Return the least and the greatest generation of a database's keys, None without any."""
+        rows = self._rows(txn, db)
+        ends = [txn.batch.page(_METADATA, *rows, limit=1, reverse=back) for back in (False, True)]
+        if not all(ends):
+            return None
+        first, last = (U64.unpack_from(page[0][0], 3)[0] for page in ends)
+        return first, last
+
+    def _rows(self, txn: Txn, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
+        start = max(cursor, self._flushed.of(txn, db).bound)
+        return scan_row(db, start), successor(scan_row(db, (1 << 64) - 1))
 
     def count(self, txn: Txn, db: int) -> int:
         """Return how many keys a database has, those that expired unnoticed included."""

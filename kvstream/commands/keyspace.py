@@ -17,8 +17,9 @@ from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument
 from kvstream.glob import matcher
 from kvstream.ids import U64_MAX
+from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace
+from kvstream.operations import copying, keyspace
 
 SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
@@ -52,6 +53,26 @@ def renamenx(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Rename a key where the new name is free; 1 if it was done."""
     source, target = session.prefix + argv[1], session.prefix + argv[2]
     return int(keyspace.rename(txn, source, target, replace=False))
+
+
+def copy(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Copy a key with all that belongs to it, as one commit; 1 if it was done."""
+    db, replace = session.db, False
+    args = Args(argv, 3)
+    while args:
+        word = args.option()
+        if word == b"REPLACE":
+            replace = True
+        elif word == b"DB" and args:
+            db = _database(session, args.next())
+        else:
+            raise syntax_error()
+    return int(copying.copy(txn, session.prefix + argv[1], qualified(db, argv[2]), replace))
+
+
+def randomkey(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer any key; a null where there is none."""
+    return keyspace.random_key(txn, session.db)
 
 
 def dbsize(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -216,15 +237,20 @@ def flushall(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def select(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Use another of the numbered databases from here on."""
-    db = integer(argv[1])
+    session.select(_database(session, argv[1]))
+    return OK
+
+
+def _database(session: Session, raw: bytes) -> int:
+    """Return the number of a database that there is."""
+    db = integer(raw)
     if not _INT_MIN <= db <= _INT_MAX:
         raise InvalidArgument(
             f"value is out of range, value must between {_INT_MIN} and {_INT_MAX}"
         )
     if not 0 <= db < session.databases:
         raise InvalidArgument("DB index is out of range")
-    session.select(db)
-    return OK
+    return db
 
 
 def ping(txn: Txn, session: Session, argv: Argv) -> Reply:

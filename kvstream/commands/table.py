@@ -2,7 +2,17 @@
 
 from collections.abc import Mapping
 
-from kvstream.commands import claims, groups, inspect, keyspace, reads, settings, streams, strings
+from kvstream.commands import (
+    claims,
+    groups,
+    inspect,
+    keyspace,
+    objects,
+    reads,
+    settings,
+    streams,
+    strings,
+)
 from kvstream.commands.args import Argv, text, wrong_arity
 from kvstream.commands.command import (
     EVERY,
@@ -52,6 +62,17 @@ _CONFIG = (
     Command("config|help", 2, _FAST, NO_KEYS, settings.config_help, "5.0.0"),
     Command("config|set", -4, _ADMIN, NO_KEYS, settings.config_set, "2.0.0"),
 )
+_MEMORY = (
+    Command("memory|help", 2, _FAST, NO_KEYS, objects.memory_help, "4.0.0"),
+    Command("memory|usage", -3, _READ, SECOND, objects.memory_usage, "4.0.0"),
+)
+_OBJECT = (
+    Command("object|encoding", 3, _READ, SECOND, objects.encoding, "2.2.3"),
+    Command("object|freq", 3, _READ, SECOND, objects.freq, "4.0.0"),
+    Command("object|help", 2, _FAST, NO_KEYS, objects.object_help, "6.2.0"),
+    Command("object|idletime", 3, _READ, SECOND, objects.idletime, "2.2.3"),
+    Command("object|refcount", 3, _READ, SECOND, objects.refcount, "2.2.3"),
+)
 
 STREAM_COMMANDS: tuple[Command | Container, ...] = (
     Command("xack", -4, _FAST_WRITE, FIRST, groups.xack, "5.0.0"),
@@ -76,8 +97,10 @@ STREAM_COMMANDS: tuple[Command | Container, ...] = (
     Command("xtrim", -4, _WRITE, FIRST, streams.xtrim, "5.0.0"),
 )
 KEY_COMMANDS: tuple[Command | Container, ...] = (
+    Command("copy", -3, _GROW, FIRST_TWO, keyspace.copy, "6.2.0"),
     Command("dbsize", 1, _FAST_READ, NO_KEYS, keyspace.dbsize, "1.0.0"),
     Command("del", -2, _WRITE, EVERY, keyspace.delete, "1.0.0"),
+    Command("dump", 2, _READ, FIRST, objects.dump, "2.6.0"),
     Command("exists", -2, _FAST_READ, EVERY, keyspace.exists, "1.0.0"),
     Command("expire", -3, _FAST_WRITE, FIRST, keyspace.expire, "1.0.0"),
     Command("expireat", -3, _FAST_WRITE, FIRST, keyspace.expireat, "1.2.0"),
@@ -85,14 +108,19 @@ KEY_COMMANDS: tuple[Command | Container, ...] = (
     Command("flushall", -1, _WRITE, NO_KEYS, keyspace.flushall, "1.0.0"),
     Command("flushdb", -1, _WRITE, NO_KEYS, keyspace.flushdb, "1.0.0"),
     Command("keys", 2, _READ, NO_KEYS, keyspace.keys, "1.0.0"),
+    _container("memory", "4.0.0", _MEMORY),
+    _container("object", "2.2.3", _OBJECT),
     Command("persist", 2, _FAST_WRITE, FIRST, keyspace.persist, "2.2.0"),
     Command("pexpire", -3, _FAST_WRITE, FIRST, keyspace.pexpire, "2.6.0"),
     Command("pexpireat", -3, _FAST_WRITE, FIRST, keyspace.pexpireat, "2.6.0"),
     Command("pexpiretime", 2, _FAST_READ, FIRST, keyspace.pexpiretime, "7.0.0"),
     Command("pttl", 2, _FAST_READ, FIRST, keyspace.pttl, "2.6.0"),
+    Command("randomkey", 1, _READ, NO_KEYS, keyspace.randomkey, "1.0.0"),
     Command("rename", 3, _WRITE, FIRST_TWO, keyspace.rename, "1.0.0"),
     Command("renamenx", 3, _FAST_WRITE, FIRST_TWO, keyspace.renamenx, "1.0.0"),
+    Command("restore", -4, _GROW, FIRST, objects.restore, "2.6.0"),
     Command("scan", -2, _READ, NO_KEYS, keyspace.scan, "2.8.0"),
+    Command("touch", -2, _FAST_READ, EVERY, keyspace.exists, "3.2.1"),
     Command("ttl", 2, _FAST_READ, FIRST, keyspace.ttl, "1.0.0"),
     Command("type", 2, _FAST_READ, FIRST, keyspace.kind, "1.0.0"),
     Command("unlink", -2, _FAST_WRITE, EVERY, keyspace.delete, "4.0.0"),

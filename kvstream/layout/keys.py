@@ -13,6 +13,7 @@
                       | "F" db(u16)                    what FLUSHDB has left (kvstream.meta.flushed)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "S" name                       record of a stream (kvstream.meta.records)
+                                                       or a string (kvstream.meta.strings)
                       | "X" at_ms(u64) name            empty; the order of expiry
 
     trees      row   := tree(u64) name-of-group-or-consumer

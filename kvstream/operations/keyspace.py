@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from random import randint
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import key_of
@@ -124,6 +125,21 @@ def _live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
         key = txn.catalog.peek(txn, name)
         if key is not None:
             yield generation, key
+
+
+def random_key(txn: Txn, db: int) -> bytes | None:
+    """Return any key of a database, None where there is none.
+
+    A place in the order of SCAN is drawn, and the first key from there on taken: a key that follows
+    many deleted ones comes more often.
+    """
+    bounds = txn.catalog.index.bounds(txn, db)
+    if bounds is None:
+        return None
+    for start in (randint(*bounds), bounds[0]):
+        for _, key in _live(txn, db, start):
+            return key_of(key.name)
+    return None
 
 
 def flush(txn: Txn, db: int) -> int:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from kvstream import Fault, KVStreamError, ManualClock, Store
-from kvstream.operations import keyspace, strings
+from kvstream.operations import copying, keyspace, sizes, strings
 from kvstream.storage.batch import Batch, Family
 from tests.check.mutating import LOCK, mutants, targets
 from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, told
 from tests.opening import Stores
 
+ORDERS = b"\0\0orders"
 Call = Callable[[Store], object]
 
 
@@ -108,6 +109,13 @@ CALLS: dict[str, Call] = {
     "rename a string": lambda store: store.rename("lock", "brief"),
     "set over a stream": lambda store: store.engine.run(strings.put, b"\0\0brief", b"mine"),
     "set a key of the flushed": lambda store: store.engine.run(strings.put, b"\0\2s150", b"mine"),
+    "copy": lambda store: store.engine.run(copying.copy, ORDERS, b"\0\1orders"),
+    "copy over": lambda store: store.engine.run(copying.copy, b"\0\0brief", ORDERS, replace=True),
+    "copy a string": lambda store: store.engine.run(copying.copy, LOCK, ORDERS, replace=True),
+    "usage": lambda store: store.engine.run(sizes.usage, ORDERS, None),
+    "usage of a string": lambda store: store.engine.run(sizes.usage, LOCK),
+    "random key": lambda store: store.engine.run(keyspace.random_key, 0),
+    "strings alone": lambda store: store.engine.run(keyspace.scan, 0, 0, 100, "string"),
     "expire keys": lambda store: store.engine.run(keyspace.delete_expired, 100),
 }
 
