@@ -143,3 +143,5 @@ class Container:
     since: str
     subcommands: Mapping[bytes, Command]
     """By name in small letters."""
+    alone: Command | None = None
+    """What the name means without a second word, where that is a command too."""

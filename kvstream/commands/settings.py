@@ -30,7 +30,8 @@ def _count(raw: bytes) -> int:
     return integer(raw, "argument couldn't be parsed into an integer")
 
 
-def _memory(raw: bytes) -> int:
+def memory_size(raw: bytes) -> int:
+    """Return the bytes that ``100``, ``4kb`` or ``1g`` stand for."""
     match = _MEMORY.fullmatch(raw)
     if match is None:
         raise InvalidArgument("argument must be a memory value")
@@ -57,7 +58,7 @@ class Setting:
 
 
 SETTINGS = {
-    b"stream-node-max-bytes": Setting("node_max_bytes", 0, I64_MAX, _memory),
+    b"stream-node-max-bytes": Setting("node_max_bytes", 0, I64_MAX, memory_size),
     b"stream-node-max-entries": Setting("node_max_entries", 0, I64_MAX),
     b"stream-idmp-duration": Setting("idmp_duration_s", 1, IDMP_DURATION_MAX_S),
     b"stream-idmp-maxsize": Setting("idmp_maxsize", 1, IDMP_MAXSIZE_MAX),
@@ -91,7 +92,7 @@ def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
                 f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
             )
         if name in values:
-            raise _failure(name, "duplicate parameter")
+            raise failure(name, "duplicate parameter")
         values[name] = 0
         reads.append(partial(_read, values, name, raw))
     for read in reads:
@@ -105,16 +106,17 @@ def _read(values: dict[bytes, int], name: bytes, raw: bytes) -> None:
     try:
         values[name] = SETTINGS[name].read(raw)
     except InvalidArgument as error:
-        raise _failure(name, str(error)) from None
+        raise failure(name, str(error)) from None
 
 
-def _failure(name: bytes, reason: str) -> InvalidArgument:
+def failure(name: bytes, reason: str) -> InvalidArgument:
+    """Return the error of a setting that cannot be given a value."""
     return InvalidArgument(
         f"CONFIG SET failed (possibly related to argument '{text(name)}') - {reason}"
     )
 
 
-_CONFIG_HELP = [
+CONFIG_HELP = [
     Simple(line)
     for line in (
         "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -130,4 +132,4 @@ _CONFIG_HELP = [
 
 def config_help(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Show the subcommands."""
-    return _CONFIG_HELP
+    return CONFIG_HELP

@@ -175,6 +175,8 @@ def find(argv: Argv, commands: Mapping[bytes, Command | Container] | None = None
 
 def _subcommand(container: Container, argv: Argv) -> Command:
     if len(argv) == 1:
+        if container.alone is not None:
+            return container.alone
         raise wrong_arity(container.name)
     found = container.subcommands.get(argv[1].lower())
     if found is None:

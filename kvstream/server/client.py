@@ -14,6 +14,7 @@ from kvstream.commands.command import Blocked, Command, Session
 from kvstream.commands.replies import RESP2, Reply
 from kvstream.errors import ProtocolError
 from kvstream.resp.requests import RequestReader
+from kvstream.server.acl import User
 from kvstream.waiters import Waiter
 
 if TYPE_CHECKING:
@@ -58,16 +59,21 @@ class Client(Session):
     """One connection."""
 
     __slots__ = (
+        "abort",
         "address",
         "answers",
         "authenticated",
         "block",
+        "bytes_in",
+        "bytes_out",
         "close",
         "closing",
         "commands_run",
         "created",
+        "descriptor",
         "fault",
         "id",
+        "is_local",
         "last_command",
         "last_used",
         "lib_name",
@@ -77,6 +83,8 @@ class Client(Session):
         "name",
         "no_evict",
         "no_touch",
+        "output_over_since",
+        "pending_output",
         "protocol",
         "queue",
         "reader",
@@ -109,8 +117,17 @@ class Client(Session):
         self.created = self.last_used = now
         self.address = self.local_address = ""
         self.name = self.lib_name = self.lib_version = b""
-        self.user = b"default"
-        self.authenticated = True
+        self.descriptor = -1
+        self.pending_output: Callable[[], int] = lambda: 0
+        """Tells the bytes of replies that the client has not taken yet."""
+        self.output_over_since: float | None = None
+        """Since when they are more than the soft limit."""
+        self.bytes_in = self.bytes_out = 0
+        self.abort: Callable[[], None] = close
+        """Close the connection, and let go of what was to be sent."""
+        self.is_local = False
+        """It is on this machine."""
+        self.become(server.acl.default, server.acl.is_open)
         self.protocol = RESP2
         self.requests: deque[Argv] = deque()
         """Requests that have arrived whole and have not been run."""
@@ -126,6 +143,16 @@ class Client(Session):
         self.last_command = ""
         self.commands_run = 0
 
+    @property
+    def kind(self) -> str:
+        """The class of CLIENT LIST TYPE."""
+        return "replica" if self.monitors else "normal"
+
+    def become(self, user: User, authenticated: bool = True) -> None:
+        """Be a user, or somebody who has yet to say who: that one may send little at once."""
+        self.user = user
+        self.authenticated = self.reader.trusted = authenticated
+
     def reset(self) -> None:
         """Be as a new connection, as RESET does."""
         self.select(0)
@@ -135,6 +162,8 @@ class Client(Session):
         self.protocol = RESP2
         self.answers = Answers.ON
         self.no_evict = self.no_touch = self.monitors = False
+        self.server.monitors.pop(self, None)
+        self.become(self.server.acl.default, self.server.acl.is_open)
 
     def wants(self, reply: Reply) -> bool:
         """Tell whether a reply is to be written, as CLIENT REPLY says; SKIP holds for one."""

@@ -6,7 +6,10 @@ Where a turn fails, each of its units is run again in a turn of its own, so that
 disk is told to the one whom it concerns.
 """
 
-from collections.abc import Callable, Mapping
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 
@@ -17,8 +20,14 @@ from kvstream.engine import Engine
 from kvstream.errors import KVStreamError, ProtocolError, RequestError, Unblocked
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
+from kvstream.server.acl import Acl, NoPermission, WrongPassword
 from kvstream.server.client import Argv, Block, Client, Queue
+from kvstream.server.limits import Limits
+from kvstream.server.monitoring import tell
+from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Operation, Outbox, Slot, write
+from kvstream.server.saving import Saving
+from kvstream.server.slowlog import Slowlog
 from kvstream.server.statistics import Statistics
 from kvstream.turn import Turn, TurnFailed
 from kvstream.waiters import Outcome, Waiter
@@ -31,6 +40,8 @@ RETRY_PAUSE_MIN_S, RETRY_PAUSE_MAX_S = 0.010, 1.0
 """How often a blocked CLAIM looks again."""
 
 QUEUED = Simple("QUEUED")
+_NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
+_US = 1_000_000
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
@@ -45,10 +56,23 @@ class Executor:
         commands: Mapping[bytes, Command | Container],
         clock: Callable[[], float] = monotonic,
         post: Callable[[Callable[[], None]], None] | None = None,
+        options: ServerOptions | None = None,
     ) -> None:
         """``post`` has a function called in the executor's thread; other threads use it."""
         self.engine = engine
         self.commands = commands
+        self.options = replace(options or ServerOptions())
+        self.acl = Acl(commands, self.options.requirepass)
+        if self.options.aclfile is not None and self.options.aclfile.exists():
+            self.acl.load(self.options.aclfile)
+        self.slowlog = Slowlog(self.options.slowlog_length)
+        self.monitors: dict[Client, None] = {}
+        self.limits = Limits(self)
+        self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
+        self.stop: Callable[[], None] = lambda: None
+        """Has the server stop soon."""
+        self.started_at = int(time.time())
+        self.run_id = secrets.token_hex(20)
         self.clock = clock
         self.clients: dict[int, Client] = {}
         self.statistics = Statistics()
@@ -64,11 +88,16 @@ class Executor:
 
     def add(self, client: Client) -> None:
         self.clients[client.id] = client
+        self.statistics.connections += 1
+        client.reader.bulk_max = self.options.bulk_max
+        client.reader.query_max = self.options.query_max
 
     def received(self, client: Client, data: bytes) -> None:
         """Take what a client has sent; what is whole runs in the next turn."""
         if client.closing:
             return
+        self.statistics.bytes_in += len(data)
+        client.bytes_in += len(data)
         client.reader.feed(data)
         self._pull(client)
         if (client.requests or client.fault) and client.block is None:
@@ -89,11 +118,17 @@ class Executor:
         """Forget a client whose connection has ended."""
         client.closing = True
         client.requests.clear()
+        self.monitors.pop(client, None)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
         if client.block is not None:
             self.engine.cancel(client.block.waiter)
             self._unblock(client)
+
+    def drop(self, client: Client) -> None:
+        """Close a client's connection without a word."""
+        self.gone(client)
+        client.close()
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -160,6 +195,14 @@ class Executor:
         """Return why a client may not run a command, if it may not."""
         if not client.authenticated and Flag.NO_AUTH not in command.flags:
             return _NO_AUTH
+        if not client.user.free:
+            try:
+                client.user.check(command, argv)
+            except NoPermission as refusal:
+                self.statistics.deny(refusal.kind)
+                return ErrorReply.of(refusal)
+        if client.queue is not None and Flag.NO_MULTI in command.flags:
+            return _NO_MULTI
         return None
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
@@ -177,14 +220,29 @@ class Executor:
 
     def _answer_of(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command of the store; a refusal is a reply too."""
+        client.last_command = command.name
+        client.commands_run += 1
+        if self.monitors and Flag.ADMIN not in command.flags:
+            tell(self.monitors, client, argv)
         begun = self.clock()
         try:
             reply: Answer = command.run(txn, client, argv)
         except RequestError as error:
-            self.statistics.failed(command.name, error.code, self.clock() - begun)
-            return ErrorReply.of(error)
-        self.statistics.ran(command.name, self.clock() - begun)
+            spent = self.clock() - begun
+            self.statistics.failed(command.name, error.code, spent)
+            reply = ErrorReply.of(error)
+        else:
+            spent = self.clock() - begun
+            self.statistics.ran(command.name, spent)
+            if Flag.WRITE in command.flags:
+                self.statistics.changes += 1
+        if 0 <= self.options.slower_than_us <= spent * _US:
+            self._note_slow(client, argv, spent)
         return reply
+
+    def _note_slow(self, client: Client, argv: Argv, spent: float) -> None:
+        now, name = int(time.time()), client.name
+        self.slowlog.add(now, round(spent * _US), argv, client.address, name)
 
     def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> None:
         slot = Slot(client, None, unit, client.db)
@@ -333,10 +391,24 @@ class Executor:
 
     def authenticate(self, client: Client, user: bytes, password: bytes) -> None:
         """Let a client in, or raise."""
-        raise RequestError(
-            "AUTH <password> called without any password configured for the default user. Are you "
-            "sure your configuration is correct?"
-        )
+        try:
+            client.become(self.acl.authenticate(user, password))
+        except WrongPassword:
+            self.statistics.deny("auth")
+            raise
+
+    def find(self, argv: Sequence[bytes]) -> Command:
+        """Return the command of a request, or raise."""
+        return find(argv, self.commands)
+
+    def knows(self, name: bytes) -> bool:
+        """Tell whether there is a command of this name."""
+        return name.lower() in self.commands
+
+    def forget_memory(self) -> None:
+        """Have all metadata read from disk anew."""
+        assert self._turn is not None
+        self._turn.txn.catalog.forget()
 
     def unblock(self, client: Client, error: bool) -> bool:
         """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""

@@ -1,6 +1,8 @@
 """The shell: sockets and timers of asyncio around the executor. It moves bytes, no more."""
 
 import asyncio
+import ipaddress
+import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +14,9 @@ from kvstream.server.executor import Executor
 
 READ_AHEAD = 1 << 20
 """Bytes of requests that a client may have waiting before its socket is read no further."""
+
+TICK_S = 1.0
+"""How often idle clients are looked for, and rates are taken."""
 
 
 class Connection(asyncio.Protocol):
@@ -25,6 +30,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
         self._client = self._listener.welcome(self, self._transport)
+        if self._client is None:
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._client is not None:
@@ -40,12 +47,22 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Write to the socket; a client that reads too slowly is cut off."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        transport, client = self._transport, self._client
+        if transport is None or client is None or transport.is_closing():
             return
         transport.write(data)
-        if transport.get_write_buffer_size() > self._listener.output_max:
+        client.bytes_out += len(data)
+        self._listener.executor.statistics.bytes_out += len(data)
+        if not self._listener.executor.limits.admits(client):
             transport.abort()
+
+    def pending_output(self) -> int:
+        """Return the bytes that have been written and not been taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -55,9 +72,8 @@ class Connection(asyncio.Protocol):
 class Listener:
     """All connections of one server in one event loop."""
 
-    def __init__(self, executor: Executor, output_max: int) -> None:
+    def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.output_max = output_max
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._scheduled = False
@@ -65,9 +81,20 @@ class Listener:
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
+        self._tick()
 
-    def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client:
-        """Make a client of a new connection."""
+    def _tick(self) -> None:
+        self.executor.limits.tick()
+        self._loop.call_later(TICK_S, self._tick)
+
+    def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client | None:
+        """Make a client of a new connection, or tell it why not."""
+        peer = transport.get_extra_info("peername")
+        is_local = _is_local(peer)
+        refusal = self.executor.limits.refusal(is_local)
+        if refusal is not None:
+            transport.write(refusal)
+            return None
         reader = RequestReader()
         client = Client(
             self.executor,
@@ -78,7 +105,10 @@ class Listener:
             self._loop.time(),
         )
         self._next_id += 1
-        client.address = _address(transport.get_extra_info("peername"))
+        client.pending_output, client.abort = connection.pending_output, connection.abort
+        client.is_local = is_local
+        _keep_alive(transport, self.executor.options.tcp_keepalive)
+        client.address = _address(peer)
         client.local_address = _address(transport.get_extra_info("sockname"))
         self.executor.add(client)
         return client
@@ -127,10 +157,33 @@ class Listener:
         self._set_timer()
 
 
+def _is_local(peer: object) -> bool:
+    """Tell whether a peer is on this machine; sockets of the file system have no such name."""
+    if not isinstance(peer, tuple):
+        return True
+    host = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    return (getattr(host, "ipv4_mapped", None) or host).is_loopback
+
+
+def _keep_alive(transport: asyncio.Transport, seconds: int) -> None:
+    """Have the system ask now and then whether the other side is still there."""
+    connection = transport.get_extra_info("socket")
+    if seconds and connection is not None and connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", seconds),
+            ("TCP_KEEPINTVL", max(seconds // 3, 1)),
+            ("TCP_KEEPCNT", 3),
+        ):
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 def _address(name: object) -> str:
     """Return an address as CLIENT LIST shows it."""
     if isinstance(name, tuple):
-        return f"{name[0]}:{name[1]}"
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return f"{host}:{name[1]}"
     return f"{name or ''}:0"
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from kvstream.engine import Engine
@@ -11,19 +10,9 @@ from kvstream.options import StoreOptions
 from kvstream.server.commands.table import TABLE
 from kvstream.server.executor import Executor
 from kvstream.server.net import Listener, listen
+from kvstream.server.options import OUTPUT_MAX, ServerOptions
 
-OUTPUT_MAX = 256 << 20
-"""Bytes of replies that wait for a client to read them; beyond that it is cut off."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """How a store is served."""
-
-    host: str = "127.0.0.1"
-    port: int = 6379
-    """0: any that is free."""
-    output_max: int = OUTPUT_MAX
+__all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
 
 async def serve(
@@ -34,14 +23,17 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    executor = Executor(engine, TABLE)
-    server = await listen(Listener(executor, options.output_max), options.host, options.port)
+    executor = Executor(engine, TABLE, options=options)
+    executor.stop = stop.set
+    server = await listen(Listener(executor), options.host, options.port)
     host, port = server.sockets[0].getsockname()[:2]
+    executor.options.port = port
     started(host, port)
     await stop.wait()
     server.close()
     for client in list(executor.clients.values()):
         client.close()
+    await loop.run_in_executor(None, executor.saving.join)
 
 
 def run(

@@ -1,6 +1,10 @@
-"""What INFO tells of the commands that ran and the errors that were answered."""
+"""What INFO tells of the commands that ran, the errors that were answered, and the load."""
 
+from collections import deque
 from dataclasses import dataclass
+
+SAMPLES = 16
+"""Seconds over which the rates of INFO are taken."""
 
 
 @dataclass(slots=True)
@@ -20,10 +24,17 @@ class Statistics:
         self.commands: dict[str, CommandStatistics] = {}
         self.errors: dict[str, int] = {}
         self.calls = 0
+        self.changes = 0
+        """Commands that may write and were answered without an error."""
         self.connections = 0
         self.rejected_connections = 0
+        self.output_disconnections = 0
+        self.query_disconnections = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self.denied: dict[str, int] = {}
+        """What was refused for want of rights, by auth, cmd, key."""
+        self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=SAMPLES)
 
     def of(self, name: str) -> CommandStatistics:
         found = self.commands.get(name)
@@ -50,6 +61,10 @@ class Statistics:
             self.of(name).rejected += 1
         self._error(code)
 
+    def deny(self, kind: str) -> None:
+        """Count what somebody had no right to."""
+        self.denied[kind] = self.denied.get(kind, 0) + 1
+
     def _error(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
 
@@ -57,5 +72,23 @@ class Statistics:
     def error_replies(self) -> int:
         return sum(self.errors.values())
 
+    def sample(self, now: float) -> None:
+        """Note the counters, once a second."""
+        self._samples.append((now, self.calls, self.bytes_in, self.bytes_out))
+
+    def rates(self) -> tuple[float, float, float]:
+        """Return commands, bytes read and bytes written a second, over the last samples."""
+        if len(self._samples) < 2:
+            return 0.0, 0.0, 0.0
+        first, last = self._samples[0], self._samples[-1]
+        seconds = max(last[0] - first[0], 1e-3)
+        calls, read, written = (
+            (after - before) / seconds for before, after in zip(first[1:], last[1:], strict=True)
+        )
+        return calls, read, written
+
     def reset(self) -> None:
+        """Begin anew, as CONFIG RESETSTAT does; the changes since the last save stay."""
+        changes = self.changes
         self.__init__()  # type: ignore[misc]
+        self.changes = changes

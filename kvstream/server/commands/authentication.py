@@ -1,0 +1,177 @@
+"""AUTH and ACL: who a client is, and what users may do."""
+
+import secrets
+
+from kvstream.commands.args import Argv, integer, syntax_error, text
+from kvstream.commands.replies import OK, Map, Reply
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.meta.txn import Txn
+from kvstream.server.acl import DEFAULT, NoPermission, User
+from kvstream.server.client import Client
+from kvstream.server.commands.help import help_of
+from kvstream.server.descriptions import CATEGORIES, every, named
+
+_NO_PASSWORD = (
+    "AUTH <password> called without any password configured for the default user. Are you sure "
+    "your configuration is correct?"
+)
+_GENPASS_BITS, _GENPASS_BITS_MAX = 256, 4096
+_NO_FILE = "This server is not configured to use an ACL file: see its option aclfile."
+
+
+def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Give the password, of the default user where no other is named."""
+    if len(argv) > 3:
+        raise syntax_error()
+    if len(argv) == 2 and client.server.acl.default.nopass:
+        raise RequestError(_NO_PASSWORD)
+    client.server.authenticate(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
+    return OK
+
+
+def acl_whoami(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the name of this connection's user."""
+    return client.user.name
+
+
+def acl_users(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the names of all users."""
+    return sorted(client.server.acl.users)
+
+
+def acl_list(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the rules of every user."""
+    return [user.describe() for _, user in sorted(client.server.acl.users.items())]
+
+
+def acl_cat(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the categories, or the commands of one."""
+    if len(argv) == 2:
+        return [name.encode() for name in CATEGORIES]
+    if len(argv) > 3:
+        raise syntax_error()
+    category = text(argv[2].lower())
+    if category not in CATEGORIES:
+        raise InvalidArgument(f"Unknown category '{text(argv[2])}'")
+    return [each.name.encode() for each in named(every(client.server.commands), category)]
+
+
+def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what a user is and may do; a null where there is none."""
+    user = client.server.acl.users.get(argv[2])
+    if user is None:
+        return None
+    flags: list[Reply] = [b"on" if user.on else b"off"]
+    flags += [b"nopass"] if user.nopass else []
+    return Map(
+        [
+            (b"flags", flags),
+            (b"passwords", list(user.passwords)),
+            (b"commands", b" ".join(user.rules)),
+            (b"keys", user.keys_text),
+            (b"channels", user.channels_text),
+            (b"selectors", []),
+        ]
+    )
+
+
+def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Make or change a user by rules, by all of them or none."""
+    if any(byte <= 32 for byte in argv[2]):
+        raise InvalidArgument("Usernames can't contain spaces or null characters")
+    client.server.acl.set_user(argv[2], argv[3:])
+    return OK
+
+
+def acl_deluser(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Forget users, close their connections, and answer how many there were."""
+    server = client.server
+    if DEFAULT in argv[2:]:
+        raise InvalidArgument("The 'default' user cannot be removed")
+    gone = [user for name in argv[2:] if (user := server.acl.delete_user(name)) is not None]
+    for other in list(server.clients.values()):
+        if any(other.user is user for user in gone):
+            _part(client, other)
+    return len(gone)
+
+
+def _part(client: Client, other: Client) -> None:
+    if other is client:
+        client.closing = True
+    else:
+        client.server.drop(other)
+
+
+def acl_genpass(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer a password that nobody guesses, of 256 bits unless told."""
+    bits = _GENPASS_BITS
+    if len(argv) > 3:
+        raise syntax_error()
+    if len(argv) == 3:
+        bits = integer(argv[2])
+        if not 0 < bits <= _GENPASS_BITS_MAX:
+            raise InvalidArgument(
+                "ACL GENPASS argument must be the number of bits for the output password, a "
+                f"positive number up to {_GENPASS_BITS_MAX}"
+            )
+    digits = (bits + 3) // 4
+    return secrets.token_hex((digits + 1) // 2)[:digits].encode()
+
+
+def acl_dryrun(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer OK, or why a user may not run a command."""
+    user = client.server.acl.users.get(argv[2])
+    if user is None:
+        raise InvalidArgument(f"User '{text(argv[2])}' not found")
+    return _dry_run(client, user, argv[3:])
+
+
+def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
+    try:
+        command = client.server.find(argv)
+    except RequestError as error:
+        if client.server.knows(argv[0]):
+            raise
+        raise InvalidArgument(f"Command '{text(argv[0])}' not found") from error
+    try:
+        user.check(command, argv)
+    except NoPermission as refusal:
+        return str(refusal).encode("utf-8", "surrogateescape")
+    return OK
+
+
+def acl_save(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Write all users into the ACL file."""
+    path = client.server.options.aclfile
+    if path is None:
+        raise RequestError(_NO_FILE)
+    client.server.acl.save(path)
+    return OK
+
+
+def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Read all users from the ACL file, or none where one is wrong."""
+    path = client.server.options.aclfile
+    if path is None:
+        raise RequestError(_NO_FILE)
+    gone = client.server.acl.load(path)
+    for other in list(client.server.clients.values()):
+        if any(other.user is user for user in gone):
+            _part(client, other)
+    return OK
+
+
+acl_help = help_of(
+    "ACL",
+    ("CAT [<category>]", "Show the categories, or the commands of one."),
+    ("DELUSER <name> [<name> ...]", "Forget users and close their connections."),
+    ("DRYRUN <name> <command> [<arg> ...]", "Show whether a user may run a command."),
+    ("GENPASS [<bits>]", "Make a password."),
+    ("GETUSER <name>", "Show what a user is and may do."),
+    ("LIST", "Show the rules of every user."),
+    ("LOAD", "Read all users from the ACL file."),
+    ("SAVE", "Write all users into the ACL file."),
+    ("SETUSER <name> [<rule> ...]", "Make or change a user."),
+    ("USERS", "Show the names of all users."),
+    ("WHOAMI", "Show the user of this connection."),
+)

@@ -1,0 +1,310 @@
+"""CLIENT: what connections are, and what may be done to others."""
+
+from collections.abc import Callable
+
+from kvstream.commands.args import NOT_AN_INTEGER, Args, Argv, integer, syntax_error, text
+from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.meta.txn import Txn
+from kvstream.server.client import Answers, Client
+from kvstream.server.commands.connection import valid_name
+from kvstream.server.commands.help import help_of
+
+_TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
+_NO_CLIENT = "No such client"
+_ID = "client-id should be greater than 0"
+
+
+def client_id(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the number of this connection."""
+    return client.id
+
+
+def client_getname(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the name that CLIENT SETNAME gave."""
+    return client.name or None
+
+
+def client_setname(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Give this connection a name."""
+    client.name = valid_name(argv[2])
+    return OK
+
+
+def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Note the name or version of the library that this connection uses."""
+    what, value = argv[2].lower(), argv[3]
+    if what not in (b"lib-name", b"lib-ver"):
+        raise InvalidArgument(f"Unrecognized option '{text(argv[2])}'")
+    if any(not 33 <= byte <= 126 for byte in value):
+        raise InvalidArgument(
+            f"{text(what)} cannot contain spaces, newlines or special characters."
+        )
+    if what == b"lib-name":
+        client.lib_name = value
+    else:
+        client.lib_version = value
+    return OK
+
+
+def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what the server knows of this connection."""
+    return Verbatim(_line(client) + "\n")
+
+
+def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what the server knows of every connection."""
+    clients = sorted(client.server.clients.values(), key=lambda each: each.id)
+    if len(argv) == 4 and argv[2].upper() == b"TYPE":
+        wanted = _type(argv[3])
+        clients = [each for each in clients if each.kind == wanted]
+    elif len(argv) > 3 and argv[2].upper() == b"ID":
+        ids = {integer(raw, "Invalid client ID") for raw in argv[3:]}
+        clients = [each for each in clients if each.id in ids]
+    elif len(argv) > 2:
+        raise syntax_error()
+    return Verbatim("".join(_line(each) + "\n" for each in clients))
+
+
+def _type(raw: bytes) -> str:
+    if raw.lower() not in _TYPES:
+        raise InvalidArgument(f"Unknown client type '{text(raw)}'")
+    return text(raw.lower()).replace("slave", "replica")
+
+
+def _line(client: Client) -> str:
+    """Return a line of CLIENT LIST."""
+    now = client.server.clock()
+    queued = -1 if client.queue is None else len(client.queue.commands)
+    pending = client.pending_output()
+    held = client.reader.buffered
+    fields = (
+        ("id", client.id),
+        ("addr", client.address),
+        ("laddr", client.local_address),
+        ("fd", client.descriptor),
+        ("name", text(client.name)),
+        ("age", int(now - client.created)),
+        ("idle", int(now - client.last_used)),
+        ("flags", _flags(client)),
+        ("db", client.db),
+        *((word, 0) for word in ("sub", "psub", "ssub")),
+        ("multi", queued),
+        ("watch", len(client.watched)),
+        ("qbuf", held),
+        ("qbuf-free", 0),
+        ("argv-mem", 0),
+        ("multi-mem", 0),
+        ("rbs", 0),
+        ("rbp", 0),
+        ("obl", 0),
+        ("oll", int(pending > 0)),
+        ("omem", pending),
+        ("tot-mem", held + pending),
+        ("events", "rw" if pending else "r"),
+        ("cmd", client.last_command or "NULL"),
+        ("user", text(client.user.name)),
+        ("redir", -1),
+        ("resp", client.protocol),
+        ("lib-name", text(client.lib_name)),
+        ("lib-ver", text(client.lib_version)),
+        ("io-thread", 0),
+        ("tot-net-in", client.bytes_in),
+        ("tot-net-out", client.bytes_out),
+        ("tot-cmds", client.commands_run),
+    )
+    return " ".join(f"{name}={value}" for name, value in fields)
+
+
+def _flags(client: Client) -> str:
+    held = (
+        ("O", client.monitors),
+        ("b", client.block is not None),
+        ("x", client.queue is not None),
+        ("c", client.closing),
+        ("e", client.no_evict),
+        ("T", client.no_touch),
+    )
+    return "".join(letter for letter, holds in held if holds) or "N"
+
+
+# --- on and off ---------------------------------------------------------------------------------
+
+
+def _on_or_off(raw: bytes) -> bool:
+    if raw.lower() not in (b"on", b"off"):
+        raise syntax_error()
+    return raw.lower() == b"on"
+
+
+def client_no_evict(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Noted and shown; no client is closed for want of memory."""
+    client.no_evict = _on_or_off(argv[2])
+    return OK
+
+
+def client_no_touch(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Noted and shown; reads leave no trace at the keys."""
+    client.no_touch = _on_or_off(argv[2])
+    return OK
+
+
+_ANSWERS = {b"on": Answers.ON, b"off": Answers.OFF, b"skip": Answers.SKIP_NEXT}
+
+
+def client_reply(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Write replies, none from here on, or not the next one."""
+    answers = _ANSWERS.get(argv[2].lower())
+    if answers is None:
+        raise syntax_error()
+    if answers is not Answers.SKIP_NEXT or client.answers is not Answers.OFF:
+        client.answers = answers
+    return OK
+
+
+# --- others -------------------------------------------------------------------------------------
+
+
+def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """End the wait of another client as if its time were over, or with an error; 1 if it waited."""
+    if len(argv) > 4:
+        raise syntax_error()
+    reason = argv[3].upper() if len(argv) == 4 else b"TIMEOUT"
+    if reason not in (b"TIMEOUT", b"ERROR"):
+        raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+    other = client.server.clients.get(integer(argv[2], NOT_AN_INTEGER))
+    return int(other is not None and client.server.unblock(other, reason == b"ERROR"))
+
+
+Test = Callable[[Client], bool]
+
+
+def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Close the connection from an address, or all that pass every filter, and answer how many."""
+    if len(argv) == 3:
+        address = text(argv[2])
+        found = [each for each in client.server.clients.values() if each.address == address]
+        if not found:
+            raise RequestError(_NO_CLIENT)
+        _kill(client, found[0])
+        return OK
+    tests, skip_me = _filters(client, Args(argv, 2))
+    killed = [
+        each
+        for each in client.server.clients.values()
+        if all(test(each) for test in tests) and not (skip_me and each is client)
+    ]
+    for each in killed:
+        _kill(client, each)
+    return len(killed)
+
+
+def _kill(killer: Client, victim: Client) -> None:
+    if victim is killer:
+        victim.closing = True  # behind the reply
+    else:
+        killer.server.drop(victim)
+
+
+def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:
+    if len(args) % 2:
+        raise syntax_error()
+    tests: list[Test] = []
+    skip_me = True
+    while args:
+        word, value = args.option(), args.next()
+        if word == b"SKIPME":
+            if value.lower() not in (b"yes", b"no"):
+                raise syntax_error()
+            skip_me = value.lower() == b"yes"
+            continue
+        make = _FILTERS.get(word)
+        if make is None:
+            raise syntax_error()
+        tests.append(make(client, value))
+    return tests, skip_me
+
+
+def _by_id(client: Client, raw: bytes) -> Test:
+    number = integer(raw, _ID)
+    if number < 1:
+        raise InvalidArgument(_ID)
+    return lambda each: each.id == number
+
+
+def _by_age(client: Client, raw: bytes) -> Test:
+    seconds = integer(raw, "maxage is not an integer or out of range")
+    if seconds < 1:
+        raise InvalidArgument("maxage should be greater than 0")
+    now = client.server.clock()
+    return lambda each: now - each.created >= seconds
+
+
+def _by_user(client: Client, raw: bytes) -> Test:
+    user = client.server.acl.users.get(raw)
+    if user is None:
+        raise RequestError(f"No such user '{text(raw)}'")
+    return lambda each: each.user is user
+
+
+def _by_type(client: Client, raw: bytes) -> Test:
+    wanted = _type(raw)
+    return lambda each: each.kind == wanted
+
+
+def _by_address(client: Client, raw: bytes) -> Test:
+    wanted = text(raw)
+    return lambda each: each.address == wanted
+
+
+def _by_local_address(client: Client, raw: bytes) -> Test:
+    wanted = text(raw)
+    return lambda each: each.local_address == wanted
+
+
+_FILTERS: dict[bytes, Callable[[Client, bytes], Test]] = {
+    b"ADDR": _by_address,
+    b"ID": _by_id,
+    b"LADDR": _by_local_address,
+    b"MAXAGE": _by_age,
+    b"TYPE": _by_type,
+    b"USER": _by_user,
+}
+
+
+# --- tracking: not kept -------------------------------------------------------------------------
+
+
+def client_getredir(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer -1: keys are not tracked for clients."""
+    return -1
+
+
+def client_trackinginfo(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer that keys are not tracked for this connection."""
+    flags: list[Reply] = [b"off"]
+    shown: Reply = SetReply(flags) if client.protocol == RESP3 else flags
+    return Map([(b"flags", shown), (b"redirect", -1), (b"prefixes", [])])
+
+
+client_help = help_of(
+    "CLIENT",
+    ("GETNAME", "Show the name of this connection."),
+    ("GETREDIR", "-1: keys are not tracked for clients."),
+    ("ID", "Show the number of this connection."),
+    ("INFO", "Show what is known of this connection."),
+    ("KILL <ip:port>", "Close the connection from there."),
+    ("KILL <filter> <value> [<filter> <value> ...]", "Close those that pass every filter:"),
+    ("    ADDR|LADDR <ip:port>", "from that address, or to it"),
+    ("    ID <number>, USER <name>, TYPE (NORMAL|MASTER|REPLICA|PUBSUB)", "of that kind"),
+    ("    MAXAGE <seconds>", "that are as old"),
+    ("    SKIPME (YES|NO)", "leave this connection alone: YES unless given"),
+    ("LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)|ID <number> ...]", "Show connections."),
+    ("NO-EVICT (ON|OFF)", "Noted; no client is closed for want of memory."),
+    ("NO-TOUCH (ON|OFF)", "Noted; reads leave no trace at the keys."),
+    ("REPLY (ON|OFF|SKIP)", "Write replies, none, or not the next one."),
+    ("SETINFO (LIB-NAME|LIB-VER) <text>", "Note the library of this connection."),
+    ("SETNAME <name>", "Give this connection a name."),
+    ("TRACKINGINFO", "Show that keys are not tracked."),
+    ("UNBLOCK <number> [TIMEOUT|ERROR]", "End the wait of a connection."),
+)

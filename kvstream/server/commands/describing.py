@@ -1,0 +1,208 @@
+"""COMMAND: what the table knows, for clients and proxies."""
+
+from collections.abc import Callable, Iterator
+
+from kvstream.commands.args import Argv, syntax_error, text
+from kvstream.commands.command import Command, Container
+from kvstream.commands.replies import Map, Reply, SetReply, Simple
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.glob import matcher
+from kvstream.meta.txn import Txn
+from kvstream.server.client import Client
+from kvstream.server.commands.help import help_of
+from kvstream.server.descriptions import (
+    GROUPS,
+    categories_of,
+    every,
+    flags_of,
+    key_specs,
+    key_uses,
+    named,
+)
+
+Row = Command | Container
+
+
+def command(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what every command is: arity, flags, keys, categories."""
+    return [_described(row) for row in client.server.commands.values()]
+
+
+def command_count(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer how many commands there are."""
+    return len(client.server.commands)
+
+
+def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what the given commands are, or all; a null for one that is not here."""
+    if len(argv) == 2:
+        return command(txn, client, argv)
+    found = (_named(client, word) for word in argv[2:])
+    return [None if row is None else _described(row) for row in found]
+
+
+def _named(client: Client, word: bytes) -> Row | None:
+    """Return a command, a container, or the subcommand that ``container|name`` means."""
+    name, _, rest = word.lower().partition(b"|")
+    row = client.server.commands.get(name)
+    if rest and isinstance(row, Container):
+        return row.subcommands.get(rest)
+    return None if rest else row
+
+
+def _described(row: Row) -> Reply:
+    if isinstance(row, Container):
+        parts: list[Reply] = [_described(each) for each in row.subcommands.values()]
+        if row.alone is None:
+            return _row(row.name, -2, [], (0, 0, 0), ["slow"], SetReply([]), parts)
+        alone = row.alone
+        flags, categories = flags_of(alone), categories_of(alone)
+        return _row(row.name, alone.arity, flags, (0, 0, 0), categories, SetReply([]), parts)
+    specs = SetReply([_spec(spec) for spec in key_specs(row)])
+    return _row(row.name, row.arity, flags_of(row), _places(row), categories_of(row), specs, [])
+
+
+def _row(
+    name: str,
+    arity: int,
+    flags: list[str],
+    places: tuple[int, int, int],
+    categories: list[str],
+    specs: SetReply,
+    subcommands: list[Reply],
+) -> Reply:
+    told = _set([f"@{category}" for category in categories])
+    return [name.encode(), arity, _set(flags), *places, told, _set([]), specs, subcommands]
+
+
+def _set(words: list[str]) -> SetReply:
+    return SetReply([Simple(word) for word in words])
+
+
+def _places(row: Command) -> tuple[int, int, int]:
+    """Return the first and last key and the step between; zeros where they move, or for none."""
+    keys = row.keys
+    return (0, 0, 0) if keys is None or not keys.first else (keys.first, keys.last, keys.step)
+
+
+def _spec(value: object) -> Reply:
+    """Return a part of a key specification as a reply."""
+    if isinstance(value, dict):
+        return Map([(key.encode(), _spec(part)) for key, part in value.items()])
+    if isinstance(value, list):
+        return _set(value)
+    return value if isinstance(value, int) else str(value).encode()
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what the given commands do, or all; those that are not here are left out."""
+    if len(argv) == 2:
+        rows: list[Row | None] = list(client.server.commands.values())
+    else:
+        rows = [_named(client, word) for word in argv[2:]]
+    return Map([(row.name.encode(), _documented(row)) for row in rows if row is not None])
+
+
+def _documented(row: Row) -> Reply:
+    group = GROUPS.get(row.name.partition("|")[0], "stream").encode()
+    pairs: list[tuple[Reply, Reply]] = [
+        (b"summary", _summary(row).encode()),
+        (b"since", row.since.encode()),
+        (b"group", group),
+    ]
+    if isinstance(row, Container):
+        parts = [(each.name.encode(), _documented(each)) for each in row.subcommands.values()]
+        pairs.append((b"subcommands", Map(parts)))
+    return Map(pairs)
+
+
+def _summary(row: Row) -> str:
+    if isinstance(row, Container):
+        return f"The {row.name.upper()} commands."
+    return row.summary
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def command_list(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the names of all commands, or of those of a category or a pattern."""
+    if len(argv) == 2:
+        return list(client.server.commands)
+    if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
+        raise syntax_error()
+    choose = _CHOICES.get(argv[3].upper())
+    if choose is None:
+        raise syntax_error()
+    return [name.encode() for name in choose(client, argv[4])]
+
+
+def _of_category(client: Client, word: bytes) -> Iterator[str]:
+    return (each.name for each in named(every(client.server.commands), text(word.lower())))
+
+
+def _of_pattern(client: Client, pattern: bytes) -> Iterator[str]:
+    test = matcher(pattern, ignore_case=True)
+    names: list[str] = []
+    for row in client.server.commands.values():
+        names.append(row.name)
+        if isinstance(row, Container):
+            names += [each.name for each in row.subcommands.values()]
+    return (name for name in names if test(name.encode()))
+
+
+def _of_module(client: Client, word: bytes) -> Iterator[str]:
+    return iter(())
+
+
+_CHOICES: dict[bytes, Callable[[Client, bytes], Iterator[str]]] = {
+    b"ACLCAT": _of_category,
+    b"MODULE": _of_module,
+    b"PATTERN": _of_pattern,
+}
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def _request(client: Client, argv: Argv) -> Command:
+    """Return the command of a request that is given as arguments."""
+    if not client.server.knows(argv[0]):
+        raise RequestError("Invalid command specified")
+    try:
+        found = client.server.find(argv)
+    except InvalidArgument:
+        raise RequestError("Invalid number of arguments specified for command") from None
+    if found.keys is None:
+        raise RequestError("The command has no key arguments")
+    return found
+
+
+def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the keys that a request names."""
+    keys = _request(client, argv[2:]).keys_of(argv[2:])
+    if not keys:
+        raise RequestError("Invalid arguments specified for command")
+    return keys
+
+
+def command_getkeysandflags(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the keys that a request names, and what it does to them."""
+    found = _request(client, argv[2:])
+    uses = key_uses(found, argv[2:])
+    return [[use.key, _set(list(use.flags))] for use in uses]
+
+
+command_help = help_of(
+    "COMMAND",
+    ("(no subcommand)", "Show what every command is."),
+    ("COUNT", "Show how many commands there are."),
+    ("DOCS [<command> ...]", "Show what commands do."),
+    ("GETKEYS <command> [<arg> ...]", "Show the keys that a request names."),
+    ("GETKEYSANDFLAGS <command> [<arg> ...]", "Show what it does to them, too."),
+    ("INFO [<command> ...]", "Show what commands are."),
+    ("LIST [FILTERBY (MODULE|ACLCAT|PATTERN) <value>]", "Show the names of commands."),
+)

@@ -1,0 +1,307 @@
+"""INFO: what the server is and does, in the sections and fields that Redis's tools read."""
+
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from kvstream import __version__
+from kvstream.commands.args import Argv, text
+from kvstream.commands.replies import Reply, Verbatim
+from kvstream.layout.keys import U64, database_of, expiry_row, successor
+from kvstream.meta.txn import Txn
+from kvstream.operations import keyspace
+from kvstream.options import Durability
+from kvstream.server.client import Client
+from kvstream.server.commands.connection import REDIS_VERSION
+from kvstream.storage.batch import Family
+
+if TYPE_CHECKING:
+    from kvstream.server.executor import Executor
+
+Fields: TypeAlias = Iterable[tuple[str, object]]
+EXPIRES_COUNTED = 10_000
+"""Rows of the expiry index that INFO looks at, so that it never holds the server for long."""
+_DAY_S = 86400
+_US = 1_000_000
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+
+
+def info(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what the server is and does, all of it or by sections."""
+    asked = {text(word).lower() for word in argv[1:]} or {"default"}
+    parts: list[str] = []
+    for name, (in_default, fields) in _SECTIONS.items():
+        whole = asked & {"all", "everything"} or (in_default and "default" in asked)
+        if whole or name.lower() in asked:
+            lines = "".join(f"{key}:{value}\r\n" for key, value in fields(client.server, txn))
+            parts.append(f"# {name}\r\n{lines}")
+    return Verbatim("\r\n".join(parts))
+
+
+def _server(server: "Executor", txn: Txn) -> Fields:
+    uptime = int(time.time()) - server.started_at
+    return (
+        ("redis_version", REDIS_VERSION.decode()),
+        ("kvstream_version", __version__),
+        ("redis_git_sha1", "00000000"),
+        ("redis_git_dirty", 0),
+        ("redis_build_id", __version__),
+        ("redis_mode", "standalone"),
+        ("os", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        ("arch_bits", 64 if sys.maxsize > 1 << 32 else 32),
+        ("python_version", platform.python_version()),
+        ("process_id", os.getpid()),
+        ("process_supervised", "no"),
+        ("run_id", server.run_id),
+        ("tcp_port", server.options.port),
+        ("server_time_usec", time.time_ns() // 1000),
+        ("uptime_in_seconds", uptime),
+        ("uptime_in_days", uptime // _DAY_S),
+        ("hz", 10),
+        ("configured_hz", 10),
+        ("lru_clock", int(time.time()) & 0xFFFFFF),
+        ("executable", sys.executable),
+        ("config_file", ""),
+        ("io_threads_active", 0),
+    )
+
+
+def _clients(server: "Executor", txn: Txn) -> Fields:
+    names = {name for client in server.blocked if client.block for name in client.block.wait.names}
+    on_nokey = {
+        name
+        for client in server.blocked
+        if client.block and client.last_command == "xreadgroup"
+        for name in client.block.wait.names
+    }
+    readers = [client.reader.buffered for client in server.clients.values()]
+    outputs = [client.pending_output() for client in server.clients.values()]
+    return (
+        ("connected_clients", len(server.clients)),
+        ("cluster_connections", 0),
+        ("maxclients", server.options.maxclients),
+        ("client_recent_max_input_buffer", max(readers, default=0)),
+        ("client_recent_max_output_buffer", max(outputs, default=0)),
+        ("blocked_clients", len(server.blocked)),
+        ("tracking_clients", 0),
+        ("pubsub_clients", 0),
+        ("watching_clients", sum(bool(each.watched) for each in server.clients.values())),
+        ("clients_in_timeout_table", sum(_has_timeout(each) for each in server.blocked)),
+        ("total_watched_keys", len({n for each in server.clients.values() for n in each.watched})),
+        ("total_blocking_keys", len(names)),
+        ("total_blocking_keys_on_nokey", len(on_nokey)),
+    )
+
+
+def _has_timeout(client: Client) -> bool:
+    return client.block is not None and client.block.until is not None
+
+
+def _memory(server: "Executor", txn: Txn) -> Fields:
+    used = resident_bytes()
+    peak = max(used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    total = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+    cache = server.engine.database.property_int("rocksdb.block-cache-usage", 0)
+    return (
+        ("used_memory", used),
+        ("used_memory_human", _human(used)),
+        ("used_memory_rss", used),
+        ("used_memory_rss_human", _human(used)),
+        ("used_memory_peak", peak),
+        ("used_memory_peak_human", _human(peak)),
+        ("used_memory_peak_perc", f"{100 * used / peak:.2f}%"),
+        ("used_memory_overhead", used),
+        ("used_memory_dataset", cache),
+        ("used_memory_dataset_perc", f"{100 * cache / used:.2f}%"),
+        ("total_system_memory", total),
+        ("total_system_memory_human", _human(total)),
+        ("used_memory_lua", 0),
+        ("used_memory_scripts", 0),
+        ("number_of_cached_scripts", 0),
+        ("number_of_functions", 0),
+        ("number_of_libraries", 0),
+        ("maxmemory", 0),
+        ("maxmemory_human", "0B"),
+        ("maxmemory_policy", "noeviction"),
+        ("mem_fragmentation_ratio", "1.00"),
+        ("mem_fragmentation_bytes", 0),
+        ("mem_allocator", "libc"),
+        ("active_defrag_running", 0),
+        ("lazyfree_pending_objects", 0),
+        ("lazyfreed_objects", 0),
+    )
+
+
+def resident_bytes() -> int:
+    """Return the memory that the process takes now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # no Linux: the most that it ever took
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * _PAGE_BYTES
+
+
+def _human(size: int) -> str:
+    for unit, letter in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.2f}{letter}"
+    return f"{size}B"
+
+
+def _persistence(server: "Executor", txn: Txn) -> Fields:
+    saving, failure = server.saving, server.engine.database.failure
+    begun = saving.save.begun if saving.is_saving and saving.save else None
+    durability = server.engine.options.durability
+    job = saving.compaction
+    compaction = int(job.seconds) if job is not None and job.done else -1
+    compacting = int(time.monotonic() - job.begun) if job is not None and not job.done else -1
+    return (
+        ("loading", 0),
+        ("async_loading", 0),
+        ("rdb_changes_since_last_save", server.statistics.changes - saving.saved_changes),
+        ("rdb_bgsave_in_progress", int(saving.is_saving)),
+        ("rdb_last_save_time", saving.last_save),
+        ("rdb_last_bgsave_status", "err" if saving.last_failed else "ok"),
+        ("rdb_last_bgsave_time_sec", saving.last_seconds),
+        ("rdb_current_bgsave_time_sec", -1 if begun is None else int(time.monotonic() - begun)),
+        ("rdb_saves", saving.saves),
+        ("aof_enabled", 1),
+        ("aof_rewrite_in_progress", int(saving.is_compacting)),
+        ("aof_rewrite_scheduled", 0),
+        ("aof_last_rewrite_time_sec", compaction),
+        ("aof_current_rewrite_time_sec", compacting),
+        ("aof_last_bgrewrite_status", "err" if job is not None and job.error else "ok"),
+        ("aof_last_write_status", "ok" if failure is None else "err"),
+        ("aof_current_size", server.engine.database.size_on_disk()),
+        ("aof_pending_bio_fsync", 0),
+        ("kvstream_durability", str(Durability(durability))),
+    )
+
+
+def _stats(server: "Executor", txn: Txn) -> Fields:
+    counted = server.statistics
+    calls, read, written = counted.rates()
+    return (
+        ("total_connections_received", counted.connections),
+        ("total_commands_processed", counted.calls),
+        ("instantaneous_ops_per_sec", round(calls)),
+        ("total_net_input_bytes", counted.bytes_in),
+        ("total_net_output_bytes", counted.bytes_out),
+        ("instantaneous_input_kbps", f"{read / 1024:.2f}"),
+        ("instantaneous_output_kbps", f"{written / 1024:.2f}"),
+        ("rejected_connections", counted.rejected_connections),
+        ("sync_full", 0),
+        ("sync_partial_ok", 0),
+        ("sync_partial_err", 0),
+        ("evicted_keys", 0),
+        ("evicted_clients", 0),
+        ("pubsub_channels", 0),
+        ("pubsub_patterns", 0),
+        ("latest_fork_usec", 0),
+        ("total_forks", 0),
+        ("migrate_cached_sockets", 0),
+        ("tracking_total_keys", 0),
+        ("unexpected_error_replies", 0),
+        ("total_error_replies", counted.error_replies),
+        ("client_query_buffer_limit_disconnections", counted.query_disconnections),
+        ("client_output_buffer_limit_disconnections", counted.output_disconnections),
+        *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
+    )
+
+
+_DENIED = ("auth", "cmd", "key", "channel")
+
+
+def _replication(server: "Executor", txn: Txn) -> Fields:
+    return (
+        ("role", "master"),
+        ("connected_slaves", 0),
+        ("master_failover_state", "no-failover"),
+        ("master_replid", server.run_id),
+        ("master_replid2", "0" * 40),
+        ("master_repl_offset", 0),
+        ("second_repl_offset", -1),
+        ("repl_backlog_active", 0),
+        ("repl_backlog_size", 0),
+        ("repl_backlog_first_byte_offset", 0),
+        ("repl_backlog_histlen", 0),
+    )
+
+
+def _cpu(server: "Executor", txn: Txn) -> Fields:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (
+        ("used_cpu_sys", f"{own.ru_stime:.6f}"),
+        ("used_cpu_user", f"{own.ru_utime:.6f}"),
+        ("used_cpu_sys_children", f"{children.ru_stime:.6f}"),
+        ("used_cpu_user_children", f"{children.ru_utime:.6f}"),
+    )
+
+
+def _commandstats(server: "Executor", txn: Txn) -> Fields:
+    for name, row in sorted(server.statistics.commands.items()):
+        spent = round(row.seconds * _US)
+        mean = spent / row.calls if row.calls else 0.0
+        yield (
+            f"cmdstat_{name}",
+            f"calls={row.calls},usec={spent},usec_per_call={mean:.2f},"
+            f"rejected_calls={row.rejected},failed_calls={row.failed}",
+        )
+
+
+def _errorstats(server: "Executor", txn: Txn) -> Fields:
+    for code, count in sorted(server.statistics.errors.items()):
+        yield f"errorstat_{code}", f"count={count}"
+
+
+def _nothing(server: "Executor", txn: Txn) -> Fields:
+    return ()
+
+
+def _cluster(server: "Executor", txn: Txn) -> Fields:
+    return (("cluster_enabled", 0),)
+
+
+def _keyspace(server: "Executor", txn: Txn) -> Fields:
+    expiries = _expiries(txn)
+    for db in range(server.engine.options.databases):
+        keys = keyspace.size(txn, db)
+        if keys:
+            times = [at - txn.now_ms for at in expiries.get(db, ())]
+            mean = sum(times) // len(times) if times else 0
+            yield f"db{db}", f"keys={keys},expires={len(times)},avg_ttl={mean},subexpiry=0"
+
+
+def _expiries(txn: Txn) -> dict[int, list[int]]:
+    """Return the times at which keys expire, by database: those of the first ones."""
+    tag = expiry_row(0, b"")[:1]
+    found: dict[int, list[int]] = {}
+    for row, _ in txn.batch.page(Family.METADATA, tag, successor(tag), EXPIRES_COUNTED):
+        at_ms, name = U64.unpack_from(row, 1)[0], row[1 + U64.size :]
+        found.setdefault(database_of(name), []).append(at_ms)
+    return found
+
+
+_SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {
+    "Server": (True, _server),
+    "Clients": (True, _clients),
+    "Memory": (True, _memory),
+    "Persistence": (True, _persistence),
+    "Stats": (True, _stats),
+    "Replication": (True, _replication),
+    "CPU": (True, _cpu),
+    "Modules": (True, _nothing),
+    "Commandstats": (False, _commandstats),
+    "Errorstats": (True, _errorstats),
+    "Latencystats": (False, _nothing),
+    "Cluster": (True, _cluster),
+    "Keyspace": (True, _keyspace),
+}
+"""By name: whether INFO without a section shows it, and its fields."""

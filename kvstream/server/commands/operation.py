@@ -1,0 +1,260 @@
+"""Commands of those who operate the server: saving, stopping, watching it work."""
+
+import time
+from typing import NoReturn
+
+from kvstream import __version__
+from kvstream.commands.args import Argv, at_least, integer, syntax_error, text
+from kvstream.commands.command import Answer, Blocked
+from kvstream.commands.replies import OK, Map, Reply, Simple
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.meta.txn import Txn
+from kvstream.options import Durability
+from kvstream.server.client import Answers, Client
+from kvstream.server.commands.help import help_of
+
+_US = 1_000_000
+
+
+def time_(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the server's time: Unix seconds, and microseconds."""
+    seconds, microseconds = divmod(time.time_ns() // 1000, _US)
+    return [b"%d" % seconds, b"%d" % microseconds]
+
+
+def role(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer that this is a master without replicas."""
+    return [b"master", 0, []]
+
+
+def lolwut(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer a line for people."""
+    return f"Streams run to the sea; these stay. kvstream {__version__}\n".encode()
+
+
+# --- saving -------------------------------------------------------------------------------------
+
+_SAVING = "Background save already in progress"
+
+
+def lastsave(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the Unix time of the last save, or of the start."""
+    return client.server.saving.last_save
+
+
+def save(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Write a checkpoint of the store and wait for it; other clients go on meanwhile."""
+    saving = client.server.saving
+    job = saving.save
+    if saving.is_saving and job is not None and job.owner is argv:
+        return job.wait()  # begun by this request, whose turn had to be run again
+    if saving.is_saving:
+        raise RequestError(_SAVING)
+    return saving.start_save(argv, client.server.statistics.changes).wait()
+
+
+def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Begin a checkpoint of the store."""
+    if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
+        raise syntax_error()
+    saving = client.server.saving
+    owner = saving.save.owner if saving.save is not None else None
+    if saving.is_saving and owner is not argv:
+        raise RequestError(_SAVING)
+    if not saving.is_saving:
+        saving.start_save(argv, client.server.statistics.changes)
+    return Simple("Background saving started")
+
+
+def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Begin a compaction: what is deleted leaves the disk."""
+    saving = client.server.saving
+    owner = saving.compaction.owner if saving.compaction is not None else None
+    if saving.is_compacting and owner is not argv:
+        raise RequestError("Background append only file rewriting already in progress")
+    if not saving.is_compacting:
+        saving.start_compaction(argv)
+    return Simple("Background append only file rewriting started")
+
+
+def _timeout(raw: bytes) -> int:
+    return at_least(0, raw, "timeout is negative", "timeout is not an integer or out of range")
+
+
+_REPLICAS = b"r"
+"""What those wait for who want replicas: not the name of any key, and never news."""
+
+
+def _never(txn: Txn) -> None:
+    """Replicas never come."""
+
+
+def wait(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Answer 0, the number of replicas: after the timeout, where more are wanted."""
+    wanted, timeout_ms = integer(argv[1]), _timeout(argv[2])
+    if wanted <= 0:
+        return 0
+    return Blocked([_REPLICAS], _never, timeout_ms or None, expired=0)
+
+
+def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Wait until all that was written is on disk; answer 1 and the number of replicas, 0."""
+    local = integer(argv[1])
+    if not 0 <= local <= 1:
+        raise InvalidArgument("value is out of range, must be between 0 and 1")
+    replicas = at_least(0, argv[2], "value is out of range, must be positive")
+    timeout_ms = _timeout(argv[3]) or None
+    if replicas:
+        return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
+    if not local:
+        return [int(client.server.engine.options.durability is Durability.ALWAYS), 0]
+    return client.server.saving.start_sync().wait([1, 0], timeout_ms, [0, 0])
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+_HOW = {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
+
+
+def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Stop the server; with SAVE after a checkpoint. Everything acknowledged stays in any case."""
+    words = {word.upper() for word in argv[1:]}
+    if not words <= _HOW or {b"SAVE", b"NOSAVE"} <= words:
+        raise syntax_error()
+    if b"ABORT" in words:
+        if len(words) > 1:
+            raise syntax_error()
+        raise RequestError("No shutdown in progress.")
+    server = client.server
+    client.answers = Answers.OFF  # nobody answers SHUTDOWN: the connection ends
+    if b"SAVE" in words:
+        server.saving.start_save(argv, server.statistics.changes)
+    server.stop()
+    return OK
+
+
+# --- watching -----------------------------------------------------------------------------------
+
+
+def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Show this connection every command from here on."""
+    client.monitors = True
+    client.server.monitors[client] = None
+    return OK
+
+
+def slowlog_get(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer the newest slow commands: ten unless told, all of them for -1."""
+    count = 10
+    if len(argv) == 3:
+        message = "count should be greater than or equal to -1"
+        count = at_least(-1, argv[2], message, message)
+    elif len(argv) > 3:
+        raise syntax_error()
+    return [
+        [each.number, each.at, each.microseconds, each.argv, each.address.encode(), each.name]
+        for each in client.server.slowlog.newest(count)
+    ]
+
+
+def slowlog_len(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer how many slow commands are kept."""
+    return len(client.server.slowlog)
+
+
+def slowlog_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Forget the slow commands."""
+    client.server.slowlog.clear()
+    return OK
+
+
+slowlog_help = help_of(
+    "SLOWLOG",
+    ("GET [<count>]", "Show the newest slow commands: number, Unix time, microseconds, words,"),
+    ("    address and name of the client", "10 unless given; -1 for all."),
+    ("LEN", "Show how many are kept."),
+    ("RESET", "Forget them."),
+)
+
+
+def latency_empty(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer nothing: latency is not kept by events."""
+    return []
+
+
+def latency_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer 0: there is nothing to be forgotten."""
+    return 0
+
+
+def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer no histograms: INFO commandstats has the means."""
+    return Map([])
+
+
+def latency_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Say where to look instead."""
+    return b"Latency is not kept by events here. See SLOWLOG GET and INFO commandstats.\n"
+
+
+latency_help = help_of(
+    "LATENCY",
+    ("DOCTOR", "Say where to look instead."),
+    ("HISTOGRAM [<command> ...]", "Nothing: INFO commandstats has the means."),
+    ("HISTORY <event>", "Nothing: latency is not kept by events."),
+    ("LATEST", "Nothing: latency is not kept by events."),
+    ("RESET [<event> ...]", "0: there is nothing to be forgotten."),
+)
+
+
+# --- DEBUG --------------------------------------------------------------------------------------
+
+
+def debug(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """SLEEP holds the whole server; RELOAD and LOADAOF read the store from disk anew."""
+    server, word = client.server, argv[1].upper()
+    allowed = server.options.enable_debug_command
+    if allowed == "no" or (allowed == "local" and not client.is_local):
+        raise RequestError(
+            "DEBUG command not allowed: see the option enable_debug_command of the server"
+        )
+    if word == b"SLEEP" and len(argv) == 3:
+        time.sleep(_seconds(argv[2]))
+    elif word in (b"RELOAD", b"LOADAOF"):
+        server.forget_memory()
+    else:
+        _refuse_debug(argv[1])
+    return OK
+
+
+def _seconds(raw: bytes) -> float:
+    try:
+        return max(float(raw), 0.0)
+    except ValueError:
+        return 0.0  # as C's strtod has it
+
+
+def _refuse_debug(word: bytes) -> NoReturn:
+    raise RequestError(
+        f"unknown subcommand or wrong number of arguments for '{text(word)}'. Try DEBUG HELP."
+    )
+
+
+# --- scripts: none are kept ---------------------------------------------------------------------
+
+
+def _check_flush(argv: Argv, command: str) -> None:
+    if len(argv) > 3 or (len(argv) == 3 and argv[2].upper() not in (b"ASYNC", b"SYNC")):
+        raise RequestError(f"{command} FLUSH only supports SYNC|ASYNC option")
+
+
+def function_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer OK: there are no functions."""
+    _check_flush(argv, "FUNCTION")
+    return OK
+
+
+def script_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer OK: there are no scripts."""
+    _check_flush(argv, "SCRIPT")
+    return OK

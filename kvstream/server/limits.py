@@ -1,0 +1,82 @@
+"""What clients may cost: how many, how long idle, how much unread; and who may come in at all.
+
+The shell asks before it lets a connection in and after it has written to one, and calls ``tick``
+once a second.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvstream.commands.replies import ErrorReply
+from kvstream.resp.replies import encode
+from kvstream.server.client import Client
+
+if TYPE_CHECKING:
+    from kvstream.server.executor import Executor
+
+_FULL = ErrorReply("ERR", "max number of clients reached")
+_PROTECTED = ErrorReply(
+    "DENIED",
+    "Redis is running in protected mode because no password is set for the default user: this "
+    "server takes connections from its own machine alone. To have it take others 1) start it with "
+    "a password (requirepass), or set one from this machine by CONFIG SET requirepass; or 2) let "
+    "users have passwords by ACL SETUSER and switch the default user off; or 3) where nobody else "
+    "can reach this port, switch the protection off by CONFIG SET protected-mode no.",
+)
+
+
+class Limits:
+    """The limits of one server, as its options have them now."""
+
+    def __init__(self, executor: "Executor") -> None:
+        self._executor = executor
+
+    def refusal(self, is_local: bool) -> bytes | None:
+        """Return what a new connection is told before it is closed; None: it may come in."""
+        executor, default = self._executor, self._executor.acl.default
+        if len(executor.clients) >= executor.options.maxclients:
+            refusal = _FULL
+        elif executor.options.protected_mode and not is_local and default.nopass and default.on:
+            refusal = _PROTECTED
+        else:
+            return None
+        executor.statistics.rejected_connections += 1
+        return encode(refusal, 2)
+
+    def admits(self, client: Client) -> bool:
+        """Tell whether the replies that a client has not read may wait on; False: cut it off."""
+        limit = self._executor.options.output_limits[b"slave" if client.monitors else b"normal"]
+        if not limit.hard and not limit.soft:
+            return True
+        pending = client.pending_output()
+        if limit.hard and pending > limit.hard:
+            self._executor.statistics.output_disconnections += 1
+            return False
+        if not limit.soft or pending <= limit.soft:
+            client.output_over_since = None
+            return True
+        now = self._executor.clock()
+        if client.output_over_since is None:
+            client.output_over_since = now
+        if now - client.output_over_since < limit.seconds:
+            return True
+        self._executor.statistics.output_disconnections += 1
+        return False
+
+    def tick(self) -> None:
+        """Close those that are idle for too long, or read or authenticate too slowly."""
+        executor = self._executor
+        now = executor.clock()
+        executor.statistics.sample(now)
+        for client in list(executor.clients.values()):
+            if self._is_over(client, now):
+                executor.drop(client)
+            elif client.pending_output() and not self.admits(client):
+                client.abort()
+
+    def _is_over(self, client: Client, now: float) -> bool:
+        options = self._executor.options
+        if not client.authenticated:
+            return 0 < options.authentication_s <= now - client.created
+        if client.block is not None or client.monitors:
+            return False
+        return 0 < options.timeout <= now - client.last_used

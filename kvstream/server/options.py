@@ -1,0 +1,81 @@
+"""How a store is served: every setting of the server, its default and the reason for it.
+
+What CONFIG SET may change is changed in the executor's own copy.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MEGABYTE = 1 << 20
+
+OUTPUT_MAX = 256 * MEGABYTE
+"""Bytes of replies that wait for a client to read them; beyond that it is cut off. Redis has no
+such limit for plain clients, so that one slow reader can take all of its memory."""
+MAXCLIENTS = 10_000
+BULK_MAX = 512 * MEGABYTE
+"""Longest argument of a request: Redis's ``proto-max-bulk-len``."""
+QUERY_MAX = 1024 * MEGABYTE
+"""Bytes of unfinished requests of one client: Redis's ``client-query-buffer-limit``."""
+TCP_KEEPALIVE_S = 300
+SLOWER_THAN_US = 10_000
+SLOWLOG_LENGTH = 128
+AUTHENTICATION_S = 60
+"""Time in which a client must have given its password: people type theirs."""
+CHECKPOINTS_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimit:
+    """What may wait for clients of one class: at once, or for so many seconds; 0: no limit."""
+
+    hard: int = 0
+    soft: int = 0
+    seconds: int = 0
+
+
+def _output_limits() -> dict[bytes, OutputLimit]:
+    """Return Redis's limits, but for the one of plain clients."""
+    return {
+        b"normal": OutputLimit(OUTPUT_MAX),
+        b"slave": OutputLimit(256 * MEGABYTE, 64 * MEGABYTE, 60),
+        b"pubsub": OutputLimit(32 * MEGABYTE, 8 * MEGABYTE, 60),
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerOptions:
+    """How a store is served; sizes in bytes, times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 6379
+    """0: any that is free."""
+    output_max: int = OUTPUT_MAX
+    """The hard limit of plain clients; 0: none."""
+    output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
+    """By Redis's names of the classes: normal; slave, which MONITOR counts as; pubsub."""
+    maxclients: int = MAXCLIENTS
+    timeout: int = 0
+    """An idle client is closed after it; 0: never."""
+    authentication_s: int = AUTHENTICATION_S
+    """A client that needs a password and has not given it by then is closed; 0: never."""
+    tcp_keepalive: int = TCP_KEEPALIVE_S
+    requirepass: str = ""
+    protected_mode: bool = True
+    bulk_max: int = BULK_MAX
+    query_max: int = QUERY_MAX
+    slower_than_us: int = SLOWER_THAN_US
+    """Microseconds from which on SLOWLOG keeps a command; negative: none, 0: every one."""
+    slowlog_length: int = SLOWLOG_LENGTH
+    checkpoint_dir: Path | None = None
+    """Where SAVE and BGSAVE put checkpoints; None: they make all durable where it is."""
+    checkpoints_kept: int = CHECKPOINTS_KEPT
+    """Older ones are deleted when a new one is whole."""
+    aclfile: Path | None = None
+    enable_debug_command: str = "local"
+    """Who may use DEBUG: no, yes, or local for clients on this machine."""
+
+    def __post_init__(self) -> None:
+        limits = dict(self.output_limits)
+        if self.output_max != OUTPUT_MAX:
+            limits[b"normal"] = OutputLimit(self.output_max)
+        self.output_limits = limits

@@ -1,0 +1,138 @@
+"""SAVE, BGSAVE and BGREWRITEAOF: checkpoints and compactions in a thread, one of each at a time.
+
+With no directory for checkpoints a save makes everything written durable where it is. Clients wait
+for the end of a job as they wait for a key: by a name that no key can have.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from kvstream.commands.command import Attempt, Blocked
+from kvstream.commands.replies import OK, Reply
+from kvstream.engine import Engine
+from kvstream.errors import KVStreamError, StoreError
+from kvstream.meta.txn import Txn
+
+_PREFIX = "checkpoint-"
+
+
+class Job:
+    """Work in a thread of its own, and how it ended."""
+
+    def __init__(self, engine: Engine, name: str, work: Callable[[], None], owner: object) -> None:
+        self.owner = owner
+        self.error: KVStreamError | None = None
+        self.done = False
+        self.begun = time.monotonic()
+        self.seconds = 0.0
+        self._engine = engine
+        self._token = name[:1].encode()  # keys have two bytes at least: their database
+        self._work = work
+        self.thread = threading.Thread(target=self._run, name=f"kvstream-{name}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except KVStreamError as error:
+            self.error = error
+        except OSError as error:
+            self.error = StoreError(str(error))
+        finally:
+            self.seconds = time.monotonic() - self.begun
+            self.done = True
+            self._engine.serve([self._token])
+
+    def wait(
+        self, reply: Reply = OK, timeout_ms: int | None = None, expired: Reply = None
+    ) -> Blocked:
+        """Return what makes a client wait for the end, or for some time."""
+
+        def attempt(txn: Txn) -> Any:
+            if not self.done:
+                return None
+            if self.error is not None:
+                raise StoreFailed(str(self.error))
+            return reply
+
+        return Blocked([self._token], cast(Attempt, attempt), timeout_ms, expired=expired)
+
+
+class StoreFailed(StoreError):
+    """A save or a compaction failed; the text says why."""
+
+
+class Saving:
+    """The jobs of one server, and when the store was saved last."""
+
+    def __init__(self, engine: Engine, directory: Path | None, kept: int) -> None:
+        self._engine = engine
+        self.directory = directory
+        self._kept = kept
+        self.last_save = int(time.time())
+        self.last_failed = False
+        self.saves = 0
+        self.last_seconds = -1
+        self.saved_changes = 0
+        """Of the statistics' changes, those that the last save has."""
+        self.save: Job | None = None
+        self.compaction: Job | None = None
+
+    @property
+    def is_saving(self) -> bool:
+        return self.save is not None and not self.save.done
+
+    @property
+    def is_compacting(self) -> bool:
+        return self.compaction is not None and not self.compaction.done
+
+    def start_save(self, owner: object, changes: int) -> Job:
+        """Begin a save of what is committed by then; ``owner`` tells who began it."""
+
+        def work() -> None:
+            try:
+                self._save()
+            except BaseException:
+                self.last_failed = True
+                raise
+            self.last_failed = False
+            self.last_save = int(time.time())
+            self.last_seconds = int(time.monotonic() - job.begun)
+            self.saves += 1
+            self.saved_changes = changes
+
+        job = self.save = Job(self._engine, "save", work, owner)
+        job.thread.start()
+        return job
+
+    def start_compaction(self, owner: object) -> Job:
+        job = self.compaction = Job(self._engine, "compaction", self._engine.compact, owner)
+        job.thread.start()
+        return job
+
+    def start_sync(self) -> Job:
+        """Begin to make all durable that is committed by then."""
+        job = Job(self._engine, "fsync", self._engine.sync, None)
+        job.thread.start()
+        return job
+
+    def join(self) -> None:
+        """Wait for what still runs."""
+        for job in (self.save, self.compaction):
+            if job is not None:
+                job.thread.join()
+
+    def _save(self) -> None:
+        if self.directory is None:
+            self._engine.sync()
+            return
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What is in memory goes to disk while others write; then little is left for the lock.
+        self._engine.database.flush()
+        self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
+        for old in sorted(self.directory.glob(f"{_PREFIX}*"))[: -self._kept or None]:
+            if old.name.removeprefix(_PREFIX).isdigit():
+                shutil.rmtree(old)

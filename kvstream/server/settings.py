@@ -1,0 +1,207 @@
+"""The settings that CONFIG knows: how each is read, what it may become, and what follows from that.
+
+Those of streams are ``kvstream.commands.settings``; these are the server's. A setting that Redis
+has and that means something else here, or nothing, answers what is true and takes no other value.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvstream.commands.args import I64_MAX, integer
+from kvstream.commands.settings import memory_size
+from kvstream.errors import InvalidArgument
+from kvstream.server.options import OutputLimit
+
+if TYPE_CHECKING:
+    from kvstream.server.executor import Executor
+
+U32_MAX = (1 << 32) - 1
+Read = Callable[["Executor"], bytes]
+Parse = Callable[[bytes], object]
+Apply = Callable[["Executor", object], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetting:
+    """One setting of the server."""
+
+    read: Read
+    parse: Parse | None = None
+    """Turns the argument into the value, or raises InvalidArgument; None: it cannot change."""
+    apply: Apply = lambda executor, value: None
+
+
+def _option(
+    attribute: str, parse: Parse | None, then: Callable[["Executor"], None] | None = None
+) -> ServerSetting:
+    """Return a setting that is a field of ServerOptions."""
+
+    def apply(executor: "Executor", value: object) -> None:
+        setattr(executor.options, attribute, value)
+        if then is not None:
+            then(executor)
+
+    return ServerSetting(
+        lambda executor: _shown(getattr(executor.options, attribute)), parse, apply
+    )
+
+
+def _fixed(value: bytes, reason: str = "it has no other value here") -> ServerSetting:
+    """Return a setting of Redis's that is always so; setting it to what it is does no harm."""
+
+    def parse(raw: bytes) -> object:
+        if raw.lower() != value:
+            raise InvalidArgument(reason)
+        return value
+
+    return ServerSetting(lambda executor: value, parse)
+
+
+def _told(read: Read) -> ServerSetting:
+    """Return a setting that is true of this server and cannot change while it runs."""
+    return ServerSetting(read)
+
+
+def _shown(value: object) -> bytes:
+    if isinstance(value, bool):
+        return b"yes" if value else b"no"
+    return str("" if value is None else value).encode("utf-8", "surrogateescape")
+
+
+# --- kinds of values ----------------------------------------------------------------------------
+
+
+def _count(least: int, most: int = I64_MAX) -> Parse:
+    def parse(raw: bytes) -> int:
+        value = integer(raw, "argument couldn't be parsed into an integer")
+        return _within(value, least, most)
+
+    return parse
+
+
+def _memory(least: int, most: int = I64_MAX) -> Parse:
+    def parse(raw: bytes) -> int:
+        return _within(memory_size(raw), least, most)
+
+    return parse
+
+
+def _within(value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise InvalidArgument(f"argument must be between {least} and {most} inclusive")
+    return value
+
+
+def _truth(raw: bytes) -> bool:
+    if raw.lower() not in (b"yes", b"no"):
+        raise InvalidArgument("argument must be 'yes' or 'no'")
+    return raw.lower() == b"yes"
+
+
+def _password(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+_CLASSES = {b"normal": b"normal", b"slave": b"slave", b"replica": b"slave", b"pubsub": b"pubsub"}
+
+
+def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
+    words = raw.split()
+    if not words or len(words) % 4:
+        raise InvalidArgument("Wrong number of arguments in buffer limit configuration.")
+    limits: dict[bytes, OutputLimit] = {}
+    for at in range(0, len(words), 4):
+        name = _CLASSES.get(words[at].lower())
+        if name is None:
+            raise InvalidArgument("Invalid client class specified in buffer limit configuration.")
+        try:
+            hard, soft = (memory_size(word) for word in words[at + 1 : at + 3])
+            limits[name] = OutputLimit(hard, soft, integer(words[at + 3]))
+        except InvalidArgument:
+            raise InvalidArgument(
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
+            ) from None
+    return limits
+
+
+# --- what follows from a change -----------------------------------------------------------------
+
+
+def _set_output_limits(executor: "Executor", value: object) -> None:
+    assert isinstance(value, dict)
+    executor.options.output_limits |= value
+
+
+def _read_output_limits(executor: "Executor") -> bytes:
+    return b" ".join(
+        b"%b %d %d %d" % (name, limit.hard, limit.soft, limit.seconds)
+        for name, limit in executor.options.output_limits.items()
+    )
+
+
+def _require_password(executor: "Executor") -> None:
+    executor.acl.require(executor.options.requirepass.encode("utf-8", "surrogateescape"))
+
+
+def _set_reader_limits(executor: "Executor") -> None:
+    for client in executor.clients.values():
+        client.reader.bulk_max = executor.options.bulk_max
+        client.reader.query_max = executor.options.query_max
+
+
+def _resize_slowlog(executor: "Executor") -> None:
+    executor.slowlog.resize(executor.options.slowlog_length)
+
+
+def _checkpoint_dir(executor: "Executor") -> bytes:
+    return _shown(executor.options.checkpoint_dir or executor.engine.database.directory)
+
+
+_NOT_EVICTED = "keys are never evicted: the store is on disk"
+
+SERVER_SETTINGS: dict[bytes, ServerSetting] = {
+    b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
+    b"activedefrag": _fixed(b"no"),
+    b"appendfsync": _told(lambda executor: _shown(str(executor.engine.options.durability))),
+    b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
+    b"bind": _told(lambda executor: _shown(executor.options.host)),
+    b"client-output-buffer-limit": ServerSetting(
+        _read_output_limits, _output_limits, _set_output_limits
+    ),
+    b"client-query-buffer-limit": _option("query_max", _memory(1 << 20), _set_reader_limits),
+    b"cluster-enabled": _told(lambda executor: b"no"),
+    b"databases": _told(lambda executor: b"%d" % executor.engine.options.databases),
+    b"daemonize": _told(lambda executor: b"no"),
+    b"dbfilename": _told(lambda executor: b""),
+    b"dir": _told(_checkpoint_dir),
+    b"enable-debug-command": _told(lambda executor: _shown(executor.options.enable_debug_command)),
+    b"hz": _fixed(b"10"),
+    b"io-threads": _told(lambda executor: b"1"),
+    b"latency-monitor-threshold": _fixed(b"0", "the latency monitor is not kept"),
+    b"latency-tracking": _fixed(b"no", "histograms of latency are not kept"),
+    b"lazyfree-lazy-expire": _fixed(b"yes", "deleting never waits for what is deleted"),
+    b"lazyfree-lazy-user-del": _fixed(b"yes", "deleting never waits for what is deleted"),
+    b"lazyfree-lazy-user-flush": _fixed(b"yes", "deleting never waits for what is deleted"),
+    b"maxclients": _option("maxclients", _count(1, U32_MAX)),
+    b"maxmemory": _fixed(b"0", _NOT_EVICTED),
+    b"maxmemory-policy": _fixed(b"noeviction", _NOT_EVICTED),
+    b"notify-keyspace-events": _fixed(b"", "keyspace events are not sent"),
+    b"port": _told(lambda executor: b"%d" % executor.options.port),
+    b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
+    b"protected-mode": _option("protected_mode", _truth),
+    b"rdbcompression": _fixed(b"yes"),
+    b"replica-read-only": _fixed(b"yes"),
+    b"requirepass": _option("requirepass", _password, _require_password),
+    b"save": _fixed(b"", "checkpoints are made by BGSAVE alone; every write is in the log"),
+    b"slave-read-only": _fixed(b"yes"),
+    b"slowlog-log-slower-than": _option("slower_than_us", _count(-1)),
+    b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
+    b"supervised": _told(lambda executor: b"no"),
+    b"tcp-backlog": _told(lambda executor: b"511"),
+    b"tcp-keepalive": _option("tcp_keepalive", _count(0, (1 << 31) - 1)),
+    b"timeout": _option("timeout", _count(0, (1 << 31) - 1)),
+    b"tls-port": _told(lambda executor: b"0"),
+    b"unixsocket": _told(lambda executor: b""),
+}
+"""By name."""
