@@ -14,7 +14,7 @@ from kvstream.commands.command import Blocked, Command, Session
 from kvstream.commands.replies import RESP2, Reply
 from kvstream.errors import ProtocolError
 from kvstream.resp.requests import RequestReader
-from kvstream.server.acl import User
+from kvstream.server.acl import User, WrongPassword
 from kvstream.waiters import Waiter
 
 if TYPE_CHECKING:
@@ -152,6 +152,14 @@ class Client(Session):
         """Be a user, or somebody who has yet to say who: that one may send little at once."""
         self.user = user
         self.authenticated = self.reader.trusted = authenticated
+
+    def log_in(self, user: bytes, password: bytes) -> None:
+        """Be a user by a password, or raise WrongPassword."""
+        try:
+            self.become(self.server.acl.authenticate(user, password))
+        except WrongPassword:
+            self.server.statistics.deny("auth")
+            raise
 
     def reset(self) -> None:
         """Be as a new connection, as RESET does."""

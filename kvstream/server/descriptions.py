@@ -87,7 +87,7 @@ _STRING = (
     "append decr decrby get getdel getex getset incr incrby mget psetex set setex setnx strlen"
 )
 _GENERIC = (
-    "copy del dump exists expire expireat expiretime keys object persist pexpire pexpireat "
+    "copy del dump randomkey exists expire expireat expiretime keys object persist pexpire pexpireat "
     "pexpiretime pttl rename renamenx restore scan touch ttl type unlink"
 )
 _SERVER = (

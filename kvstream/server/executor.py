@@ -11,24 +11,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic
+from time import monotonic, perf_counter
 
-from kvstream.commands.command import Answer, Blocked, Command, Container, Flag
+from kvstream.commands.command import Blocked, Command, Container, Flag
 from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import KVStreamError, ProtocolError, RequestError, Unblocked
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
-from kvstream.server.acl import Acl, NoPermission, WrongPassword
+from kvstream.server.acl import Acl
+from kvstream.server.calls import Calls
 from kvstream.server.client import Argv, Block, Client, Queue
 from kvstream.server.limits import Limits
-from kvstream.server.monitoring import tell
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Operation, Outbox, Slot, write
 from kvstream.server.saving import Saving
-from kvstream.server.slowlog import Slowlog
-from kvstream.server.statistics import Statistics
 from kvstream.turn import Turn, TurnFailed
 from kvstream.waiters import Outcome, Waiter
 
@@ -40,9 +38,6 @@ RETRY_PAUSE_MIN_S, RETRY_PAUSE_MAX_S = 0.010, 1.0
 """How often a blocked CLAIM looks again."""
 
 QUEUED = Simple("QUEUED")
-_NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
-_US = 1_000_000
-_NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
@@ -65,8 +60,9 @@ class Executor:
         self.acl = Acl(commands, self.options.requirepass)
         if self.options.aclfile is not None and self.options.aclfile.exists():
             self.acl.load(self.options.aclfile)
-        self.slowlog = Slowlog(self.options.slowlog_length)
-        self.monitors: dict[Client, None] = {}
+        self._calls = Calls(self.options, perf_counter)
+        self.statistics, self.slowlog = self._calls.statistics, self._calls.slowlog
+        self.monitors = self._calls.monitors
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
         self.stop: Callable[[], None] = lambda: None
@@ -75,7 +71,6 @@ class Executor:
         self.run_id = secrets.token_hex(20)
         self.clock = clock
         self.clients: dict[int, Client] = {}
-        self.statistics = Statistics()
         self.ready: dict[Client, None] = {}
         """Clients with requests to be run, first come first served."""
         self.blocked: dict[Client, None] = {}
@@ -179,7 +174,7 @@ class Executor:
             self.statistics.rejected(error.code)
             self._answer(client, ErrorReply.of(error))
             return
-        refusal = self._refusal(client, command, argv)
+        refusal = self._calls.refusal(client, command, argv)
         if refusal is not None:
             if client.queue is not None:
                 client.queue.failed = True
@@ -191,23 +186,9 @@ class Executor:
         else:
             self._call(turn, client, command, argv)
 
-    def _refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
-        """Return why a client may not run a command, if it may not."""
-        if not client.authenticated and Flag.NO_AUTH not in command.flags:
-            return _NO_AUTH
-        if not client.user.free:
-            try:
-                client.user.check(command, argv)
-            except NoPermission as refusal:
-                self.statistics.deny(refusal.kind)
-                return ErrorReply.of(refusal)
-        if client.queue is not None and Flag.NO_MULTI in command.flags:
-            return _NO_MULTI
-        return None
-
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
-            reply = self._answer_of(client, command, argv, turn.txn)
+            reply = self._calls.answer(client, command, argv, turn.txn)
             assert not isinstance(reply, Blocked)
             self._answer(client, reply)
             return
@@ -216,33 +197,7 @@ class Executor:
             return
         if Flag.DENYOOM in command.flags:
             turn.grows = True
-        self._run_unit(turn, client, partial(self._answer_of, client, command, argv))
-
-    def _answer_of(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
-        """Run a command of the store; a refusal is a reply too."""
-        client.last_command = command.name
-        client.commands_run += 1
-        if self.monitors and Flag.ADMIN not in command.flags:
-            tell(self.monitors, client, argv)
-        begun = self.clock()
-        try:
-            reply: Answer = command.run(txn, client, argv)
-        except RequestError as error:
-            spent = self.clock() - begun
-            self.statistics.failed(command.name, error.code, spent)
-            reply = ErrorReply.of(error)
-        else:
-            spent = self.clock() - begun
-            self.statistics.ran(command.name, spent)
-            if Flag.WRITE in command.flags:
-                self.statistics.changes += 1
-        if 0 <= self.options.slower_than_us <= spent * _US:
-            self._note_slow(client, argv, spent)
-        return reply
-
-    def _note_slow(self, client: Client, argv: Argv, spent: float) -> None:
-        now, name = int(time.time()), client.name
-        self.slowlog.add(now, round(spent * _US), argv, client.address, name)
+        self._run_unit(turn, client, partial(self._calls.answer, client, command, argv))
 
     def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> None:
         slot = Slot(client, None, unit, client.db)
@@ -330,7 +285,7 @@ class Executor:
             return NULL_ARRAY
         replies: list[Reply] = []
         for command, argv in queue.commands:
-            reply = self._answer_of(client, command, argv, txn)
+            reply = self._calls.answer(client, command, argv, txn)
             replies.append(reply.expired if isinstance(reply, Blocked) else reply)
         self.statistics.ran("exec", self.clock() - begun)
         return replies
@@ -389,26 +344,9 @@ class Executor:
         if (client.requests or client.fault) and not client.closing:
             self.ready[client] = None
 
-    def authenticate(self, client: Client, user: bytes, password: bytes) -> None:
-        """Let a client in, or raise."""
-        try:
-            client.become(self.acl.authenticate(user, password))
-        except WrongPassword:
-            self.statistics.deny("auth")
-            raise
-
     def find(self, argv: Sequence[bytes]) -> Command:
         """Return the command of a request, or raise."""
         return find(argv, self.commands)
-
-    def knows(self, name: bytes) -> bool:
-        """Tell whether there is a command of this name."""
-        return name.lower() in self.commands
-
-    def forget_memory(self) -> None:
-        """Have all metadata read from disk anew."""
-        assert self._turn is not None
-        self._turn.txn.catalog.forget()
 
     def unblock(self, client: Client, error: bool) -> bool:
         """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""

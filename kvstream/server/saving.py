@@ -119,6 +119,17 @@ class Saving:
         job.thread.start()
         return job
 
+    def start_reload(self) -> Job:
+        """Begin to forget what is in memory of streams: it is read from disk anew."""
+
+        def work() -> None:
+            with self._engine.transaction() as txn:
+                txn.catalog.forget()
+
+        job = Job(self._engine, "memory", work, None)
+        job.thread.start()
+        return job
+
     def join(self) -> None:
         """Wait for what still runs."""
         for job in (self.save, self.compaction):

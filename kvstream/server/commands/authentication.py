@@ -25,7 +25,7 @@ def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise syntax_error()
     if len(argv) == 2 and client.server.acl.default.nopass:
         raise RequestError(_NO_PASSWORD)
-    client.server.authenticate(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
+    client.log_in(argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
     return OK
 
 
@@ -130,7 +130,7 @@ def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
     try:
         command = client.server.find(argv)
     except RequestError as error:
-        if client.server.knows(argv[0]):
+        if argv[0].lower() in client.server.commands:
             raise
         raise InvalidArgument(f"Command '{text(argv[0])}' not found") from error
     try:

@@ -28,7 +28,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     while rest:
         word = rest.pop(0)
         if word.upper() == b"AUTH" and len(rest) >= 2:
-            client.server.authenticate(client, rest.pop(0), rest.pop(0))
+            client.log_in(rest.pop(0), rest.pop(0))
         elif word.upper() == b"SETNAME" and rest:
             name = valid_name(rest.pop(0))
         else:

@@ -170,7 +170,7 @@ _CHOICES: dict[bytes, Callable[[Client, bytes], Iterator[str]]] = {
 
 def _request(client: Client, argv: Argv) -> Command:
     """Return the command of a request that is given as arguments."""
-    if not client.server.knows(argv[0]):
+    if argv[0].lower() not in client.server.commands:
         raise RequestError("Invalid command specified")
     try:
         found = client.server.find(argv)

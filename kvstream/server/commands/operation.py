@@ -210,7 +210,7 @@ latency_help = help_of(
 # --- DEBUG --------------------------------------------------------------------------------------
 
 
-def debug(txn: Txn, client: Client, argv: Argv) -> Reply:
+def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
     """SLEEP holds the whole server; RELOAD and LOADAOF read the store from disk anew."""
     server, word = client.server, argv[1].upper()
     allowed = server.options.enable_debug_command
@@ -221,7 +221,7 @@ def debug(txn: Txn, client: Client, argv: Argv) -> Reply:
     if word == b"SLEEP" and len(argv) == 3:
         time.sleep(_seconds(argv[2]))
     elif word in (b"RELOAD", b"LOADAOF"):
-        server.forget_memory()
+        return server.saving.start_reload().wait()
     else:
         _refuse_debug(argv[1])
     return OK

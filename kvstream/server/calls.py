@@ -1,0 +1,74 @@
+"""What every call goes through besides its handler: rights, counters, the slow log, MONITOR."""
+
+import time
+from collections.abc import Callable
+
+from kvstream.commands.command import Answer, Command, Flag
+from kvstream.commands.replies import ErrorReply
+from kvstream.errors import RequestError
+from kvstream.meta.txn import Txn
+from kvstream.server.acl import NoPermission
+from kvstream.server.client import Argv, Client
+from kvstream.server.monitoring import tell, told
+from kvstream.server.options import ServerOptions
+from kvstream.server.slowlog import Slowlog
+from kvstream.server.statistics import Statistics
+
+_US = 1_000_000
+_NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
+_NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
+
+
+class Calls:
+    """The calls of one server."""
+
+    def __init__(self, options: ServerOptions, clock: Callable[[], float]) -> None:
+        self._options = options
+        self._clock = clock
+        self.statistics = Statistics()
+        self.slowlog = Slowlog(options.slowlog_length)
+        self.monitors: dict[Client, None] = {}
+
+    def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
+        """Return why a client may not run a command, if it may not."""
+        if not client.authenticated and Flag.NO_AUTH not in command.flags:
+            return _NO_AUTH
+        if not client.user.free:
+            try:
+                client.user.check(command, argv)
+            except NoPermission as refusal:
+                self.statistics.deny(refusal.kind)
+                return ErrorReply.of(refusal)
+        if client.queue is not None and Flag.NO_MULTI in command.flags:
+            return _NO_MULTI
+        return None
+
+    def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command; a refusal is a reply too."""
+        client.last_command = command.name
+        client.commands_run += 1
+        if self.monitors and Flag.ADMIN not in command.flags:
+            tell(self.monitors, client, argv)
+        begun = self._clock()
+        try:
+            reply: Answer = command.run(txn, client, argv)
+        except RequestError as error:
+            spent = self._clock() - begun
+            self.statistics.failed(command.name, error.code, spent)
+            reply = ErrorReply.of(error)
+        else:
+            spent = self._clock() - begun
+            self.statistics.ran(command.name, spent)
+            if Flag.WRITE in command.flags:
+                self.statistics.changes += 1
+        if 0 <= self._options.slower_than_us <= spent * _US and command.name not in _NOT_SLOW:
+            self._note_slow(client, argv, spent)
+        return reply
+
+    def _note_slow(self, client: Client, argv: Argv, spent: float) -> None:
+        now, name = int(time.time()), client.name
+        self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
+
+
+_NOT_SLOW = frozenset({"exec"})
+"""Its commands are noted one by one."""
