@@ -62,7 +62,7 @@ def with_sign(sign: str, rule: Rule) -> Rule:
     return lambda r: [sign + word for word in rule(r)]
 
 
-KEYS = often(words("s s s t"), words("string missing"))
+KEYS = often(words("s s s t"), words("string missing u"))
 GROUPS = often(words("g g h"), words("nogroup"))
 CONSUMERS = words("c c d e")
 NEWEST = words("@0 @1 @2 @3 @4 @5 @6")
@@ -134,6 +134,54 @@ FAMILIES_7: Weighted = [
     (1, sentence("XINFO STREAM", KEYS, "FULL", some(COUNT))),
     (2, sentence("XSETID", KEYS, one_of(sentence("@+"), IDS), COUNTERS)),
 ]
+
+STRINGS = often(words("string n"), often(words("missing u"), words("s t")))
+"""Keys for what makes strings: a stream seldom, for it takes long to become one again."""
+ANY_KEYS = words("s t u string n missing")
+TARGETS_OF_ALL = often(words("u u n"), often(words("string"), words("s t")))
+VALUES = words("v w 12 -5 007 9223372036854775806")
+NUMBERS = often(words("1 5 -3"), words("9223372036854775807 -9223372036854775808 x 1.5"))
+FAR = words("100000 99999 123456")
+"""Seconds or milliseconds that no run against a real server sees the end of."""
+NO_TIMES = words("0 -1 x 9223372036854775807")
+TIMES = one_of(
+    sentence(words("EX PX"), often(FAR, NO_TIMES)),
+    sentence("EXAT", often(words("4000000000 4000000001"), words("0 x"))),
+    sentence("PXAT", words("4000000000123")),
+)
+CONDITIONS = some(sentence("NX"), sentence("XX"), sentence("GT"), sentence("LT"))
+STRING_FAMILY: Weighted = [
+    (3, sentence("SET", STRINGS, VALUES)),
+    (3, sentence("SET", STRINGS, VALUES, some(words("NX XX"), sentence("GET"), TIMES))),
+    (1, sentence("SET", STRINGS, VALUES, some(sentence("KEEPTTL"), sentence("GET")))),
+    (1, sentence("GETEX", STRINGS, one_of(TIMES, sentence("PERSIST"), sentence("")))),
+    (1, sentence("GETSET", STRINGS, VALUES)),
+    (1, sentence("GETDEL", STRINGS)),
+    (1, sentence("SETNX", STRINGS, VALUES)),
+    (1, sentence(words("SETEX PSETEX"), STRINGS, often(FAR, NO_TIMES), VALUES)),
+    (1, sentence("GET", ANY_KEYS)),
+    (1, sentence("MGET", several(ANY_KEYS))),
+    (1, sentence("STRLEN", ANY_KEYS)),
+    (2, sentence(words("INCR DECR"), ANY_KEYS)),
+    (2, sentence(words("INCRBY DECRBY"), ANY_KEYS, NUMBERS)),
+    (1, sentence("APPEND", STRINGS, VALUES)),
+]
+KEY_FAMILY: Weighted = [
+    (3, sentence("COPY", ANY_KEYS, TARGETS_OF_ALL, maybe(sentence("REPLACE")))),
+    (2, sentence(words("RENAME RENAMENX"), words("u n string missing"), TARGETS_OF_ALL)),
+    (2, sentence(words("EXPIRE PEXPIRE"), ANY_KEYS, words("100000 99999"), CONDITIONS)),
+    (1, sentence("PEXPIREAT", ANY_KEYS, words("4000000000500"), CONDITIONS)),
+    (1, sentence("EXPIRE", STRINGS, often(FAR, words("0 -1 x")))),
+    (1, sentence("PERSIST", ANY_KEYS)),
+    (1, sentence(words("TTL PTTL PEXPIRETIME"), ANY_KEYS)),
+    (1, sentence(words("EXISTS TOUCH"), several(ANY_KEYS))),
+    (1, sentence("TYPE", ANY_KEYS)),
+    (1, sentence("KEYS", words("* s* [nu] ?"))),
+    (1, sentence("DBSIZE")),
+    (1, sentence(words("DEL UNLINK"), STRINGS)),
+]
+FAMILIES_7 += [*STRING_FAMILY, *KEY_FAMILY]
+
 RARE = one_of(
     sentence("XGROUP DESTROY", KEYS, GROUPS),
     sentence("DEL", KEYS),
@@ -180,6 +228,8 @@ FAMILIES_8: Weighted = [
     (2, sentence("XAUTOCLAIM s", GROUPS, CONSUMERS, CLOCKED, BOUNDS, some(COUNT))),
     (1, sentence("XCFGSET", KEYS, CFGSET)),
     (1, sentence("XIDMPRECORD", KEYS, words("p q"), IIDS, IDS)),
+    (1, sentence("OBJECT ENCODING", ANY_KEYS)),
+    (1, sentence("SET", STRINGS, VALUES, words("EXAT PXAT"), words("1 1700000000 1700000000500"))),
 ]
 WAIT, CRASH, REOPEN = "(wait)", "(crash)", "(reopen)"
 EVENTS: Weighted = [

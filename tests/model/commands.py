@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.model import groups, inspecting, reading, writing
+from tests.model import groups, inspecting, keyspace, reading, strings, writing
 from tests.model.arguments import Args, Failure, fail, text
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply, Reply
@@ -39,13 +39,42 @@ COMMANDS: dict[bytes, tuple[int, Handler]] = {
     b"xinfo|groups": (3, inspecting.xinfo_groups),
     b"xinfo|consumers": (4, inspecting.xinfo_consumers),
     b"config|set": (-4, inspecting.config_set),
-    b"del": (-2, inspecting.delete),
-    b"exists": (-2, inspecting.exists),
-    b"type": (2, inspecting.type_of),
-    b"rename": (3, inspecting.rename),
-    b"set": (-3, inspecting.set_string),
-    b"dbsize": (1, inspecting.dbsize),
-    b"flushdb": (-1, inspecting.flushdb),
+    b"append": (3, strings.append),
+    b"copy": (-3, keyspace.copy),
+    b"dbsize": (1, keyspace.dbsize),
+    b"decr": (2, strings.counted(-1, by=False)),
+    b"decrby": (3, strings.counted(-1, by=True)),
+    b"del": (-2, keyspace.delete),
+    b"exists": (-2, keyspace.exists),
+    b"expire": (-3, keyspace.expire(1000, from_now=True)),
+    b"expireat": (-3, keyspace.expire(1000, from_now=False)),
+    b"expiretime": (2, keyspace.told(1000, from_now=False)),
+    b"flushdb": (-1, keyspace.flushdb),
+    b"get": (2, strings.get),
+    b"getdel": (2, strings.getdel),
+    b"getex": (-2, strings.getex),
+    b"getset": (3, strings.getset),
+    b"incr": (2, strings.counted(1, by=False)),
+    b"incrby": (3, strings.counted(1, by=True)),
+    b"keys": (2, keyspace.keys),
+    b"mget": (-2, strings.mget),
+    b"object|encoding": (3, keyspace.encoding),
+    b"persist": (2, keyspace.persist),
+    b"pexpire": (-3, keyspace.expire(1, from_now=True)),
+    b"pexpireat": (-3, keyspace.expire(1, from_now=False)),
+    b"pexpiretime": (2, keyspace.told(1, from_now=False)),
+    b"psetex": (4, strings.psetex),
+    b"pttl": (2, keyspace.told(1, from_now=True)),
+    b"rename": (3, keyspace.rename),
+    b"renamenx": (3, keyspace.renamenx),
+    b"set": (-3, strings.set_string),
+    b"setex": (4, strings.setex),
+    b"setnx": (3, strings.setnx),
+    b"strlen": (2, strings.strlen),
+    b"touch": (-2, keyspace.exists),
+    b"ttl": (2, keyspace.told(1000, from_now=True)),
+    b"type": (2, keyspace.type_of),
+    b"unlink": (-2, keyspace.delete),
 }
 """The handler of each command and its arity: of all words, at least -n when negative."""
 CONTAINERS = {name.split(b"|")[0] for name in COMMANDS if b"|" in name}
@@ -53,6 +82,7 @@ CONTAINERS = {name.split(b"|")[0] for name in COMMANDS if b"|" in name}
 
 def run(db: Redis, *argv: bytes) -> Reply:
     """Return the reply to one command."""
+    db.drop_expired()
     try:
         name = command_name(argv)
         arity, handler = COMMANDS[name]

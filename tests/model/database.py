@@ -12,7 +12,7 @@ NEEDS_KEY = (
 
 
 class Redis:
-    """One database of streams, and of strings to be of the wrong type.
+    """One database of streams and plain strings.
 
     ``old=True`` gives the rules of Redis 7.0.15 where they differ, so that a real server of that
     version can bear the others out.
@@ -22,12 +22,23 @@ class Redis:
         self.now = now
         self.old = old
         self.keys: dict[bytes, Stream | bytes] = {}
+        self.expiries: dict[bytes, int] = {}
         self.config = {
             b"stream-node-max-entries": 100,
             b"stream-node-max-bytes": 4096,
             b"stream-idmp-duration": 100,
             b"stream-idmp-maxsize": 100,
         }
+
+    def drop(self, key: bytes) -> bool:
+        """Delete a key and its expiry; tell whether it was there."""
+        self.expiries.pop(key, None)
+        return self.keys.pop(key, None) is not None
+
+    def drop_expired(self) -> None:
+        """Delete the keys whose time has come: every command begins so."""
+        for key in [key for key, at in self.expiries.items() if at <= self.now()]:
+            self.drop(key)
 
     def stream(self, key: bytes) -> Stream | None:
         found = self.keys.get(key)

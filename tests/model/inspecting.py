@@ -102,40 +102,6 @@ def xinfo_consumers(db: Redis, argv: Args) -> Reply:
     return rows
 
 
-def delete(db: Redis, argv: Args) -> Reply:
-    return sum(db.keys.pop(key, None) is not None for key in argv[1:])
-
-
-def exists(db: Redis, argv: Args) -> Reply:
-    return sum(key in db.keys for key in argv[1:])
-
-
-def type_of(db: Redis, argv: Args) -> Reply:
-    found = db.keys.get(argv[1])
-    return b"none" if found is None else b"string" if isinstance(found, bytes) else b"stream"
-
-
-def rename(db: Redis, argv: Args) -> Reply:
-    if argv[1] not in db.keys:
-        raise fail("no such key")
-    db.keys[argv[2]] = db.keys.pop(argv[1])
-    return b"OK"
-
-
-def set_string(db: Redis, argv: Args) -> Reply:
-    db.keys[argv[1]] = argv[2]
-    return b"OK"
-
-
-def dbsize(db: Redis, argv: Args) -> Reply:
-    return len(db.keys)
-
-
-def flushdb(db: Redis, argv: Args) -> Reply:
-    db.keys.clear()
-    return b"OK"
-
-
 def config_set(db: Redis, argv: Args) -> Reply:
     db.config.update(zip(argv[2::2], map(integer, argv[3::2]), strict=True))
     return b"OK"

@@ -13,9 +13,9 @@ from tests.semantics.cases import (
     case,
     e,
     many,
+    newer,
     on_each,
     on_keys,
-    ours,
     wait,
     wrong_arity,
 )
@@ -122,7 +122,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "DEL s", 1,
         "DBSIZE", 0,
     ),
-    on_keys(
+    case(
         "RENAMENX does not go over a key",
         *ADDED,
         "XADD t 1-0 f v", "1-0",
@@ -151,7 +151,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "SELECT x", Refused("ERR "),
         "SELECT 0", "OK",
     ),
-    on_keys(
+    case(
         "A key without expiry has none, a missing key has no such thing",
         *ADDED,
         "TTL s", -1,
@@ -165,7 +165,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "PERSIST s", 1,
         "TTL s", -1,
     ),
-    on_keys(
+    case(
         "An expiry in the past deletes at once",
         *ADDED,
         "EXPIRE s -1", 1,
@@ -177,7 +177,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "EXPIRE s 0", 1,
         "EXISTS s", 0,
     ),
-    on_keys(
+    case(
         "RENAME takes the expiry along, and what it goes over loses its own",
         *ADDED,
         "EXPIRE s 100", 1,
@@ -188,7 +188,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "RENAME s t", "OK",
         "TTL t", -1,
     ),
-    on_keys(
+    case(
         "Writing to a stream keeps its expiry",
         *ADDED,
         "EXPIRE s 100", 1,
@@ -200,7 +200,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "XADD s 1-0 f v", "1-0",
         "TTL s", -1,
     ),
-    on_keys(
+    case(
         "EXPIRE is checked, and takes its conditions",
         *ADDED,
         "EXPIRE s x", NOT_INT,
@@ -215,7 +215,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "EXPIRE s 100 LT", 1,
         "TTL s", 100,
     ),
-    ours(
+    newer(
         "An expired stream is gone from every command at its time",
         *ADDED,
         "PEXPIRE s 1000", 1,

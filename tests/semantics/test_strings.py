@@ -9,6 +9,7 @@ from tests.semantics.cases import (
     case,
     err,
     on_each,
+    on_keys,
     ours,
     wait,
     wrong_arity,
@@ -267,7 +268,7 @@ def bad_time(command: str) -> object:
         "SET k w", "OK",
         "GET k", "w",
     ),
-    case(
+    on_keys(
         "KEYS and SCAN tell the kinds apart",
         "SET k v", "OK",
         "XADD s 1-0 f v", "1-0",
