@@ -316,17 +316,22 @@ def _no_passwords(user: User) -> None:
     user.passwords = {}
 
 
-def _add_hash(user: User, digest: bytes) -> None:
+def _check_hash(digest: bytes) -> None:
     if _HASH.fullmatch(digest) is None:
         raise BadRule(
             "The password hash must be exactly 64 characters and contain only lowercase "
             "hexadecimal characters"
         )
+
+
+def _add_hash(user: User, digest: bytes) -> None:
+    _check_hash(digest)
     user.nopass = False
     user.passwords[digest] = None
 
 
 def _remove_hash(user: User, digest: bytes) -> None:
+    _check_hash(digest)
     if digest not in user.passwords:
         raise BadRule("The password you are trying to remove from the user does not exist")
     del user.passwords[digest]

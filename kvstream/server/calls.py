@@ -1,9 +1,9 @@
 """What every call goes through besides its handler: rights, counters, the slow log, MONITOR."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from kvstream.commands.command import Answer, Command, Flag
+from kvstream.commands.command import Answer, Command, Container, Flag
 from kvstream.commands.replies import ErrorReply
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
@@ -68,6 +68,14 @@ class Calls:
     def _note_slow(self, client: Client, argv: Argv, spent: float) -> None:
         now, name = int(time.time()), client.name
         self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
+
+
+def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
+    """Return the name of the command that a refused request was meant for; none: there is none."""
+    found = commands.get(argv[0].lower())
+    if isinstance(found, Container):
+        found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else found.alone
+    return "" if found is None else found.name
 
 
 _NOT_SLOW = frozenset({"exec"})

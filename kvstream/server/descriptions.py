@@ -87,8 +87,8 @@ _STRING = (
     "append decr decrby get getdel getex getset incr incrby mget psetex set setex setnx strlen"
 )
 _GENERIC = (
-    "copy del dump randomkey exists expire expireat expiretime keys object persist pexpire pexpireat "
-    "pexpiretime pttl rename renamenx restore scan touch ttl type unlink"
+    "copy del dump exists expire expireat expiretime keys object persist pexpire pexpireat "
+    "pexpiretime pttl randomkey rename renamenx restore scan touch ttl type unlink"
 )
 _SERVER = (
     "acl bgrewriteaof bgsave config dbsize debug flushall flushdb info lastsave latency lolwut "
@@ -192,9 +192,16 @@ def _uses(command: Command) -> tuple[str, ...]:
 
 def key_uses(command: Command, argv: Argv) -> list[KeyUse]:
     """Return the keys that a request names, with what it does to them."""
-    uses = [tuple(use.split()) for use in _uses(command)]
+    given = _uses(command)
+    if command.name == "set":
+        given = ("RW access update",) if b"GET" in _options(argv) else ("OW update",)
+    uses = [tuple(use.split()) for use in given]
     keys = command.keys_of(argv)
     return [KeyUse(key, uses[min(at, len(uses) - 1)]) for at, key in enumerate(keys)]
+
+
+def _options(argv: Argv) -> set[bytes]:
+    return {word.upper() for word in argv[3:]}
 
 
 def flags_of(command: Command) -> list[str]:

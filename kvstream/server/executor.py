@@ -21,7 +21,7 @@ from kvstream.errors import KVStreamError, ProtocolError, RequestError, Unblocke
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
 from kvstream.server.acl import Acl
-from kvstream.server.calls import Calls
+from kvstream.server.calls import Calls, name_of
 from kvstream.server.client import Argv, Block, Client, Queue
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
@@ -171,7 +171,7 @@ class Executor:
         except RequestError as error:
             if client.queue is not None:
                 client.queue.failed = True
-            self.statistics.rejected(error.code)
+            self.statistics.rejected(error.code, name_of(argv, self.commands))
             self._answer(client, ErrorReply.of(error))
             return
         refusal = self._calls.refusal(client, command, argv)
@@ -210,7 +210,6 @@ class Executor:
         client = slot.client
         if isinstance(slot.reply, Blocked):
             self._block(turn, client, slot.reply)
-            self._slots.pop()
         else:
             slot.told = client.wants(slot.reply)
         if turn.txn.signals:
@@ -227,6 +226,9 @@ class Executor:
     def _run_alone(self) -> None:
         """Run each unit of a failed turn again, in a turn of its own."""
         slots, self._slots = self._slots, []
+        for slot in slots:
+            if isinstance(slot.reply, Blocked):  # its waiter went with the turn
+                self._unblock(slot.client)
         for slot in slots:
             if slot.unit is None:
                 self._slots.append(slot)
@@ -259,7 +261,7 @@ class Executor:
     # --- replies --------------------------------------------------------------------------------
 
     def _answer(self, client: Client, reply: Reply) -> None:
-        self._slots.append(Slot(client, reply, told=client.wants(reply)))
+        self._slots.append(Slot(client, reply, keeps=False, told=client.wants(reply)))
 
     # --- transactions ---------------------------------------------------------------------------
 

@@ -90,8 +90,8 @@ class Listener:
     def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client | None:
         """Make a client of a new connection, or tell it why not."""
         peer = transport.get_extra_info("peername")
-        is_local = _is_local(peer)
-        refusal = self.executor.limits.refusal(is_local)
+        local = is_local(peer)
+        refusal = self.executor.limits.refusal(local)
         if refusal is not None:
             transport.write(refusal)
             return None
@@ -106,7 +106,7 @@ class Listener:
         )
         self._next_id += 1
         client.pending_output, client.abort = connection.pending_output, connection.abort
-        client.is_local = is_local
+        client.is_local = local
         _keep_alive(transport, self.executor.options.tcp_keepalive)
         client.address = _address(peer)
         client.local_address = _address(transport.get_extra_info("sockname"))
@@ -157,7 +157,7 @@ class Listener:
         self._set_timer()
 
 
-def _is_local(peer: object) -> bool:
+def is_local(peer: object) -> bool:
     """Tell whether a peer is on this machine; sockets of the file system have no such name."""
     if not isinstance(peer, tuple):
         return True

@@ -26,6 +26,8 @@ class Slot:
     unit: Operation | None = None
     """What makes the reply; None where it needs no store."""
     db: int = 0
+    keeps: bool = True
+    """It tells of what is in the store: not to be told before that is durable."""
     told: bool = True
     """False: CLIENT REPLY wants nothing written."""
 
@@ -66,7 +68,7 @@ class Outbox:
 def _fail(slots: list[Slot], error: KVStreamError) -> None:
     """Tell that the log could not be made durable instead of what is not durable."""
     for slot in slots:
-        if slot.unit is not None:
+        if slot.keeps and not isinstance(slot.reply, Blocked):
             slot.reply = ErrorReply.of(error)
 
 

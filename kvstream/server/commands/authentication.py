@@ -8,7 +8,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import DEFAULT, NoPermission, User
 from kvstream.server.client import Client
-from kvstream.server.commands.help import help_of
+from kvstream.server.commands.help import help_of, not_so
 from kvstream.server.descriptions import CATEGORIES, every, named
 
 _NO_PASSWORD = (
@@ -49,7 +49,7 @@ def acl_cat(txn: Txn, client: Client, argv: Argv) -> Reply:
     if len(argv) == 2:
         return [name.encode() for name in CATEGORIES]
     if len(argv) > 3:
-        raise syntax_error()
+        raise not_so("ACL", argv)
     category = text(argv[2].lower())
     if category not in CATEGORIES:
         raise InvalidArgument(f"Unknown category '{text(argv[2])}'")
@@ -106,7 +106,7 @@ def acl_genpass(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer a password that nobody guesses, of 256 bits unless told."""
     bits = _GENPASS_BITS
     if len(argv) > 3:
-        raise syntax_error()
+        raise not_so("ACL", argv)
     if len(argv) == 3:
         bits = integer(argv[2])
         if not 0 < bits <= _GENPASS_BITS_MAX:

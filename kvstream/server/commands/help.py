@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from kvstream.commands.args import Argv
+from kvstream.commands.args import Argv, text
 from kvstream.commands.replies import Reply, Simple
+from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
 
@@ -22,3 +23,11 @@ def help_of(container: str, *subcommands: tuple[str, str]) -> Handler:
         return reply
 
     return show
+
+
+def not_so(container: str, argv: Argv) -> RequestError:
+    """Return the error of a subcommand that is not here, or not with so many arguments."""
+    return RequestError(
+        f"unknown subcommand or wrong number of arguments for '{text(argv[1])}'. "
+        f"Try {container} HELP."
+    )

@@ -1,17 +1,16 @@
 """Commands of those who operate the server: saving, stopping, watching it work."""
 
 import time
-from typing import NoReturn
 
 from kvstream import __version__
-from kvstream.commands.args import Argv, at_least, integer, syntax_error, text
+from kvstream.commands.args import Argv, at_least, integer, syntax_error
 from kvstream.commands.command import Answer, Blocked
 from kvstream.commands.replies import OK, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.options import Durability
 from kvstream.server.client import Answers, Client
-from kvstream.server.commands.help import help_of
+from kvstream.server.commands.help import help_of, not_so
 
 _US = 1_000_000
 
@@ -150,7 +149,7 @@ def slowlog_get(txn: Txn, client: Client, argv: Argv) -> Reply:
         message = "count should be greater than or equal to -1"
         count = at_least(-1, argv[2], message, message)
     elif len(argv) > 3:
-        raise syntax_error()
+        raise not_so("SLOWLOG", argv)
     return [
         [each.number, each.at, each.microseconds, each.argv, each.address.encode(), each.name]
         for each in client.server.slowlog.newest(count)
@@ -223,7 +222,7 @@ def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
     elif word in (b"RELOAD", b"LOADAOF"):
         return server.saving.start_reload().wait()
     else:
-        _refuse_debug(argv[1])
+        raise not_so("DEBUG", argv)
     return OK
 
 
@@ -234,27 +233,21 @@ def _seconds(raw: bytes) -> float:
         return 0.0  # as C's strtod has it
 
 
-def _refuse_debug(word: bytes) -> NoReturn:
-    raise RequestError(
-        f"unknown subcommand or wrong number of arguments for '{text(word)}'. Try DEBUG HELP."
-    )
-
-
 # --- scripts: none are kept ---------------------------------------------------------------------
 
 
-def _check_flush(argv: Argv, command: str) -> None:
+def _check_flush(argv: Argv, command: str, support: str) -> None:
     if len(argv) > 3 or (len(argv) == 3 and argv[2].upper() not in (b"ASYNC", b"SYNC")):
-        raise RequestError(f"{command} FLUSH only supports SYNC|ASYNC option")
+        raise RequestError(f"{command} FLUSH {support} SYNC|ASYNC option")
 
 
 def function_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer OK: there are no functions."""
-    _check_flush(argv, "FUNCTION")
+    _check_flush(argv, "FUNCTION", "only supports")
     return OK
 
 
 def script_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer OK: there are no scripts."""
-    _check_flush(argv, "SCRIPT")
+    _check_flush(argv, "SCRIPT", "only support")
     return OK

@@ -1,0 +1,150 @@
+"""Servers on ports of their own, and a redis-server to compare them with."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from kvstream.engine import Engine
+from kvstream.operations.checks import check
+from kvstream.options import StoreOptions
+from kvstream.server.commands.table import TABLE
+from kvstream.server.executor import Executor
+from kvstream.server.net import Listener, listen
+from kvstream.server.options import ServerOptions
+from tests.server.asking import Asker
+
+Serve = Callable[..., "Served"]
+
+
+class Served:
+    """A server in a thread of this process."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.engine = Engine(directory, StoreOptions())
+        self.executor = Executor(self.engine, TABLE, options=ServerOptions(port=0, **options))
+        self.stopped = threading.Event()
+        self._started = threading.Event()
+        self._clients: list[redis.Redis] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        assert self._started.wait(10)
+
+    def _serve(self) -> None:
+        self._loop.run_until_complete(self._accept())
+        self._loop.close()
+
+    async def _accept(self) -> None:
+        self._over = asyncio.Event()
+        self.executor.stop = self._over.set
+        server = await listen(Listener(self.executor), "127.0.0.1", 0)
+        self.port = self.executor.options.port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        await self._over.wait()
+        self.stopped.set()
+        server.close()
+        for client in list(self.executor.clients.values()):
+            client.close()
+        await asyncio.sleep(0)
+        self.executor.saving.join()
+
+    def client(self, protocol: int = 2, **options: Any) -> "redis.Redis":
+        """Return a client of redis-py whose replies are bytes."""
+        client = redis.Redis(port=self.port, protocol=protocol, **options)
+        self._clients.append(client)
+        return client
+
+    def asker(self, protocol: int = 2) -> Asker:
+        """Return a connection that shows replies as they are."""
+        return Asker(self.port, protocol)
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+        faults = self.engine.run(check)
+        self.engine.close()
+        assert faults == []
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start servers: ``serve(maxclients=5)``."""
+    started: list[Served] = []
+
+    def start(**options: Any) -> Served:
+        started.append(Served(tmp_path / f"store{len(started)}", **options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def served(serve: Serve) -> Served:
+    """A server as it is without any option."""
+    return serve()
+
+
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+def protocol(request: pytest.FixtureRequest) -> int:
+    version: int = request.param
+    return version
+
+
+@pytest.fixture
+def client(served: Served, protocol: int) -> redis.Redis:
+    """A client of redis-py, once in each protocol."""
+    return served.client(protocol)
+
+
+@pytest.fixture(scope="session")
+def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a redis-server of these tests' own."""
+    if shutil.which("redis-server") is None:
+        if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
+            pytest.fail("redis-server is required here: apt-get install redis-server")
+        pytest.skip("redis-server is not installed: apt-get install redis-server")
+    port = _free_port()
+    directory = tmp_path_factory.mktemp("redis")
+    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        _await(port)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            Asker(port, 2).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return

@@ -1,0 +1,192 @@
+"""The commands of connections and operation answer as redis-server does, errors included."""
+
+import pytest
+
+from kvstream.commands.command import Container
+from kvstream.server.commands.table import TABLE
+from kvstream.server.descriptions import every
+from tests.server.asking import Asker
+from tests.server.conftest import Served
+
+CONVERSATION = """
+ACL CAT nosuch
+ACL CAT x y
+ACL DELUSER default
+ACL DELUSER nobody
+ACL DRYRUN default GET k
+ACL DRYRUN default nosuch k
+ACL DRYRUN nobody GET k
+ACL GENPASS 0
+ACL GENPASS 5000
+ACL GENPASS x
+ACL GETUSER default
+ACL GETUSER nobody
+ACL LIST
+ACL NOSUCH
+ACL SETUSER u !abc
+ACL SETUSER u #abc
+ACL SETUSER u %X~k
+ACL SETUSER u +@nosuch
+ACL SETUSER u +nosuch
+ACL SETUSER u <abc
+ACL SETUSER u nosuch
+ACL USERS
+ACL WHOAMI
+AUTH
+AUTH a b c
+AUTH default anything
+AUTH nobody secret
+AUTH secret
+BGSAVE x
+CLIENT GETNAME
+CLIENT GETREDIR
+CLIENT KILL 1.2.3.4:5
+CLIENT KILL ADDR
+CLIENT KILL ADDR 1.2.3.4:5
+CLIENT KILL ID 0
+CLIENT KILL ID 123456789
+CLIENT KILL ID x
+CLIENT KILL SKIPME maybe
+CLIENT KILL TYPE nosuch
+CLIENT KILL TYPE pubsub
+CLIENT KILL USER nobody
+CLIENT KILL nosuch 1
+CLIENT LIST ID x
+CLIENT LIST TYPE
+CLIENT LIST TYPE nosuch
+CLIENT LIST TYPE pubsub
+CLIENT LIST x
+CLIENT NO-EVICT maybe
+CLIENT NO-EVICT off
+CLIENT NO-EVICT on
+CLIENT NOSUCH
+CLIENT REPLY maybe
+CLIENT SETNAME me
+CLIENT GETNAME
+CLIENT TRACKINGINFO
+CLIENT UNBLOCK 123456789
+CLIENT UNBLOCK 123456789 ERROR
+CLIENT UNBLOCK 123456789 nosuch
+CLIENT UNBLOCK x
+COMMAND COUNT x
+COMMAND GETKEYS GET k
+COMMAND GETKEYS MGET a b c
+COMMAND GETKEYS PING x
+COMMAND GETKEYS XREAD COUNT 2 STREAMS a b 0 0
+COMMAND GETKEYS nosuch k
+COMMAND GETKEYSANDFLAGS SET k v
+COMMAND GETKEYSANDFLAGS SET k v EX 5 GET
+COMMAND GETKEYSANDFLAGS XREADGROUP GROUP g c STREAMS a b > >
+COMMAND GETKEYSANDFLAGS RENAME a b
+COMMAND INFO nosuch
+COMMAND LIST FILTERBY ACLCAT nosuch
+COMMAND LIST FILTERBY MODULE nosuch
+COMMAND LIST FILTERBY PATTERN xgroup|des*
+COMMAND LIST FILTERBY x y
+COMMAND LIST x
+COMMAND NOSUCH
+CONFIG GET
+CONFIG GET nosuch
+CONFIG GET slowlog-max-*
+CONFIG GET maxclient? nosuch
+CONFIG REWRITE
+CONFIG SET appendonly
+CONFIG SET client-output-buffer-limit nosuch
+CONFIG SET databases 5
+CONFIG SET maxclients 0
+CONFIG SET maxclients x
+CONFIG SET nosuch 1
+CONFIG SET protected-mode maybe
+CONFIG SET slowlog-max-len -1
+CONFIG SET timeout 100 timeout 200
+CONFIG SET timeout 100
+CONFIG GET timeout
+CONFIG SET timeout 0
+CONFIG SET client-query-buffer-limit 2mb
+CONFIG GET client-query-buffer-limit
+CONFIG SET client-query-buffer-limit 1gb
+CONFIG RESETSTAT
+FUNCTION FLUSH
+FUNCTION FLUSH nosuch
+SCRIPT FLUSH
+SCRIPT FLUSH ASYNC
+SCRIPT FLUSH nosuch
+HELLO 4
+HELLO x
+HELLO 2 AUTH
+HELLO 2 AUTH nobody secret
+HELLO 2 nosuch
+LATENCY HISTORY nosuch
+LATENCY LATEST
+LATENCY RESET
+ROLE
+SHUTDOWN ABORT
+SHUTDOWN ABORT NOW
+SHUTDOWN SAVE NOSAVE
+SHUTDOWN nosuch
+SLOWLOG GET -2
+SLOWLOG GET x
+SLOWLOG RESET
+SLOWLOG LEN
+SLOWLOG GET
+WAIT 0 0
+WAIT 0
+WAIT 1 -1
+WAIT 1 x
+WAIT x 0
+MULTI
+SAVE
+EXEC
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("version", [2, 3], ids=["RESP2", "RESP3"])
+def test_a_conversation_is_answered_as_redis_answers_it(
+    served: Served, redis_port: int, version: int
+) -> None:
+    with served.asker(version) as ours, Asker(redis_port, version) as redis:
+        for line in CONVERSATION:
+            assert (line, ours.ask(line)) == (line, redis.ask(line))
+
+
+LATER = {"command|getkeys", "command|getkeysandflags", "wait"}
+"""Commands that Redis 7.0 describes otherwise than 8: an arity, a flag."""
+
+
+def _described(asker: Asker) -> dict[str, object]:
+    rows: dict[str, object] = {}
+
+    def add(row: list[object]) -> None:
+        name, arity, flags, first, last, step, categories, _, specs, subcommands = row
+        assert isinstance(name, bytes)
+        assert isinstance(specs, list)
+        assert isinstance(subcommands, list)
+        plain = [{key: spec[key] for key in spec if key != b"notes"} for spec in specs]
+        rows[name.decode()] = [arity, flags, first, last, step, categories, plain]
+        for each in subcommands:
+            add(each)
+
+    for row in asker.ask("COMMAND"):
+        add(row)
+    return rows
+
+
+def test_commands_are_described_as_redis_describes_them(served: Served, redis_port: int) -> None:
+    with served.asker(3) as ours, Asker(redis_port, 3) as redis:
+        told, wanted = _described(ours), _described(redis)
+    both = [name for name in told if name in wanted and name not in LATER]
+    assert len(both) > 100
+    for name in both:
+        assert (name, told[name]) == (name, wanted[name])
+
+
+def test_every_command_has_a_description(served: Served) -> None:
+    with served.asker(3) as asker:
+        told = asker.ask("COMMAND DOCS")
+        assert asker.ask("COMMAND COUNT") == len(TABLE) == len(told)
+    for row in TABLE.values():
+        parts = every({b"": row}) if isinstance(row, Container) else (row,)
+        assert all(part.summary.endswith(".") for part in parts)
+        documented = told[row.name.encode()]
+        assert documented[b"summary"].decode().endswith(".")
+        assert documented[b"since"].decode() == row.since

@@ -1,0 +1,162 @@
+"""CLIENT: connections seen and ended."""
+
+import re
+import time
+
+import pytest
+import redis
+
+from tests.server.asking import Asker
+from tests.server.conftest import Served
+
+LINE_OF_REDIS_7 = """
+id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs
+rbp obl oll omem tot-mem events cmd user redir resp
+"""
+
+
+def _fields(asker: Asker) -> dict[str, str]:
+    line = asker.ask("CLIENT INFO").decode().strip()
+    return dict(part.split("=", 1) for part in line.split(" "))
+
+
+def test_redis_py_reads_its_own_line(client: redis.Redis, protocol: int) -> None:
+    client.select(3)
+    client.client_setname("worker")
+    told = client.client_info()
+    assert (told["name"], int(told["db"]), int(told["resp"])) == ("worker", 3, protocol)
+    assert str(told["lib-name"]).startswith("redis-py")
+    assert (told["cmd"], told["user"], told["flags"]) == ("client|info", "default", "N")
+    assert int(told["id"]) == client.client_id()
+
+
+def test_the_line_has_every_field_that_redis_has(served: Served, redis_port: int) -> None:
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        told, wanted = _fields(ours), _fields(theirs)
+    assert set(LINE_OF_REDIS_7.split()) <= set(wanted)
+    assert set(wanted) <= set(told)
+
+
+def test_a_list_by_type_and_by_number(served: Served) -> None:
+    with served.asker() as first, served.asker() as second:
+        ids = [first.ask("CLIENT ID"), second.ask("CLIENT ID")]
+        assert ids[1] == ids[0] + 1
+        listed = re.findall(r"^id=(\d+)", first.ask("CLIENT LIST").decode(), re.MULTILINE)
+        assert [int(number) for number in listed] == ids
+        one = first.ask("CLIENT", "LIST", "ID", str(ids[1]), "999").decode()
+        assert one.count("\n") == 1
+        assert one.startswith(f"id={ids[1]} ")
+        assert first.ask("CLIENT LIST TYPE replica") == b""
+        second.ask("MONITOR")
+        assert first.ask("CLIENT LIST TYPE replica").startswith(b"id=%d " % ids[1])
+
+
+def test_flags_tell_of_transactions_blocking_and_no_evict(served: Served) -> None:
+    with served.asker() as asker, served.asker() as waiting:
+        asker.ask("CLIENT NO-EVICT on")
+        asker.ask("CLIENT NO-TOUCH on")
+        assert _fields(asker)["flags"] == "eT"
+        asker.ask("MULTI")
+        asker.ask("PING")
+        waiting.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+        with served.asker() as other:
+            _wait_until_blocked(served, 1)
+            lines = other.ask("CLIENT LIST").decode().splitlines()
+        assert " flags=xeT " in lines[0]
+        assert " multi=1 " in lines[0]
+        assert " flags=b " in lines[1]
+
+
+def _wait_until_blocked(served: Served, count: int) -> None:
+    deadline = time.monotonic() + 5
+    while len(served.executor.blocked) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_killed_client_is_gone_and_its_wait_is_over(served: Served) -> None:
+    with served.asker() as asker, served.asker() as waiting:
+        number = waiting.ask("CLIENT ID")
+        asker.ask("XGROUP CREATE s g $ MKSTREAM")
+        waiting.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
+        _wait_until_blocked(served, 1)
+        assert asker.ask("CLIENT", "KILL", "ID", str(number)) == 1
+        assert waiting.is_closed()
+        asker.ask("XADD s 1-1 f v")
+        assert asker.ask("XPENDING s g") == [0, None, None, None]
+        assert len(served.executor.blocked) == 0
+
+
+def test_who_kills_itself_is_told_first(served: Served) -> None:
+    with served.asker() as asker:
+        number = asker.ask("CLIENT ID")
+        assert asker.ask("CLIENT", "KILL", "ID", str(number), "SKIPME", "no") == 1
+        assert asker.is_closed()
+    with served.asker() as asker:
+        address = _fields(asker)["addr"]
+        assert asker.ask("CLIENT", "KILL", address) == b"OK"
+        assert asker.is_closed()
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    ["TYPE normal", "LADDR {laddr}", "USER default", "ADDR {addr}", "MAXAGE 1 ADDR {addr}"],
+)
+def test_filters_leave_the_killer_alone(served: Served, chosen: str) -> None:
+    with served.asker() as asker, served.asker() as victim:
+        words = chosen.format(**_fields(victim))
+        if "MAXAGE" in words:
+            assert asker.ask("CLIENT KILL " + words) == 0
+            time.sleep(1.01)
+        assert asker.ask("CLIENT KILL " + words) == 1
+        assert victim.is_closed()
+        assert asker.ask("PING") == b"PONG"
+
+
+def test_unblocking_answers_a_null_or_an_error(served: Served) -> None:
+    with served.asker() as asker, served.asker() as waiting:
+        number = str(waiting.ask("CLIENT ID"))
+        for reason, wanted in (
+            ("TIMEOUT", None),
+            ("ERROR", "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        ):
+            waiting.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+            _wait_until_blocked(served, 1)
+            assert asker.ask("CLIENT", "UNBLOCK", number, reason) == 1
+            assert waiting.read() == wanted
+        assert asker.ask("CLIENT", "UNBLOCK", number) == 0
+
+
+def test_replies_are_left_out_as_asked(served: Served, redis_port: int) -> None:
+    for asker in (served.asker(), Asker(redis_port)):
+        with asker:
+            asker.send("CLIENT", "REPLY", "SKIP")
+            asker.send("ECHO", "skipped")
+            assert asker.ask("ECHO told") == b"told"
+            asker.send("CLIENT", "REPLY", "OFF")
+            asker.send("ECHO", "one")
+            asker.send("CLIENT", "REPLY", "SKIP")
+            asker.send("ECHO", "two")
+            assert asker.ask("CLIENT REPLY ON") == b"OK"
+            assert asker.ask("ECHO told") == b"told"
+
+
+def test_a_library_tells_its_name(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask("CLIENT SETINFO lib-name mine") == b"OK"
+        assert asker.ask("CLIENT SETINFO LIB-VER 1.2") == b"OK"
+        assert {"lib-name": "mine", "lib-ver": "1.2"}.items() <= _fields(asker).items()
+        assert asker.ask("CLIENT", "SETINFO", "lib-name", "a b") == (
+            "ERR lib-name cannot contain spaces, newlines or special characters."
+        )
+        assert asker.ask("CLIENT SETINFO nosuch x") == "ERR Unrecognized option 'nosuch'"
+
+
+def test_reset_makes_a_connection_as_a_new_one(served: Served) -> None:
+    with served.asker(3) as asker:
+        asker.ask("CLIENT SETNAME me")
+        asker.ask("SELECT 4")
+        asker.ask("CLIENT NO-EVICT on")
+        assert asker.ask("RESET") == b"RESET"
+        told = _fields(asker)
+        assert (told["name"], told["db"], told["flags"], told["resp"]) == ("", "0", "N", "2")

@@ -1,0 +1,132 @@
+"""INFO: what clients and exporters parse is there, and true."""
+
+import threading
+import time
+
+import redis
+
+from tests.server.asking import Asker
+from tests.server.conftest import Served
+
+EXPORTED = """
+redis_version redis_mode os arch_bits process_id run_id tcp_port uptime_in_seconds uptime_in_days
+config_file executable connected_clients cluster_connections maxclients blocked_clients
+tracking_clients total_blocking_keys total_blocking_keys_on_nokey used_memory used_memory_human
+used_memory_rss used_memory_peak used_memory_overhead used_memory_dataset used_memory_lua
+total_system_memory maxmemory maxmemory_policy mem_fragmentation_ratio mem_allocator loading
+rdb_changes_since_last_save rdb_bgsave_in_progress rdb_last_save_time rdb_last_bgsave_status
+rdb_last_bgsave_time_sec rdb_current_bgsave_time_sec aof_enabled aof_rewrite_in_progress
+aof_rewrite_scheduled aof_last_rewrite_time_sec aof_current_rewrite_time_sec
+aof_last_bgrewrite_status aof_last_write_status total_connections_received total_commands_processed
+instantaneous_ops_per_sec total_net_input_bytes total_net_output_bytes instantaneous_input_kbps
+instantaneous_output_kbps rejected_connections evicted_keys pubsub_channels pubsub_patterns
+latest_fork_usec total_error_replies role connected_slaves master_replid master_repl_offset
+used_cpu_sys used_cpu_user cluster_enabled
+"""
+"""What redis_exporter, redis-py and dashboards read."""
+
+
+def test_what_exporters_read_is_there(client: redis.Redis) -> None:
+    told = client.info()
+    assert [name for name in EXPORTED.split() if name not in told] == []
+    assert told["redis_version"] == "8.10.0"
+    assert told["role"] == "master"
+
+
+def test_sections_are_chosen_as_redis_chooses_them(served: Served, redis_port: int) -> None:
+    def sections(asker: Asker, *words: str) -> list[str]:
+        lines = asker.ask("INFO", *words).decode().split("\r\n")
+        return [line for line in lines if line.startswith("#")]
+
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        for words in (
+            *((), ("all",), ("everything",), ("default",), ("server",), ("CPU", "clients")),
+            *(("commandstats",), ("default", "commandstats"), ("nosuch",), ("keyspace", "nosuch")),
+        ):
+            assert sections(ours, *words) == sections(theirs, *words), words
+
+
+def test_commands_and_errors_are_counted(client: redis.Redis, served: Served) -> None:
+    client.config_resetstat()
+    client.set("k", "v")
+    client.get("k")
+    client.get("k")
+    with served.asker() as asker:
+        asker.ask("XADD k * f v")
+        asker.ask("NOSUCH")
+        asker.ask("GET")
+    told = client.info("all")
+    assert told["cmdstat_get"]["calls"] == 2
+    assert (told["cmdstat_get"]["failed_calls"], told["cmdstat_get"]["rejected_calls"]) == (0, 1)
+    assert told["cmdstat_xadd"]["failed_calls"] == 1
+    assert told["errorstat_ERR"] == {"count": 2}
+    assert told["errorstat_WRONGTYPE"] == {"count": 1}
+    assert told["total_error_replies"] == 3
+    client.config_resetstat()
+    assert client.info("stats")["total_error_replies"] == 0
+    assert "cmdstat_get" not in client.info("commandstats")
+
+
+def test_keys_and_their_expiry_are_counted_by_database(client: redis.Redis) -> None:
+    client.set("k", "v")
+    client.set("l", "v", px=60_000)
+    client.select(2)
+    client.set("m", "v")
+    told = client.info("keyspace")
+    assert {"keys": 2, "expires": 1}.items() <= told["db0"].items()
+    assert 59_000 < told["db0"]["avg_ttl"] <= 60_000
+    assert {"keys": 1, "expires": 0, "avg_ttl": 0}.items() <= told["db2"].items()
+    assert "db1" not in told
+
+
+def test_who_waits_for_which_keys_is_counted(client: redis.Redis, served: Served) -> None:
+    client.xgroup_create("s", "g", "$", mkstream=True)
+    with served.asker() as one, served.asker() as two:
+        one.send("XREAD", "BLOCK", "0", "STREAMS", "s", "t", "$", "$")
+        two.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "60000", "STREAMS", "s", ">")
+        deadline = time.monotonic() + 5
+        while client.info("clients")["blocked_clients"] < 2:
+            assert time.monotonic() < deadline
+        told = client.info("clients")
+        assert (told["total_blocking_keys"], told["total_blocking_keys_on_nokey"]) == (2, 1)
+        assert told["clients_in_timeout_table"] == 1
+        assert told["connected_clients"] == 3
+    while client.info("clients")["blocked_clients"]:
+        assert time.monotonic() < deadline
+
+
+def test_changes_since_the_last_save_begin_anew_with_it(client: redis.Redis) -> None:
+    client.set("k", "v")
+    client.xadd("s", {"f": "v"})
+    assert client.info()["rdb_changes_since_last_save"] == 2
+    client.get("k")
+    client.save()
+    told = client.info()
+    assert (told["rdb_changes_since_last_save"], told["rdb_saves"]) == (0, 1)
+
+
+def test_rates_are_those_of_the_last_seconds(client: redis.Redis) -> None:
+    until = time.monotonic() + 2.3
+    while time.monotonic() < until:
+        client.ping()
+    assert client.info("stats")["instantaneous_ops_per_sec"] > 50
+    assert client.info("stats")["instantaneous_input_kbps"] > 0
+
+
+def test_info_is_answered_while_others_write(client: redis.Redis, served: Served) -> None:
+    over = threading.Event()
+
+    def write() -> None:
+        with served.asker() as asker:
+            while not over.is_set():
+                asker.ask("XADD s * f v")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = [client.info()["total_commands_processed"] for _ in range(20)]
+    finally:
+        over.set()
+        writer.join()
+    assert seen == sorted(seen)
+    assert client.info("keyspace")["db0"]["keys"] == 1

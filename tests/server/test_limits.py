@@ -1,0 +1,150 @@
+"""Limits: who may come in, how much a client may send and leave unread, for how long."""
+
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+
+from kvstream.server.limits import Limits
+from kvstream.server.net import is_local
+from tests.server.asking import Failure
+from tests.server.conftest import Serve, Served
+from tests.server.talking import request
+
+
+def test_one_client_too_many_is_told_so(serve: Serve) -> None:
+    served = serve(maxclients=2)
+    with served.asker() as one, served.asker() as two, served.asker() as three:
+        assert one.ask("PING") == two.ask("PING") == b"PONG"
+        assert three.read() == Failure("ERR max number of clients reached")
+        assert three.is_closed()
+        assert b"rejected_connections:1\r\n" in one.ask("INFO stats")
+    with served.asker() as again:
+        assert again.ask("PING") == b"PONG"
+
+
+def test_an_idle_client_is_closed_but_not_one_that_waits(served: Served) -> None:
+    with served.asker() as idle, served.asker() as waiting, served.asker() as monitor:
+        monitor.ask("MONITOR")
+        waiting.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+        idle.ask("CONFIG SET timeout 1")
+        begun = time.monotonic()
+        assert idle.is_closed()
+        assert 0.9 < time.monotonic() - begun < 5
+        with served.asker() as other:
+            other.ask("XADD s 1-1 f v")
+        assert waiting.read() == [[b"s", [[b"1-1", [b"f", b"v"]]]]]
+        assert monitor.read().endswith(b'"XREAD" "BLOCK" "0" "STREAMS" "s" "$"')
+
+
+def test_a_reader_that_is_too_slow_is_cut_off_and_its_memory_returned(serve: Serve) -> None:
+    served = serve(output_max=1 << 20)
+    with served.asker() as asker, served.asker() as slow:
+        asker.ask("SET", "k", b"v" * (1 << 20))
+        for _ in range(40):
+            slow.send("GET", "k")
+        deadline = time.monotonic() + 10
+        while b"client_output_buffer_limit_disconnections:1\r\n" not in asker.ask("INFO stats"):
+            assert time.monotonic() < deadline
+        assert asker.ask("CLIENT LIST").count(b"\n") == 1
+
+
+def test_the_soft_limit_gives_a_slow_reader_time(serve: Serve) -> None:
+    served = serve()
+    with served.asker() as asker, served.asker() as slow:
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 1mb 2")
+        asker.ask("SET", "k", b"v" * (1 << 20))
+        for _ in range(40):
+            slow.send("GET", "k")
+        time.sleep(0.5)
+        assert asker.ask("CLIENT LIST").count(b"\n") == 2
+        deadline = time.monotonic() + 10
+        while asker.ask("CLIENT LIST").count(b"\n") == 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_who_has_not_authenticated_may_send_little(serve: Serve) -> None:
+    served = serve(requirepass="secret")
+    for words, told in (
+        (("X",) * 11, "ERR Protocol error: unauthenticated multibulk length"),
+        (("X", "y" * 16385), "ERR Protocol error: unauthenticated bulk length"),
+    ):
+        with served.asker() as asker:
+            assert asker.ask(*words) == Failure(told)
+            assert asker.is_closed()
+    with served.asker() as asker:
+        asker.ask("AUTH secret")
+        assert asker.ask("ECHO", "y" * 16385) == b"y" * 16385
+
+
+def test_what_follows_the_password_in_one_packet_has_the_limits_of_a_friend(serve: Serve) -> None:
+    served = serve(requirepass="secret")
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+        connection.sendall(request("AUTH", "secret") + request("ECHO", "y" * 20000))
+        received = b""
+        while len(received) < 5 + 8 + 20002:
+            received += connection.recv(1 << 16)
+    assert received == b"+OK\r\n$20000\r\n" + b"y" * 20000 + b"\r\n"
+
+
+def test_a_slow_handshake_comes_to_an_end(serve: Serve) -> None:
+    served = serve(requirepass="secret", authentication_s=1)
+    with served.asker() as stranger, served.asker() as friend:
+        friend.ask("AUTH secret")
+        assert stranger.is_closed()
+        assert friend.ask("PING") == b"PONG"
+
+
+def test_the_longest_argument_is_a_setting(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG SET proto-max-bulk-len 1mb")
+        assert asker.ask("ECHO", b"x" * (1 << 20)) == b"x" * (1 << 20)
+        assert asker.ask("ECHO", b"x" * ((1 << 20) + 1)) == Failure(
+            "ERR Protocol error: invalid bulk length"
+        )
+        assert asker.is_closed()
+
+
+def test_unfinished_requests_are_limited(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG SET client-query-buffer-limit 1mb")
+        with suppress(OSError):  # the other side closes while we send
+            asker.send("MGET", *(b"x" * 1000 for _ in range(3000)))
+        with suppress(EOFError, OSError):
+            assert asker.read() == Failure("ERR Protocol error: query buffer limit reached")
+        assert asker.is_closed()
+
+
+def test_protected_mode_lets_nobody_in_from_elsewhere_without_a_password(served: Served) -> None:
+    limits = Limits(served.executor)
+    refusal = limits.refusal(is_local=False)
+    assert refusal is not None
+    assert refusal.startswith(b"-DENIED Redis is running in protected mode because")
+    assert refusal.endswith(b"\r\n")
+    assert refusal.count(b"\n") == 1
+    assert limits.refusal(is_local=True) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CONFIG SET protected-mode no",
+        "CONFIG SET requirepass secret",
+        "ACL SETUSER default off",
+    ],
+)
+def test_a_password_or_a_setting_ends_protected_mode(serve: Serve, change: str) -> None:
+    served = serve()
+    with served.asker() as asker:
+        assert asker.ask(change) == b"OK"
+    assert Limits(served.executor).refusal(is_local=False) is None
+
+
+def test_connections_from_elsewhere_are_told_from_those_of_this_machine() -> None:
+    near = ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1")
+    far = ("10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "::127.0.0.1", "2001:db8::1")
+    assert [is_local((host, 1)) for host in near] == [True] * len(near)
+    assert [is_local((host, 1)) for host in far] == [False] * len(far)
+    assert is_local("")
