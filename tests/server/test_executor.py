@@ -293,3 +293,39 @@ def test_quit_answers_and_closes(server: Server, ann: Talker) -> None:
     server.turn()
     assert ann.heard() == b"+OK\r\n"
     assert ann.closed
+
+
+def test_a_reader_that_blocks_in_a_failing_turn_waits_all_the_same(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    bob.send("XADD", "t", "1-1", "f", "v")
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
+        server.turn()
+    assert bob.heard() == b"-MISCONF no room\r\n"
+    assert ann.heard() == b""
+    assert len(server.engine.waiters) == 1
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    assert b"1-1" in ann.heard()
+
+
+def test_a_reader_served_in_a_failing_turn_is_served_by_the_one_that_succeeds(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    fails = [True]
+    real = server.engine.database.write
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if fails and fails.pop():
+            raise StoreFull("no room")
+        return real(batch, frees)
+
+    ann.send("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
+    bob.send("XADD", "s", "1-1", "f", "v")
+    with patch.object(server.engine.database, "write", write):
+        server.turn()
+    assert bob.heard() == b"$3\r\n1-1\r\n"
+    assert ann.heard().count(b"1-1") == 1
+    assert ann.client.block is None
+    assert bob.ask("XPENDING", "s", "g").startswith(b"*4\r\n:1\r\n")
