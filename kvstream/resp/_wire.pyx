@@ -343,7 +343,7 @@ cdef bint take_numbers(tuple entry, Numbers *to) except -1:
     to.told = idle is not None
     if to.told:
         to.idle = idle
-        to.deliveries = 0 if deliveries is None else deliveries
+        to.deliveries = deliveries
         return to.idle >= 0 and to.deliveries >= 0
     return True
 

@@ -24,6 +24,7 @@ from kvstream.commands.replies import (
     Streams,
     Verbatim,
 )
+from kvstream.errors import Corruption
 from kvstream.records import Entry
 from kvstream.resp.compiled import twins
 
@@ -213,7 +214,17 @@ def _rows(rows: Rows, protocol: int) -> Iterator[bytes]:
             yield part
     for start in range(at, len(page), ROWS_TOGETHER):
         for entry in Rows(page[start : start + ROWS_TOGETHER], rows.prefix):
-            yield _entry(entry, protocol)
+            yield _stored(entry, protocol)
+
+
+def _stored(entry: Entry, protocol: int) -> bytes:
+    """Return an entry that may hold what decoding alone does not refuse."""
+    if not entry.fields:
+        raise Corruption("a message's value holds no fields")
+    try:
+        return _entry(entry, protocol)
+    except TypeError as error:
+        raise Corruption(f"a message's value holds more than bytes: {error}") from None
 
 
 def _entry(entry: Entry, protocol: int) -> bytes:
@@ -221,8 +232,8 @@ def _entry(entry: Entry, protocol: int) -> bytes:
     fields = _null_array(None, protocol) if entry.fields is None else _strings(entry.flat)
     if entry.idle_ms is None:
         return b"*2\r\n$%d\r\n%b\r\n%b" % (len(eid), eid, fields)
-    told = (entry.idle_ms, entry.deliveries or 0)
-    return b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(eid), eid, fields, *told)
+    told = encode(entry.idle_ms, protocol) + encode(entry.deliveries, protocol)
+    return b"*4\r\n$%d\r\n%b\r\n%b%b" % (len(eid), eid, fields, told)
 
 
 def _strings(flat: Sequence[bytes]) -> bytes:

@@ -12,6 +12,7 @@ from kvstream.commands import (
     Simple,
     Streams,
 )
+from kvstream.commands.replies import Rows
 from kvstream.records import Entry
 
 CRLF = b"\r\n"
@@ -37,7 +38,9 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return _array([_entry(entry, protocol) for entry in reply.entries])
     if isinstance(reply, Streams):
         return _streams(reply, protocol)
-    return _array([wire(item, protocol) for item in reply])
+    if isinstance(reply, Sequence) and not isinstance(reply, Rows):
+        return _array([wire(item, protocol) for item in reply])
+    raise TypeError(f"no reply of a stream command: {reply!r}")
 
 
 def _array(items: list[bytes]) -> bytes:

@@ -10,8 +10,8 @@ from kvstream.resp.requests import RequestReader
 
 PARTS = (
     st.binary(max_size=40)
-    | st.sampled_from([b"", b"\r\n", b"$1\r\nx\r\n", b"*1\r\n", b"*" * 3000, b"v" * 40_000])
-    | st.integers(0, 2000).map(lambda size: b"x" * size)
+    | st.sampled_from([b"", b"\r\n", b"$1\r\nx\r\n", b"*1\r\n"])
+    | st.integers(0, 40_000).map(lambda size: b"x" * size)
 )
 REQUESTS = st.lists(st.lists(PARTS, min_size=1, max_size=12), max_size=6)
 

@@ -1,0 +1,119 @@
+"""What a length promises costs nothing before its bytes come; what comes is copied once or so."""
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import ProtocolError
+from kvstream.resp.requests import ARGUMENT_BYTES, LINE_MAX, RequestReader
+from tests.resp.conversations import drain, framed
+
+pytestmark = pytest.mark.usefixtures("way")
+
+MEGABYTE = 1 << 20
+SECONDS_MAX = 0.05
+PAGE = 4096
+LENGTHS = [
+    *("-1", "-5", "0", "2147483647", "4294967296", "9223372036854775807"),
+    *("18446744073709551616", "+5", "05", "5x", "", " 5", "9" * 5000),
+]
+ENDS = ["\r\n", "\n", "\r", "", "\rX", "\r\n\r\n"]
+PROMISES = [
+    f"{before}{mark}{length}{end}".encode()
+    for before, mark in [
+        ("", "*"),
+        ("*1\r\n", "$"),
+        ("*2147483647\r\n", "$"),
+        ("*3\r\n$1\r\nx\r\n", "$"),
+    ]
+    for length in LENGTHS
+    for end in ENDS
+] + [b"x" * LINE_MAX, b"*" * LINE_MAX, b"*1\r\n" + b"$" * LINE_MAX, b"'" * LINE_MAX]
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "before AUTH"])
+def test_no_length_costs_memory_or_time(trusted: bool) -> None:
+    readers = []  # all are kept: what they hold adds up
+    before = resident()
+    for promise in PROMISES:
+        reader = RequestReader(trusted=trusted)
+        began = time.perf_counter()
+        reader.feed(promise)
+        drain(reader)
+        assert time.perf_counter() - began < SECONDS_MAX
+        assert reader.buffered <= len(promise) + 2 * ARGUMENT_BYTES
+        readers.append(reader)
+    assert resident() - before < MEGABYTE
+
+
+@pytest.fixture
+def peak() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("peak")
+@pytest.mark.parametrize("sent", ["*1\r\n$536870912\r\n", "*2147483647\r\n$536870912\r\nx"])
+def test_a_promise_of_half_a_gigabyte_allocates_nothing(sent: str) -> None:
+    reader = RequestReader()
+    before, _ = tracemalloc.get_traced_memory()
+    reader.feed(sent.encode())
+    reader.take()
+    assert tracemalloc.get_traced_memory()[1] - before < 10_000
+
+
+@pytest.mark.usefixtures("peak")
+def test_a_big_argument_in_pieces_is_held_once() -> None:
+    size = 32 * MEGABYTE
+    piece = b"x" * LINE_MAX
+    reader = RequestReader()
+    before, _ = tracemalloc.get_traced_memory()
+    reader.feed(b"*2\r\n$3\r\nSET\r\n$%d\r\n" % size)
+    for _ in range(size // LINE_MAX):
+        assert reader.take() == []
+        reader.feed(piece)
+    reader.feed(b"\r\n")
+    ((name, argument),) = reader.take()
+    assert (name, len(argument)) == (b"SET", size)
+    assert tracemalloc.get_traced_memory()[1] - before < 1.3 * size
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [[b"x" * 300_000], [b"x" * 20_000] * 15, [b"f"] * 40_000, [b""] * 40_000],
+    ids=["one argument", "middling ones", "small ones", "empty ones"],
+)
+def test_bytes_that_come_one_by_one_take_time_in_proportion(request_: list[bytes]) -> None:
+    data = framed(request_)
+    reader = RequestReader()
+    requests = []
+    began = time.perf_counter()
+    for at in range(len(data)):
+        reader.feed(data[at : at + 1])
+        requests += reader.take()
+    assert requests == [request_]
+    # 20 us a byte is ten times what it takes; were all copied each time it would be thousands.
+    assert time.perf_counter() - began < 20e-6 * len(data)
+
+
+@pytest.mark.parametrize("mark", [b"x", b"*1", b"*1\r\n$1"])
+def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(mark: bytes) -> None:
+    reader = RequestReader()
+    reader.feed(mark)
+    began = time.perf_counter()
+    for _ in range(LINE_MAX - len(mark)):
+        reader.feed(b"1")
+        assert reader.take() == []
+    reader.feed(b"1" * 10)
+    with pytest.raises(ProtocolError, match="too big"):
+        reader.take()
+    assert time.perf_counter() - began < 20e-6 * LINE_MAX
