@@ -6,7 +6,6 @@ persisted allocator and are never used twice.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from kvstream.errors import Corruption, WrongType
@@ -24,9 +23,11 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
+from kvstream.meta.databases import Databases
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
 from kvstream.meta.index import KeyIndex
+from kvstream.meta.limits import Limits
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import Key, StringMeta, decode_key
@@ -41,34 +42,20 @@ STREAMS_MAX = 10_000
 _METADATA, _TREES, _MESSAGES = Family.METADATA, Family.TREES, Family.MESSAGES
 
 
-@dataclass(slots=True)
-class Limits:
-    """Redis's ``stream-*`` settings; they may change while the store is open."""
-
-    node_max_entries: int
-    node_max_bytes: int
-    idmp_duration_s: int
-    idmp_maxsize: int
-
-
 class Catalog:
     """The metadata objects in memory, and the rows that they come from."""
 
     def __init__(self, options: StoreOptions) -> None:
-        self.limits = Limits(
-            options.stream_node_max_entries,
-            options.stream_node_max_bytes,
-            options.stream_idmp_duration_s,
-            options.stream_idmp_maxsize,
-        )
+        self.limits = Limits.of(options)
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time has moved since their record was written."""
         self.streams: dict[bytes, StreamMeta] = {}
-        """The streams in memory."""
+        """The streams in memory, by the names of callers."""
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
         self._flushed = Flushed()
-        self.index = KeyIndex(self._flushed)
+        self.databases = Databases()
+        self.index = KeyIndex(self._flushed, self.databases)
         """No stream expires before this Unix time in milliseconds; 0: not looked up yet."""
         self._next_id = 0
         """The next number to give out; 0: still to be read."""
@@ -98,49 +85,48 @@ class Catalog:
         return None
 
     def _load(self, txn: Txn, name: bytes) -> Key | None:
-        record = txn.batch.get(_METADATA, stream_row(name))
-        if record is None:
-            return None
-        key = decode_key(name, record)
-        if self._is_gone(txn, key):
+        key = self._stored_key(txn, name)
+        if key is None or self._is_gone(txn, key):
             return None
         if isinstance(key, StreamMeta):
             catch_up(txn.batch, key)
-            self._keep(key)
+            self._keep(name, key)
         return key
 
-    def _keep(self, stream: StreamMeta) -> None:
-        self.streams[stream.name] = stream
+    def _stored_key(self, txn: Txn, name: bytes) -> Key | None:
+        stored = self.databases.stored_name(txn, name)
+        record = txn.batch.get(_METADATA, stream_row(stored))
+        return None if record is None else decode_key(stored, record)
+
+    def _keep(self, name: bytes, stream: StreamMeta) -> None:
+        self.streams[name] = stream
         self.crowded = len(self.streams) > STREAMS_MAX
 
     def peek(self, txn: Txn, name: bytes) -> Key | None:
         """Return the same as ``key``, with nothing loaded or deleted; its counts may lag behind."""
-        key: Key | None = self.streams.get(name)
-        if key is None:
-            record = txn.batch.get(_METADATA, stream_row(name))
-            if record is None:
-                return None
-            key = decode_key(name, record)
-        return None if key.expire_at and key.expire_at <= txn.now_ms else key
+        key = self.streams.get(name) or self._stored_key(txn, name)
+        return None if key is None or (key.expire_at and key.expire_at <= txn.now_ms) else key
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Make an empty stream under a name that is free."""
-        stream = StreamMeta(name, self.allocate(txn))
+        stored = self.databases.stored_name(txn, name)
+        stream = StreamMeta(stored, self.allocate(txn))
         stream.nodes_tree = self.allocate(txn)
-        self.add_stream(txn, stream)
+        self.add_stream(txn, name, stream)
         return stream
 
-    def add_stream(self, txn: Txn, stream: StreamMeta) -> None:
-        """Take in a stream that was made for a name that is free."""
+    def add_stream(self, txn: Txn, name: bytes, stream: StreamMeta) -> None:
+        """Take in a stream that was made, with its stored name, for a name that is free."""
         self._drop_gone(txn, stream.name)
-        self._keep(stream)
+        self._keep(name, stream)
         txn.reshaped(stream)
         self.index.add(txn, stream)
 
     def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> None:
         """Make a string under a name that is free."""
-        self._drop_gone(txn, name)
-        string = StringMeta(name, stream_row(name), self.allocate(txn), value, expire_at)
+        stored = self.databases.stored_name(txn, name)
+        self._drop_gone(txn, stored)
+        string = StringMeta(stored, stream_row(stored), self.allocate(txn), value, expire_at)
         self.write(txn, string)
         self.index.add(txn, string)
 
@@ -187,19 +173,20 @@ class Catalog:
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
     def _unlist(self, txn: Txn, key: Key) -> None:
-        self.streams.pop(key.name, None)
+        self.streams.pop(self.databases.shown_name(txn, key.name), None)
         txn.batch.delete(_METADATA, key.row)
         self.index.remove(txn, key, counted=not self._is_gone(txn, key))
 
     def rename(self, txn: Txn, key: Key, name: bytes) -> None:
         """Move a key to a name that is free: the other rows of a stream stay where they are."""
-        self._drop_gone(txn, name)
+        stored = self.databases.stored_name(txn, name)
+        self._drop_gone(txn, stored)
         if isinstance(key, StreamMeta):
             txn.forget_stream(key)
         self._unlist(txn, key)
-        key.name, key.row = name, stream_row(name)
+        key.name, key.row = stored, stream_row(stored)
         if isinstance(key, StreamMeta):
-            self._keep(key)
+            self._keep(name, key)
         self.index.add(txn, key)
         self.write(txn, key)
 
@@ -215,16 +202,29 @@ class Catalog:
         count = self.index.count(txn, db)
         if not count and next(self.index.names(txn, db), None) is None:
             return 0
-        txn.finish()  # what was changed goes into rows, for the objects are forgotten
         txn.frees = True
+        self._let_go(txn, db)
+        stored = self.databases.stored(txn, db)
+        swept = self._flushed.of(txn, stored).swept
+        self._flushed.put(txn, stored, Bounds(self.allocate(txn), swept))
+        txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
+        txn.batch.delete(_METADATA, key_count_row(stored))
+        return count
+
+    def swap(self, txn: Txn, one: int, other: int) -> None:
+        """Exchange the keys of two databases, however many they are."""
+        for consumer in self.seen.values():
+            txn.member_changed(consumer)
+        self._let_go(txn, one)
+        self._let_go(txn, other)
+        self.databases.swap(txn, one, other)
+
+    def _let_go(self, txn: Txn, db: int) -> None:
+        """Have what is in memory of a database written and forgotten; its waiters look again."""
+        txn.finish()
         for name in [name for name in self.streams if database_of(name) == db]:
             del self.streams[name]
-        swept = self._flushed.of(txn, db).swept
-        self._flushed.put(txn, db, Bounds(self.allocate(txn), swept))
-        txn.batch.delete_range(_MESSAGES, *database_bounds(db))
-        txn.batch.delete(_METADATA, key_count_row(db))
         txn.signal_all(U16.pack(db))
-        return count
 
     def sweep(self, txn: Txn, limit: int) -> int:
         """Delete what up to ``limit`` keys have left that a flush made gone; return how many."""
@@ -248,7 +248,7 @@ class Catalog:
         return key.generation < self._flushed.of(txn, database_of(key.name)).bound
 
     def _drop_gone(self, txn: Txn, name: bytes) -> None:
-        """Delete what a key that a flush made gone has left under a name."""
+        """Delete what a key that a flush made gone has left under a stored name."""
         bound = self._flushed.of(txn, database_of(name)).bound
         record = txn.batch.get(_METADATA, stream_row(name)) if bound else None
         if record is None:
@@ -376,6 +376,7 @@ class Catalog:
         self.streams.clear()
         self.seen.clear()
         self._flushed.forget()
+        self.databases.forget()
         self.index.forget()
         self._next_id = 0
 

@@ -1,6 +1,7 @@
 """What stands for every key besides its record: the order of SCAN, the expiry, the number of keys.
 
-Rows alone are kept here, of keys of any kind; what else a key has, the catalog knows.
+Rows alone are kept here, of keys of any kind; what else a key has, the catalog knows. A key's own
+name is the stored one; names and numbers that are asked for or returned are those of callers.
 """
 
 from collections.abc import Iterator
@@ -18,11 +19,14 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
+from kvstream.meta.databases import Databases
 from kvstream.meta.flushed import Flushed
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
+_EXPIRY_NAME = 1 + U64.size
+"""Where the name begins in the key of a row for expiry."""
 NEVER = 1 << 64
 """Later than every expiry."""
 
@@ -32,8 +36,9 @@ _METADATA = Family.METADATA
 class KeyIndex:
     """The keys of all databases, by the order of their making and by the time of their expiry."""
 
-    def __init__(self, flushed: Flushed) -> None:
+    def __init__(self, flushed: Flushed, databases: Databases) -> None:
         self._flushed = flushed
+        self._databases = databases
         self._next_expiry = 0
         """No key expires before; 0: to be looked up."""
 
@@ -79,7 +84,13 @@ class KeyIndex:
         self._next_expiry = times[due] if due < len(times) else NEVER
         for key, _ in rows[:due]:  # also where it stands for no key: it would be due for ever
             txn.batch.delete(_METADATA, key)
-        return [key[9:] for key, _ in rows[:due]]
+        return [self._databases.shown_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
+
+    def expiries(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
+        """Return time and name of the first ``limit`` keys to expire, those that are due too."""
+        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit)
+        shown = self._databases.shown_name
+        return [(U64.unpack_from(key, 1)[0], shown(txn, key[_EXPIRY_NAME:])) for key, _ in rows]
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
@@ -96,19 +107,21 @@ class KeyIndex:
         return first, last
 
     def _rows(self, txn: Txn, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
-        start = max(cursor, self._flushed.of(txn, db).bound)
-        return scan_row(db, start), successor(scan_row(db, (1 << 64) - 1))
+        stored = self._databases.stored(txn, db)
+        start = max(cursor, self._flushed.of(txn, stored).bound)
+        return scan_row(stored, start), successor(scan_row(stored, (1 << 64) - 1))
 
     def count(self, txn: Txn, db: int) -> int:
         """Return how many keys a database has, those that expired unnoticed included."""
-        row = key_count_row(db)
+        row = key_count_row(self._databases.stored(txn, db))
         return decode_number(row, txn.batch.get(_METADATA, row))
 
-    def _count(self, txn: Txn, db: int, change: int) -> None:
-        count = self.count(txn, db) + change
+    def _count(self, txn: Txn, stored_db: int, change: int) -> None:
+        row = key_count_row(stored_db)
+        count = decode_number(row, txn.batch.get(_METADATA, row)) + change
         if count < 0:
-            raise Corruption(f"the row {key_count_row(db)!r} counts fewer keys than there are")
-        txn.batch.put(_METADATA, key_count_row(db), U64.pack(count))
+            raise Corruption(f"the row {row!r} counts fewer keys than there are")
+        txn.batch.put(_METADATA, row, U64.pack(count))
 
     def forget(self) -> None:
         """Have the time of the next expiry looked up again."""

@@ -253,6 +253,24 @@ def _database(session: Session, raw: bytes) -> int:
     return db
 
 
+def swapdb(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Exchange two databases: whoever uses one of them has the keys of the other from here on."""
+    one = _integer_of_c(argv[1], "invalid first DB index")
+    other = _integer_of_c(argv[2], "invalid second DB index")
+    if not (0 <= one < session.databases and 0 <= other < session.databases):
+        raise InvalidArgument("DB index is out of range")
+    keyspace.swap(txn, one, other)
+    return OK
+
+
+def _integer_of_c(raw: bytes, message: str) -> int:
+    """Return a signed 32-bit integer; InvalidArgument with ``message`` for anything else."""
+    number = integer(raw, message)
+    if not _INT_MIN <= number <= _INT_MAX:
+        raise InvalidArgument(message)
+    return number
+
+
 def ping(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer PONG, or the message."""
     if len(argv) > 2:

@@ -72,6 +72,7 @@ SYNTAX = {
     "setex": "key seconds value",
     "setnx": "key value",
     "strlen": "key",
+    "swapdb": "index index",
     "touch": "key [key ...]",
     "ttl": "key",
     "type": "key",

@@ -120,6 +120,7 @@ KEY_COMMANDS: tuple[Command | Container, ...] = (
     Command("renamenx", 3, _FAST_WRITE, FIRST_TWO, keyspace.renamenx, "1.0.0"),
     Command("restore", -4, _GROW, FIRST, objects.restore, "2.6.0"),
     Command("scan", -2, _READ, NO_KEYS, keyspace.scan, "2.8.0"),
+    Command("swapdb", 3, _FAST_WRITE, NO_KEYS, keyspace.swapdb, "4.0.0"),
     Command("touch", -2, _FAST_READ, EVERY, keyspace.exists, "3.2.1"),
     Command("ttl", 2, _FAST_READ, FIRST, keyspace.ttl, "1.0.0"),
     Command("type", 2, _FAST_READ, FIRST, keyspace.kind, "1.0.0"),

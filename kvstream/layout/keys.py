@@ -2,7 +2,8 @@
 
 ::
 
-    name       := db(u16) key                          a key of one of the numbered databases
+    name       := db(u16) key                          a key of one of the numbered databases; in
+                                                       rows it has the number the database bears
 
     messages   row   := prefix id
                prefix := db(u16) length(u32) key generation(u64)
@@ -10,6 +11,7 @@
 
     metadata   row   := "A"                            allocator: next tree ID or generation (u64)
                       | "C" db(u16)                    number of keys of a database (u64)
+                      | "D"                            swapped databases (kvstream.meta.databases)
                       | "F" db(u16)                    what FLUSHDB has left (kvstream.meta.flushed)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "S" name                       record of a stream (kvstream.meta.records)
@@ -33,6 +35,7 @@ from kvstream.errors import Corruption
 
 ALLOCATOR_KEY = b"A"
 KEY_COUNT_TAG = b"C"
+SWAPPED_KEY = b"D"
 FLUSHED_TAG = b"F"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"

@@ -53,14 +53,15 @@ def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
 
 def _twin(txn: Txn, stream: StreamMeta, name: bytes) -> StreamMeta:
     """Make a stream with the record of another, but rows and trees of its own, without groups."""
-    twin = StreamMeta.decode(name, stream.encode())
+    stored = txn.catalog.databases.stored_name(txn, name)
+    twin = StreamMeta.decode(stored, stream.encode())
     twin.generation = txn.catalog.allocate(txn)
-    twin.prefix = message_prefix(name, twin.generation)
+    twin.prefix = message_prefix(stored, twin.generation)
     twin.nodes_tree = txn.catalog.allocate(txn)
     twin.idmp_tree = txn.catalog.allocate(txn) if stream.idmp_tree else 0
     twin.groups_tree = twin.groups_count = 0
     twin.swept, twin.unswept = MIN_ID, 0
-    txn.catalog.add_stream(txn, twin)
+    txn.catalog.add_stream(txn, name, twin)
     return twin
 
 

@@ -120,6 +120,11 @@ def scan(
     return 0, found
 
 
+def first_expiries(txn: Txn, limit: int) -> list[tuple[int, bytes]]:
+    """Return time and name of the first ``limit`` keys to expire, in any database."""
+    return txn.catalog.index.expiries(txn, limit)
+
+
 def _live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
     for generation, name in txn.catalog.index.names(txn, db, cursor):
         key = txn.catalog.peek(txn, name)
@@ -156,6 +161,12 @@ def flush(txn: Txn, db: int) -> int:
 def flush_all(txn: Txn, databases: int) -> int:
     """Do the same for every database, as one commit."""
     return sum(flush(txn, db) for db in range(databases))
+
+
+def swap(txn: Txn, one: int, other: int) -> None:
+    """Exchange two databases as a whole, in time that does not depend on their keys."""
+    if one != other:
+        txn.catalog.swap(txn, one, other)
 
 
 def sweep(txn: Txn, limit: int) -> int:

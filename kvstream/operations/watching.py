@@ -1,9 +1,7 @@
 """WATCH: telling whether a key is still as it was."""
 
-from kvstream.errors import WrongType
-from kvstream.layout.keys import stream_row
+from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.storage.batch import Family
 
 
 def fingerprint(txn: Txn, name: bytes) -> object:
@@ -11,10 +9,9 @@ def fingerprint(txn: Txn, name: bytes) -> object:
 
     What a consumer group's readers do changes nothing, as in Redis.
     """
-    try:
-        stream = txn.stream(name)
-    except WrongType:
-        return txn.batch.get(Family.METADATA, stream_row(name))
+    stream = txn.key(name)
+    if isinstance(stream, StringMeta):
+        return (stream.generation, stream.value, stream.expire_at)
     if stream is None:
         return None
     groups = tuple((group.name, group.row) for group in txn.catalog.groups(txn, stream))

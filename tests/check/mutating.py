@@ -13,6 +13,7 @@ import msgpack
 from kvstream import Store, StreamID
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
+    SWAPPED_KEY,
     U64,
     flushed_row,
     key_count_row,
@@ -21,6 +22,7 @@ from kvstream.layout.keys import (
     tree_prefix,
 )
 from kvstream.layout.values import REPEATED, UNIQUE, decode_checked
+from kvstream.meta.databases import decode_swapped
 from kvstream.meta.flushed import decode_bounds
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
@@ -63,11 +65,13 @@ class Target:
     """Returns an object, or a value that stands for all of the row."""
     free: frozenset[str] = frozenset()
     """The fields of that object of which nothing else in the store says what they must be."""
+    may_miss: bool = False
+    """Whether a store without the row would be sound as well."""
 
     def may_be(self, sound: bytes, mutant: bytes | None) -> bool:
         """Tell whether a mutant is a sound value, too, as far as anything in the store tells."""
         if mutant is None:
-            return False
+            return self.may_miss
         before, after = (_fields(self.decode(value)) for value in (sound, mutant))
         return {name for name in before if before[name] != after[name]} <= self.free
 
@@ -139,6 +143,7 @@ def targets(store: Store) -> dict[str, Target]:
             decode=lambda value: decode_bounds(b"", value),
             free={"swept"},
         ),
+        "swapped databases": Target(METADATA, SWAPPED_KEY, decode_swapped, may_miss=True),
         "the first node": node(rows.nodes[0].first),
         "the last closed node": node(rows.nodes[-1].first),
         "a group": _target(

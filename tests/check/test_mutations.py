@@ -116,6 +116,8 @@ CALLS: dict[str, Call] = {
     "usage of a string": lambda store: store.engine.run(sizes.usage, LOCK),
     "random key": lambda store: store.engine.run(keyspace.random_key, 0),
     "strings alone": lambda store: store.engine.run(keyspace.scan, 0, 0, 100, "string"),
+    "swap": lambda store: store.engine.run(keyspace.swap, 0, 1),
+    "swap back": lambda store: store.engine.run(keyspace.swap, 3, 1),
     "expire keys": lambda store: store.engine.run(keyspace.delete_expired, 100),
 }
 
@@ -186,6 +188,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
             for number in range(200):
                 flushed.stream(f"s{number}").add({"n": number})
         flushed.flush()
+        store.engine.run(keyspace.swap, 1, 3)
         flushed.stream("new").add({"a": "b"})
         clock.advance(10)
         yield Damaged(store)
@@ -195,7 +198,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 TITLES = (
     *("the first entry", "an entry", "the last entry", "an entry with repeated names", "a stream"),
     *("a string", "the allocator", "a number of keys", "a listed key", "an expiring key"),
-    *("a flushed database", "the first node", "the last closed node", "a group", "a consumer"),
+    *("a flushed database", "swapped databases", "the first node", "the last closed node"),
+    *("a group", "a consumer"),
     *("a run", "a run given back", "a run by time", "a run of a consumer"),
     *("a producer", "an idempotent ID", "the order of an idempotent ID"),
 )

@@ -8,7 +8,6 @@ transaction until the walk is over: the walk reads the rows as they are.
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kvstream.layout.keys import database_of, key_of
 from kvstream.records import Fault
 from kvstream.storage.batch import Batch, Rows
 
@@ -21,14 +20,6 @@ EXAMPLES = 3
 def shown(name: bytes) -> str:
     """Return a name for a message: as text where it is text."""
     return repr(name.decode()) if name.isascii() else repr(name)
-
-
-def key_place(name: bytes, kind: str = "key") -> str:
-    return f"database {database_of(name)}, {kind} {shown(key_of(name))}"
-
-
-def stream_place(name: bytes) -> str:
-    return key_place(name, "stream")
 
 
 def group_place(stream: str, name: bytes) -> str:

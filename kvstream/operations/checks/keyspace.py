@@ -16,6 +16,7 @@ from kvstream.layout.keys import (
     KEY_COUNT_TAG,
     SCAN_TAG,
     STREAM_TAG,
+    SWAPPED_KEY,
     U16,
     U64,
     database_of,
@@ -26,11 +27,11 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
+from kvstream.meta.databases import decode_swapped
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import decode_bounds, encode_bounds
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
-from kvstream.operations.checks.findings import key_place, stream_place
 from kvstream.operations.checks.survey import STORE, Survey
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family, Row
@@ -63,6 +64,7 @@ class KeyspaceCheck:
             ALLOCATOR_KEY: self._allocator,
             KEY_COUNT_TAG: self._key_count,
             FLUSHED_TAG: self._flushed,
+            SWAPPED_KEY: self._swapped,
             SCAN_TAG: self._listed,
             STREAM_TAG: self._record,
             EXPIRY_TAG: self._expiring,
@@ -111,9 +113,22 @@ class KeyspaceCheck:
     def _compare_count(self, db: int) -> None:
         recorded, counted = self._recorded.get(db, 0), self._keys[db]
         if recorded != counted:
-            place = f"database {db}"
+            place = self._survey.database_place(db)
             self._findings.settle(place, "the number of keys", recorded, counted)
             self._findings.put(_METADATA, key_count_row(db), U64.pack(counted))
+
+    def _swapped(self, key: bytes, value: bytes) -> None:
+        if key != SWAPPED_KEY:
+            self._unknown(key, value)
+            return
+        try:
+            numbers = decode_swapped(value)
+        except Corruption:  # every database has its own number again
+            kind = "which databases were swapped cannot be known"
+            self._findings.fault(STORE, kind, value[:40].hex())
+            self._findings.delete(_METADATA, key)
+        else:
+            self._survey.shown_numbers = {stored: db for db, stored in numbers.items()}
 
     # --- flushed databases ----------------------------------------------------------------------
 
@@ -130,7 +145,7 @@ class KeyspaceCheck:
         if not bound or (ahead and self._listed_from(db, bound) != self._recorded.get(db, 0)):
             bound = self._bound_by_count(db)
             kind = "what a flush left cannot be known from its row"
-            self._findings.fault(f"database {db}", kind, value[:40].hex())
+            self._findings.fault(self._survey.database_place(db), kind, value[:40].hex())
             if bound:
                 self._findings.put(_METADATA, key, encode_bounds(bound, 0))
             else:
@@ -166,10 +181,12 @@ class KeyspaceCheck:
         gone = found is not None and self._is_gone(found)
         self._keys[database_of(name)] += not gone
         if found is None:
-            self._findings.fault(stream_place(name), "the record cannot be decoded", mended=False)
+            self._findings.fault(
+                self._survey.stream_place(name), "the record cannot be decoded", mended=False
+            )
             self._survey.owner_lost = True
             return
-        place = key_place(name, kind_of(found))
+        place = self._survey.key_place(name, kind_of(found))
         self._survey.claim_generation(place, found.generation)
         if not gone:
             self._check_rows_of(found, place)
@@ -223,5 +240,5 @@ class KeyspaceCheck:
     def _stray(self, key: bytes, name: bytes, found: Key | None, kind: str) -> None:
         """Note a row that points to no key; to a damaged one it may well be right."""
         if found is not None or not self._survey.has_record(name):
-            self._findings.fault(key_place(name), kind, key[:40].hex())
+            self._findings.fault(self._survey.key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)

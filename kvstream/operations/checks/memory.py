@@ -13,7 +13,7 @@ from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.checks.findings import consumer_place, group_place, stream_place
+from kvstream.operations.checks.findings import consumer_place, group_place
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family
 
@@ -26,7 +26,7 @@ _AHEAD = "what was read ahead is not what follows"
 def check_memory(survey: Survey, txn: Txn) -> None:
     """Compare every loaded object with its row, and what was read ahead with what follows."""
     for stream in txn.catalog.streams.values():
-        place = stream_place(stream.name)
+        place = survey.stream_place(stream.name)
         if not _is_as_recorded(survey, stream):
             survey.findings.fault(place, _RECORD)
             continue

@@ -5,11 +5,11 @@ from itertools import chain
 from struct import error as StructError
 
 from kvstream.errors import KVStreamError
-from kvstream.layout.keys import U64, stream_row, successor, tree_prefix
+from kvstream.layout.keys import U64, database_of, key_of, stream_row, successor, tree_prefix
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
-from kvstream.operations.checks.findings import Findings
+from kvstream.operations.checks.findings import Findings, shown
 from kvstream.operations.checks.numbers import Numbers
 from kvstream.storage.batch import Family, Row
 
@@ -33,6 +33,8 @@ class Survey:
         self.limits = txn.catalog.limits
         self.seen = txn.catalog.seen
         self.findings = Findings(txn.batch, repair)
+        self.shown_numbers: dict[int, int] = {}
+        """The database that each number in rows stands for, where that is another."""
         self.generations = Numbers()
         self.trees = Numbers()
         self.owner_lost = False
@@ -43,6 +45,19 @@ class Survey:
         """The least number never given out, by the allocator's row."""
         self.afterwards: list[Callable[[], None]] = []
         """Repairs that need a new number: for after the walk, when all in use are known."""
+
+    # --- places -------------------------------------------------------------------------------
+
+    def database_place(self, stored_db: int) -> str:
+        """Return what users call the database that rows of a number belong to."""
+        return f"database {self.shown_numbers.get(stored_db, stored_db)}"
+
+    def key_place(self, name: bytes, kind: str = "key") -> str:
+        """Return what users call the key of a stored name."""
+        return f"{self.database_place(database_of(name))}, {kind} {shown(key_of(name))}"
+
+    def stream_place(self, name: bytes) -> str:
+        return self.key_place(name, "stream")
 
     # --- rows -----------------------------------------------------------------------------------
 

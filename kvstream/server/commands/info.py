@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from kvstream import __version__
 from kvstream.commands.args import Argv, text
 from kvstream.commands.replies import Reply, Verbatim
-from kvstream.layout.keys import U64, database_of, expiry_row, successor
+from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.options import Durability
 from kvstream.server.client import Client
 from kvstream.server.commands.connection import REDIS_VERSION
-from kvstream.storage.batch import Family
 
 if TYPE_CHECKING:
     from kvstream.server.executor import Executor
@@ -281,10 +280,8 @@ def _keyspace(server: "Executor", txn: Txn) -> Fields:
 
 def _expiries(txn: Txn) -> dict[int, list[int]]:
     """Return the times at which keys expire, by database: those of the first ones."""
-    tag = expiry_row(0, b"")[:1]
     found: dict[int, list[int]] = {}
-    for row, _ in txn.batch.page(Family.METADATA, tag, successor(tag), EXPIRES_COUNTED):
-        at_ms, name = U64.unpack_from(row, 1)[0], row[1 + U64.size :]
+    for at_ms, name in keyspace.first_expiries(txn, EXPIRES_COUNTED):
         found.setdefault(database_of(name), []).append(at_ms)
     return found
 

@@ -1,0 +1,26 @@
+"""Redis's ``stream-*`` settings, which every command that fills a stream asks for."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from kvstream.options import StoreOptions
+
+
+@dataclass(slots=True)
+class Limits:
+    """The settings in force: they may change while the store is open."""
+
+    node_max_entries: int
+    node_max_bytes: int
+    idmp_duration_s: int
+    idmp_maxsize: int
+
+    @classmethod
+    def of(cls, options: StoreOptions) -> Self:
+        """Return those that a store is opened with."""
+        return cls(
+            options.stream_node_max_entries,
+            options.stream_node_max_bytes,
+            options.stream_idmp_duration_s,
+            options.stream_idmp_maxsize,
+        )
