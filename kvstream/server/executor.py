@@ -8,7 +8,7 @@ disk is told to the one whom it concerns.
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic, perf_counter
@@ -287,7 +287,8 @@ class Executor:
             return NULL_ARRAY
         replies: list[Reply] = []
         for command, argv in queue.commands:
-            reply = self._calls.answer(client, command, argv, txn)
+            refusal = self._calls.refusal(client, command, argv)  # rights may have changed since
+            reply = refusal or self._calls.answer(client, command, argv, txn)
             replies.append(reply.expired if isinstance(reply, Blocked) else reply)
         self.statistics.ran("exec", self.clock() - begun)
         return replies
@@ -345,10 +346,6 @@ class Executor:
         self.blocked.pop(client, None)
         if (client.requests or client.fault) and not client.closing:
             self.ready[client] = None
-
-    def find(self, argv: Sequence[bytes]) -> Command:
-        """Return the command of a request, or raise."""
-        return find(argv, self.commands)
 
     def unblock(self, client: Client, error: bool) -> bool:
         """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""

@@ -4,6 +4,7 @@ import secrets
 
 from kvstream.commands.args import Argv, integer, syntax_error, text
 from kvstream.commands.replies import OK, Map, Reply
+from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import DEFAULT, NoPermission, User
@@ -128,7 +129,7 @@ def acl_dryrun(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
     try:
-        command = client.server.find(argv)
+        command = find(argv, client.server.commands)
     except RequestError as error:
         if argv[0].lower() in client.server.commands:
             raise

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.command import Command, Container
 from kvstream.commands.replies import Map, Reply, SetReply, Simple
+from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
@@ -173,7 +174,7 @@ def _request(client: Client, argv: Argv) -> Command:
     if argv[0].lower() not in client.server.commands:
         raise RequestError("Invalid command specified")
     try:
-        found = client.server.find(argv)
+        found = find(argv, client.server.commands)
     except InvalidArgument:
         raise RequestError("Invalid number of arguments specified for command") from None
     if found.keys is None:

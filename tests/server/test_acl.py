@@ -1,0 +1,230 @@
+"""Users: passwords, commands, categories and keys that they may use; nothing before AUTH."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from kvstream.commands.command import Flag
+from kvstream.server.commands.table import TABLE
+from kvstream.server.descriptions import categories_of, every
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Serve, Served
+
+SECRET = hashlib.sha256(b"secret").hexdigest()
+COMMANDS = list(every(TABLE))
+
+
+def _log_in(served: Served, *rules: str) -> Asker:
+    """Return a connection of a user with these rules."""
+    with served.asker() as admin:
+        assert admin.ask("ACL", "SETUSER", "ann", "reset", "on", ">secret", *rules) == b"OK"
+    asker = served.asker()
+    assert asker.ask("AUTH ann secret") == b"OK"
+    return asker
+
+
+def _words(name: str, arity: int) -> list[str]:
+    words = name.split("|")
+    return words + ["x"] * (abs(arity) - len(words))
+
+
+def test_before_auth_every_command_but_those_of_the_door_is_refused(serve: Serve) -> None:
+    served = serve(requirepass="secret")
+    with served.asker() as asker:
+        for command in COMMANDS:
+            if Flag.NO_AUTH in command.flags:
+                continue
+            answer = asker.ask(*_words(command.name, command.arity))
+            assert answer == Failure("NOAUTH Authentication required."), command.name
+        assert asker.ask("HELLO 3").startswith("NOAUTH HELLO must be called")
+        assert asker.ask("AUTH wrong").startswith("WRONGPASS")
+        assert asker.ask("AUTH secret") == b"OK"
+        assert asker.ask("PING") == b"PONG"
+        asker.ask("RESET")
+        assert asker.ask("PING") == Failure("NOAUTH Authentication required.")
+
+
+def test_a_user_without_rights_may_run_no_command_but_those_that_everybody_may(
+    served: Served,
+) -> None:
+    with _log_in(served) as asker:
+        for command in COMMANDS:
+            if command.name in ("auth", "hello", "quit", "reset"):
+                continue
+            answer = asker.ask(*_words(command.name, command.arity))
+            assert answer == Failure(
+                f"NOPERM User ann has no permissions to run the '{command.name}' command"
+            )
+
+
+@pytest.mark.parametrize("category", ["read", "write", "stream", "admin", "connection", "fast"])
+def test_a_category_allows_its_commands_and_no_others(served: Served, category: str) -> None:
+    with served.asker() as admin:
+        admin.ask("ACL", "SETUSER", "ann", "reset", "allkeys", f"+@{category}")
+        for command in COMMANDS:
+            answer = admin.ask("ACL", "DRYRUN", "ann", *_words(command.name, command.arity))
+            free = command.name in ("auth", "hello", "quit", "reset")
+            assert (answer == b"OK") == (free or category in categories_of(command)), command.name
+
+
+def test_the_last_rule_wins(served: Served) -> None:
+    with _log_in(served, "~*", "+@all", "-@dangerous", "+info", "-config", "+config|get") as asker:
+        assert asker.ask("KEYS *").startswith("NOPERM")
+        assert asker.ask("INFO server").startswith(b"# Server")
+        assert asker.ask("CONFIG SET maxclients 5").startswith("NOPERM")
+        assert asker.ask("CONFIG GET maxclients") == [b"maxclients", b"10000"]
+
+
+def test_keys_are_read_and_written_by_patterns(served: Served) -> None:
+    refused = Failure("NOPERM No permissions to access a key")
+    with served.asker() as admin:
+        admin.ask("XADD read:s 1-1 f v")
+        admin.ask("SET read:k v")
+    with _log_in(served, "%R~read:*", "%W~write:*", "~both:*", "+@all") as asker:
+        assert asker.ask("GET read:k") == b"v"
+        assert asker.ask("SET read:k w") == refused
+        assert asker.ask("XLEN read:s") == 1
+        assert asker.ask("XADD read:s * f v") == refused
+        assert asker.ask("SET write:k v") == b"OK"
+        assert asker.ask("SET write:k v GET") == refused
+        assert asker.ask("GET write:k") == refused
+        assert asker.ask("XADD write:s 1-1 f v") == b"1-1"
+        assert asker.ask("XRANGE write:s - +") == refused
+        assert asker.ask("COPY read:k both:k") == 1
+        assert asker.ask("COPY both:k read:k") == refused
+        assert asker.ask("MGET read:k other") == refused
+        assert asker.ask("XREAD STREAMS read:s other 0 0") == refused
+        assert asker.ask("XREAD STREAMS read:s 0") == [[b"read:s", [[b"1-1", [b"f", b"v"]]]]]
+        assert asker.ask("RENAME both:k write:k") == b"OK"
+
+
+def test_what_is_refused_inside_multi_makes_exec_fail(served: Served) -> None:
+    with _log_in(served, "~a*", "+@all", "-get") as asker:
+        asker.ask("MULTI")
+        assert asker.ask("SET a 1") == b"QUEUED"
+        assert asker.ask("GET a").startswith("NOPERM")
+        assert asker.ask("EXEC").startswith("EXECABORT")
+        assert asker.ask("EXISTS a") == 0
+
+
+def test_rights_that_are_taken_away_are_gone_at_once(served: Served) -> None:
+    with _log_in(served, "~*", "+@all") as asker, served.asker() as admin:
+        assert asker.ask("GET k") is None
+        admin.ask("ACL SETUSER ann -get")
+        assert asker.ask("GET k").startswith("NOPERM")
+        assert admin.ask("ACL DELUSER ann") == 1
+        assert asker.is_closed()
+
+
+def test_a_transaction_is_looked_at_again_when_it_runs(served: Served) -> None:
+    with _log_in(served, "~*", "+@all") as asker, served.asker() as admin:
+        asker.ask("MULTI")
+        asker.ask("SET k v")
+        admin.ask("ACL SETUSER ann -set")
+        (answer,) = asker.ask("EXEC")
+        assert answer.startswith("NOPERM")
+        assert admin.ask("EXISTS k") == 0
+
+
+def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: int) -> None:
+    for asker in (served.asker(), Asker(redis_port)):
+        with asker:
+            asker.ask("ACL SETUSER bob on >secret >other ~k* +get")
+            assert asker.ask("ACL LIST")[0].startswith(b"user bob on #")
+            assert SECRET.encode() in asker.ask("ACL LIST")[0]
+            assert asker.ask("AUTH bob other") == b"OK"
+            assert asker.ask("AUTH default x") == b"OK"
+            assert asker.ask("ACL SETUSER bob <other") == b"OK"
+            assert asker.ask("AUTH bob other").startswith("WRONGPASS")
+            assert asker.ask("ACL", "SETUSER", "bob", "!" + SECRET) == b"OK"
+            assert asker.ask("AUTH bob secret").startswith("WRONGPASS")
+            asker.ask("ACL", "SETUSER", "bob", "#" + SECRET, "off")
+            assert asker.ask("AUTH bob secret").startswith("WRONGPASS")
+            asker.ask("ACL SETUSER bob on nopass")
+            assert asker.ask("AUTH bob whatever") == b"OK"
+            asker.ask("AUTH default x")
+            assert asker.ask("ACL GETUSER bob") == [
+                *(b"flags", [b"on", b"nopass"], b"passwords", [], b"commands", b"-@all +get"),
+                *(b"keys", b"~k*", b"channels", b"", b"selectors", []),
+            ]
+            assert asker.ask("ACL DELUSER bob") == 1
+
+
+def test_no_rule_is_taken_where_one_is_wrong(served: Served) -> None:
+    with served.asker() as asker:
+        assert isinstance(asker.ask("ACL SETUSER ann on nopass +nosuch"), Failure)
+        assert asker.ask("ACL USERS") == [b"default"]
+
+
+def test_redis_py_makes_and_shows_users(served: Served, protocol: int) -> None:
+    client = served.client(protocol, decode_responses=True)
+    client.acl_setuser(
+        "ann",
+        enabled=True,
+        passwords=["+secret"],
+        keys=["orders:*"],
+        commands=["+xadd", "+get"],
+        categories=["+@read"],
+    )
+    told = client.acl_getuser("ann")
+    assert told is not None
+    assert told["passwords"] == [SECRET]
+    assert (told["commands"], told["categories"]) == (["+xadd", "+get"], ["-@all", "+@read"])
+    assert client.acl_whoami() == "default"
+    assert "stream" in client.acl_cat()
+    assert "xadd" in client.acl_cat("stream")
+    assert len(client.acl_genpass()) == 64
+    assert client.acl_list() == [
+        "user ann on #" + SECRET + " ~orders:* resetchannels -@all +@read +xadd +get",
+        "user default on nopass ~* &* +@all",
+    ]
+
+
+def test_a_changed_password_is_asked_of_new_clients_and_old_ones_stay(served: Served) -> None:
+    with served.asker() as old:
+        old.ask("CONFIG SET requirepass secret")
+        assert old.ask("PING") == b"PONG"
+        with served.asker() as new:
+            assert new.ask("PING").startswith("NOAUTH")
+            assert new.ask("HELLO 3 AUTH default secret")[b"proto"] == 3
+        assert old.ask("CONFIG", "SET", "requirepass", "") == b"OK"
+        with served.asker() as new:
+            assert new.ask("PING") == b"PONG"
+
+
+def test_users_outlive_the_server_in_a_file(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "users.acl"
+    with serve(aclfile=path).asker() as asker:
+        asker.ask("ACL SETUSER ann on >secret ~k* +get")
+        assert asker.ask("ACL SAVE") == b"OK"
+        asker.ask("ACL SETUSER bob")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with serve(aclfile=path).asker() as asker:
+        assert asker.ask("ACL USERS") == [b"ann", b"default"]
+        assert asker.ask("AUTH ann secret") == b"OK"
+        assert asker.ask("GET k1") is None
+        asker.ask("AUTH default x")
+        path.write_bytes(b"user default on nopass ~* &* +@all\nuser carl on nosuch\n")
+        assert "carl" not in str(asker.ask("ACL USERS"))
+        assert isinstance(asker.ask("ACL LOAD"), Failure)
+        assert asker.ask("ACL USERS") == [b"ann", b"default"]
+        path.write_bytes(b"user carl on nopass ~* +@all\n")
+        assert asker.ask("ACL LOAD") == b"OK"
+        assert asker.ask("ACL USERS") == [b"carl", b"default"]
+
+
+def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) -> None:
+    with served.asker() as asker, served.asker() as monitor:
+        asker.ask("CONFIG SET slowlog-log-slower-than 0")
+        monitor.ask("MONITOR")
+        asker.ask("AUTH default hidden")
+        asker.ask("HELLO 2 AUTH default hidden")
+        asker.ask("ACL DRYRUN default AUTH hidden")
+        asker.ask("PING")
+        seen = b""
+        while b'"PING"' not in seen:
+            seen += monitor.read()
+        assert b"hidden" not in seen
+        assert b'"AUTH" "(redacted)" "(redacted)"' in seen
+        assert "hidden" not in str(asker.ask("SLOWLOG GET -1"))
