@@ -15,7 +15,6 @@
     group    := version(u8=1) last_delivered(id) entries_read(i64, -1 unknown)
                 pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
                 consumers_tree(u64) runs_tree(u64) times_tree(u64)
-    node     := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
     consumer := version(u8=1) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
 
 An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 stands for none; an expiry of 0 for
@@ -28,19 +27,17 @@ written alone, up to BEHIND_MAX times, and found again above ``last`` when the s
 """
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from struct import Struct
-from struct import error as StructError
 
 import msgpack
 
-from kvstream.errors import Corruption, WrongType
+from kvstream.errors import WrongType
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta.ahead import Ahead
+from kvstream.meta.node import Node as Node
+from kvstream.meta.node import damage_told, decode_names
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.trees import Tree, as_is
 
@@ -61,17 +58,8 @@ UNREAD = 1 << 62
 _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
 _pack_hot = _HOT.pack
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
-_NODE = Struct(">QQ III")
 _GROUP = Struct(">B QQ q QQQ I QQQ")
 _CONSUMER = Struct(">B Q qq Q")
-
-
-@contextmanager
-def _damage_told(kind: str, name: object) -> Iterator[None]:
-    try:
-        yield
-    except (StructError, ValueError) as error:
-        raise Corruption(f"the record of {kind} {name!r} is damaged: {error!r}") from error
 
 
 def _check_version(version: int) -> None:
@@ -83,42 +71,6 @@ def _check_numbers(*needed: int, others: tuple[int, ...] = ()) -> None:
     """See that generations and tree IDs can have been given out; ``others`` may be none, 0."""
     if min(needed) == 0 or max(needed + others) >= COUNTED_MAX:
         raise ValueError(f"impossible numbers {needed + others}")
-
-
-def _decode_names(packed: bytes) -> tuple[bytes, ...]:
-    names = msgpack.unpackb(packed, raw=True, use_list=False)
-    if type(names) is not tuple or not all(type(name) is bytes for name in names):
-        raise ValueError("the field names are none")
-    return names
-
-
-@dataclass(slots=True)
-class Node:
-    """One node of a stream: ``first`` is its key; the open one stands in the stream's record.
-
-    ``first`` and ``last`` are the first and last ID ever appended; ``appended`` counts them all,
-    ``live`` those not deleted.
-    """
-
-    first: StreamID
-    last: StreamID
-    appended: int
-    live: int
-    size: int
-    names: tuple[bytes, ...]
-    is_open: bool
-
-    @classmethod
-    def decode(cls, first: StreamID, value: bytes) -> "Node":
-        with _damage_told("node", first):
-            ms, seq, appended, live, size = _NODE.unpack_from(value)
-            names = _decode_names(value[_NODE.size :])
-        return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
-
-    def encode(self) -> bytes:
-        head = _NODE.pack(*self.last, self.appended, self.live, self.size)
-        names: bytes = msgpack.packb(self.names, use_bin_type=False)
-        return head + names
 
 
 class StreamMeta:
@@ -279,7 +231,7 @@ class StreamMeta:
         self = cls.__new__(cls)
         self.name = name
         self.row = stream_row(name)
-        with _damage_told("stream", name[2:]):
+        with damage_told("stream", name[2:]):
             self._decode_hot(_HOT.unpack_from(record))
             self._decode_cold(record[_HOT.size :])
         self._start()
@@ -304,7 +256,7 @@ class StreamMeta:
         _check_numbers(self.generation, self.nodes_tree, others=(self.groups_tree, self.idmp_tree))
         prefix_end = _COLD.size + parts[14]
         self.prefix = record[_COLD.size : prefix_end]
-        self.names = _decode_names(record[prefix_end:])
+        self.names = decode_names(record[prefix_end:])
 
 
 class GroupMeta:
@@ -363,7 +315,7 @@ class GroupMeta:
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
-        with _damage_told("group", name):
+        with damage_told("group", name):
             parts = _GROUP.unpack(record)
             _check_version(parts[0])
             _check_numbers(*parts[8:])
@@ -395,7 +347,7 @@ class ConsumerMeta:
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "ConsumerMeta":
-        with _damage_told("consumer", name):
+        with damage_told("consumer", name):
             version, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
             _check_version(version)
             _check_numbers(tree)

@@ -35,12 +35,7 @@ from kvstream.storage import fork, reads, upkeep
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, classified_at_open, is_stall
-from kvstream.storage.families import (
-    FamilySettings,
-    applied,
-    database_settings,
-    family_settings,
-)
+from kvstream.storage.families import FamilySettings, applied, database_settings, family_settings
 from kvstream.storage.gate import Gate
 from kvstream.storage.opening import Access, Opened, open_reader, open_writer
 
@@ -168,19 +163,17 @@ class Database:
             gate.passed()
         if batch.ranges:
             self._count_ranges(batch.ranges)
-        sequence: int = self._latest_sequence()
-        return sequence
+        return self.sequence
 
     def _put_alone(self, batch: Batch) -> bool:
         """Write a batch that is one message and nothing else, at two thirds of its price."""
         messages, metadata, trees = batch.puts
-        if len(messages) != 1 or metadata or trees or batch.ranges:
-            return False
-        ((key, value),) = messages.items()
-        if value is None or len(value) > LARGE_WRITE:
-            return False
-        self._families[0][key] = value
-        return True
+        if len(messages) == 1 and not (metadata or trees or batch.ranges):
+            ((key, value),) = messages.items()
+            if value is not None and len(value) <= LARGE_WRITE:
+                self._families[0][key] = value
+                return True
+        return False
 
     def _prepared(self, batch: Batch, frees: bool) -> WriteBatch:
         """Return the batch for RocksDB, which takes each one only once, even if it fails."""
@@ -306,10 +299,8 @@ class Database:
         return {
             "sequence": self.sequence,
             "size_on_disk": self.size_on_disk(),
-            "block_cache_bytes": self.property_int("rocksdb.block-cache-usage", 0),
-            "background_errors": self.property_int("rocksdb.background-errors", 0),
             "failure": str(self.failure) if self.failure else None,
-            "families": dict(zip(FAMILY_NAMES, map(upkeep.figures, self._families), strict=True)),
+            **upkeep.statistics(dict(zip(FAMILY_NAMES, self._families, strict=True))),
         }
 
     def size_on_disk(self) -> int:
@@ -383,10 +374,9 @@ class _Opener:
     def __call__(self, path: Path, access: Access) -> Rdict:
         shared = database_settings(self._options, create=access is Access.CREATE)
         general = applied(Options(raw_mode=True), shared)
+        mode, salvages = DBRecoveryMode, access is Access.SALVAGE
         general.set_wal_recovery_mode(
-            DBRecoveryMode.skip_any_corrupted_record()
-            if access is Access.SALVAGE
-            else DBRecoveryMode.point_in_time()
+            mode.skip_any_corrupted_record() if salvages else mode.point_in_time()
         )
         settings = family_settings(self._options)
         families = {family.name: self._family_options(family) for family in settings}

@@ -53,3 +53,13 @@ def figures(family: Any) -> dict[str, Any]:
     ]
     found["tables_per_level"] = [int(count) for count in levels]
     return found
+
+
+def statistics(families: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of the column families, and those of all RocksDB."""
+    first = next(iter(families.values()))
+    return {
+        "block_cache_bytes": first.property_int_value("rocksdb.block-cache-usage") or 0,
+        "background_errors": first.property_int_value("rocksdb.background-errors") or 0,
+        "families": {name: figures(family) for name, family in families.items()},
+    }

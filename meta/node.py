@@ -1,0 +1,67 @@
+"""A node of a stream, and its row's bytes.
+
+::
+
+    node := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
+
+An ``id`` is 16 bytes. Numbers are big-endian.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+
+import msgpack
+
+from kvstream.errors import Corruption
+from kvstream.ids import StreamID
+
+_NODE = Struct(">QQ III")
+
+
+@contextmanager
+def damage_told(kind: str, name: object) -> Iterator[None]:
+    """Make what decoding a damaged record raises a Corruption that names it."""
+    try:
+        yield
+    except (StructError, ValueError) as error:
+        raise Corruption(f"the record of {kind} {name!r} is damaged: {error!r}") from error
+
+
+def decode_names(packed: bytes) -> tuple[bytes, ...]:
+    """Return field names as a record holds them; ValueError where they are none."""
+    names = msgpack.unpackb(packed, raw=True, use_list=False)
+    if type(names) is not tuple or not all(type(name) is bytes for name in names):
+        raise ValueError("the field names are none")
+    return names
+
+
+@dataclass(slots=True)
+class Node:
+    """One node of a stream: ``first`` is its key; the open one stands in the stream's record.
+
+    ``first`` and ``last`` are the first and last ID ever appended; ``appended`` counts them all,
+    ``live`` those not deleted.
+    """
+
+    first: StreamID
+    last: StreamID
+    appended: int
+    live: int
+    size: int
+    names: tuple[bytes, ...]
+    is_open: bool
+
+    @classmethod
+    def decode(cls, first: StreamID, value: bytes) -> "Node":
+        with damage_told("node", first):
+            ms, seq, appended, live, size = _NODE.unpack_from(value)
+            names = decode_names(value[_NODE.size :])
+        return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
+
+    def encode(self) -> bytes:
+        head = _NODE.pack(*self.last, self.appended, self.live, self.size)
+        names: bytes = msgpack.packb(self.names, use_bin_type=False)
+        return head + names
