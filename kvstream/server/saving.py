@@ -4,6 +4,7 @@ With no directory for checkpoints a save makes everything written durable where 
 for the end of a job as they wait for a key: by a name that no key can have.
 """
 
+import re
 import shutil
 import threading
 import time
@@ -18,6 +19,7 @@ from kvstream.errors import KVStreamError, StoreError
 from kvstream.meta.txn import Txn
 
 _PREFIX = "checkpoint-"
+_NAME = re.compile(_PREFIX + "[0-9]{20}")
 
 
 class Job:
@@ -71,7 +73,7 @@ class Saving:
     def __init__(self, engine: Engine, directory: Path | None, kept: int) -> None:
         self._engine = engine
         self.directory = directory
-        self._kept = kept
+        self._kept = max(kept, 1)
         self.last_save = int(time.time())
         self.last_failed = False
         self.saves = 0
@@ -144,6 +146,6 @@ class Saving:
         # What is in memory goes to disk while others write; then little is left for the lock.
         self._engine.database.flush()
         self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
-        for old in sorted(self.directory.glob(f"{_PREFIX}*"))[: -self._kept or None]:
-            if old.name.removeprefix(_PREFIX).isdigit():
-                shutil.rmtree(old)
+        found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+        for old in sorted(found)[: -self._kept]:
+            shutil.rmtree(old)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -67,11 +68,17 @@ class Served:
         """Return a connection that shows replies as they are."""
         return Asker(self.port, protocol)
 
+    def join(self) -> None:
+        """Wait until the server has stopped."""
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
     def stop(self) -> None:
         for client in self._clients:
             client.close()
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
+        if not self.stopped.is_set():
+            self._loop.call_soon_threadsafe(self._over.set)
+        self.join()
         faults = self.engine.run(check)
         self.engine.close()
         assert faults == []
@@ -129,8 +136,6 @@ def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

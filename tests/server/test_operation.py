@@ -1,0 +1,272 @@
+"""Saving, stopping, waiting for the disk, watching: what operators do."""
+
+import os
+import threading
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import redis
+
+from kvstream import Store
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Serve, Served
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    return sorted(directory.glob("checkpoint-*"))
+
+
+def _await_save(client: redis.Redis) -> None:
+    deadline = time.monotonic() + 10
+    while client.info("persistence")["rdb_bgsave_in_progress"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- saving -------------------------------------------------------------------------------------
+
+
+def test_a_save_is_a_store_of_its_own(serve: Serve, tmp_path: Path, protocol: int) -> None:
+    client = serve(checkpoint_dir=tmp_path / "saved").client(protocol)
+    client.xadd("s", {"f": "v"}, id="1-1")
+    before = int(time.time())
+    assert client.save() is True
+    client.xadd("s", {"f": "v"}, id="2-1")
+    assert client.lastsave().timestamp() >= before
+    (saved,) = _checkpoints(tmp_path / "saved")
+    assert (tmp_path / "saved").stat().st_mode & 0o777 == 0o700
+    with Store.open(saved) as store:
+        assert [str(entry.id) for entry in store.stream("s").range()] == ["1-1"]
+        assert store.check() == []
+
+
+def test_the_newest_saves_are_kept_and_nothing_else_is_touched(
+    serve: Serve, tmp_path: Path
+) -> None:
+    directory = tmp_path / "saved"
+    (directory / "checkpoint-of-mine").mkdir(parents=True)
+    client = serve(checkpoint_dir=directory, checkpoints_kept=2).client()
+    for number in range(4):
+        client.set("k", number)
+        client.save()
+    kept = [path for path in _checkpoints(directory) if path.name != "checkpoint-of-mine"]
+    assert len(kept) == 2
+    assert (directory / "checkpoint-of-mine").exists()
+    with Store.open(kept[-1]) as store:
+        assert store.check() == []
+
+
+def test_a_save_in_the_background_is_one_at_a_time(serve: Serve, tmp_path: Path) -> None:
+    served = serve(checkpoint_dir=tmp_path / "saved")
+    go = threading.Event()
+    flush = served.engine.database.flush
+    with (
+        served.asker() as asker,
+        patch.object(served.engine.database, "flush", lambda: (go.wait(10), flush())),
+    ):
+        assert asker.ask("BGSAVE") == b"Background saving started"
+        assert asker.ask("BGSAVE") == Failure("ERR Background save already in progress")
+        assert asker.ask("SAVE") == Failure("ERR Background save already in progress")
+        assert b"rdb_bgsave_in_progress:1\r\n" in asker.ask("INFO persistence")
+        assert asker.ask("SET k v") == b"OK"
+        go.set()
+        _await_save(served.client())
+        assert asker.ask("BGSAVE SCHEDULE") == b"Background saving started"
+        _await_save(served.client())
+    assert len(_checkpoints(tmp_path / "saved")) == 2
+
+
+def test_a_save_that_fails_says_why_and_is_remembered(serve: Serve, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no directory")
+    with serve(checkpoint_dir=blocked).asker() as asker:
+        assert isinstance(asker.ask("SAVE"), Failure)
+        assert b"rdb_last_bgsave_status:err\r\n" in asker.ask("INFO persistence")
+        blocked.unlink()
+        assert asker.ask("SAVE") == b"OK"
+        assert b"rdb_last_bgsave_status:ok\r\n" in asker.ask("INFO persistence")
+
+
+def test_without_a_directory_a_save_makes_all_durable(served: Served) -> None:
+    with (
+        served.asker() as asker,
+        patch.object(served.engine.committer, "sync", wraps=served.engine.committer.sync) as sync,
+    ):
+        asker.ask("SET k v")
+        assert asker.ask("SAVE") == b"OK"
+        assert sync.called
+        assert served.engine.committer.durable_sequence == served.engine.last_sequence
+
+
+def test_a_compaction_runs_while_others_go_on(client: redis.Redis) -> None:
+    for number in range(50):
+        client.set(f"k{number}", "v" * 100)
+    assert client.bgrewriteaof() in (True, b"Background append only file rewriting started")
+    client.set("k", "v")
+    deadline = time.monotonic() + 10
+    while client.info("persistence")["aof_rewrite_in_progress"]:
+        assert time.monotonic() < deadline
+    assert client.info("persistence")["aof_last_rewrite_time_sec"] >= 0
+
+
+# --- waiting for the disk -----------------------------------------------------------------------
+
+
+def test_waitaof_covers_what_the_client_wrote_before(served: Served) -> None:
+    with served.asker() as asker:
+        asker.send("SET", "k", "v")
+        asker.send("WAITAOF", "1", "0", "0")
+        assert asker.read() == b"OK"
+        assert asker.read() == [1, 0]
+        assert served.engine.committer.durable_sequence == served.engine.last_sequence
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        ("WAITAOF 0 0 0", [0, 0]),
+        ("WAITAOF 0 1 30", [0, 0]),
+        ("WAITAOF 2 0 0", Failure("ERR value is out of range, must be between 0 and 1")),
+        ("WAITAOF 1 -1 0", Failure("ERR value is out of range, must be positive")),
+        ("WAITAOF 1 0 -1", Failure("ERR timeout is negative")),
+        ("WAIT 1 30", 0),
+        ("WAIT 0 0", 0),
+    ],
+)
+def test_nobody_waits_for_replicas_longer_than_told(
+    served: Served, line: str, reply: object
+) -> None:
+    with served.asker() as asker:
+        begun = time.monotonic()
+        assert asker.ask(line) == reply
+        assert time.monotonic() - begun < 5
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["", "NOSAVE", "SAVE", "NOW FORCE"])
+def test_shutdown_ends_the_connection_and_the_server(
+    serve: Serve, tmp_path: Path, words: str
+) -> None:
+    served = serve(checkpoint_dir=tmp_path / "saved")
+    with served.asker() as asker:
+        asker.ask("SET k v")
+        asker.send("SHUTDOWN", *words.split())
+        with pytest.raises(EOFError):
+            asker.read()
+    assert served.stopped.wait(10)
+    served.join()
+    assert len(_checkpoints(tmp_path / "saved")) == (1 if words == "SAVE" else 0)
+
+
+# --- watching -----------------------------------------------------------------------------------
+
+
+def test_monitors_see_commands_as_redis_shows_them(served: Served, redis_port: int) -> None:
+    seen = []
+    for port in (served.port, redis_port):
+        with Asker(port) as monitor, Asker(port) as asker:
+            assert monitor.ask("MONITOR") == b"OK"
+            asker.ask("SET", "k", b'\x00\xff"\\\n\t x')
+            asker.ask("CONFIG GET maxclients")
+            asker.ask("SELECT 2")
+            asker.ask("GET", "k")
+            lines = [monitor.read() for _ in range(3)]
+            assert all(line.split(b".")[0].isdigit() for line in lines)
+            seen.append([line.partition(b"] ")[2] for line in lines])
+            assert b"[2 127.0.0.1:" in lines[2]
+    assert seen[0] == seen[1]
+
+
+def test_a_monitor_of_redis_py(client: redis.Redis, served: Served) -> None:
+    with client.monitor() as monitor, served.asker() as asker:  # type: ignore[no-untyped-call]
+        asker.ask("XADD s 1-1 f v")
+        told = monitor.next_command()
+    assert (told["command"], told["db"]) == ("XADD s 1-1 f v", 0)
+
+
+def test_slow_commands_are_kept_as_redis_keeps_them(served: Served, redis_port: int) -> None:
+    seen = []
+    for port in (served.port, redis_port):
+        with Asker(port) as asker:
+            asker.ask("CLIENT SETNAME me")
+            asker.ask("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 3")
+            asker.ask("SLOWLOG RESET")
+            asker.ask("ECHO one")
+            asker.ask("ECHO", "x" * 300)
+            asker.ask("DEL", *(f"k{number}" for number in range(50)))
+            told = asker.ask("SLOWLOG GET")
+            assert [each[0] for each in told] == sorted((each[0] for each in told), reverse=True)
+            assert all(abs(each[1] - time.time()) < 60 and each[2] >= 0 for each in told)
+            assert all(each[4].startswith(b"127.0.0.1:") and each[5] == b"me" for each in told)
+            seen.append([each[3] for each in told])
+            assert asker.ask("SLOWLOG LEN") == 3
+            assert len(asker.ask("SLOWLOG GET 1")) == 1
+            asker.ask("CONFIG SET slowlog-log-slower-than -1")
+            asker.ask("SLOWLOG RESET")
+            assert asker.ask("SLOWLOG GET -1") == []
+            asker.ask("CONFIG SET slowlog-log-slower-than 10000 slowlog-max-len 128")
+    assert seen[0] == seen[1]
+
+
+def test_redis_py_reads_the_slow_log(client: redis.Redis) -> None:
+    client.config_set("slowlog-log-slower-than", 0)
+    client.echo("hello")
+    told = client.slowlog_get(1)
+    assert told[0]["command"] == b"ECHO hello"
+    assert client.slowlog_len() > 0
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
+def test_debug_sleep_holds_the_server(served: Served) -> None:
+    with served.asker() as asker, served.asker() as other:
+        asker.send("DEBUG", "SLEEP", "0.3")
+        time.sleep(0.05)
+        begun = time.monotonic()
+        other.ask("PING")
+        assert time.monotonic() - begun > 0.1
+        assert asker.read() == b"OK"
+
+
+@pytest.mark.parametrize("word", ["RELOAD", "LOADAOF"])
+def test_after_a_reload_all_is_read_from_disk_anew(served: Served, word: str) -> None:
+    with served.asker() as asker:
+        asker.send("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        asker.send("XADD", "s", "1-1", "f", "v")
+        asker.send("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+        asker.send("DEBUG", word)
+        asker.send("XADD", "s", "2-1", "f", "v")
+        asker.send("XPENDING", "s", "g")
+        replies = [asker.read() for _ in range(6)]
+        assert replies[3] == b"OK"
+        assert replies[5] == [1, b"1-1", b"1-1", [[b"c", b"1"]]]
+        assert asker.ask("XLEN s") == 2
+
+
+def test_debug_is_for_whom_the_option_allows(serve: Serve) -> None:
+    with serve(enable_debug_command="no").asker() as asker:
+        assert asker.ask("DEBUG RELOAD").startswith("ERR DEBUG command not allowed")
+    with serve(enable_debug_command="yes").asker() as asker:
+        assert asker.ask("DEBUG RELOAD") == b"OK"
+        assert asker.ask("DEBUG JMAP").startswith("ERR unknown subcommand")
+
+
+def test_the_time_is_that_of_the_machine(client: redis.Redis) -> None:
+    seconds, microseconds = client.time()
+    assert abs(seconds + microseconds / 1e6 - time.time()) < 5
+
+
+def test_small_things_answer_as_clients_expect(client: redis.Redis) -> None:
+    assert client.role() == [b"master", 0, []]
+    assert client.script_flush() is True
+    assert client.function_flush() in (True, "OK", b"OK")
+    assert client.latency_latest() == []
+    assert isinstance(client.lolwut(), bytes)
+    assert client.command_count() == len(client.command())
+    assert client.info("server")["process_id"] == os.getpid()
+    assert client.command_getkeys("XADD", "s", "*", "f", "v") in ([b"s"], ["s"])
