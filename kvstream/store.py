@@ -194,7 +194,7 @@ class Store:
         return self.exists(key)
 
     def type(self, key: Name) -> str:
-        """Return ``"stream"``, or ``"none"`` where there is no such key."""
+        """Return ``"stream"``, ``"string"``, or ``"none"`` where there is no such key."""
         return self.engine.run(keyspace.kind, self._name(key))
 
     def delete(self, *keys: Name) -> int:

@@ -1,7 +1,10 @@
-"""MEMORY USAGE, RANDOMKEY and COPY of what is large, where no other implementation can be asked."""
+"""MEMORY USAGE, RANDOMKEY, large strings, and COPY in transactions: what nobody else can be asked."""
+
+import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.commands import Dispatcher
+from kvstream.operations import strings
 from kvstream.storage.batch import Family
 from tests.commands.conftest import Say
 
@@ -39,6 +42,18 @@ def test_memory_usage_of_a_string_is_its_rows(say: Say, store: Store) -> None:
     assert say("MEMORY USAGE k") == bytes_of_rows(store)
     say("EXPIRE k 100")
     assert say("MEMORY USAGE k") == bytes_of_rows(store)
+
+
+def test_a_string_of_more_than_half_a_gigabyte_is_refused(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert strings.STRING_BYTES_MAX == 512 * 1024 * 1024
+    monkeypatch.setattr(strings, "STRING_BYTES_MAX", 10)
+    refusal = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
+    assert say("SET", "k", "x" * 10) == b"OK"
+    assert say("SET", "k", "x" * 11) == refusal
+    assert say("APPEND k y") == refusal
+    assert say("GET k") == b"x" * 10
 
 
 def test_every_key_may_be_the_random_one_and_an_expired_one_never_is(
