@@ -1,11 +1,12 @@
-"""docs/commands.md, made of the table.
+"""docs/commands.md: how it is made of a table, and what the table of the store does not know.
 
-``python -m kvstream.commands.reference > docs/commands.md`` writes it anew. What the table does not
-know is here: how each command is written, what its options mean, where versions of Redis differ.
+How each command is written is here, what its options mean, where versions of Redis differ.
+``kvstream.server.reference`` makes the page, with the commands of the server.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from kvstream.commands.command import Command, Container
 from kvstream.commands.table import (
@@ -267,38 +268,59 @@ OWN = (
 _OPTION = re.compile(r"[A-Z][A-Z-]+")
 
 
-def options_of(command: Command) -> list[str]:
-    """Return the options that stand in a command's syntax, in its order."""
-    return list(dict.fromkeys(_OPTION.findall(SYNTAX[command.name])))
+Rows = tuple[Command | Container, ...]
+Tables = tuple[tuple[str, Rows], ...]
+TABLES: Tables = (
+    ("Streams", STREAM_COMMANDS),
+    ("Keys", KEY_COMMANDS),
+    ("Plain strings", STRING_COMMANDS),
+    ("Connection and settings", CONNECTION_COMMANDS),
+)
+"""The commands by the titles of their sections."""
 
 
-def meaning(command: Command, option: str) -> str:
-    return MEANINGS.get((command.name, option)) or OPTIONS[option]
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the page says of commands, and their table does not know."""
+
+    syntax: Mapping[str, str]
+    options: Mapping[str, str]
+    meanings: Mapping[tuple[str, str], str]
+
+    def options_of(self, command: Command) -> list[str]:
+        """Return the options that stand in a command's syntax, in its order."""
+        return list(dict.fromkeys(_OPTION.findall(self.syntax[command.name])))
+
+    def meaning(self, command: Command, option: str) -> str:
+        return self.meanings.get((command.name, option)) or self.options[option]
 
 
-def rows(table: tuple[Command | Container, ...]) -> Iterator[Command]:
+def rows(table: Rows) -> Iterator[Command]:
     """Yield every command of a table, subcommands in the place of their container."""
     for row in table:
         if isinstance(row, Container):
+            yield from (row.alone,) if row.alone is not None else ()
             yield from row.subcommands.values()
         else:
             yield row
 
 
-def _command(command: Command) -> Iterator[str]:
+def _command(command: Command, words: Words) -> Iterator[str]:
     name = command.name.upper().replace("|", " ")
     yield f"### {name}"
-    yield f"`{name} {SYNTAX[command.name]}".rstrip() + "`"
+    yield f"`{name} {words.syntax[command.name]}".rstrip() + "`"
     yield f"{command.summary} Redis has it since {command.since}."
-    described = [f"- `{option}`: {meaning(command, option)}" for option in options_of(command)]
+    described = [
+        f"- `{option}`: {words.meaning(command, option)}" for option in words.options_of(command)
+    ]
     if described:
         yield "\n".join(described)
 
 
-def _section(title: str, table: tuple[Command | Container, ...]) -> Iterator[str]:
+def _section(title: str, table: Rows, words: Words) -> Iterator[str]:
     yield f"## {title}"
     for command in rows(table):
-        yield from _command(command)
+        yield from _command(command, words)
 
 
 def _differences() -> str:
@@ -308,24 +330,17 @@ def _differences() -> str:
     )
 
 
-def render() -> str:
-    """Return the text of docs/commands.md."""
+def render(tables: Tables, words: Words, own: tuple[str, ...], made_by: str) -> str:
+    """Return the text of a page of these commands; ``own`` tells what Redis does not have so."""
     parts = [
         "# Commands",
         "The commands that kvstream answers, with the replies and error texts of Redis 8.10. This "
-        "page is made by `python -m kvstream.commands.reference`.",
-        *_section("Streams", STREAM_COMMANDS),
-        *_section("Keys", KEY_COMMANDS),
-        *_section("Plain strings", STRING_COMMANDS),
-        *_section("Connection and settings", CONNECTION_COMMANDS),
+        f"page is made by `python -m {made_by}`.",
+        *(part for title, table in tables for part in _section(title, table, words)),
         "## Where versions of Redis differ",
         "The newest wins.",
         _differences(),
         "## What is our own",
-        "\n".join(f"- {sentence}" for sentence in OWN),
+        "\n".join(f"- {sentence}" for sentence in own),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-if __name__ == "__main__":
-    print(render(), end="")

@@ -266,6 +266,7 @@ def every(commands: Mapping[bytes, Command | Container]) -> Iterator[Command]:
     """Yield every command of a table, subcommands in the place of their container."""
     for row in commands.values():
         if isinstance(row, Container):
+            yield from (row.alone,) if row.alone is not None else ()
             yield from row.subcommands.values()
         else:
             yield row

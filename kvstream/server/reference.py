@@ -1,0 +1,160 @@
+"""docs/commands.md: the store's commands, and those of connections, transactions and operation.
+
+``python -m kvstream.server.reference > docs/commands.md`` writes it anew. What the table does not
+know of the server's commands is here.
+"""
+
+from kvstream.commands import reference
+from kvstream.commands.reference import Tables, Words
+from kvstream.commands.table import CONNECTION_COMMANDS as STORE_CONNECTION_COMMANDS
+from kvstream.server.commands.table import (
+    CONNECTION_COMMANDS,
+    OPERATION_COMMANDS,
+    SERVER_COMMANDS,
+    TRANSACTION_COMMANDS,
+)
+
+_OURS = {row.name for row in SERVER_COMMANDS}
+_STORE_ROWS = tuple(row for row in STORE_CONNECTION_COMMANDS if row.name not in _OURS)
+
+
+def _by_name(*tables: reference.Rows) -> reference.Rows:
+    return tuple(sorted((row for table in tables for row in table), key=lambda row: row.name))
+
+
+TABLES: Tables = (
+    *reference.TABLES[:3],
+    ("Connections", _by_name(_STORE_ROWS, CONNECTION_COMMANDS)),
+    ("Transactions", TRANSACTION_COMMANDS),
+    ("Operation", OPERATION_COMMANDS),
+)
+
+_CLIENT_TYPE = "NORMAL|MASTER|REPLICA|PUBSUB"
+
+SYNTAX = {
+    "acl|cat": "[category]",
+    "acl|deluser": "username [username ...]",
+    "acl|dryrun": "username command [arg ...]",
+    "acl|genpass": "[bits]",
+    "acl|getuser": "username",
+    "acl|setuser": "username [rule ...]",
+    "auth": "[username] password",
+    "bgsave": "[SCHEDULE]",
+    "client|kill": "ip:port|filter value [filter value ...]",
+    "client|list": f"[TYPE {_CLIENT_TYPE}|ID client-id [client-id ...]]",
+    "client|no-evict": "on|off",
+    "client|no-touch": "on|off",
+    "client|reply": "on|off|skip",
+    "client|setinfo": "lib-name|lib-ver text",
+    "client|setname": "name",
+    "client|unblock": "client-id [TIMEOUT|ERROR]",
+    "command|docs": "[command [command ...]]",
+    "command|getkeys": "command [arg ...]",
+    "command|getkeysandflags": "command [arg ...]",
+    "command|info": "[command [command ...]]",
+    "command|list": "[FILTERBY MODULE name|ACLCAT category|PATTERN pattern]",
+    "config|get": "pattern [pattern ...]",
+    "config|set": "setting value [setting value ...]",
+    "debug": "SLEEP seconds|RELOAD|LOADAOF",
+    "function|flush": "[ASYNC|SYNC]",
+    "hello": "[protover [AUTH username password] [SETNAME name]]",
+    "info": "[section [section ...]]",
+    "latency|histogram": "[command [command ...]]",
+    "latency|history": "event",
+    "latency|reset": "[event [event ...]]",
+    "lolwut": "[VERSION version]",
+    "script|flush": "[ASYNC|SYNC]",
+    "shutdown": "[NOSAVE|SAVE] [NOW] [FORCE] [ABORT]",
+    "slowlog|get": "[count]",
+    "wait": "numreplicas timeout",
+    "waitaof": "numlocal numreplicas timeout",
+    "watch": "key [key ...]",
+}
+"""Of commands with arguments; all others have none."""
+
+OPTIONS = {
+    "ABORT": "Refused: a shutdown begins at once and cannot be called back.",
+    "ACLCAT": "Those of an ACL category.",
+    "AUTH": "Log in first.",
+    "ERROR": "The other client is told UNBLOCKED.",
+    "FILTERBY": "Not all of them, but:",
+    "FORCE": "Taken and ignored.",
+    "ID": "Those with these numbers.",
+    "LOADAOF": "As RELOAD.",
+    "MASTER": "None ever.",
+    "MODULE": "Those of a module: none.",
+    "NORMAL": "All but monitors.",
+    "NOSAVE": "The default.",
+    "NOW": "Taken and ignored: there are no replicas to be waited for.",
+    "PATTERN": "Those whose names match.",
+    "PUBSUB": "None ever.",
+    "RELOAD": "Forget what is in memory of streams and keys; it is read from disk anew.",
+    "REPLICA": "Monitors.",
+    "SAVE": "Write a checkpoint first.",
+    "SCHEDULE": "Taken and ignored: a save never waits for a compaction.",
+    "SETNAME": "Give the connection a name.",
+    "SLEEP": "Hold the whole server for so many seconds.",
+    "TIMEOUT": "The other client is answered as if its time were over: the default.",
+    "VERSION": "Taken and ignored.",
+}
+
+MEANINGS = {
+    ("client|list", "TYPE"): "Those of a class.",
+    ("function|flush", "ASYNC"): "Taken and ignored.",
+    ("function|flush", "SYNC"): "Taken and ignored.",
+    ("script|flush", "ASYNC"): "Taken and ignored.",
+    ("script|flush", "SYNC"): "Taken and ignored.",
+}
+
+OWN = (
+    "INFO says `redis_version:8.10.0`, for clients choose by it what they send, and "
+    "`kvstream_version` beside it. `used_memory` is the memory of the whole process; "
+    "`rdb_changes_since_last_save` counts commands that may write, not keys; `expires` and "
+    "`avg_ttl` are of the first 10000 keys that expire.",
+    "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
+    "own; so are the summaries of COMMAND DOCS, which leaves out the arguments.",
+    "CLIENT PAUSE, TRACKING and CACHING are not there: nothing is paused or tracked. CLIENT LIST "
+    "counts no memory of arguments, for none is kept.",
+    "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
+    "and keep the newest ones; without such a directory they make everything durable where it "
+    "is. SAVE holds nobody up but the client that waits for it.",
+    "BGREWRITEAOF compacts the store.",
+    "WAITAOF waits for a sync of everything the client wrote, at any durability. There are no "
+    "replicas: WAIT and WAITAOF for some wait until their time is over.",
+    "SHUTDOWN stops at once; what was acknowledged stays, with or without SAVE. It cannot be "
+    "aborted.",
+    "`client-output-buffer-limit` of plain clients is 256 MB, where Redis has none: a client "
+    "that does not read would take all memory.",
+    "Settings that mean nothing here are told as they are (`appendonly yes`, `maxmemory 0`, "
+    "`save` empty), and setting them to something else is refused with the reason instead of "
+    "ignored.",
+    "CONFIG REWRITE is refused: the server does not write the file of its settings. Settings and "
+    "users hold until it stops, users for good where there is an `aclfile` and ACL SAVE was "
+    "called.",
+    "ACL has no selectors, no first-argument rules (`+select|0`) and no log. Patterns of "
+    "channels are kept and shown, though there are none. Rules are shown in the order in which "
+    "they were given, as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
+    "users that are gone.",
+    "A client that needs a password has a minute to give it.",
+    "DEBUG is for clients on the same machine unless `enable_debug_command` says otherwise; "
+    "Redis allows nobody. It has no other subcommands.",
+    "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "
+    "other command of scripts. LATENCY has nothing to tell: SLOWLOG and INFO commandstats do.",
+    "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",
+)
+
+_NAMES = [command.name for _, table in TABLES for command in reference.rows(table)]
+WORDS = Words(
+    {**dict.fromkeys(_NAMES, ""), **reference.SYNTAX, **SYNTAX},
+    {**reference.OPTIONS, **OPTIONS},
+    {**reference.MEANINGS, **MEANINGS},
+)
+
+
+def render() -> str:
+    """Return the text of docs/commands.md."""
+    return reference.render(TABLES, WORDS, reference.OWN + OWN, "kvstream.server.reference")
+
+
+if __name__ == "__main__":
+    print(render(), end="")
