@@ -1,4 +1,4 @@
-"""MEMORY USAGE, RANDOMKEY, large strings, and COPY in transactions: what nobody else can be asked."""
+"""MEMORY USAGE, RANDOMKEY, large strings, and COPY in transactions."""
 
 import pytest
 
