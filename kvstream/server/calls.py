@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 from kvstream.commands.command import Answer, Command, Container, Flag
 from kvstream.commands.replies import ErrorReply
@@ -11,8 +12,9 @@ from kvstream.server.acl import NoPermission
 from kvstream.server.client import Argv, Client
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
+from kvstream.server.outbox import Slot
 from kvstream.server.slowlog import Slowlog
-from kvstream.server.statistics import Statistics
+from kvstream.server.statistics import CommandStatistics, Statistics
 
 _US = 1_000_000
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
@@ -28,6 +30,8 @@ class Calls:
         self.statistics = Statistics()
         self.slowlog = Slowlog(options.slowlog_length)
         self.monitors: dict[Client, None] = {}
+        self.slow_after_s = inf
+        self.set_slow()
 
     def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
         """Return why a client may not run a command, if it may not."""
@@ -53,17 +57,35 @@ class Calls:
         try:
             reply: Answer = command.run(txn, client, argv)
         except RequestError as error:
-            spent = self._clock() - begun
-            self.statistics.failed(command.name, error.code, spent)
+            self.statistics.failed(command.name, error.code)
             reply = ErrorReply.of(error)
-        else:
-            spent = self._clock() - begun
-            self.statistics.ran(command.name, spent)
-            if Flag.WRITE in command.flags:
-                self.statistics.changes += 1
-        if 0 <= self._options.slower_than_us <= spent * _US and command.name not in _NOT_SLOW:
+        spent = self._clock() - begun
+        row = self.statistics.commands.get(command.name) or self._row(command)
+        row.calls += 1
+        row.seconds += spent
+        if spent >= self.slow_after_s and command.name not in _NOT_SLOW:
             self._note_slow(client, argv, spent)
         return reply
+
+    def _row(self, command: Command) -> CommandStatistics:
+        row = self.statistics.of(command.name)
+        row.writes = Flag.WRITE in command.flags
+        return row
+
+    def appended(self, slots: list[Slot], seconds: float) -> None:
+        """Count XADDs that have run together."""
+        row = self.statistics.of("xadd")
+        row.calls += len(slots)
+        row.seconds += seconds
+        row.writes = True
+        for slot in slots:
+            slot.client.last_command = "xadd"
+            slot.client.commands_run += 1
+
+    def set_slow(self) -> None:
+        """Take over from the options what counts as slow."""
+        microseconds = self._options.slower_than_us
+        self.slow_after_s = inf if microseconds < 0 else microseconds / _US
 
     def _note_slow(self, client: Client, argv: Argv, spent: float) -> None:
         now, name = int(time.time()), client.name

@@ -21,11 +21,12 @@ from kvstream.errors import KVStreamError, ProtocolError, RequestError, Unblocke
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
 from kvstream.server.acl import Acl
+from kvstream.server.appends import Appends
 from kvstream.server.calls import Calls, name_of
 from kvstream.server.client import Argv, Block, Client, Queue
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Operation, Outbox, Slot, write
+from kvstream.server.outbox import Operation, Outbox, Slot, told, write
 from kvstream.server.saving import Saving
 from kvstream.turn import Turn, TurnFailed
 from kvstream.waiters import Outcome, Waiter
@@ -60,9 +61,9 @@ class Executor:
         self.acl = Acl(commands, self.options.requirepass)
         if self.options.aclfile is not None and self.options.aclfile.exists():
             self.acl.load(self.options.aclfile)
-        self._calls = Calls(self.options, perf_counter)
-        self.statistics, self.slowlog = self._calls.statistics, self._calls.slowlog
-        self.monitors = self._calls.monitors
+        self.calls = Calls(self.options, perf_counter)
+        self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
+        self.monitors = self.calls.monitors
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
         self.stop: Callable[[], None] = lambda: None
@@ -77,6 +78,7 @@ class Executor:
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._slots: list[Slot] = []
+        self._appends = Appends(engine, self.calls, self.options)
         self._outbox = Outbox(engine.committer, self)
 
     # --- what comes in --------------------------------------------------------------------------
@@ -166,6 +168,13 @@ class Executor:
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
+        waits = self._appends.take(client, argv)
+        if waits is not None:
+            self._slots.append(waits)
+            return
+        if self._appends.slots:
+            self._appends.flush(turn)
+            return self._request(turn, client, argv)
         try:
             command = find(argv, self.commands)
         except RequestError as error:
@@ -174,7 +183,7 @@ class Executor:
             self.statistics.rejected(error.code, name_of(argv, self.commands))
             self._answer(client, ErrorReply.of(error))
             return
-        refusal = self._calls.refusal(client, command, argv)
+        refusal = self.calls.refusal(client, command, argv)
         if refusal is not None:
             if client.queue is not None:
                 client.queue.failed = True
@@ -188,7 +197,7 @@ class Executor:
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
-            reply = self._calls.answer(client, command, argv, turn.txn)
+            reply = self.calls.answer(client, command, argv, turn.txn)
             assert not isinstance(reply, Blocked)
             self._answer(client, reply)
             return
@@ -197,7 +206,7 @@ class Executor:
             return
         if Flag.DENYOOM in command.flags:
             turn.grows = True
-        self._run_unit(turn, client, partial(self._calls.answer, client, command, argv))
+        self._run_unit(turn, client, partial(self.calls.answer, client, command, argv))
 
     def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> None:
         slot = Slot(client, None, unit, client.db)
@@ -216,6 +225,8 @@ class Executor:
             turn.serve()
 
     def _finish(self, turn: Turn) -> None:
+        if self._appends.slots:
+            self._appends.flush(turn)
         sequence = turn.commit()
         for waiter, outcome in turn.served:
             waiter.deliver(outcome)
@@ -225,6 +236,7 @@ class Executor:
 
     def _run_alone(self) -> None:
         """Run each unit of a failed turn again, in a turn of its own."""
+        self._appends.clear()
         slots, self._slots = self._slots, []
         for slot in slots:
             if isinstance(slot.reply, Blocked):  # its waiter went with the turn
@@ -252,7 +264,7 @@ class Executor:
         except TurnFailed as failure:
             if client.block is not None:
                 self._unblock(client)
-            slot.reply = _told(failure)
+            slot.reply = told(failure)
             self._slots = [slot]
         finally:
             client.select(db)
@@ -287,8 +299,8 @@ class Executor:
             return NULL_ARRAY
         replies: list[Reply] = []
         for command, argv in queue.commands:
-            refusal = self._calls.refusal(client, command, argv)  # rights may have changed since
-            reply = refusal or self._calls.answer(client, command, argv, txn)
+            refusal = self.calls.refusal(client, command, argv)  # rights may have changed since
+            reply = refusal or self.calls.answer(client, command, argv, txn)
             replies.append(reply.expired if isinstance(reply, Blocked) else reply)
         self.statistics.ran("exec", self.clock() - begun)
         return replies
@@ -385,12 +397,3 @@ def _ignore(function: Callable[[Block, Txn], None], block: Block, txn: Txn) -> N
 
 def _times(block: Block) -> list[float]:
     return [time for time in (block.until, block.retry) if time is not None]
-
-
-def _told(failure: TurnFailed) -> ErrorReply:
-    cause = failure.__cause__
-    if isinstance(cause, KVStreamError):
-        return ErrorReply.of(cause)
-    if isinstance(cause, Exception):
-        return ErrorReply("ERR", f"internal error: {type(cause).__name__}")
-    raise failure

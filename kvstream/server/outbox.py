@@ -13,6 +13,7 @@ from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
 from kvstream.server.client import Client
 from kvstream.storage.durability import Committer
+from kvstream.turn import TurnFailed
 
 Operation = Callable[[Txn], Answer]
 
@@ -91,3 +92,13 @@ def _encoded(reply: Reply, protocol: int) -> bytes:
         return encode(reply, protocol)
     except KVStreamError as error:
         return encode(ErrorReply.of(error), protocol)
+
+
+def told(failure: TurnFailed) -> ErrorReply:
+    """Return what a client is told whose request could not be run."""
+    cause = failure.__cause__
+    if isinstance(cause, KVStreamError):
+        return ErrorReply.of(cause)
+    if isinstance(cause, Exception):
+        return ErrorReply("ERR", f"internal error: {type(cause).__name__}")
+    raise failure

@@ -15,6 +15,8 @@ class CommandStatistics:
     seconds: float = 0.0
     rejected: int = 0
     failed: int = 0
+    writes: bool = False
+    """It may change something."""
 
 
 class Statistics:
@@ -23,9 +25,7 @@ class Statistics:
     def __init__(self) -> None:
         self.commands: dict[str, CommandStatistics] = {}
         self.errors: dict[str, int] = {}
-        self.calls = 0
-        self.changes = 0
-        """Commands that may write and were answered without an error."""
+        self._changes_before = 0
         self.connections = 0
         self.rejected_connections = 0
         self.output_disconnections = 0
@@ -42,16 +42,14 @@ class Statistics:
             found = self.commands[name] = CommandStatistics()
         return found
 
-    def ran(self, name: str, seconds: float) -> None:
-        """Count a call that was answered without an error."""
-        self.calls += 1
+    def ran(self, name: str, seconds: float, calls: int = 1) -> None:
+        """Count calls, and the time of them all."""
         row = self.of(name)
-        row.calls += 1
+        row.calls += calls
         row.seconds += seconds
 
-    def failed(self, name: str, code: str, seconds: float) -> None:
-        """Count a call that ended in an error."""
-        self.ran(name, seconds)
+    def failed(self, name: str, code: str) -> None:
+        """Count the error that a call ended in, beside the call."""
         self.of(name).failed += 1
         self._error(code)
 
@@ -67,6 +65,17 @@ class Statistics:
 
     def _error(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
+
+    @property
+    def calls(self) -> int:
+        """Commands that ran."""
+        return sum(row.calls for row in self.commands.values())
+
+    @property
+    def changes(self) -> int:
+        """Commands that may write and were answered without an error, since the start."""
+        counted = sum(row.calls - row.failed for row in self.commands.values() if row.writes)
+        return self._changes_before + counted
 
     @property
     def error_replies(self) -> int:
@@ -91,4 +100,4 @@ class Statistics:
         """Begin anew, as CONFIG RESETSTAT does; the changes since the last save stay."""
         changes = self.changes
         self.__init__()  # type: ignore[misc]
-        self.changes = changes
+        self._changes_before = changes

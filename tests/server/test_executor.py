@@ -329,3 +329,54 @@ def test_a_reader_served_in_a_failing_turn_is_served_by_the_one_that_succeeds(
     assert ann.heard().count(b"1-1") == 1
     assert ann.client.block is None
     assert bob.ask("XPENDING", "s", "g").startswith(b"*4\r\n:1\r\n")
+
+
+# --- appends that run together ------------------------------------------------------------------
+
+
+def test_appends_in_a_row_get_the_ids_and_replies_that_each_would_get(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    for number in range(3):
+        ann.send("XADD", "s", "*", "n", str(number))
+        bob.send("XADD", "s", "*", "n", str(number), "same", "1", "same", "2")
+    ann.send("XLEN", "s")
+    ann.send("XADD", "t", "*", "n", "9")
+    server.turn()
+    said = ann.heard().split(b"\r\n") + bob.heard().split(b"\r\n")
+    ids = [word for word in said if b"-" in word]
+    assert b":3" in said or b":6" in said
+    assert len(set(ids[:3] + ids[4:])) == 6
+    found = ann.ask("XRANGE", "s", "-", "+")
+    assert all(eid in found for eid in ids[:3] + ids[4:])
+
+
+def test_one_append_that_is_refused_harms_no_other(server: Server, ann: Talker) -> None:
+    ann.ask("SET", "text", "v")
+    ann.send("XADD", "s", "*", "f", "v")
+    ann.send("XADD", "text", "*", "f", "v")
+    ann.send("XADD", "text", "*", "f", "v")
+    ann.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    said = ann.heard()
+    assert said.count(b"-WRONGTYPE") == 2
+    assert ann.ask("XLEN", "s") == b":2\r\n"
+
+
+def test_appends_that_run_together_are_counted_one_by_one(server: Server, ann: Talker) -> None:
+    for _ in range(5):
+        ann.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    assert b"cmdstat_xadd:calls=5," in ann.ask("INFO", "commandstats")
+
+
+def test_a_reader_that_waits_gets_the_first_of_many_appends_alone(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    for _ in range(5):
+        bob.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    assert ann.heard().count(b"$1\r\nf\r\n") == 1
+    assert bob.heard().count(b"-") == 5
+    assert bob.ask("XLEN", "s") == b":5\r\n"
