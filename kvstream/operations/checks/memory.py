@@ -78,10 +78,11 @@ def _check_read_ahead(
     if ahead is None or ahead.shrinks != stream.shrinks or ahead.after != group.last_delivered:
         return  # it will not be used
     try:
-        following = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
+        found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
+        following = list(found)  # decoded only now
     except DECODING_ERRORS:
         return  # told where the entries are checked
-    if list(following) != list(ahead.entries):
+    if following != list(ahead.entries):
         survey.findings.fault(place, _AHEAD)
 
 
