@@ -44,6 +44,8 @@ _FIELDS = [_FIELD * count for count in range(65)]
 def encode(reply: Reply, protocol: int) -> bytes:
     """Return a reply in bytes; Corruption where it has rows that are damaged."""
     kind: Any = type(reply)
+    if kind is bytes:  # an ID: what most replies are
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)  # type: ignore[arg-type, str-format]
     leaf = _LEAVES.get(kind)
     if leaf is not None:
         return leaf(reply, protocol)
@@ -75,21 +77,32 @@ def _parts(reply: Reply, protocol: int) -> Iterator[bytes]:
     """Yield a reply in whole strings, entries and the like; each is made when it is asked for."""
     kind: Any = type(reply)
     leaf = _LEAVES.get(kind)
-    if leaf is not None:
+    if leaf is _bulk and len(reply) > CHUNK:  # type: ignore[arg-type]
+        yield from _slices(reply)  # type: ignore[arg-type]
+    elif leaf is not None:
         yield leaf(reply, protocol)
-        return
-    if kind in _PAGES:
+    elif kind in _PAGES:
         yield from _PAGES[kind](reply, protocol)
-        return
-    branch: _Branch = _BRANCHES.get(kind, _array)
-    head, children = branch(reply, protocol)
+    else:
+        branch: _Branch = _BRANCHES.get(kind, _array)
+        yield from _with_children(*branch(reply, protocol), protocol)
+
+
+def _with_children(head: bytes, children: Iterable[Any], protocol: int) -> Iterator[bytes]:
     yield head
     for child in children:
         leaf = _LEAVES.get(type(child))
-        if leaf is not None:
-            yield leaf(child, protocol)
-        else:
+        if leaf is None or (leaf is _bulk and len(child) > CHUNK):
             yield from _parts(child, protocol)
+        else:
+            yield leaf(child, protocol)
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
+    yield b"$%d\r\n" % len(data)
+    for at in range(0, len(data), CHUNK):
+        yield data[at : at + CHUNK]
+    yield b"\r\n"
 
 
 # --- what has no parts --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -47,16 +48,17 @@ PREFIX = b"\x00\x00prefix"
 U64 = st.integers(0, (1 << 64) - 1) | st.integers(0, 9)
 IDS = st.builds(StreamID, U64, U64)
 STRINGS = st.binary(max_size=30) | st.integers(0, 999).map(lambda size: b"x" * size)
-FLAT = st.lists(st.tuples(STRINGS, STRINGS), min_size=1, max_size=20).map(
+FLAT = st.lists(st.tuples(STRINGS, STRINGS), min_size=1, max_size=5).map(
     lambda pairs: [part for pair in pairs for part in pair]
 )
-FIELDS = st.dictionaries(STRINGS, STRINGS, min_size=1, max_size=20) | FLAT.map(
+FIELDS = st.dictionaries(STRINGS, STRINGS, min_size=1, max_size=5) | FLAT.map(
     lambda flat: RepeatedFields(tuple(flat))
 )
 TOLD = st.integers(0, (1 << 63) - 1)
 ENTRIES = st.lists(
-    st.builds(Entry, IDS, st.none() | FIELDS) | st.builds(Entry, IDS, FIELDS, TOLD, TOLD),
-    max_size=8,
+    st.tuples(IDS, st.none() | FIELDS, st.none(), st.none()).map(lambda parts: Entry(*parts))
+    | st.tuples(IDS, FIELDS, TOLD, TOLD).map(lambda parts: Entry(*parts)),
+    max_size=4,
 )
 
 
@@ -64,7 +66,7 @@ def row(eid: StreamID, flat: list[bytes]) -> tuple[bytes, bytes]:
     return PREFIX + eid.packed, encode_flat(flat)[0]
 
 
-ROWS = st.lists(st.builds(row, IDS, FLAT), max_size=8).map(lambda page: Rows(page, len(PREFIX)))
+ROWS = st.lists(st.builds(row, IDS, FLAT), max_size=4).map(lambda page: Rows(page, len(PREFIX)))
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=30)
 
 
@@ -88,17 +90,25 @@ LEAVES: st.SearchStrategy[Any] = (
         st.lists(st.tuples(st.binary(max_size=9), ENTRIES | ROWS), max_size=3, unique_by=first),
     )
 )
+
+
+@st.composite
+def replies_of_leaves(draw: st.DrawFn) -> Any:
+    """A function, for the repr of what it draws from would be endless."""
+    return draw(LEAVES)
+
+
 REPLIES: st.SearchStrategy[Any] = st.recursive(
-    LEAVES,
+    replies_of_leaves(),
     lambda inner: (
-        st.lists(inner, max_size=5)
-        | st.builds(SetReply, st.lists(inner, max_size=5))
+        st.lists(inner, max_size=4)
+        | st.builds(SetReply, st.lists(inner, max_size=4))
         | st.builds(
             Map,
-            st.lists(st.tuples(st.binary(max_size=9), inner), max_size=5, unique_by=first),
+            st.lists(st.tuples(st.binary(max_size=9), inner), max_size=4, unique_by=first),
         )
     ),
-    max_leaves=8,
+    max_leaves=6,
 )
 NEW_SHAPES: list[tuple[Reply, object, object, bytes, bytes]] = [
     (Double(2.0), b"2", 2.0, b"$1\r\n2\r\n", b",2\r\n"),
@@ -289,6 +299,18 @@ def test_a_chunk_is_made_when_it_is_asked_for(size: int) -> None:
             list(chunks)
         with pytest.raises(Corruption):
             encode(reply, RESP2)
+
+
+@pytest.mark.parametrize("size", [CHUNK, CHUNK + 1, 200 * CHUNK])
+def test_a_long_string_is_written_in_slices(size: int) -> None:
+    long = b"x" * size
+    for reply in (long, [b"a", long, long], Map([(b"a", long)])):
+        assert b"".join(encode_chunks(reply, RESP3)) == wire(reply, RESP3) == encode(reply, RESP3)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    assert sum(map(len, encode_chunks([long, long], RESP2))) > 2 * size
+    assert tracemalloc.get_traced_memory()[1] - before < 5 * CHUNK
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
