@@ -164,13 +164,21 @@ def _is_under(command: Command, container: str) -> bool:
 class Acl:
     """All users by name; there is always ``default``."""
 
-    def __init__(self, table: Mapping[bytes, Command | Container], password: str = "") -> None:
+    def __init__(
+        self,
+        table: Mapping[bytes, Command | Container],
+        password: str = "",
+        file: Path | None = None,
+    ) -> None:
+        """Let the users of a file be, where there is one: their passwords are the file's."""
         self._table = table
         self._commands = list(every(table))
         self.users: dict[bytes, User] = {}
         self.default = self.set_user(DEFAULT, [b"on", b"nopass", b"~*", b"&*", b"+@all"])
         if password:
-            self.require(password.encode())
+            self.require(password.encode("utf-8", "surrogateescape"))
+        if file is not None and file.exists():
+            self.load(file)
 
     @property
     def is_open(self) -> bool:

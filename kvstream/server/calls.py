@@ -1,7 +1,7 @@
 """What every call goes through besides its handler: rights, counters, the slow log, MONITOR."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from kvstream.commands.command import Answer, Command, Container, Flag
@@ -14,7 +14,7 @@ from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Slot
 from kvstream.server.slowlog import Slowlog
-from kvstream.server.statistics import CommandStatistics, Statistics
+from kvstream.server.statistics import Statistics
 
 _US = 1_000_000
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
@@ -24,10 +24,13 @@ _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
 class Calls:
     """The calls of one server."""
 
-    def __init__(self, options: ServerOptions, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, options: ServerOptions, commands: Iterable[Command], clock: Callable[[], float]
+    ) -> None:
         self._options = options
         self._clock = clock
-        self.statistics = Statistics()
+        writes = (command.name for command in commands if Flag.WRITE in command.flags)
+        self.statistics = Statistics(frozenset(writes))
         self.slowlog = Slowlog(options.slowlog_length)
         self.monitors: dict[Client, None] = {}
         self.slow_after_s = inf
@@ -60,24 +63,18 @@ class Calls:
             self.statistics.failed(command.name, error.code)
             reply = ErrorReply.of(error)
         spent = self._clock() - begun
-        row = self.statistics.commands.get(command.name) or self._row(command)
+        row = self.statistics.of(command.name)
         row.calls += 1
         row.seconds += spent
         if spent >= self.slow_after_s and command.name not in _NOT_SLOW:
             self._note_slow(client, argv, spent)
         return reply
 
-    def _row(self, command: Command) -> CommandStatistics:
-        row = self.statistics.of(command.name)
-        row.writes = Flag.WRITE in command.flags
-        return row
-
     def appended(self, slots: list[Slot], seconds: float) -> None:
         """Count XADDs that have run together."""
         row = self.statistics.of("xadd")
         row.calls += len(slots)
         row.seconds += seconds
-        row.writes = True
         for slot in slots:
             slot.client.last_command = "xadd"
             slot.client.commands_run += 1

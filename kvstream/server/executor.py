@@ -24,6 +24,7 @@ from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
 from kvstream.server.calls import Calls, name_of
 from kvstream.server.client import Argv, Block, Client, Queue
+from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Operation, Outbox, Slot, told, write
@@ -58,10 +59,8 @@ class Executor:
         self.engine = engine
         self.commands = commands
         self.options = replace(options or ServerOptions())
-        self.acl = Acl(commands, self.options.requirepass)
-        if self.options.aclfile is not None and self.options.aclfile.exists():
-            self.acl.load(self.options.aclfile)
-        self.calls = Calls(self.options, perf_counter)
+        self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
+        self.calls = Calls(self.options, every(commands), perf_counter)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors = self.calls.monitors
         self.limits = Limits(self)

@@ -150,6 +150,10 @@ def _set_reader_limits(executor: "Executor") -> None:
         client.reader.query_max = executor.options.query_max
 
 
+def _set_slow(executor: "Executor") -> None:
+    executor.calls.set_slow()
+
+
 def _resize_slowlog(executor: "Executor") -> None:
     executor.slowlog.resize(executor.options.slowlog_length)
 
@@ -195,7 +199,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": _fixed(b"", "checkpoints are made by BGSAVE alone; every write is in the log"),
     b"slave-read-only": _fixed(b"yes"),
-    b"slowlog-log-slower-than": _option("slower_than_us", _count(-1)),
+    b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
     b"supervised": _told(lambda executor: b"no"),
     b"tcp-backlog": _told(lambda executor: b"511"),

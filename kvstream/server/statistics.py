@@ -15,14 +15,14 @@ class CommandStatistics:
     seconds: float = 0.0
     rejected: int = 0
     failed: int = 0
-    writes: bool = False
-    """It may change something."""
 
 
 class Statistics:
     """Counters since the start, or since CONFIG RESETSTAT."""
 
-    def __init__(self) -> None:
+    def __init__(self, writes: frozenset[str] = frozenset()) -> None:
+        """``writes`` names the commands that may change something."""
+        self._writes = writes
         self.commands: dict[str, CommandStatistics] = {}
         self.errors: dict[str, int] = {}
         self._changes_before = 0
@@ -74,8 +74,8 @@ class Statistics:
     @property
     def changes(self) -> int:
         """Commands that may write and were answered without an error, since the start."""
-        counted = sum(row.calls - row.failed for row in self.commands.values() if row.writes)
-        return self._changes_before + counted
+        rows = (self.commands[name] for name in self._writes if name in self.commands)
+        return self._changes_before + sum(row.calls - row.failed for row in rows)
 
     @property
     def error_replies(self) -> int:
@@ -99,5 +99,5 @@ class Statistics:
     def reset(self) -> None:
         """Begin anew, as CONFIG RESETSTAT does; the changes since the last save stay."""
         changes = self.changes
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._writes)  # type: ignore[misc]
         self._changes_before = changes
