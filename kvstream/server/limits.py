@@ -4,15 +4,19 @@ The shell asks before it lets a connection in and after it has written to one, a
 once a second.
 """
 
+import resource
 from typing import TYPE_CHECKING
 
 from kvstream.commands.replies import ErrorReply
 from kvstream.resp.replies import encode
 from kvstream.server.client import Client
+from kvstream.server.options import OutputLimit
 
 if TYPE_CHECKING:
     from kvstream.server.executor import Executor
 
+DESCRIPTORS = 512
+"""Open files beside those of clients: what the store has open, and some to spare."""
 _FULL = ErrorReply("ERR", "max number of clients reached")
 _PROTECTED = ErrorReply(
     "DENIED",
@@ -44,34 +48,51 @@ class Limits:
 
     def admits(self, client: Client) -> bool:
         """Tell whether the replies that a client has not read may wait on; False: cut it off."""
-        limit = self._executor.options.output_limits[b"slave" if client.monitors else b"normal"]
-        if not limit.hard and not limit.soft:
-            return True
         pending = client.pending_output()
-        if limit.hard and pending > limit.hard:
-            self._executor.statistics.output_disconnections += 1
-            return False
-        if not limit.soft or pending <= limit.soft:
+        if not pending:
             client.output_over_since = None
             return True
+        limit = self._limit_of(client)
+        if 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
+            self._executor.statistics.output_disconnections += 1
+            return False
+        return True
+
+    def _limit_of(self, client: Client) -> OutputLimit:
+        limits = self._executor.options.output_limits
+        return limits[b"slave"] if client.monitors else limits[b"normal"]
+
+    def _is_over_soft(self, client: Client, limit: OutputLimit, pending: int) -> bool:
+        if not 0 < limit.soft < pending:
+            client.output_over_since = None
+            return False
         now = self._executor.clock()
         if client.output_over_since is None:
             client.output_over_since = now
-        if now - client.output_over_since < limit.seconds:
-            return True
-        self._executor.statistics.output_disconnections += 1
-        return False
+        return now - client.output_over_since >= limit.seconds
 
     def tick(self) -> None:
         """Close those that are idle for too long, or read or authenticate too slowly."""
         executor = self._executor
         now = executor.clock()
         executor.statistics.sample(now)
+        soft = executor.options.output_limits[b"normal"].soft > 0
         for client in list(executor.clients.values()):
             if self._is_over(client, now):
                 executor.drop(client)
-            elif client.pending_output() and not self.admits(client):
+            elif (soft or client.monitors) and not self.admits(client):
                 client.abort()
+
+    def make_room(self) -> None:
+        """Have as many descriptors as clients may come, or let as many come as there may be."""
+        options = self._executor.options
+        least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = options.maxclients + DESCRIPTORS
+        if most != resource.RLIM_INFINITY:
+            wanted = min(wanted, most)
+        if least != resource.RLIM_INFINITY and least < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        options.maxclients = max(min(options.maxclients, wanted - DESCRIPTORS), 1)
 
     def _is_over(self, client: Client, now: float) -> bool:
         options = self._executor.options

@@ -107,6 +107,7 @@ class Listener:
         self._next_id += 1
         client.pending_output, client.abort = connection.pending_output, connection.abort
         client.is_local = local
+        client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
         client.address = _address(peer)
         client.local_address = _address(transport.get_extra_info("sockname"))
@@ -165,6 +166,11 @@ def is_local(peer: object) -> bool:
     return (getattr(host, "ipv4_mapped", None) or host).is_loopback
 
 
+def _descriptor(transport: asyncio.Transport) -> int:
+    connection = transport.get_extra_info("socket")
+    return -1 if connection is None else int(connection.fileno())
+
+
 def _keep_alive(transport: asyncio.Transport, seconds: int) -> None:
     """Have the system ask now and then whether the other side is still there."""
     connection = transport.get_extra_info("socket")
@@ -190,4 +196,5 @@ def _address(name: object) -> str:
 async def listen(listener: Listener, host: str, port: int) -> asyncio.Server:
     """Accept connections on a port."""
     loop = asyncio.get_running_loop()
+    listener.executor.limits.make_room()
     return await loop.create_server(partial(Connection, listener), host, port)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from kvstream.commands.command import Attempt, Blocked
 from kvstream.commands.replies import OK, Reply
 from kvstream.engine import Engine
-from kvstream.errors import KVStreamError, StoreError
+from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 
 _PREFIX = "checkpoint-"
@@ -27,7 +27,7 @@ class Job:
 
     def __init__(self, engine: Engine, name: str, work: Callable[[], None], owner: object) -> None:
         self.owner = owner
-        self.error: KVStreamError | None = None
+        self.error: Exception | None = None
         self.done = False
         self.begun = time.monotonic()
         self.seconds = 0.0
@@ -39,10 +39,8 @@ class Job:
     def _run(self) -> None:
         try:
             self._work()
-        except KVStreamError as error:
+        except Exception as error:
             self.error = error
-        except OSError as error:
-            self.error = StoreError(str(error))
         finally:
             self.seconds = time.monotonic() - self.begun
             self.done = True
@@ -57,13 +55,13 @@ class Job:
             if not self.done:
                 return None
             if self.error is not None:
-                raise StoreFailed(str(self.error))
+                raise JobFailed(str(self.error) or type(self.error).__name__)
             return reply
 
         return Blocked([self._token], cast(Attempt, attempt), timeout_ms, expired=expired)
 
 
-class StoreFailed(StoreError):
+class JobFailed(RequestError):
     """A save or a compaction failed; the text says why."""
 
 

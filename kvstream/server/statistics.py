@@ -29,7 +29,6 @@ class Statistics:
         self.connections = 0
         self.rejected_connections = 0
         self.output_disconnections = 0
-        self.query_disconnections = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.denied: dict[str, int] = {}

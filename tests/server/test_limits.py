@@ -1,12 +1,13 @@
 """Limits: who may come in, how much a client may send and leave unread, for how long."""
 
+import resource
 import socket
 import time
 from contextlib import suppress
 
 import pytest
 
-from kvstream.server.limits import Limits
+from kvstream.server.limits import DESCRIPTORS, Limits
 from kvstream.server.net import is_local
 from tests.server.asking import Failure
 from tests.server.conftest import Serve, Served
@@ -148,3 +149,15 @@ def test_connections_from_elsewhere_are_told_from_those_of_this_machine() -> Non
     assert [is_local((host, 1)) for host in near] == [True] * len(near)
     assert [is_local((host, 1)) for host in far] == [False] * len(far)
     assert is_local("")
+
+
+def test_as_many_clients_may_come_as_there_are_descriptors(serve: Serve) -> None:
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        pytest.skip("there is no limit of descriptors here")
+    served = serve(maxclients=most + 1000)
+    try:
+        assert served.executor.options.maxclients == most - DESCRIPTORS
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))

@@ -72,20 +72,17 @@ def _server(server: "Executor", txn: Txn) -> Fields:
 
 
 def _clients(server: "Executor", txn: Txn) -> Fields:
-    names = {name for client in server.blocked if client.block for name in client.block.wait.names}
-    on_nokey = {
-        name
-        for client in server.blocked
-        if client.block and client.last_command == "xreadgroup"
-        for name in client.block.wait.names
-    }
-    readers = [client.reader.buffered for client in server.clients.values()]
+    readers = [client for client in server.blocked if client.last_command.startswith("xread")]
+    names = {name for client in readers for name in _awaited(client)}
+    groups = [client for client in readers if client.last_command == "xreadgroup"]
+    on_nokey = {name for client in groups for name in _awaited(client)}
+    inputs = [client.reader.buffered for client in server.clients.values()]
     outputs = [client.pending_output() for client in server.clients.values()]
     return (
         ("connected_clients", len(server.clients)),
         ("cluster_connections", 0),
         ("maxclients", server.options.maxclients),
-        ("client_recent_max_input_buffer", max(readers, default=0)),
+        ("client_recent_max_input_buffer", max(inputs, default=0)),
         ("client_recent_max_output_buffer", max(outputs, default=0)),
         ("blocked_clients", len(server.blocked)),
         ("tracking_clients", 0),
@@ -96,6 +93,10 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
         ("total_blocking_keys", len(names)),
         ("total_blocking_keys_on_nokey", len(on_nokey)),
     )
+
+
+def _awaited(client: Client) -> list[bytes]:
+    return client.block.wait.names if client.block is not None else []
 
 
 def _has_timeout(client: Client) -> bool:
@@ -208,7 +209,6 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("tracking_total_keys", 0),
         ("unexpected_error_replies", 0),
         ("total_error_replies", counted.error_replies),
-        ("client_query_buffer_limit_disconnections", counted.query_disconnections),
         ("client_output_buffer_limit_disconnections", counted.output_disconnections),
         *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
     )
