@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -65,7 +66,7 @@ def test_the_server_takes_the_request_that_is_printed(directory: Path) -> None:
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline().endswith(f"serves depot at 127.0.0.1:{words[1]}\n")
-        client = redis.Redis(port=int(words[1]))
+        client: Any = redis.Redis(port=int(words[1]))
         added = client.execute_command(*words[2:])
         assert client.xrevrange("orders", count=1)[0][0] == added
         client.close()
