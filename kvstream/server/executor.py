@@ -94,6 +94,7 @@ class Executor:
             return
         self.statistics.bytes_in += len(data)
         client.bytes_in += len(data)
+        client.last_used = self.clock()
         client.reader.feed(data)
         self._pull(client)
         if (client.requests or client.fault) and client.block is None:
@@ -151,7 +152,6 @@ class Executor:
         """Run a client's requests until it blocks or has none; return how many."""
         requests = client.requests
         count = 0
-        client.last_used = self.clock()
         while requests and count < most and client.block is None and not client.closing:
             count += 1
             self._request(turn, client, requests.popleft())
@@ -354,6 +354,7 @@ class Executor:
 
     def _unblock(self, client: Client) -> None:
         client.block = None
+        client.last_used = self.clock()
         self.blocked.pop(client, None)
         if (client.requests or client.fault) and not client.closing:
             self.ready[client] = None

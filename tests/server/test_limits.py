@@ -3,7 +3,9 @@
 import resource
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from kvstream.server.limits import DESCRIPTORS, Limits
 from kvstream.server.net import is_local
 from tests.server.asking import Failure
 from tests.server.conftest import Serve, Served
-from tests.server.talking import request
+from tests.server.talking import Server, request
 
 
 def test_one_client_too_many_is_told_so(serve: Serve) -> None:
@@ -161,3 +163,37 @@ def test_as_many_clients_may_come_as_there_are_descriptors(serve: Serve) -> None
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[Server]:
+    """A server without sockets, whose clock is set by hand."""
+    server = Server(tmp_path / "store")
+    server.executor.options.timeout = 10
+    yield server
+    server.engine.close()
+
+
+def test_idle_time_begins_when_a_wait_ends(quiet: Server) -> None:
+    waiting, other = quiet.client(), quiet.client()
+    waiting.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    quiet.now += 100
+    other.ask("XADD", "s", "1-1", "f", "v")
+    assert waiting.heard().startswith(b"*1\r\n")
+    quiet.now += 9
+    quiet.executor.limits.tick()
+    assert not waiting.closed
+    quiet.now += 1
+    quiet.executor.limits.tick()
+    assert waiting.closed
+
+
+def test_a_client_whose_request_is_still_coming_is_not_idle(quiet: Server) -> None:
+    talker = quiet.client()
+    for part in (b"*2\r\n$4\r\nECHO\r\n", b"$2\r\n", b"h", b"i", b"\r\n"):
+        quiet.now += 9
+        quiet.executor.limits.tick()
+        quiet.executor.received(talker.client, part)
+    quiet.turn()
+    assert not talker.closed
+    assert talker.heard() == b"$2\r\nhi\r\n"

@@ -72,48 +72,27 @@ def _type(raw: bytes) -> str:
     return text(raw.lower()).replace("slave", "replica")
 
 
+_LINE = (
+    "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=0 psub=0 ssub=0 "
+    "multi=%d watch=%d qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=%d omem=%d "
+    "tot-mem=%d events=%s cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s io-thread=0 "
+    "tot-net-in=%d tot-net-out=%d tot-cmds=%d"
+)
+
+
 def _line(client: Client) -> str:
     """Return a line of CLIENT LIST."""
     now = client.server.clock()
-    queued = -1 if client.queue is None else len(client.queue.commands)
-    pending = client.pending_output()
-    held = client.reader.buffered
-    fields = (
-        ("id", client.id),
-        ("addr", client.address),
-        ("laddr", client.local_address),
-        ("fd", client.descriptor),
-        ("name", text(client.name)),
-        ("age", int(now - client.created)),
-        ("idle", int(now - client.last_used)),
-        ("flags", _flags(client)),
-        ("db", client.db),
-        *((word, 0) for word in ("sub", "psub", "ssub")),
-        ("multi", queued),
-        ("watch", len(client.watched)),
-        ("qbuf", held),
-        ("qbuf-free", 0),
-        ("argv-mem", 0),
-        ("multi-mem", 0),
-        ("rbs", 0),
-        ("rbp", 0),
-        ("obl", 0),
-        ("oll", int(pending > 0)),
-        ("omem", pending),
-        ("tot-mem", held + pending),
-        ("events", "rw" if pending else "r"),
-        ("cmd", client.last_command or "NULL"),
-        ("user", text(client.user.name)),
-        ("redir", -1),
-        ("resp", client.protocol),
-        ("lib-name", text(client.lib_name)),
-        ("lib-ver", text(client.lib_version)),
-        ("io-thread", 0),
-        ("tot-net-in", client.bytes_in),
-        ("tot-net-out", client.bytes_out),
-        ("tot-cmds", client.commands_run),
+    pending, held = client.pending_output(), client.reader.buffered
+    return _LINE % (
+        *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
+        *(now - client.created, now - client.last_used, _flags(client), client.db),
+        -1 if client.queue is None else len(client.queue.commands),
+        *(len(client.watched), held, pending > 0, pending, held + pending),
+        *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
+        *(client.protocol, text(client.lib_name), text(client.lib_version)),
+        *(client.bytes_in, client.bytes_out, client.commands_run),
     )
-    return " ".join(f"{name}={value}" for name, value in fields)
 
 
 def _flags(client: Client) -> str:
