@@ -1,18 +1,16 @@
-"""Pending entries: a group's PEL as runs, in three trees.
+"""Pending entries: a group's PEL as runs, with their indexes (meta/indexes.py).
 
-Reading a hundred entries writes one run, not three hundred rows; a run of one is the plain case of
-an entry on its own.
+Reading a hundred entries writes one run, not a hundred rows; a run of one is the plain case of an
+entry on its own.
 
 ::
 
-    runs row     := group's tree(u64) anchor(id)    -> run
-    consumer row := consumer's tree(u64) anchor(id) -> empty
-    times row    := group's times tree(u64) times   -> empty
+    runs row := group's tree(u64) anchor(id) -> run
 
 No two runs overlap: every ID between a run's anchor and its last ID either is in that run or is not
 pending; so the run of an ID is the last one anchored at or below it. Whoever puts IDs where a run
 already reaches splits that run first. Runs that were given back (XNACK) are owned by nobody, have
-time 0 and a rank that grows, so that the times tree yields them first and in the order in which
+time 0 and a rank that grows, so that the index by time yields them first and in the order in which
 they came back.
 """
 
@@ -21,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
+from kvstream.meta import indexes
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import TIME_BYTES, PackedID, Run, time_of
 from kvstream.meta.txn import Txn
@@ -62,9 +61,17 @@ def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
 def find(txn: Txn, group: GroupMeta, eid: PackedID) -> Pending | None:
     """Return the pending entry of an ID."""
     run = run_at(txn, group, eid)
-    if run is None or run.ids[bisect_left(run.ids, eid)] != eid:
+    if run is None or run.ids[_position(run, eid)] != eid:
         return None
     return pending_of(run, eid)
+
+
+def _position(run: Run, eid: PackedID) -> int:
+    """Return the place of the first ID at or above ``eid`` in a run that reaches so far."""
+    at = bisect_left(run.ids, eid)
+    if at == len(run.ids):
+        raise Corruption(f"the run of pending entries at {run.anchor.hex()} is not sorted")
+    return at
 
 
 def runs_from(txn: Txn, group: GroupMeta, start: PackedID) -> Iterator[Run]:
@@ -77,8 +84,7 @@ def runs_of(
     txn: Txn, group: GroupMeta, consumer: ConsumerMeta, start: PackedID = b""
 ) -> Iterator[Run]:
     """Yield the runs of one consumer that may hold IDs at or above ``start``, in order."""
-    first = consumer.runs.floor(txn.batch, start)
-    for anchor in consumer.runs.scan(txn.batch, first or start):
+    for anchor in indexes.anchors_of(txn, group, consumer, start):
         yield _run(txn, group, anchor)
 
 
@@ -87,7 +93,7 @@ def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
 
     Those given back come before all others, whatever the time.
     """
-    for suffix in group.times.scan(txn.batch):
+    for suffix in indexes.times_of(txn, group):
         time_ms = time_of(suffix)
         if time_ms > max(0, latest_ms):
             return
@@ -98,7 +104,7 @@ def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
 
 def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
     """Return the least delivery time of all pending entries."""
-    suffix = group.times.first(txn.batch)
+    suffix = next(indexes.times_of(txn, group), None)
     return None if suffix is None else time_of(suffix)
 
 
@@ -115,38 +121,6 @@ def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
 
 
 # --- changing -----------------------------------------------------------------------------------
-
-
-def _owner(txn: Txn, group: GroupMeta, run: Run) -> ConsumerMeta | None:
-    if run.rank:
-        return None
-    return group.consumers.get(run.owner) or txn.catalog.owner(txn, group, run.owner)
-
-
-def _put(txn: Txn, group: GroupMeta, run: Run, owner: ConsumerMeta | None) -> None:
-    batch, anchor, times_suffix = txn.batch, run.anchor, run.times_suffix
-    group.runs.put(batch, anchor, run.encode(), run)
-    group.times.put(batch, times_suffix, b"", times_suffix)
-    if owner is not None:
-        owner.runs.put(batch, anchor, b"", anchor)
-
-
-def _delete(txn: Txn, group: GroupMeta, run: Run, owner: ConsumerMeta | None) -> None:
-    batch, anchor = txn.batch, run.anchor
-    group.runs.delete(batch, anchor)
-    group.times.delete(batch, run.times_suffix)
-    if owner is not None:
-        owner.runs.delete(batch, anchor)
-
-
-def _count(txn: Txn, group: GroupMeta, owner: ConsumerMeta | None, change: int) -> None:
-    group.pending += change
-    txn.member_changed(group)
-    if owner is None:
-        group.nacked += change
-    else:
-        owner.pending += change
-        txn.member_changed(owner)
 
 
 def place(
@@ -170,10 +144,10 @@ def place(
             following = runs.first(batch, ids[at])
             if following is not None:
                 end = min(end, bisect_left(ids, following.anchor, at))
+            if end == at:
+                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
         run = Run(ids[at], ids[at:end], owner, time_ms, count, rank)
-        consumer = _owner(txn, group, run)
-        _put(txn, group, run, consumer)
-        _count(txn, group, consumer, end - at)
+        indexes.add(txn, group, run)
         at = end
 
 
@@ -182,11 +156,11 @@ def _split_before(txn: Txn, group: GroupMeta, eid: PackedID) -> None:
     run = run_at(txn, group, eid)
     if run is None:
         return
-    cut, owner = bisect_left(run.ids, eid), _owner(txn, group, run)
-    _delete(txn, group, run, owner)
+    cut = _position(run, eid)
+    indexes.remove(txn, group, run)
     if cut:
-        _put(txn, group, run._replace(ids=run.ids[:cut]), owner)
-    _put(txn, group, run._replace(anchor=run.ids[cut], ids=run.ids[cut:]), owner)
+        indexes.add(txn, group, run._replace(ids=run.ids[:cut]))
+    indexes.add(txn, group, run._replace(anchor=run.ids[cut], ids=run.ids[cut:]))
 
 
 def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
@@ -214,29 +188,27 @@ def _taken(
         if found:
             taken.append((run, found))
         at = end
+    if group.indexed:
+        indexes.settle(txn, group)
     return taken
 
 
 def _take_from(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
     """Take those of ``ids`` that are in a run out of it, and return them."""
-    found, owner = ids, _owner(txn, group, run)
     if ids == run.ids:
-        _delete(txn, group, run, owner)
-    else:
-        wanted = set(ids)
-        found = [eid for eid in run.ids if eid in wanted]
-        if not found:
-            return found
-        left = run._replace(ids=[eid for eid in run.ids if eid not in wanted])
-        if left.ids:
-            group.runs.put(txn.batch, run.anchor, left.encode(), left)
-        else:
-            _delete(txn, group, run, owner)
-    _count(txn, group, owner, -len(found))
+        indexes.remove(txn, group, run)
+        return ids
+    wanted = set(ids)
+    found = [eid for eid in run.ids if eid in wanted]
+    if len(found) == len(run.ids):
+        indexes.remove(txn, group, run)
+    elif found:
+        indexes.shrink(txn, group, run, [eid for eid in run.ids if eid not in wanted])
     return found
 
 
 def give_back(txn: Txn, group: GroupMeta, eid: PackedID, count: int) -> None:
     """Put an ID that is not pending at the end of the entries that belong to nobody."""
     group.nack_rank += 1
+    txn.member_changed(group)
     place(txn, group, [eid], b"", 0, count, group.nack_rank)

@@ -12,8 +12,8 @@
                 idmp_tree(u64) idmp_duration(u32) idmp_maxsize(u32)
                 pids(u64) iids(u64) iids_added(u64) iids_duplicates(u64)
                 prefix_length(u32) prefix names(msgpack array)                 cold: kept as bytes
-    group    := version(u8=1) last_delivered(id) entries_read(i64, -1 unknown)
-                pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
+    group    := version(u8=2) last_delivered(id) entries_read(i64, -1 unknown)
+                indexed(u8) pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
                 consumers_tree(u64) runs_tree(u64) times_tree(u64)
     consumer := version(u8=1) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
 
@@ -24,6 +24,9 @@ never. ``first`` is the first live entry, ``head`` the first ID ever put into th
 
 A stream's record may lag behind its rows: an entry that did no more than join the open node is
 written alone, up to BEHIND_MAX times, and found again above ``last`` when the stream is loaded.
+
+The counts ``pending`` and ``nacked``, of groups and consumers, are those of ``indexed`` groups; in
+any other they are 0, and follow from its runs (meta/indexes.py).
 """
 
 from collections import deque
@@ -38,11 +41,13 @@ from kvstream.layout.values import Names
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.node import Node as Node
 from kvstream.meta.node import damage_told, decode_names
+from kvstream.meta.run_index import RunIndex
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.trees import Tree, as_is
 
 STREAM_KIND = 1
 RECORD_VERSION = 1
+GROUP_VERSION = 2
 UNKNOWN = -1
 """entries_read when it cannot be known, active time when there was none."""
 
@@ -58,12 +63,12 @@ UNREAD = 1 << 62
 _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
 _pack_hot = _HOT.pack
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
-_GROUP = Struct(">B QQ q QQQ I QQQ")
+_GROUP = Struct(">B QQ q B QQQ I QQQ")
 _CONSUMER = Struct(">B Q qq Q")
 
 
-def _check_version(version: int) -> None:
-    if version != RECORD_VERSION:
+def _check_version(version: int, known: int = RECORD_VERSION) -> None:
+    if version != known:
         raise ValueError(f"unknown version {version}")
 
 
@@ -268,6 +273,9 @@ class GroupMeta:
         "consumers_count",
         "consumers_tree",
         "entries_read",
+        "grown",
+        "index",
+        "indexed",
         "last_delivered",
         "nack_rank",
         "nacked",
@@ -290,20 +298,27 @@ class GroupMeta:
         self.row = row
         self.last_delivered = MIN_ID
         self.entries_read = UNKNOWN
+        self.indexed = False
+        """Whether the indexes of the runs are rows, and the counts are kept here."""
         self.pending = self.nacked = self.nack_rank = self.consumers_count = 0
         self.consumers_tree = consumers_tree
         self.runs = runs
         """Runs of pending entries by the first ID of each."""
         self.times = times
-        """The same runs by delivery time."""
+        """The same runs by delivery time, where the group is indexed."""
+        self.index: RunIndex | None = None
+        """What stands in for the rows of the indexes otherwise, once it was asked for."""
+        self.grown = 0
+        """IDs that the runs have got since they were last counted, and those that they had."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.ahead: Ahead | None = None
 
     def encode(self) -> bytes:
         return _GROUP.pack(
-            RECORD_VERSION,
+            GROUP_VERSION,
             *self.last_delivered,
             min(self.entries_read, ENTRIES_READ_MAX),
+            self.indexed,
             self.pending,
             self.nacked,
             self.nack_rank,
@@ -317,12 +332,14 @@ class GroupMeta:
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
         with damage_told("group", name):
             parts = _GROUP.unpack(record)
-            _check_version(parts[0])
-            _check_numbers(*parts[8:])
-        self = cls(name, row, parts[8], Tree(parts[9], Run.decode), Tree(parts[10], as_is))
-        self.last_delivered = new_id(parts[1:3])
-        self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3:7]
-        self.consumers_count = parts[7]
+            _check_version(parts[0], GROUP_VERSION)
+            _check_numbers(*parts[9:])
+            if parts[4] > 1:
+                raise ValueError(f"a flag is {parts[4]}")
+        self = cls(name, row, parts[9], Tree(parts[10], Run.decode), Tree(parts[11], as_is))
+        self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
+        self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
+        self.consumers_count = parts[8]
         return self
 
 
@@ -335,7 +352,7 @@ class ConsumerMeta:
         self.name = name
         self.row = row
         self.runs = runs
-        """The first IDs of the consumer's runs."""
+        """The first IDs of the consumer's runs, where the group is indexed."""
         self.seen_ms = seen_ms
         self.active_ms = UNKNOWN
         self.pending = 0

@@ -16,8 +16,12 @@ from kvstream.storage.batch import Batch, Family, Row
 T = TypeVar("T")
 
 CACHED_ROWS = 1 << 14
-"""Rows of one tree kept in memory, with a quick insertion anywhere: 8 MB where each run has one ID,
-70 MB where each is full."""
+"""Rows of one tree kept in memory, with a quick insertion anywhere: 8 MB where each has one ID."""
+
+CACHED_BYTES = 1 << 22
+"""Bytes of the values of a tree that is loaded into memory: as many IDs as a group may keep."""
+
+_PAGE_ROWS = 1 << 10
 
 DELETE_RANGE_ROWS = 64
 """From this many rows on, one range delete is cheaper for later readers than single ones."""
@@ -65,14 +69,57 @@ class Tree(Generic[T]):
         """Return the rows in memory, loading them where that was never tried."""
         if not self._tried:
             self._tried = True
-            page = batch.page(_TREES, self.prefix, successor(self.prefix), CACHED_ROWS + 1)
-            if len(page) <= CACHED_ROWS:
+            rows = self._few_rows(batch)
+            if rows is not None:
                 start = len(self.prefix)
                 decode = self._decode
                 self.memory = SortedRows(
-                    {key[start:]: decode(key[start:], value) for key, value in page}
+                    {key[start:]: decode(key[start:], value) for key, value in rows}
                 )
         return self.memory
+
+    def _few_rows(self, batch: Batch) -> list[Row] | None:
+        """Return all rows, or None where they are too many for memory."""
+        rows: list[Row] = []
+        size = 0
+        lower, upper = self.prefix, successor(self.prefix)
+        while page := batch.page(_TREES, lower, upper, _PAGE_ROWS):
+            rows += page
+            size += sum(len(value) for _, value in page)
+            if len(rows) > CACHED_ROWS or size > CACHED_BYTES:
+                return None
+            if len(page) < _PAGE_ROWS:
+                break
+            lower = page[-1][0] + b"\x00"
+        return rows
+
+    # --- what is in memory ----------------------------------------------------------------------
+
+    def has_room(self, batch: Batch) -> bool:
+        """Tell whether the tree is in memory, and one more row would leave it there."""
+        memory = self.memory or self._load(batch)
+        return memory is not None and len(memory.keys) < CACHED_ROWS
+
+    def is_small(self) -> bool:
+        """Tell whether the tree is in memory and takes but a quarter of what it may."""
+        return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 4
+
+    def begin(self) -> None:
+        """Take the tree for empty, without a look at the disk."""
+        self.memory, self._tried, self._deletes = SortedRows({}), True, 0
+
+    def leave_memory(self) -> None:
+        """Read from disk from now on, until many rows have been deleted."""
+        self.memory, self._tried, self._deletes = None, True, 0
+
+    def reload(self) -> None:
+        """Look again, with the next use, whether the rows are few enough for memory."""
+        self.memory, self._tried, self._deletes = None, False, 0
+
+    def clear(self, batch: Batch) -> None:
+        """Delete every row as one range, without a look at the disk."""
+        batch.delete_range(_TREES, self.prefix, successor(self.prefix))
+        self.begin()
 
     def agrees(self, rows: list[Row]) -> bool:
         """Tell whether what is in memory, if anything is, is just these (suffix, value) rows."""
@@ -114,7 +161,7 @@ class Tree(Generic[T]):
             return
         self._deletes += 1
         if self._deletes > CACHED_ROWS:  # the tree may have become small again
-            self._deletes, self._tried = 0, False
+            self.reload()
 
     def floor(self, batch: Batch, suffix: bytes) -> T | None:
         """Return the item of the last row at or below ``suffix``."""
@@ -158,4 +205,4 @@ class Tree(Generic[T]):
             batch.puts[_TREES].update(dict.fromkeys(keys))
         else:
             batch.delete_range(_TREES, self.prefix, upper)
-        self.memory, self._tried = SortedRows({}), True
+        self.begin()

@@ -5,6 +5,7 @@ from itertools import groupby, islice
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MIN_ID, StreamID
+from kvstream.meta.indexes import pending_in, pending_with
 from kvstream.meta.pending import (
     COUNT_MAX,
     Pending,
@@ -173,16 +174,15 @@ def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
     last = found.runs.floor(txn.batch, b"\xff" * 16)
     if first is None or last is None:
         return PendingSummary(0, None, None, {})
-    consumers = {
-        member.name: member.pending
+    counts = {
+        member.name: pending_with(txn, found, member)
         for member in txn.catalog.consumers(txn, found)
-        if member.pending
     }
     return PendingSummary(
-        found.pending,
+        pending_in(txn, found),
         StreamID.unpack(first.ids[0]),
         StreamID.unpack(last.ids[-1]),
-        consumers,
+        {name: count for name, count in counts.items() if count},
     )
 
 

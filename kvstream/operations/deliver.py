@@ -191,8 +191,6 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> l
 
 def _release(txn: Txn, group: GroupMeta, ids: list[bytes]) -> None:
     """Take those of ``ids`` that are pending, after SETID went back, from whoever has them."""
-    if group.pending == 0:
-        return
     run = group.runs.floor(txn.batch, ids[-1])
     if run is not None and run.ids[-1] >= ids[0]:
         take(txn, group, ids)

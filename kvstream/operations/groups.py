@@ -2,6 +2,7 @@
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.ids import StreamID
+from kvstream.meta.indexes import pending_with
 from kvstream.meta.pending import runs_of, take
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
@@ -142,7 +143,7 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     if member is None:
         return 0
     txn.frees = True
-    lost = member.pending
+    lost = pending_with(txn, found, member)
     for run in list(runs_of(txn, found, member)):
         take(txn, found, run.ids)
     txn.catalog.drop_consumer(txn, found, member)

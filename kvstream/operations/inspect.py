@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kvstream.errors import NoSuchKey
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta import idempotency, nodes
+from kvstream.meta.indexes import nacked_in, pending_in, pending_with
 from kvstream.meta.pending import runs_from, runs_of
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
@@ -65,20 +66,20 @@ def _stream_info(txn: Txn, stream: StreamMeta) -> StreamInfo:
 def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
     """Return XINFO GROUPS, sorted by name."""
     stream = _existing(txn, name)
-    return [_group_info(stream, group) for group in txn.catalog.groups(txn, stream)]
+    return [_group_info(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
 
 
 def group_info(txn: Txn, name: bytes, group: bytes) -> GroupInfo:
     """Return one group's part of XINFO GROUPS."""
     _existing(txn, name)
-    return _group_info(*existing_group(txn, name, group))
+    return _group_info(txn, *existing_group(txn, name, group))
 
 
-def _group_info(stream: StreamMeta, group: GroupMeta) -> GroupInfo:
+def _group_info(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupInfo:
     return GroupInfo(
         name=group.name,
         consumers=group.consumers_count,
-        pending=group.pending,
+        pending=pending_in(txn, group),
         last_delivered_id=group.last_delivered,
         entries_read=_known(group.entries_read),
         lag=lag(stream, group),
@@ -102,7 +103,7 @@ def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
     return [
         ConsumerInfo(
             name=member.name,
-            pending=member.pending,
+            pending=pending_with(txn, found, member),
             idle=max(0, txn.now_ms - member.seen_ms),
             inactive=-1 if member.active_ms < 0 else max(0, txn.now_ms - member.active_ms),
         )
@@ -129,8 +130,8 @@ def _group_detail(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | N
         last_delivered_id=group.last_delivered,
         entries_read=_known(group.entries_read),
         lag=lag(stream, group),
-        pel_count=group.pending,
-        nacked_count=group.nacked,
+        pel_count=pending_in(txn, group),
+        nacked_count=nacked_in(txn, group),
         pending=_details(runs_from(txn, group, b""), limit),
         consumers=[
             _consumer_detail(txn, group, member, limit)
@@ -146,7 +147,7 @@ def _consumer_detail(
         name=member.name,
         seen_time_ms=member.seen_ms,
         active_time_ms=member.active_ms,
-        pel_count=member.pending,
+        pel_count=pending_with(txn, group, member),
         pending=_details(runs_of(txn, group, member), limit),
     )
 

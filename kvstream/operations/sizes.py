@@ -16,6 +16,7 @@ from kvstream.layout.keys import (
     tree_prefix,
 )
 from kvstream.meta import pending
+from kvstream.meta.indexes import pending_in
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
@@ -90,10 +91,12 @@ def _group_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
 
 
 def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
-    """Return the bytes of runs: a row each by anchor, by time and, where owned, by consumer."""
+    """Return the bytes of runs, and of a row by time and by consumer each in an indexed group."""
     size = ids = 0
     for run in islice(pending.runs_from(txn, group, b""), samples):
-        suffixes = [run.anchor, run.times_suffix, *([run.anchor] if run.owned else [])]
+        suffixes = [run.anchor]
+        if group.indexed:
+            suffixes += [run.times_suffix, *([run.anchor] if run.owned else [])]
         size += len(run.encode()) + sum(len(tree_prefix(0)) + len(each) for each in suffixes)
         ids += len(run.ids)
-    return size * group.pending // ids if ids else 0
+    return size * pending_in(txn, group) // ids if ids else 0

@@ -29,7 +29,7 @@ from rocksdict import (
 )
 
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
-from kvstream.options import MEGABYTE, StoreOptions
+from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
 from kvstream.storage import fork, reads, upkeep
 from kvstream.storage.batch import Batch, Family, Row
@@ -38,6 +38,7 @@ from kvstream.storage.failures import classified, classified_at_open, is_stall
 from kvstream.storage.families import FamilySettings, applied, database_settings, family_settings
 from kvstream.storage.gate import Gate
 from kvstream.storage.opening import Access, Opened, open_reader, open_writer
+from kvstream.storage.single import LARGE_WRITE, write_alone
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
@@ -47,8 +48,6 @@ RANGE_DELETES_IN_MEMTABLE = 512
 RocksDB's own memtable_max_range_deletions can be set only after opening, and then does not apply
 to the memtable there is.
 """
-LARGE_WRITE = 1 * MEGABYTE
-"""Writes of more bytes than this are held against the free space one by one."""
 STALL_PAUSE_S = 0.001
 """RocksDB grants a slowed-down writer new bytes once a millisecond."""
 
@@ -155,7 +154,7 @@ class Database:
         if monotonic() >= gate.open_until:
             gate.admit(frees)
         try:
-            if not self._put_alone(batch):
+            if not write_alone(self._families, batch):
                 self._write_rows(self._prepared(batch, frees))
         except Exception as error:
             self._write_failed(error, batch, frees)
@@ -164,16 +163,6 @@ class Database:
         if batch.ranges:
             self._count_ranges(batch.ranges)
         return self.sequence
-
-    def _put_alone(self, batch: Batch) -> bool:
-        """Write a batch that is one message and nothing else, at two thirds of its price."""
-        messages, metadata, trees = batch.puts
-        if len(messages) == 1 and not (metadata or trees or batch.ranges):
-            ((key, value),) = messages.items()
-            if value is not None and len(value) <= LARGE_WRITE:
-                self._families[0][key] = value
-                return True
-        return False
 
     def _prepared(self, batch: Batch, frees: bool) -> WriteBatch:
         """Return the batch for RocksDB, which takes each one only once, even if it fails."""

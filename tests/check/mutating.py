@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from struct import Struct
 from typing import Any
@@ -88,6 +88,7 @@ def targets(store: Store) -> dict[str, Target]:
     """Return one row of each kind that ``seeding.fill`` leaves, a string, and that of a flush."""
     rows = Rows(store)
     orders, group, ann = rows.orders, rows.group, rows.consumer(b"ann")
+    plain = rows.group_of(rows.stream(b"brief"), b"plain")
     messages = [key for key, _ in rows.live()]
     brief = [key for key, _ in rows.under(MESSAGES, rows.stream(b"brief").prefix)]
     anchors = [suffix for suffix, _ in rows.tree(group.runs.id)]
@@ -108,9 +109,25 @@ def targets(store: Store) -> dict[str, Target]:
             free={"last", "appended", "size", "names"},  # where the first entry is gone
         )
 
-    def run(anchor: bytes) -> Target:
-        free = {"deliveries", "ids"}  # what is pending may have been deleted
-        return within(group.runs.id, anchor, decode=lambda v: Run.decode(anchor, v), free=free)
+    def a_group(group: GroupMeta) -> Target:
+        return _target(
+            TREES,
+            group.row,
+            decode=lambda value: GroupMeta.decode(group.name, group.row, value),
+            free={"last_delivered", "entries_read", "nack_rank"},
+        )
+
+    def a_consumer(consumer: ConsumerMeta) -> Target:
+        return _target(
+            TREES,
+            consumer.row,
+            decode=lambda value: ConsumerMeta.decode(consumer.name, consumer.row, value),
+            free={"seen_ms", "active_ms"},
+        )
+
+    def run(group: GroupMeta, anchor: bytes, *free: str) -> Target:
+        ids = {"deliveries", "ids", *free}  # what is pending may have been deleted
+        return within(group.runs.id, anchor, decode=lambda v: Run.decode(anchor, v), free=ids)
 
     return {
         "the first entry": _target(MESSAGES, messages[0], **entry),
@@ -146,22 +163,17 @@ def targets(store: Store) -> dict[str, Target]:
         "swapped databases": Target(METADATA, SWAPPED_KEY, decode_swapped, may_miss=True),
         "the first node": node(rows.nodes[0].first),
         "the last closed node": node(rows.nodes[-1].first),
-        "a group": _target(
-            TREES,
-            group.row,
-            decode=lambda value: GroupMeta.decode(group.name, group.row, value),
-            free={"last_delivered", "entries_read", "nack_rank"},
-        ),
-        "a consumer": _target(
-            TREES,
-            ann.row,
-            decode=lambda value: ConsumerMeta.decode(ann.name, ann.row, value),
-            free={"seen_ms", "active_ms"},
-        ),
-        "a run": run(anchors[0]),
-        "a run given back": run(anchors[1]),
+        "a group": a_group(group),
+        "a consumer": a_consumer(ann),
+        "a run": run(group, anchors[0]),
+        "a run given back": run(group, anchors[1]),
         "a run by time": within(group.times.id, b""),
         "a run of a consumer": within(ann.runs.id, b""),
+        "a group that is not indexed": a_group(plain),
+        "a consumer of it": a_consumer(rows.consumer(b"cid", plain)),
+        "a run of it": replace(
+            run(plain, rows.tree(plain.runs.id)[0][0], "time_ms"), may_miss=True
+        ),
         "a producer": within(orders.idmp_tree, b"P"),
         "an idempotent ID": within(orders.idmp_tree, b"I", **iid),
         "the order of an idempotent ID": within(orders.idmp_tree, b"O"),

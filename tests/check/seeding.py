@@ -1,8 +1,11 @@
 """A store with something of everything in it, and ways to damage its rows one at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
+
+import pytest
 
 from kvstream import Fault, ManualClock, Store, StreamID
 from kvstream.layout.keys import qualified, stream_row, successor, tree_prefix
@@ -14,6 +17,15 @@ Reopen = Callable[..., Store]
 MESSAGES, METADATA, TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 KEY, GROUP = b"orders", b"billing"
 NODE_ENTRIES = 4
+SMALL_TREE_ROWS = 2
+
+
+@contextmanager
+def small_trees(rows: int = SMALL_TREE_ROWS) -> Iterator[None]:
+    """Have groups of more than a few runs indexed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvstream.meta.trees.CACHED_ROWS", rows)
+        yield
 
 
 def fill(store: Store, clock: ManualClock) -> None:
@@ -120,8 +132,11 @@ class Rows:
 
     @property
     def group(self) -> GroupMeta:
-        row = tree_prefix(self.orders.groups_tree) + GROUP
-        return GroupMeta.decode(GROUP, row, self.get(TREES, row))
+        return self.group_of(self.orders, GROUP)
+
+    def group_of(self, stream: StreamMeta, name: bytes) -> GroupMeta:
+        row = tree_prefix(stream.groups_tree) + name
+        return GroupMeta.decode(name, row, self.get(TREES, row))
 
     def edit_group(self, **fields: Any) -> None:
         group = self.group
@@ -129,8 +144,14 @@ class Rows:
             setattr(group, field, value)
         self.put(TREES, group.row, group.encode())
 
-    def consumer(self, name: bytes) -> ConsumerMeta:
-        row = tree_prefix(self.group.consumers_tree) + name
+    def edit_consumer(self, name: bytes, **fields: Any) -> None:
+        consumer = self.consumer(name)
+        for field, value in fields.items():
+            setattr(consumer, field, value)
+        self.put(TREES, consumer.row, consumer.encode())
+
+    def consumer(self, name: bytes, group: GroupMeta | None = None) -> ConsumerMeta:
+        row = tree_prefix((group or self.group).consumers_tree) + name
         return ConsumerMeta.decode(name, row, self.get(TREES, row))
 
     @property

@@ -7,7 +7,18 @@ import pytest
 
 from kvstream import Corruption, InvalidArgument, ManualClock, Store, StoreReadOnly
 from kvstream.layout.keys import key_count_row
-from tests.check.seeding import GROUP, METADATA, TREES, Reopen, Rows, damage, fill, told, use
+from tests.check.seeding import (
+    GROUP,
+    METADATA,
+    TREES,
+    Reopen,
+    Rows,
+    damage,
+    fill,
+    small_trees,
+    told,
+    use,
+)
 from tests.opening import Stores
 
 
@@ -97,7 +108,8 @@ def test_a_place_names_database_stream_group_and_consumer(
 ) -> None:
     stream = store.stream(key)
     stream.add({"a": "b"})
-    stream.create_group(group, "0").consumer(consumer).read()
+    with small_trees(rows=0):
+        stream.create_group(group, "0").consumer(consumer).read()
 
     def lose_index(rows: Rows) -> None:
         tree = max(row[0][:8] for row in rows.under(TREES, b"\x00"))
@@ -109,7 +121,7 @@ def test_a_place_names_database_stream_group_and_consumer(
     assert fault.message.startswith("runs are missing from the index: ")
 
 
-def test_many_kinds_of_damage_at_once_are_mended_at_once(busy: Store, reopen: Reopen) -> None:
+def test_many_kinds_of_damage_at_once_are_mended_at_once(either: Store, reopen: Reopen) -> None:
     def ruin(rows: Rows) -> None:
         rows.edit_group(pending=1, nacked=9, consumers_count=0)
         for tree in (rows.group.times.id, rows.consumer(b"ann").runs.id, rows.orders.nodes_tree):
@@ -119,9 +131,9 @@ def test_many_kinds_of_damage_at_once_are_mended_at_once(busy: Store, reopen: Re
         for tag in (b"A", b"C", b"N", b"X"):
             rows.delete(METADATA, *(key for key, _ in rows.under(METADATA, tag)))
 
-    pending = busy.stream("orders").group(GROUP).pending_range()
-    entries = busy.stream("orders").range()
-    store = damage(busy, reopen, ruin)
+    pending = either.stream("orders").group(GROUP).pending_range()
+    entries = either.stream("orders").range()
+    store = damage(either, reopen, ruin)
     assert len(store.check(repair=True)) > 10
     assert store.check() == []
     store = reopen(store)

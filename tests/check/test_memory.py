@@ -13,6 +13,7 @@ from tests.check.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
 
 Change = Callable[[StreamMeta, GroupMeta], None]
 RECORD = "the record in memory is another than on disk"
+INDEX = "the index in memory is another than the runs make"
 TREE = "the tree in memory is another than on disk"
 AHEAD = "what was read ahead is not what follows"
 MEGABYTE = 1 << 20
@@ -46,6 +47,21 @@ def _lose_owned(stream: StreamMeta, group: GroupMeta) -> None:
     memory.keys[0] = bytes(16)
 
 
+def _lose_indexed_time(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.index is not None
+    del group.index.times[0]
+
+
+def _lose_indexed_run(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.index is not None
+    del group.index.shares[b"ann"].anchors[0]
+
+
+def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.index is not None
+    group.index.shares[None].pending += 1
+
+
 def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.ahead is not None
     group.ahead.entries[0] = group.ahead.entries[0]._replace(fields={})
@@ -61,15 +77,31 @@ def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
     stream.head_node.live += 1
 
 
+def use_and_change(store: Store, change: Change, *expected: str) -> None:
+    """Have everything loaded, change it, and see that it is told and read anew."""
+    stream = store.stream(KEY)
+    stream.trim(maxlen=len(stream) - 1)
+    for _ in range(2):
+        stream.group(GROUP).consumer("ann").read(count=1)
+    stream.info_full()
+    assert store.check() == []
+    loaded = store.engine.catalog.streams[qualified(0, KEY)]
+    change(loaded, loaded.groups[GROUP])
+    assert told(store.check()) == [*expected]
+    assert told(store.check(repair=True)) == [*expected]
+    assert store.check() == []
+    use(store)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (_lengthen, RECORD),
         (_deliver, RECORD),
         (_activate, RECORD),
-        (_lose_run, TREE),
-        (_lose_time, TREE),
-        (_lose_owned, TREE),
+        (_lose_indexed_time, INDEX),
+        (_lose_indexed_run, INDEX),
+        (_miscount, INDEX),
         (_read_ahead_wrongly, AHEAD),
         (_note_first_ids_wrongly, AHEAD),
         (_note_first_node_wrongly, "the first node in memory is another than on disk"),
@@ -78,18 +110,18 @@ def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
 def test_memory_that_differs_from_the_disk_is_told_and_read_anew(
     busy: Store, reopen: Reopen, change: Change, expected: str
 ) -> None:
-    store = reopen(busy)
-    stream = store.stream(KEY)
-    stream.trim(maxlen=len(stream) - 1)
-    for _ in range(2):
-        stream.group(GROUP).consumer("ann").read(count=1)
-    assert store.check() == []
-    loaded = store.engine.catalog.streams[qualified(0, KEY)]
-    change(loaded, loaded.groups[GROUP])
-    assert told(store.check()) == [expected]
-    assert told(store.check(repair=True)) == [expected]
-    assert store.check() == []
-    use(store)
+    use_and_change(reopen(busy), change, expected)
+
+
+def test_a_run_lost_in_memory_is_told_and_read_anew(busy: Store, reopen: Reopen) -> None:
+    use_and_change(reopen(busy), _lose_run, TREE, INDEX)
+
+
+@pytest.mark.parametrize("change", [_lose_run, _lose_time, _lose_owned])
+def test_a_tree_in_memory_that_differs_from_the_disk_is_told_and_read_anew(
+    indexed: Store, reopen: Reopen, change: Change
+) -> None:
+    use_and_change(reopen(indexed), change, TREE)
 
 
 def test_an_entry_read_ahead_and_then_damaged_is_told_once(store: Store) -> None:

@@ -15,7 +15,7 @@ from kvstream import Fault, KVStreamError, ManualClock, Store
 from kvstream.operations import copying, keyspace, sizes, strings
 from kvstream.storage.batch import Batch, Family
 from tests.check.mutating import LOCK, mutants, targets
-from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, told
+from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees, told
 from tests.opening import Stores
 
 ORDERS = b"\0\0orders"
@@ -118,12 +118,26 @@ CALLS: dict[str, Call] = {
     "strings alone": lambda store: store.engine.run(keyspace.scan, 0, 0, 100, "string"),
     "swap": lambda store: store.engine.run(keyspace.swap, 0, 1),
     "swap back": lambda store: store.engine.run(keyspace.swap, 3, 1),
+    "plain read": lambda store: _plain(store).consumer("cid").read(),
+    "plain history": lambda store: _plain(store).consumer("cid").history(),
+    "plain ack": lambda store: _plain(store).ack(_pending(_plain(store))),
+    "plain ack the first": lambda store: _plain(store).ack(_pending(_plain(store))[:1]),
+    "plain nack": lambda store: _plain(store).nack(_pending(_plain(store))),
+    "plain autoclaim": lambda store: _plain(store).autoclaim("cat"),
+    "plain pending": lambda store: (_plain(store).pending(), _plain(store).info()),
+    "plain consumers": lambda store: _plain(store).consumers(),
+    "delete a plain consumer": lambda store: _plain(store).delete_consumer("cid"),
+    "destroy plain": lambda store: _plain(store).destroy(),
     "expire keys": lambda store: store.engine.run(keyspace.delete_expired, 100),
 }
 
 
 def _pending(group: Any) -> list[Any]:
     return [each.id for each in group.pending_range(count=1000)]
+
+
+def _plain(store: Store) -> Any:
+    return store.stream("brief").group("plain")
 
 
 class Damaged:
@@ -181,7 +195,11 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kvstream.engine.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
-        fill(store, clock)
+        with small_trees():
+            fill(store, clock)
+        plain = store.stream("brief").create_group("plain", "0")
+        plain.consumer("cid").read(count=3)
+        plain.nack(plain.consumer("cid").read(count=1)[0])
         store.engine.run(strings.put, LOCK, b"12", clock.ms + 10**9)
         flushed = store.select(2)
         with store.transaction():
@@ -201,6 +219,7 @@ TITLES = (
     *("a flushed database", "swapped databases", "the first node", "the last closed node"),
     *("a group", "a consumer"),
     *("a run", "a run given back", "a run by time", "a run of a consumer"),
+    *("a group that is not indexed", "a consumer of it", "a run of it"),
     *("a producer", "an idempotent ID", "the order of an idempotent ID"),
 )
 

@@ -14,6 +14,8 @@ Seed = Callable[[Rows], None]
 DISORDER = "pending entries are out of order"
 NOT_INDEXED = "runs are missing from the index"
 STRAYS = "the index has rows of no such run"
+UNUSED = "the group is not indexed, and its index has rows"
+NOT_COUNTED = "the group is not indexed, and yet counts of pending entries are kept"
 
 
 def pending(store: Store) -> list[PendingEntry]:
@@ -84,10 +86,60 @@ def _add_row_that_is_no_run(rows: Rows) -> None:
     ],
 )
 def test_a_wrong_index_or_counter_is_told_and_made_to_fit_the_runs(
+    indexed: Store, reopen: Reopen, seed: Seed, expected: list[str]
+) -> None:
+    before = pending(indexed)
+    store = mend(damage(indexed, reopen, seed), reopen, *expected)
+    assert pending(store) == before
+    use(store)
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"),
+    [
+        (_add_time, [UNUSED]),
+        (_add_time_of_nothing, [UNUSED]),
+        (_add_owned, [UNUSED]),
+        (lambda rows: rows.edit_group(pending=5), [NOT_COUNTED]),
+        (lambda rows: rows.edit_group(nacked=5), [NOT_COUNTED]),
+        (lambda rows: rows.edit_consumer(b"ann", pending=1), [NOT_COUNTED]),
+        (
+            lambda rows: rows.edit_group(nack_rank=0),
+            ["the rank of entries given back is behind"],
+        ),
+    ],
+)
+def test_a_group_that_is_not_indexed_has_no_rows_of_an_index_and_no_counts(
     busy: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     before = pending(busy)
     store = mend(damage(busy, reopen, seed), reopen, *expected)
+    assert pending(store) == before
+    use(store)
+
+
+def test_a_group_that_lost_the_mark_of_being_indexed_loses_its_indexes(
+    indexed: Store, reopen: Reopen
+) -> None:
+    before = pending(indexed)
+    store = damage(indexed, reopen, lambda rows: rows.edit_group(indexed=False))
+    store = mend(store, reopen, UNUSED, UNUSED, UNUSED, NOT_COUNTED, NOT_COUNTED, NOT_COUNTED)
+    assert pending(store) == before
+    use(store)
+
+
+def test_a_group_that_got_the_mark_of_being_indexed_gets_its_indexes(
+    busy: Store, reopen: Reopen
+) -> None:
+    before = pending(busy)
+    store = damage(busy, reopen, lambda rows: rows.edit_group(indexed=True))
+    found = store.check()
+    assert set(told(found)) == {
+        NOT_INDEXED,
+        "the number of pending entries is wrong",
+        "the number of entries given back is wrong",
+    }
+    store = mend(store, reopen, *told(found))
     assert pending(store) == before
     use(store)
 
@@ -103,9 +155,9 @@ def _repeat(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("seed", [_unsort, _repeat])
-def test_runs_out_of_order_are_put_in_order(busy: Store, reopen: Reopen, seed: Seed) -> None:
-    before = pending(busy)
-    store = damage(busy, reopen, seed)
+def test_runs_out_of_order_are_put_in_order(either: Store, reopen: Reopen, seed: Seed) -> None:
+    before = pending(either)
+    store = damage(either, reopen, seed)
     found = store.check()
     assert told(found)[0] == DISORDER
     mended = store.check(repair=True)
@@ -115,13 +167,13 @@ def test_runs_out_of_order_are_put_in_order(busy: Store, reopen: Reopen, seed: S
     assert pending(reopen(store)) == before
 
 
-def test_an_entry_in_two_runs_stays_with_the_latest_delivery(busy: Store, reopen: Reopen) -> None:
+def test_an_entry_in_two_runs_stays_with_the_latest_delivery(either: Store, reopen: Reopen) -> None:
     def overlap(rows: Rows) -> None:
         run = _long(rows)
         rows.put_run(Run(run.ids[1], [run.ids[1]], b"bob", run.time_ms + 1000, run.deliveries + 1))
 
-    before = pending(busy)
-    store = damage(busy, reopen, overlap)
+    before = pending(either)
+    store = damage(either, reopen, overlap)
     mended = store.check(repair=True)
     assert told(mended)[0] == DISORDER
     assert all(fault.repaired for fault in mended)
@@ -133,7 +185,7 @@ def test_an_entry_in_two_runs_stays_with_the_latest_delivery(busy: Store, reopen
 
 
 def test_a_run_that_repeats_a_later_one_leaves_with_its_index_rows(
-    busy: Store, reopen: Reopen
+    indexed: Store, reopen: Reopen
 ) -> None:
     def repeat_earlier(rows: Rows) -> None:
         run = _long(rows)
@@ -142,53 +194,55 @@ def test_a_run_that_repeats_a_later_one_leaves_with_its_index_rows(
         rows.put_in(rows.group.times.id, earlier.times_suffix, b"")
         rows.put_in(rows.consumer(b"bob").runs.id, earlier.anchor, b"")
 
-    before = pending(busy)
-    store = damage(busy, reopen, repeat_earlier)
+    before = pending(indexed)
+    store = damage(indexed, reopen, repeat_earlier)
     assert told(store.check(repair=True))[0] == DISORDER
     assert store.check() == []
     assert pending(store) == before
     use(store)
 
 
-def test_an_entry_given_back_has_no_owner_and_no_time(busy: Store, reopen: Reopen) -> None:
+def test_an_entry_given_back_has_no_owner_and_no_time(either: Store, reopen: Reopen) -> None:
     def give_owner(rows: Rows) -> None:
         run = next(run for run in rows.runs if not run.owned)
         rows.put_run(run._replace(owner=b"ann", time_ms=5))
 
-    before = pending(busy)
-    store = damage(busy, reopen, give_owner)
+    before = pending(either)
+    store = damage(either, reopen, give_owner)
     assert told(store.check(repair=True)) == [DISORDER]
     assert store.check() == []
     assert pending(store) == before
     use(store)
 
 
-def test_a_run_of_too_many_ids_is_cut(busy: Store, reopen: Reopen) -> None:
+def test_a_run_of_too_many_ids_is_cut(either: Store, reopen: Reopen) -> None:
     ids = [StreamID(1, number).packed for number in range(RUN_IDS_MAX + 50)]
 
     def put_long_run(rows: Rows) -> None:
         rows.put_run(Run(ids[0], ids, b"ann", 7, 1))
 
-    store = damage(busy, reopen, put_long_run)
+    store = damage(either, reopen, put_long_run)
     assert told(store.check(repair=True))[0] == DISORDER
     assert store.check() == []
     assert {len(run.ids) for run in Rows(store).runs if run.time_ms == 7} == {RUN_IDS_MAX, 50}
     use(store)
 
 
-def test_a_run_of_a_consumer_that_never_was_makes_the_consumer(busy: Store, reopen: Reopen) -> None:
+def test_a_run_of_a_consumer_that_never_was_makes_the_consumer(
+    either: Store, reopen: Reopen
+) -> None:
     stranger = StreamID.unpack(ID_LAST).packed
 
     def put_strangers_run(rows: Rows) -> None:
         rows.put_run(Run(stranger, [stranger], b"stranger", 7, 1))
 
-    store = damage(busy, reopen, put_strangers_run)
+    store = damage(either, reopen, put_strangers_run)
     expected = [
         "the owner of pending entries has no record",
-        "runs are missing from the index",
-        "the number of pending entries is wrong",
         "the number of consumers is wrong",
     ]
+    if Rows(store).group.indexed:
+        expected += [NOT_INDEXED, "the number of pending entries is wrong"]
     found = store.check(repair=True)
     assert sorted(told(found)) == sorted(expected)
     assert store.check() == []
@@ -198,11 +252,11 @@ def test_a_run_of_a_consumer_that_never_was_makes_the_consumer(busy: Store, reop
 
 
 def test_a_run_that_cannot_be_decoded_stays_reported_and_leaves_the_indexes(
-    busy: Store, reopen: Reopen
+    either: Store, reopen: Reopen
 ) -> None:
-    run = _long(Rows(busy))
+    run = _long(Rows(either))
     store = damage(
-        busy, reopen, lambda rows: rows.put_in(rows.group.runs.id, run.anchor, b"\x00" * 30)
+        either, reopen, lambda rows: rows.put_in(rows.group.runs.id, run.anchor, b"\x00" * 30)
     )
     what = "a run of pending entries cannot be decoded"
     first = store.check(repair=True)

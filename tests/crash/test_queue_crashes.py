@@ -77,9 +77,14 @@ class Writer:
     """A working process; its words are read as they come."""
 
     def __init__(
-        self, store: Path, level: Durability, seed: int, environment: Mapping[str, str]
+        self,
+        store: Path,
+        level: Durability,
+        seed: int,
+        environment: Mapping[str, str],
+        module: str = "tests.crash.queue_writer",
     ) -> None:
-        program = [sys.executable, "-m", "tests.crash.queue_writer", str(store), level, str(seed)]
+        program = [sys.executable, "-m", module, str(store), level, str(seed)]
         self._child = subprocess.Popen(
             program, cwd=ROOT, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -144,6 +149,20 @@ def test_a_killed_worker_loses_no_acknowledged_command(tmp_path: Path, level: Du
     expected = Expected()
     for seed, chance in seeds(f"kill {level}"):
         writer = Writer(path, level, seed, os.environ)
+        writer.kill_after(chance.uniform(*LIFE_S))
+        with Store.open(path) as store:
+            assert store.check() == []
+            found = found_in(store)
+        complete(expected, found, writer.words)
+        expected = found
+
+
+@pytest.mark.timeout(3600)
+def test_a_worker_killed_while_its_group_changes_form_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    expected = Expected()
+    for seed, chance in seeds("kill changing"):
+        writer = Writer(path, Durability.NO, seed, os.environ, "tests.crash.changing_writer")
         writer.kill_after(chance.uniform(*LIFE_S))
         with Store.open(path) as store:
             assert store.check() == []

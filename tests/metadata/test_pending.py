@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from kvstream import Corruption
 from kvstream.ids import StreamID
-from kvstream.meta import pending, trees
+from kvstream.meta import indexes, pending, trees
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.storage.database import Database
@@ -151,12 +151,13 @@ class PendingMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
-        group, everything = self.group, self.model.values()
-        assert group.pending == len(self.model)
-        assert group.nacked == sum(entry.rank > 0 for entry in everything)
+        txn, group, everything = self.metadata.txn, self.group, self.model.values()
+        assert indexes.pending_in(txn, group) == len(self.model)
+        assert indexes.nacked_in(txn, group) == sum(entry.rank > 0 for entry in everything)
         for name in CONSUMERS:
             own = sum(entry.owner == name and not entry.rank for entry in everything)
-            assert self.metadata.consumer(group, name).pending == own
+            consumer = self.metadata.consumer(group, name)
+            assert indexes.pending_with(txn, group, consumer) == own
 
     @invariant()
     def no_two_runs_overlap(self) -> None:
@@ -240,6 +241,7 @@ def test_an_entry_pending_with_no_consumer_is_corruption(metadata: Metadata) -> 
 def test_a_run_that_an_index_knows_and_nothing_else_is_corruption(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     consumer = metadata.consumer(group, b"c")
+    group.indexed = True
     consumer.runs.put(metadata.txn.batch, ALL_IDS[1], b"", ALL_IDS[1])
     with pytest.raises(Corruption, match=f"has lost the run of pending entries {'0' * 15}1"):
         list(pending.runs_of(metadata.txn, group, consumer))

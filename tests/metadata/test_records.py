@@ -37,6 +37,7 @@ GROUP_FIELDS = {
     **dict.fromkeys(("pending", "nacked", "nack_rank"), U64),
     "last_delivered": IDS,
     "entries_read": I64,
+    "indexed": st.booleans(),
     "consumers_count": U32,
 }
 

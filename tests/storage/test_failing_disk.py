@@ -12,8 +12,9 @@ from kvstream.errors import StoreFull
 from kvstream.options import Durability
 from kvstream.storage import gate
 from kvstream.storage.batch import Batch, Family
-from kvstream.storage.database import LARGE_WRITE, Database
+from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
+from kvstream.storage.single import LARGE_WRITE
 from tests.faultshim.disk import FaultyDisk
 from tests.storage.failing import SCENARIOS, fill, recovers, started
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of

@@ -4,7 +4,7 @@ from kvstream.layout.keys import tree_prefix
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.operations.checks.findings import consumer_place, group_place
 from kvstream.operations.checks.owners import Owner
-from kvstream.operations.checks.runs import check_runs
+from kvstream.operations.checks.runs import NOT_COUNTED, check_runs
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family
 
@@ -40,7 +40,7 @@ def _check_group(
     check_runs(survey, group, place, owners)
     settle = survey.findings.settle
     for owner in owners.values():
-        _check_owner(survey, owner)
+        _check_owner(survey, group, owner)
     group.consumers_count = settle(
         place, "the number of consumers", group.consumers_count, len(owners)
     )
@@ -65,14 +65,18 @@ def _owners(survey: Survey, group: GroupMeta, place: str) -> dict[bytes, Owner]:
     return owners
 
 
-def _check_owner(survey: Survey, owner: Owner) -> None:
+def _check_owner(survey: Survey, group: GroupMeta, owner: Owner) -> None:
     """Set a consumer's number of pending entries; make the one whose record is lost anew."""
     consumer = owner.consumer
     if consumer is None:
         survey.afterwards.append(lambda: owner.make(survey))
         return
-    settle = survey.findings.settle
-    what = "the number of pending entries"
-    consumer.pending = settle(owner.place, what, consumer.pending, owner.pending)
+    if group.indexed:
+        what = "the number of pending entries"
+        settle = survey.findings.settle
+        consumer.pending = settle(owner.place, what, consumer.pending, owner.pending)
+    elif consumer.pending:
+        survey.findings.fault(owner.place, NOT_COUNTED, str(consumer.pending))
+        consumer.pending = 0
     if consumer.encode() != owner.record:
         survey.findings.put(_TREES, consumer.row, consumer.encode())

@@ -10,6 +10,7 @@ from kvstream.layout.keys import tree_prefix
 from kvstream.meta.filling import catch_up
 from kvstream.meta.measuring import measure
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
+from kvstream.meta.run_index import RunIndex
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
@@ -20,6 +21,7 @@ from kvstream.storage.batch import Family
 _METADATA, _TREES = Family.METADATA, Family.TREES
 _RECORD = "the record in memory is another than on disk"
 _ROWS = "the tree in memory is another than on disk"
+_INDEX = "the index in memory is another than the runs make"
 _AHEAD = "what was read ahead is not what follows"
 
 
@@ -90,12 +92,16 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
     if survey.rows.get(_TREES, group.row) != group.encode():
         survey.findings.fault(place, _RECORD)
     _check_tree(survey, place, group.runs)
-    _check_tree(survey, place, group.times)
+    if group.indexed:
+        _check_tree(survey, place, group.times)
+    elif group.index not in (None, RunIndex.of(group.runs.scan(survey.rows))):
+        survey.findings.fault(place, _INDEX)
     for consumer in group.consumers.values():
         own = consumer_place(place, consumer.name)
         if not _is_recorded(survey, consumer):
             survey.findings.fault(own, _RECORD)
-        _check_tree(survey, own, consumer.runs)
+        if group.indexed:
+            _check_tree(survey, own, consumer.runs)
 
 
 def _is_recorded(survey: Survey, consumer: ConsumerMeta) -> bool:

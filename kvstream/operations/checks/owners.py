@@ -18,6 +18,7 @@ class Owner:
     consumer: ConsumerMeta | None = None
     record: bytes | None = None
     pending: int = 0
+    """Of an indexed group; in any other nothing is counted."""
     indexed: int = 0
     """Those of the runs that the consumer's own tree has."""
     unindexed: list[bytes] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """The pending entries of one group: its runs, and the two indexes that point to them.
 
-The runs are the truth. Each has one row in the times tree and, where it is owned, one in its
-consumer's tree. The rows are looked up run by run, and counted: where an index has more rows than
-were found, the others point to no run. Runs out of order are a fault that loses entries to the
-core; such a group is put in order as a whole.
+The runs are the truth. In an indexed group each has one row in the times tree and, where it is
+owned, one in its consumer's tree. The rows are looked up run by run, and counted: where an index
+has more rows than were found, the others point to no run. Any other group has no such rows. Runs
+out of order are a fault that loses entries to the core; such a group is put in order as a whole.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,9 +19,12 @@ from kvstream.operations.checks.owners import Owner
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family
 
+NOT_COUNTED = "the group is not indexed, and yet counts of pending entries are kept"
+
 _TREES = Family.TREES
 _NO_RUN = "the index has rows of no such run"
 _NOT_INDEXED = "runs are missing from the index"
+_UNUSED = "the group is not indexed, and its index has rows"
 
 Owners = dict[bytes, Owner]
 Expected = Callable[[bytes], bool]
@@ -65,11 +68,19 @@ class _RunsCheck:
         for chunk in self._chunks():
             self._count(tally, chunk)
         self._check_strays(tally)
-        settle, place, group = self._findings.settle, self._place, self._group
-        what = "the number of pending entries"
-        group.pending = settle(place, what, group.pending, tally.pending)
-        what = "the number of entries given back"
-        group.nacked = settle(place, what, group.nacked, tally.nacked)
+        self._check_counts(tally)
+
+    def _check_counts(self, tally: _Tally) -> None:
+        place, group = self._place, self._group
+        if group.indexed:
+            settle = self._findings.settle
+            what = "the number of pending entries"
+            group.pending = settle(place, what, group.pending, tally.pending)
+            what = "the number of entries given back"
+            group.nacked = settle(place, what, group.nacked, tally.nacked)
+        elif group.pending or group.nacked:
+            self._findings.fault(place, NOT_COUNTED, f"{group.pending} and {group.nacked}")
+            group.pending = group.nacked = 0
         if group.nack_rank < tally.rank:
             detail = f"{group.nack_rank}, but an entry has {tally.rank}"
             self._findings.fault(place, "the rank of entries given back is behind", detail)
@@ -137,16 +148,21 @@ class _RunsCheck:
             if not run.owned:
                 tally.nacked += len(run.ids)
                 tally.rank = max(tally.rank, run.rank)
+        if self._group.indexed:
+            self._look_up_times(tally, runs)
+        owned = sorted((run for run in runs if run.owned), key=_owner_of)
+        for name, own in groupby(owned, key=_owner_of):
+            self._count_owned(name, list(own))
+
+    def _look_up_times(self, tally: _Tally, runs: list[Run]) -> None:
         prefix = self._group.times.prefix
         keys = [prefix + run.times_suffix for run in runs]
         tally.timed += self._look_up(self._place, keys)
-        for name, own in groupby(
-            sorted((run for run in runs if run.owned), key=_owner_of), key=_owner_of
-        ):
-            self._count_owned(name, list(own))
 
     def _count_owned(self, name: bytes, runs: list[Run]) -> None:
         owner = self._owners.get(name) or self._missing(name)
+        if not self._group.indexed:
+            return
         owner.pending += sum(len(run.ids) for run in runs)
         if owner.consumer is None:
             owner.unindexed += [run.anchor for run in runs]
@@ -173,6 +189,8 @@ class _RunsCheck:
 
     def _check_strays(self, tally: _Tally) -> None:
         def timed(suffix: bytes) -> bool:
+            if not self._group.indexed:
+                return False
             run = self._run_at(suffix[-ID_BYTES:])
             return run is not None and run.times_suffix == suffix
 
@@ -184,6 +202,8 @@ class _RunsCheck:
 
     def _is_owned_by(self, name: bytes) -> Expected:
         def owned(suffix: bytes) -> bool:
+            if not self._group.indexed:
+                return False
             run = self._run_at(suffix)
             return run is not None and run.owned and run.owner == name
 
@@ -199,10 +219,11 @@ class _RunsCheck:
         """Note the rows of an index that point to nothing, if it has more than were found."""
         if sum(1 for _ in self._survey.tree(tree)) == found:
             return
+        kind = _NO_RUN if self._group.indexed else _UNUSED
         for suffix, value in self._survey.tree(tree):
             if not expected(suffix):
                 is_index = value == b""  # else it may be what the tree is in truth for
-                self._findings.fault(place, _NO_RUN, suffix.hex(), mended=is_index)
+                self._findings.fault(place, kind, suffix.hex(), mended=is_index)
                 if is_index:
                     self._findings.delete(_TREES, tree_prefix(tree) + suffix)
 

@@ -1,0 +1,93 @@
+"""The indexes of a group's runs, by time and by owner, in memory alone; nothing of them is stored.
+
+A group with few runs has its indexes here, built from the runs when something asks for the first
+time, and kept up from then on. What they count takes the place of counters on disk.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kvstream.meta.runs import PackedID, Run
+
+Owner = bytes | None
+"""A consumer's name; None for the runs that were given back and belong to nobody."""
+
+
+def owner_of(run: Run) -> Owner:
+    return None if run.rank else run.owner
+
+
+@dataclass(slots=True)
+class Share:
+    """The runs of one owner."""
+
+    anchors: list[PackedID] = field(default_factory=list)
+    pending: int = 0
+    """How many IDs they have."""
+
+
+@dataclass(slots=True)
+class RunIndex:
+    """The runs of a group by delivery time and by owner."""
+
+    times: list[bytes]
+    """The ``times_suffix`` of every run, sorted."""
+    shares: dict[Owner, Share]
+    pending: int
+
+    @classmethod
+    def of(cls, runs: Iterable[Run]) -> "RunIndex":
+        """Return the index of runs that come in the order of their anchors."""
+        index = cls([], {}, 0)
+        for run in runs:
+            index.times.append(run.times_suffix)
+            index.share(run).anchors.append(run.anchor)
+            index.count(run, len(run.ids))
+        index.times.sort()
+        return index
+
+    def share(self, run: Run) -> Share:
+        return self.shares.setdefault(owner_of(run), Share())
+
+    def count(self, run: Run, change: int) -> None:
+        """Note that the owner of a run has so many more IDs in it."""
+        self.shares[owner_of(run)].pending += change
+        self.pending += change
+
+    def add(self, run: Run) -> None:
+        insort(self.times, run.times_suffix)
+        insort(self.share(run).anchors, run.anchor)
+        self.count(run, len(run.ids))
+
+    def remove(self, run: Run) -> None:
+        self.count(run, -len(run.ids))
+        owner = owner_of(run)
+        anchors = self.shares[owner].anchors
+        del anchors[bisect_left(anchors, run.anchor)]
+        del self.times[bisect_left(self.times, run.times_suffix)]
+        if not anchors:
+            del self.shares[owner]
+
+    def pending_with(self, owner: Owner) -> int:
+        share = self.shares.get(owner)
+        return 0 if share is None else share.pending
+
+    def by_time(self) -> Iterator[bytes]:
+        """Yield the suffixes, oldest first; what was yielded may change meanwhile."""
+        return _following(self.times, b"")
+
+    def anchors_of(self, owner: Owner, start: PackedID) -> Iterator[PackedID]:
+        """Yield the anchors of an owner's runs from the last one at or below ``start`` on."""
+        share = self.shares.get(owner)
+        if share is None:
+            return iter(())
+        at = bisect_right(share.anchors, start)
+        return _following(share.anchors, share.anchors[at - 1] if at else start)
+
+
+def _following(keys: list[bytes], start: bytes) -> Iterator[bytes]:
+    while (at := bisect_left(keys, start)) < len(keys):
+        key = keys[at]
+        yield key
+        start = key + b"\x00"

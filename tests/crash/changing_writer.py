@@ -1,0 +1,10 @@
+"""The queue's worker, whose group is indexed from five runs on and so changes form all the time."""
+
+import sys
+
+from kvstream.meta import trees
+from tests.crash.queue_writer import main
+
+if __name__ == "__main__":
+    trees.CACHED_ROWS = 4
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
