@@ -1,0 +1,68 @@
+"""Rules of users come to the same in any order and mixture as redis-server makes of them."""
+
+import random
+
+import pytest
+
+from kvstream.server.descriptions import CATEGORIES
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Served
+
+ROUNDS = 150
+REQUESTS = (
+    *("GET read:a", "SET write:a v", "SET both:a v GET", "MGET read:a both:b", "DEL write:a"),
+    *("XADD write:s * f v", "XRANGE read:s - +", "XLEN other", "TYPE read:a", "EXISTS other"),
+    *("XREADGROUP GROUP g c STREAMS read:s both:s > >", "XREAD STREAMS other 0"),
+    *("XGROUP CREATE write:s g 0", "XGROUP DESTROY both:s g", "XINFO STREAM read:s"),
+    *("RENAME both:a write:a", "COPY read:a write:a", "KEYS *", "FLUSHALL", "PING", "SELECT 1"),
+    *("CONFIG GET x", "CONFIG SET x y", "CLIENT LIST", "CLIENT ID", "ACL WHOAMI", "ACL LIST"),
+    *("AUTH x", "MULTI", "EXEC", "INFO", "TIME", "SAVE", "LASTSAVE", "DEBUG SLEEP 0"),
+)
+
+
+def _rule(chance: random.Random) -> str:
+    """Return any rule."""
+    pattern = chance.choice(("read:*", "write:*", "both:*", "*a", "both:?", "*"))
+    names = (
+        *("get", "set", "xadd", "xrange", "xgroup", "xgroup|create", "xinfo|stream", "config"),
+        *("config|get", "client", "client|id", "acl|whoami", "ping", "del", "multi", "debug"),
+    )
+    command = chance.choice((*names, *(f"@{name}" for name in (*CATEGORIES, "all"))))
+    kinds = (
+        *(["+" + command] * 4 + ["-" + command] * 2),
+        *("~" + pattern, "%R~" + pattern, "%W~" + pattern, "%RW~" + pattern),
+        *("resetkeys", "allkeys", "nocommands", "allcommands", "reset", "on", "off"),
+    )
+    return chance.choice(kinds)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_rules_allow_what_redis_allows(served: Served, redis_port: int, seed: int) -> None:
+    chance = random.Random(seed)
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        for _ in range(ROUNDS // 4):
+            given = [_rule(chance) for _ in range(chance.randrange(1, 9))]
+            taken = []
+            for asker in (ours, theirs):
+                asker.ask("ACL DELUSER ann")
+                taken.append(asker.ask("ACL", "SETUSER", "ann", *given))
+            assert isinstance(taken[0], Failure) == isinstance(taken[1], Failure), (given, taken)
+            if isinstance(taken[0], Failure):
+                continue
+            for line in REQUESTS:
+                told = [asker.ask(f"ACL DRYRUN ann {line}") == b"OK" for asker in (ours, theirs)]
+                assert told[0] == told[1], (given, line)
+
+
+def test_the_rules_that_are_shown_make_the_same_user(served: Served) -> None:
+    chance = random.Random(7)
+    with served.asker() as asker:
+        for _ in range(ROUNDS):
+            asker.ask("ACL DELUSER ann")
+            given = [_rule(chance) for _ in range(chance.randrange(1, 9))]
+            if isinstance(asker.ask("ACL", "SETUSER", "ann", ">secret", *given), Failure):
+                continue
+            shown = asker.ask("ACL LIST")[0]
+            asker.ask("ACL DELUSER ann")
+            assert asker.ask("ACL", "SETUSER", "ann", *shown.split()[2:]) == b"OK"
+            assert asker.ask("ACL LIST")[0] == shown
