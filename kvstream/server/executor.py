@@ -27,7 +27,7 @@ from kvstream.server.client import Argv, Block, Client, Queue
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Operation, Outbox, Slot, told, write
+from kvstream.server.outbox import Operation, Outbox, Slot, told
 from kvstream.server.saving import Saving
 from kvstream.turn import Turn, TurnFailed
 from kvstream.waiters import Outcome, Waiter
@@ -208,7 +208,7 @@ class Executor:
         self._run_unit(turn, client, partial(self.calls.answer, client, command, argv))
 
     def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> None:
-        slot = Slot(client, None, unit, client.db)
+        slot = Slot(client, None, unit, client.db, client.protocol)
         self._slots.append(slot)
         slot.reply = turn.run(unit)
         self._settle(turn, slot)
@@ -271,8 +271,9 @@ class Executor:
 
     # --- replies --------------------------------------------------------------------------------
 
-    def _answer(self, client: Client, reply: Reply) -> None:
-        self._slots.append(Slot(client, reply, keeps=False, told=client.wants(reply)))
+    def _answer(self, client: Client, reply: Reply, keeps: bool = False) -> None:
+        told, protocol = client.wants(reply), client.protocol
+        self._slots.append(Slot(client, reply, None, 0, protocol, keeps, told))
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -336,7 +337,7 @@ class Executor:
     def _end_block(self, client: Client, outcome: Outcome) -> None:
         slots, self._slots = self._slots, []
         self._unblocked(client, outcome)
-        write(self._slots)
+        self._outbox.send(self.engine.last_sequence, self._slots)
         self._slots = slots
 
     def _unblocked(self, client: Client, outcome: Outcome) -> None:
@@ -350,7 +351,7 @@ class Executor:
         else:
             reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
         self._unblock(client)
-        self._slots.append(Slot(client, reply, told=client.wants(reply)))
+        self._answer(client, reply, keeps=True)
 
     def _unblock(self, client: Client) -> None:
         client.block = None

@@ -27,6 +27,8 @@ class Slot:
     unit: Operation | None = None
     """What makes the reply; None where it needs no store."""
     db: int = 0
+    protocol: int = 0
+    """The one that the request came in; 0: the one that the client speaks by then."""
     keeps: bool = True
     """It tells of what is in the store: not to be told before that is durable."""
     told: bool = True
@@ -45,11 +47,12 @@ class Outbox:
     def __init__(self, committer: Committer, poster: Poster) -> None:
         self._committer = committer
         self._poster = poster
-        self._waiting: deque[tuple[int, list[Slot]]] = deque()
+        self._waiting: deque[tuple[int, list[Slot], list[Client]]] = deque()
 
     def send(self, sequence: int, slots: list[Slot]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
-        self._waiting.append((sequence, slots))
+        closing = [slot.client for slot in slots if slot.client.closing]  # behind these, not before
+        self._waiting.append((sequence, slots, closing))
         self._committer.after(
             sequence, partial(self._post, sequence, None), partial(self._post, sequence)
         )
@@ -60,10 +63,12 @@ class Outbox:
     def _drain(self, sequence: int, error: KVStreamError | None) -> None:
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
-            _, slots = waiting.popleft()
+            _, slots, closing = waiting.popleft()
             if error is not None:
                 _fail(slots, error)
-            write(slots)
+            _write(slots)
+            for client in closing:
+                client.close()
 
 
 def _fail(slots: list[Slot], error: KVStreamError) -> None:
@@ -73,17 +78,15 @@ def _fail(slots: list[Slot], error: KVStreamError) -> None:
             slot.reply = ErrorReply.of(error)
 
 
-def write(slots: list[Slot]) -> None:
-    """Write replies, those of one client together, and close the clients that are done."""
+def _write(slots: list[Slot]) -> None:
+    """Write replies, those of one client together."""
     parts: dict[Client, list[bytes]] = {}
     for slot in slots:
         if slot.told and not isinstance(slot.reply, Blocked):
-            parts.setdefault(slot.client, []).append(_encoded(slot.reply, slot.client.protocol))
+            reply = _encoded(slot.reply, slot.protocol or slot.client.protocol)
+            parts.setdefault(slot.client, []).append(reply)
     for client, chunks in parts.items():
         client.send(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-    for slot in slots:
-        if slot.client.closing:
-            slot.client.close()
 
 
 def _encoded(reply: Reply, protocol: int) -> bytes:

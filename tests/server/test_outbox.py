@@ -1,0 +1,91 @@
+"""Replies on their way to the disk: in order, each in its protocol, none lost at the end."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kvstream.options import Durability
+from tests.server.talking import Server, Talker
+
+
+class SlowDisk:
+    """Holds every fsync of a server until told."""
+
+    def __init__(self, server: Server) -> None:
+        self._go = threading.Event()
+        self._flush = server.engine.database.flush_wal
+        self._server = server
+
+    def flush(self) -> int:
+        assert self._go.wait(10)
+        return self._flush()
+
+    def release(self) -> None:
+        self._go.set()
+        self._server.engine.sync()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store", Durability.ALWAYS)
+    yield started
+    started.engine.close()
+
+
+@pytest.fixture
+def disk(server: Server) -> Iterator[SlowDisk]:
+    slow = SlowDisk(server)
+    with patch.object(server.engine.database, "flush_wal", slow.flush):
+        yield slow
+
+
+def _heard(talker: Talker, length: int) -> bytes:
+    """Return what comes, once there is so much of it; another thread writes it."""
+    said = b""
+    for _ in range(1000):
+        said += talker.heard()
+        if len(said) >= length:
+            break
+        threading.Event().wait(0.01)
+    return said
+
+
+def test_quit_loses_no_reply_that_waits_for_the_disk(server: Server, disk: SlowDisk) -> None:
+    talker = server.client()
+    for words in (("SET", "a", "1"), ("SET", "b", "2"), ("QUIT",)):
+        talker.send(*words)
+        server.turn()
+    assert talker.heard() == b""
+    assert not talker.closed
+    disk.release()
+    assert _heard(talker, 15) == b"+OK\r\n" * 3
+    assert talker.closed
+
+
+def test_a_wait_that_is_over_is_told_behind_what_waits_for_the_disk(
+    server: Server, disk: SlowDisk
+) -> None:
+    talker = server.client()
+    talker.send("SET", "a", "1")
+    server.turn()
+    talker.send("XREAD", "BLOCK", "10", "STREAMS", "s", "$")
+    server.turn()
+    server.wait(0.02)
+    assert talker.heard() == b""
+    disk.release()
+    assert _heard(talker, 10) == b"+OK\r\n*-1\r\n"
+
+
+def test_each_reply_is_in_the_protocol_of_its_request(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    talker = server.client()
+    for words in (("GET", "k"), ("HELLO", "3"), ("GET", "k"), ("RESET",), ("GET", "k")):
+        talker.send(*words)
+    server.turn()
+    said = talker.heard()
+    assert said.startswith(b"$-1\r\n%8\r\n")
+    assert said.endswith(b"_\r\n+RESET\r\n$-1\r\n")
+    server.engine.close()
