@@ -6,7 +6,6 @@ Where a turn fails, each of its units is run again in a turn of its own, so that
 disk is told to the one whom it concerns.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -68,7 +67,6 @@ class Executor:
         self.stop: Callable[[], None] = lambda: None
         """Has the server stop soon."""
         self.started_at = int(time.time())
-        self.run_id = secrets.token_hex(20)
         self.clock = clock
         self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}

@@ -111,6 +111,7 @@ OWN = (
     "`kvstream_version` beside it. `used_memory` is the memory of the whole process; "
     "`rdb_changes_since_last_save` counts commands that may write, not keys; `expires` and "
     "`avg_ttl` are of the first 10000 keys that expire.",
+    "INFO does not count hits and misses of keys, nor what has expired.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS, which leaves out the arguments.",
     "CLIENT PAUSE, TRACKING and CACHING are not there: nothing is paused or tracked. CLIENT LIST "

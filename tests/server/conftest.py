@@ -116,8 +116,19 @@ def client(served: Served, protocol: int) -> redis.Redis:
     return served.client(protocol)
 
 
+@pytest.fixture
+def redis_port(redis_process: int) -> Iterator[int]:
+    """The port of a redis-server without users and settings of other tests."""
+    yield redis_process
+    with Asker(redis_process) as asker:
+        for name in asker.ask("ACL USERS"):
+            if name != b"default":
+                asker.ask("ACL", "DELUSER", name)
+        asker.ask("FLUSHALL")
+
+
 @pytest.fixture(scope="session")
-def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a redis-server of these tests' own."""
     if shutil.which("redis-server") is None:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":

@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Fields: TypeAlias = Iterable[tuple[str, object]]
 EXPIRES_COUNTED = 10_000
 """Rows of the expiry index that INFO looks at, so that it never holds the server for long."""
+_RUN_ID = secrets.token_hex(20)
+"""Tells this process from every other."""
 _DAY_S = 86400
 _US = 1_000_000
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -57,7 +60,7 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("python_version", platform.python_version()),
         ("process_id", os.getpid()),
         ("process_supervised", "no"),
-        ("run_id", server.run_id),
+        ("run_id", _RUN_ID),
         ("tcp_port", server.options.port),
         ("server_time_usec", time.time_ns() // 1000),
         ("uptime_in_seconds", uptime),
@@ -222,7 +225,7 @@ def _replication(server: "Executor", txn: Txn) -> Fields:
         ("role", "master"),
         ("connected_slaves", 0),
         ("master_failover_state", "no-failover"),
-        ("master_replid", server.run_id),
+        ("master_replid", _RUN_ID),
         ("master_replid2", "0" * 40),
         ("master_repl_offset", 0),
         ("second_repl_offset", -1),
