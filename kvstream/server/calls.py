@@ -6,7 +6,7 @@ from math import inf
 
 from kvstream.commands.command import Answer, Command, Container, Flag
 from kvstream.commands.replies import ErrorReply
-from kvstream.errors import RequestError
+from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import NoPermission
 from kvstream.server.client import Argv, Client
@@ -69,6 +69,17 @@ class Calls:
         if spent >= self.slow_after_s and command.name not in _NOT_SLOW:
             self._note_slow(client, argv, spent)
         return reply
+
+    def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command that touches no key: nothing that goes wrong in it harms the turn."""
+        try:
+            return self.answer(client, command, argv, txn)
+        except KVStreamError as error:
+            return ErrorReply.of(error)
+        except OSError as error:  # of a file that an administrator has named
+            return ErrorReply("ERR", str(error))
+        except Exception as error:
+            return ErrorReply("ERR", f"internal error: {type(error).__name__}")
 
     def appended(self, slots: list[Slot], seconds: float) -> None:
         """Count XADDs that have run together."""

@@ -194,7 +194,7 @@ class Executor:
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
-            reply = self.calls.answer(client, command, argv, turn.txn)
+            reply = self.calls.answer_at_once(client, command, argv, turn.txn)
             assert not isinstance(reply, Blocked)
             self._answer(client, reply)
             return

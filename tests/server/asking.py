@@ -50,7 +50,7 @@ class Asker:
         if mark in b"+,":
             return rest
         if mark == b"-":
-            return Failure(rest.decode())
+            return Failure(rest.decode("utf-8", "surrogateescape"))
         if mark in b":#":
             return int(rest) if mark == b":" else rest == b"t"
         if mark in b"$=":

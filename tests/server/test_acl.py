@@ -214,6 +214,15 @@ def test_users_outlive_the_server_in_a_file(serve: Serve, tmp_path: Path) -> Non
         assert asker.ask("ACL USERS") == [b"carl", b"default"]
 
 
+def test_a_file_of_users_that_cannot_be_written_or_read_is_told_of(
+    serve: Serve, tmp_path: Path
+) -> None:
+    with serve(aclfile=tmp_path / "nowhere" / "users.acl").asker() as asker:
+        assert "No such file" in asker.ask("ACL SAVE")
+        assert "No such file" in asker.ask("ACL LOAD")
+        assert asker.ask("SET k v") == b"OK"
+
+
 def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) -> None:
     with served.asker() as asker, served.asker() as monitor:
         asker.ask("CONFIG SET slowlog-log-slower-than 0")
