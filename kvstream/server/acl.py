@@ -81,6 +81,7 @@ class User:
     """Names of the commands that the rules come to."""
     free: bool = False
     """Every command and every key: nothing need be looked up."""
+    _all_keys: bool = False
     _tests: list[tuple[KeyRule, Callable[[bytes], bool]]] = field(default_factory=list)
 
     def describe(self) -> bytes:
@@ -114,6 +115,8 @@ class User:
         if command.name not in self.allowed and command.name not in _ANYBODY:
             who, name = text(self.name), command.name
             raise NoPermission(f"User {who} has no permissions to run the '{name}' command", "cmd")
+        if self._all_keys:
+            return
         for use in key_uses(command, argv):
             if not self.may(use.key, use.reads, use.writes):
                 raise NoPermission("No permissions to access a key", "key")
@@ -135,8 +138,8 @@ class User:
             allowed = allowed | names if rule[:1] == b"+" else allowed - names
         self.allowed = frozenset(allowed)
         self._tests = [(rule, matcher(rule.pattern)) for rule in self.keys]
-        all_keys = any(rule == KeyRule(b"*") for rule in self.keys)
-        self.free = all_keys and len(allowed) == len(commands)
+        self._all_keys = KeyRule(b"*") in self.keys
+        self.free = self._all_keys and len(allowed) == len(commands)
 
 
 _ANYBODY = frozenset({"auth", "hello", "quit", "reset"})

@@ -143,11 +143,6 @@ class Client(Session):
         self.last_command = ""
         self.commands_run = 0
 
-    @property
-    def kind(self) -> str:
-        """The class of CLIENT LIST TYPE."""
-        return "replica" if self.monitors else "normal"
-
     def become(self, user: User, authenticated: bool = True) -> None:
         """Be a user, or somebody who has yet to say who: that one may send little at once."""
         self.user = user

@@ -52,15 +52,11 @@ class Limits:
         if not pending:
             client.output_over_since = None
             return True
-        limit = self._limit_of(client)
+        limit = self._executor.options.output_limits[b"normal"]
         if 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
             self._executor.statistics.output_disconnections += 1
             return False
         return True
-
-    def _limit_of(self, client: Client) -> OutputLimit:
-        limits = self._executor.options.output_limits
-        return limits[b"slave"] if client.monitors else limits[b"normal"]
 
     def _is_over_soft(self, client: Client, limit: OutputLimit, pending: int) -> bool:
         if not 0 < limit.soft < pending:
@@ -80,7 +76,7 @@ class Limits:
         for client in list(executor.clients.values()):
             if self._is_over(client, now):
                 executor.drop(client)
-            elif (soft or client.monitors) and not self.admits(client):
+            elif soft and not self.admits(client):
                 client.abort()
 
     def make_room(self) -> None:

@@ -52,7 +52,7 @@ class ServerOptions:
     output_max: int = OUTPUT_MAX
     """The hard limit of plain clients; 0: none."""
     output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
-    """By Redis's names of the classes: normal; slave, which MONITOR counts as; pubsub."""
+    """By Redis's names of the classes: normal, slave, pubsub; all clients here are of the first."""
     maxclients: int = MAXCLIENTS
     timeout: int = 0
     """An idle client is closed after it; 0: never."""

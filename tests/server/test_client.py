@@ -46,9 +46,15 @@ def test_a_list_by_type_and_by_number(served: Served) -> None:
         one = first.ask("CLIENT", "LIST", "ID", str(ids[1]), "999").decode()
         assert one.count("\n") == 1
         assert one.startswith(f"id={ids[1]} ")
-        assert first.ask("CLIENT LIST TYPE replica") == b""
-        second.ask("MONITOR")
-        assert first.ask("CLIENT LIST TYPE replica").startswith(b"id=%d " % ids[1])
+        assert first.ask("CLIENT LIST TYPE normal").count(b"\n") == 2
+
+
+def test_monitors_are_plain_clients_to_a_list_as_in_redis(served: Served, redis_port: int) -> None:
+    for port in (served.port, redis_port):
+        with Asker(port) as asker, Asker(port) as monitor:
+            monitor.ask("MONITOR")
+            assert asker.ask("CLIENT LIST TYPE replica") == b""
+            assert b" flags=O " in asker.ask("CLIENT LIST TYPE normal")
 
 
 def test_flags_tell_of_transactions_blocking_and_no_evict(served: Served) -> None:

@@ -56,8 +56,7 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the server knows of every connection."""
     clients = sorted(client.server.clients.values(), key=lambda each: each.id)
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
-        wanted = _type(argv[3])
-        clients = [each for each in clients if each.kind == wanted]
+        clients = clients if _is_normal(argv[3]) else []
     elif len(argv) > 3 and argv[2].upper() == b"ID":
         ids = {integer(raw, "Invalid client ID") for raw in argv[3:]}
         clients = [each for each in clients if each.id in ids]
@@ -66,10 +65,11 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Verbatim("".join(_line(each) + "\n" for each in clients))
 
 
-def _type(raw: bytes) -> str:
+def _is_normal(raw: bytes) -> bool:
+    """Tell whether a type is that of all clients here, monitors included, or that of none."""
     if raw.lower() not in _TYPES:
         raise InvalidArgument(f"Unknown client type '{text(raw)}'")
-    return text(raw.lower()).replace("slave", "replica")
+    return raw.lower() == b"normal"
 
 
 _LINE = (
@@ -227,8 +227,8 @@ def _by_user(client: Client, raw: bytes) -> Test:
 
 
 def _by_type(client: Client, raw: bytes) -> Test:
-    wanted = _type(raw)
-    return lambda each: each.kind == wanted
+    normal = _is_normal(raw)
+    return lambda each: normal
 
 
 def _by_address(client: Client, raw: bytes) -> Test:
