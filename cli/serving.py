@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from kvstream import __version__
+from kvstream.cli.examples import example
 from kvstream.cli.session import Session
 from kvstream.options import Durability, StoreOptions
 from kvstream.server.serving import OUTPUT_MAX, ServerOptions, run
@@ -48,7 +49,10 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     return click.option(name, envvar=variable, show_envvar=True, **settings)
 
 
-@click.command(short_help="Serve the store to Redis clients.")
+@click.command(
+    short_help="Serve the store to Redis clients.",
+    epilog=example("kvstream serve --dir depot --port 6390"),
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -25,7 +25,10 @@ def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Comm
 
 COMMANDS = dict(leaves(main))
 EXAMPLES = [
-    pytest.param(line, id=line) for command in COMMANDS.values() for line in examples_of(command)
+    pytest.param(line, id=line)
+    for name, command in COMMANDS.items()
+    if name != "serve"  # runs until it is stopped: see test_serving.py
+    for line in examples_of(command)
 ]
 
 

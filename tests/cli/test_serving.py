@@ -13,8 +13,11 @@ import pytest
 import redis
 
 from kvstream import Store
+from kvstream.cli.examples import examples_of
+from kvstream.cli.serving import serve
 from kvstream.server.serving import ServerOptions
 from tests.cli.program import ENVIRONMENT, Program
+from tests.cli.test_examples import words_of
 
 
 @contextmanager
@@ -126,3 +129,10 @@ def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
 
 def test_the_usual_port_is_that_of_redis() -> None:
     assert ServerOptions().port == 6379
+
+
+def test_the_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (line,) = examples_of(serve)
+    with served(*words_of(line)[1:]) as (_, lines):
+        assert re.fullmatch(r"kvstream \S+ serves depot at 127.0.0.1:6390", lines[0])
