@@ -11,7 +11,8 @@ from kvstream import __version__
 from kvstream.cli.examples import example
 from kvstream.cli.session import Session
 from kvstream.options import Durability, StoreOptions
-from kvstream.server.serving import OUTPUT_MAX, ServerOptions, run
+from kvstream.server.options import MAXCLIENTS, OUTPUT_MAX, ServerOptions
+from kvstream.server.serving import run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,7 +46,8 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
 
 def _option(name: str, **settings: Any) -> Callable[[F], F]:
     """Return an option that the environment sets too: ``--port`` by KVSTREAM_SERVE_PORT."""
-    variable = "KVSTREAM_SERVE_" + name.removeprefix("--").replace("-", "_").upper()
+    word = name.partition("/")[0].removeprefix("--")
+    variable = "KVSTREAM_SERVE_" + word.replace("-", "_").upper()
     return click.option(name, envvar=variable, show_envvar=True, **settings)
 
 
@@ -78,6 +80,41 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     help="What an answered write has survived, as Redis's appendfsync.",
 )
 @_option(
+    "--requirepass",
+    default="",
+    help="The password of clients. Better in the environment or the file: others see arguments.",
+)
+@_option(
+    "--protected-mode/--no-protected-mode",
+    default=True,
+    show_default=True,
+    help="Without a password, serve clients of this machine alone.",
+)
+@_option(
+    "--aclfile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Users and their rights, as Redis's aclfile.",
+)
+@_option(
+    "--maxclients",
+    type=click.IntRange(1),
+    default=MAXCLIENTS,
+    show_default=True,
+    help="Clients at a time.",
+)
+@_option(
+    "--timeout",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seconds after which an idle client is closed; 0: never.",
+)
+@_option(
+    "--checkpoint-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where SAVE and BGSAVE put checkpoints.",
+)
+@_option(
     "--output-max",
     type=click.IntRange(1 << 20),
     default=OUTPUT_MAX,
@@ -85,9 +122,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     help="Bytes of replies that a client may leave unread.",
 )
 @click.pass_obj
-def serve(
-    session: Session, dir: Path | None, host: str, port: int, durability: str, output_max: int
-) -> None:
+def serve(session: Session, /, dir: Path | None, durability: str, **settings: Any) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
     The store is made where there is none. Every Redis client works: streams, keys, transactions.
@@ -100,5 +135,5 @@ def serve(
         click.echo(f"durability {level}: {PROMISES[level]}")
         click.echo(f"connect with: redis-cli -h {address} -p {actual}")
 
-    options = ServerOptions(host=host, port=port, output_max=output_max)
+    options = ServerOptions(**settings)
     run(directory, StoreOptions(durability=level), options, started)

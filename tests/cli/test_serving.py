@@ -136,3 +136,18 @@ def test_the_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monke
     (line,) = examples_of(serve)
     with served(*words_of(line)[1:]) as (_, lines):
         assert re.fullmatch(r"kvstream \S+ serves depot at 127.0.0.1:6390", lines[0])
+
+
+def test_a_password_is_asked_for_and_seen_in_no_output(tmp_path: Path) -> None:
+    secret = "correct horse"
+    arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--maxclients", "2")
+    with served(*arguments, KVSTREAM_SERVE_REQUIREPASS=secret) as (_, lines):
+        assert secret not in "".join(lines)
+        stranger = redis.Redis(port=port_of(lines), protocol=2)
+        with pytest.raises(redis.AuthenticationError, match="Authentication required"):
+            stranger.ping()
+        stranger.close()
+        friend = redis.Redis(port=port_of(lines), password=secret)
+        assert friend.ping()
+        assert friend.config_get("maxclients") == {"maxclients": "2"}
+        friend.close()
