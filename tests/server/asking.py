@@ -30,9 +30,10 @@ class Asker:
     def send(self, *words: str | bytes) -> None:
         given = [word.encode() if isinstance(word, str) else word for word in words]
         head = b"*%d\r\n" % len(given)
-        self._socket.sendall(
-            head + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in given)
-        )
+        self.send_bytes(head + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in given))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
 
     def ask(self, *words: str | bytes) -> Any:
         """Send a request and return its reply; ``ask("GET k")`` is split at its blanks."""
