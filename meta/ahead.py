@@ -26,5 +26,5 @@ class Ahead:
 
     def next_pace(self, found: list[Entry]) -> int:
         """Double the pace while entries are small, so that little memory is ever held."""
-        size = sum(len(value) for entry in found for value in (entry.fields or {}).values())
+        size = sum(sum(map(len, (entry.fields or {}).values())) for entry in found)
         return 1 if size > BYTES_MAX else min(2 * self.pace, ENTRIES_MAX)

@@ -23,6 +23,7 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
+from kvstream.meta import activity
 from kvstream.meta.databases import Databases
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
@@ -322,6 +323,7 @@ class Catalog:
             record = txn.batch.get(_TREES, row)
             if record is not None:
                 consumer = group.consumers[name] = ConsumerMeta.decode(name, row, record)
+                activity.recall(group, consumer)
         return consumer
 
     def owner(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
@@ -355,6 +357,7 @@ class Catalog:
         consumer.runs.drop(txn.batch)
         txn.batch.delete(_TREES, consumer.row)
         txn.forget_member(consumer)
+        activity.forget(group, consumer)
         group.consumers.pop(consumer.name, None)
         group.consumers_count -= 1
         txn.member_changed(group)

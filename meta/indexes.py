@@ -73,9 +73,8 @@ def anchors_of(
 
 def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     """Put a run where none is anchored; Corruption where its owner is no consumer."""
-    owner = owner_of(run)
-    if owner is not None and owner not in group.consumers:
-        txn.catalog.owner(txn, group, owner)
+    if not run.rank and run.owner not in group.consumers:
+        txn.catalog.owner(txn, group, run.owner)
     if not group.indexed:
         group.grown += len(run.ids)
         if group.runs.has_room(txn.batch) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
@@ -86,7 +85,7 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
         _write_indexes(txn, group)
     group.runs.put(txn.batch, run.anchor, run.encode(), run)
     _put_index_rows(txn, group, run)
-    _count(txn, group, owner, len(run.ids))
+    _count(txn, group, owner_of(run), len(run.ids))
 
 
 def remove(txn: Txn, group: GroupMeta, run: Run) -> None:

@@ -123,6 +123,17 @@ def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
 # --- changing -----------------------------------------------------------------------------------
 
 
+def deliver(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
+) -> None:
+    """Make ``ids``, ascending, pending for the first time, whoever had any of them before."""
+    if _is_clear(txn, group, ids):
+        _append(txn, group, ids, owner, time_ms, 1, 0)
+    else:  # SETID went back
+        take(txn, group, ids)
+        place(txn, group, ids, owner, time_ms, 1)
+
+
 def place(
     txn: Txn,
     group: GroupMeta,
@@ -133,22 +144,46 @@ def place(
     rank: int = 0,
 ) -> None:
     """Make ``ids``, ascending and none of them pending, pending."""
-    runs, batch = group.runs, txn.batch
-    last = runs.floor(batch, ids[-1]) if ids else None
-    clear = last is None or last.ids[-1] < ids[0]  # no run reaches into the stretch of ``ids``
+    if not ids:
+        return
+    if _is_clear(txn, group, ids):
+        _append(txn, group, ids, owner, time_ms, count, rank)
+        return
     at = 0
     while at < len(ids):
+        _split_before(txn, group, ids[at])
+        following = group.runs.first(txn.batch, ids[at])
         end = min(len(ids), at + RUN_IDS_MAX)
-        if not clear:
-            _split_before(txn, group, ids[at])
-            following = runs.first(batch, ids[at])
-            if following is not None:
-                end = min(end, bisect_left(ids, following.anchor, at))
-            if end == at:
-                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-        run = Run(ids[at], ids[at:end], owner, time_ms, count, rank)
-        indexes.add(txn, group, run)
+        if following is not None:
+            end = min(end, bisect_left(ids, following.anchor, at))
+        if end == at:
+            raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
+        indexes.add(txn, group, Run(ids[at], ids[at:end], owner, time_ms, count, rank))
         at = end
+
+
+def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
+    """Tell whether no run reaches into the stretch of ``ids``."""
+    last = group.runs.floor(txn.batch, ids[-1])
+    return last is None or last.ids[-1] < ids[0]
+
+
+def _append(
+    txn: Txn,
+    group: GroupMeta,
+    ids: Sequence[PackedID],
+    owner: bytes,
+    time_ms: int,
+    count: int,
+    rank: int,
+) -> None:
+    """Put ``ids`` into runs of their own."""
+    if len(ids) <= RUN_IDS_MAX:
+        indexes.add(txn, group, Run(ids[0], ids, owner, time_ms, count, rank))
+        return
+    for at in range(0, len(ids), RUN_IDS_MAX):
+        part = ids[at : at + RUN_IDS_MAX]
+        indexes.add(txn, group, Run(part[0], part, owner, time_ms, count, rank))
 
 
 def _split_before(txn: Txn, group: GroupMeta, eid: PackedID) -> None:
@@ -170,7 +205,7 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Make ``ids``, ascending and distinct, no longer pending; return how many were."""
-    return sum(len(found) for _, found in _taken(txn, group, ids))
+    return sum([len(found) for _, found in _taken(txn, group, ids)])
 
 
 def _taken(

@@ -14,8 +14,9 @@
                 prefix_length(u32) prefix names(msgpack array)                 cold: kept as bytes
     group    := version(u8=2) last_delivered(id) entries_read(i64, -1 unknown)
                 indexed(u8) pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
-                consumers_tree(u64) runs_tree(u64) times_tree(u64)
-    consumer := version(u8=1) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
+                consumers_tree(u64) runs_tree(u64) times_tree(u64) activity (meta/activity.py)
+    consumer := version(u8=2) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
+                activity(u64)
 
 An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 stands for none; an expiry of 0 for
 never. ``first`` is the first live entry, ``head`` the first ID ever put into the first live node,
@@ -38,6 +39,7 @@ from kvstream.errors import WrongType
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
+from kvstream.meta.activity import Activity
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.node import Node as Node
 from kvstream.meta.node import damage_told, decode_names
@@ -47,7 +49,7 @@ from kvstream.meta.trees import Tree, as_is
 
 STREAM_KIND = 1
 RECORD_VERSION = 1
-GROUP_VERSION = 2
+MEMBER_VERSION = 2
 UNKNOWN = -1
 """entries_read when it cannot be known, active time when there was none."""
 
@@ -64,7 +66,7 @@ _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
 _pack_hot = _HOT.pack
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
 _GROUP = Struct(">B QQ q B QQQ I QQQ")
-_CONSUMER = Struct(">B Q qq Q")
+_CONSUMER = Struct(">B Q qq QQ")
 
 
 def _check_version(version: int, known: int = RECORD_VERSION) -> None:
@@ -268,6 +270,7 @@ class GroupMeta:
     """One consumer group, with the trees of its pending entries and its loaded consumers."""
 
     __slots__ = (
+        "activity",
         "ahead",
         "consumers",
         "consumers_count",
@@ -311,11 +314,12 @@ class GroupMeta:
         self.grown = 0
         """IDs that the runs have got since they were last counted, and those that they had."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
+        self.activity = Activity()
         self.ahead: Ahead | None = None
 
     def encode(self) -> bytes:
-        return _GROUP.pack(
-            GROUP_VERSION,
+        head = _GROUP.pack(
+            MEMBER_VERSION,
             *self.last_delivered,
             min(self.entries_read, ENTRIES_READ_MAX),
             self.indexed,
@@ -327,26 +331,28 @@ class GroupMeta:
             self.runs.id,
             self.times.id,
         )
+        return head + self.activity.encode()
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
         with damage_told("group", name):
-            parts = _GROUP.unpack(record)
-            _check_version(parts[0], GROUP_VERSION)
+            parts = _GROUP.unpack_from(record)
+            activity = Activity.decode(record[_GROUP.size :])
+            _check_version(parts[0], MEMBER_VERSION)
             _check_numbers(*parts[9:])
             if parts[4] > 1:
                 raise ValueError(f"a flag is {parts[4]}")
         self = cls(name, row, parts[9], Tree(parts[10], Run.decode), Tree(parts[11], as_is))
         self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
-        self.consumers_count = parts[8]
+        self.consumers_count, self.activity = parts[8], activity
         return self
 
 
 class ConsumerMeta:
     """One consumer of a group."""
 
-    __slots__ = ("active_ms", "name", "pending", "row", "runs", "seen_ms")
+    __slots__ = ("active_ms", "activity", "name", "pending", "row", "runs", "seen_ms")
 
     def __init__(self, name: bytes, row: bytes, runs: Tree[PackedID], seen_ms: int) -> None:
         self.name = name
@@ -356,18 +362,19 @@ class ConsumerMeta:
         self.seen_ms = seen_ms
         self.active_ms = UNKNOWN
         self.pending = 0
+        self.activity = 0
+        """The number of the group's activity that was its last."""
 
     def encode(self) -> bytes:
-        return _CONSUMER.pack(
-            RECORD_VERSION, self.runs.id, self.seen_ms, self.active_ms, self.pending
-        )
+        times = self.seen_ms, self.active_ms
+        return _CONSUMER.pack(MEMBER_VERSION, self.runs.id, *times, self.pending, self.activity)
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "ConsumerMeta":
         with damage_told("consumer", name):
-            version, tree, seen_ms, active_ms, pending = _CONSUMER.unpack(record)
-            _check_version(version)
+            version, tree, seen_ms, active_ms, pending, number = _CONSUMER.unpack(record)
+            _check_version(version, MEMBER_VERSION)
             _check_numbers(tree)
         self = cls(name, row, Tree(tree, as_is), seen_ms)
-        self.active_ms, self.pending = active_ms, pending
+        self.active_ms, self.pending, self.activity = active_ms, pending, number
         return self

@@ -31,11 +31,14 @@ class NackMode(StrEnum):
 def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) -> int:
     """Make entries no longer pending, and return how many were; missing key or group: 0."""
     stream = txn.stream(name)
-    found = None if stream is None else txn.catalog.group(txn, stream, group)
+    found = None
+    if stream is not None:
+        found = stream.groups.get(group) or txn.catalog.group(txn, stream, group)
     if found is None:
         return 0
     txn.frees = True
-    return drop(txn, found, sorted({PACKED(*eid) for eid in ids}))
+    packed = [PACKED(*eid) for eid in ids]
+    return drop(txn, found, packed if len(packed) == 1 else sorted(set(packed)))
 
 
 def acknowledge_and_delete(

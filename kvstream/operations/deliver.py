@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, PACKED, StreamID
+from kvstream.meta import activity
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.pending import (
     COUNT_MAX,
+    deliver,
     ids_between,
     oldest_time,
     place,
@@ -155,11 +157,10 @@ def _deliver_new(
     advance_over(stream, group, ids)
     txn.member_changed(group)
     if not noack:
-        packed = [PACKED(*eid) for eid in ids]
-        _release(txn, group, packed)
-        place(txn, group, packed, consumer.name, txn.now_ms, 1)
-        consumer.active_ms = txn.now_ms
-    txn.member_changed(consumer)
+        deliver(txn, group, [PACKED(*eid) for eid in ids], consumer.name, txn.now_ms)
+        activity.note(txn, group, consumer)
+    else:
+        txn.member_changed(consumer)
     return found
 
 
@@ -174,8 +175,6 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> l
         ahead = group.ahead = Ahead(stream.shrinks, count)
     following = group.last_delivered
     queue = ahead.entries
-    while queue and queue[0][0] <= following:
-        queue.popleft()
     if ahead.after != following:
         queue.clear()
     if len(queue) < count and (not queue or queue[-1][0] < stream.last):
@@ -187,13 +186,6 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> l
     if taken:
         ahead.after = taken[-1][0]
     return taken
-
-
-def _release(txn: Txn, group: GroupMeta, ids: list[bytes]) -> None:
-    """Take those of ``ids`` that are pending, after SETID went back, from whoever has them."""
-    run = group.runs.floor(txn.batch, ids[-1])
-    if run is not None and run.ids[-1] >= ids[0]:
-        take(txn, group, ids)
 
 
 # --- history ------------------------------------------------------------------------------------

@@ -59,7 +59,9 @@ def group_of_key(
 ) -> tuple[StreamMeta, GroupMeta]:
     """Return a key and its group for a command that reads or claims."""
     stream = txn.stream(name)
-    found = None if stream is None else txn.catalog.group(txn, stream, group)
+    found = None
+    if stream is not None:
+        found = stream.groups.get(group) or txn.catalog.group(txn, stream, group)
     if stream is None or found is None:
         raise NoGroup(f"No such key '{text(name[2:])}' or consumer group '{text(group)}'{where}")
     return stream, found
@@ -67,7 +69,7 @@ def group_of_key(
 
 def consumer_of(txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
     """Return a group's consumer, made where there is none, and note that it was seen."""
-    consumer = txn.catalog.consumer(txn, group, name)
+    consumer = group.consumers.get(name) or txn.catalog.consumer(txn, group, name)
     if consumer is None:
         _check_name(name)
         return txn.catalog.create_consumer(txn, group, name)

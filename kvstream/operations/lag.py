@@ -70,8 +70,8 @@ def advance_over(stream: StreamMeta, group: GroupMeta, ids: list[StreamID]) -> N
     """
     for at, eid in enumerate(ids):
         advance(stream, group, eid)
-        if group.entries_read != UNKNOWN and not _tombstone_ahead(stream, eid):
-            rest = len(ids) - at - 1
+        rest = len(ids) - at - 1
+        if rest and group.entries_read != UNKNOWN and not _tombstone_ahead(stream, eid):
             group.entries_read += rest
             group.last_delivered = ids[-1]
             return

@@ -114,7 +114,7 @@ def targets(store: Store) -> dict[str, Target]:
             TREES,
             group.row,
             decode=lambda value: GroupMeta.decode(group.name, group.row, value),
-            free={"last_delivered", "entries_read", "nack_rank"},
+            free={"last_delivered", "entries_read", "nack_rank", "activity"},
         )
 
     def a_consumer(consumer: ConsumerMeta) -> Target:
@@ -122,7 +122,7 @@ def targets(store: Store) -> dict[str, Target]:
             TREES,
             consumer.row,
             decode=lambda value: ConsumerMeta.decode(consumer.name, consumer.row, value),
-            free={"seen_ms", "active_ms"},
+            free={"seen_ms", "active_ms", "activity"},
         )
 
     def run(group: GroupMeta, anchor: bytes, *free: str) -> Target:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvstream import Corruption, StreamID, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix
+from kvstream.meta.activity import Activity
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run, time_of
 from kvstream.meta.trees import Tree, as_is
@@ -38,6 +39,7 @@ GROUP_FIELDS = {
     "last_delivered": IDS,
     "entries_read": I64,
     "indexed": st.booleans(),
+    "activity": st.builds(Activity, U64, I64, st.binary(max_size=9)),
     "consumers_count": U32,
 }
 
@@ -98,15 +100,16 @@ def test_a_group_s_record_is_read_back_as_it_was(fields: dict[str, Any], trees: 
     assert [found.consumers_tree, found.runs.id, found.times.id] == trees
 
 
-@given(GIVEN_OUT, I64, I64, U64)
+@given(GIVEN_OUT, I64, I64, U64, U64)
 def test_a_consumer_s_record_is_read_back_as_it_was(
-    tree: int, seen_ms: int, active_ms: int, pending: int
+    tree: int, seen_ms: int, active_ms: int, pending: int, activity: int
 ) -> None:
     consumer = ConsumerMeta(b"c", b"row", Tree(tree, as_is), seen_ms)
-    consumer.active_ms, consumer.pending = active_ms, pending
+    consumer.active_ms, consumer.pending, consumer.activity = active_ms, pending, activity
     found = ConsumerMeta.decode(b"c", b"row", consumer.encode())
     assert (found.name, found.row, found.runs.id) == (b"c", b"row", tree)
     assert (found.seen_ms, found.active_ms, found.pending) == (seen_ms, active_ms, pending)
+    assert found.activity == activity
 
 
 @given(IDS, IDS, U32, U32, U32, NAMES)

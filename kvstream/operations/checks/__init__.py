@@ -61,6 +61,7 @@ def _mend(txn: Txn, mending: Batch) -> None:
         record = txn.batch.get(Family.TREES, row)
         if record is not None:
             stored = ConsumerMeta.decode(consumer.name, row, record)
-            stored.seen_ms = consumer.seen_ms
+            stored.seen_ms, stored.active_ms = consumer.seen_ms, consumer.active_ms
+            stored.activity = consumer.activity
             txn.batch.put(Family.TREES, row, stored.encode())
     txn.catalog.forget()

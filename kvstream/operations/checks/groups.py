@@ -39,6 +39,7 @@ def _check_group(
     owners = _owners(survey, group, place)
     check_runs(survey, group, place, owners)
     settle = survey.findings.settle
+    _check_activity(survey, group, place, owners)
     for owner in owners.values():
         _check_owner(survey, group, owner)
     group.consumers_count = settle(
@@ -46,6 +47,22 @@ def _check_group(
     )
     if group.encode() != record:
         survey.findings.put(_TREES, row, group.encode())
+
+
+def _check_activity(
+    survey: Survey, group: GroupMeta, place: str, owners: dict[bytes, Owner]
+) -> None:
+    """See that the group tells of a consumer that there is, and none of what is yet to come."""
+    told = group.activity
+    if told.is_known and told.name not in owners:
+        survey.findings.fault(place, "the consumer that was active last has no record")
+        told.tell_nobody()
+    for owner in owners.values():
+        consumer = owner.consumer
+        if consumer is not None and consumer.activity > told.number:
+            detail = f"{consumer.activity} above {told.number}"
+            survey.findings.fault(owner.place, "its activity is yet to come", detail)
+            consumer.activity = told.number
 
 
 def _owners(survey: Survey, group: GroupMeta, place: str) -> dict[bytes, Owner]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvstream.ids import MAX_ID
 from kvstream.layout.keys import tree_prefix
+from kvstream.meta import activity
 from kvstream.meta.filling import catch_up
 from kvstream.meta.measuring import measure
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
@@ -98,19 +99,21 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
         survey.findings.fault(place, _INDEX)
     for consumer in group.consumers.values():
         own = consumer_place(place, consumer.name)
-        if not _is_recorded(survey, consumer):
+        if not _is_recorded(survey, group, consumer):
             survey.findings.fault(own, _RECORD)
         if group.indexed:
             _check_tree(survey, own, consumer.runs)
 
 
-def _is_recorded(survey: Survey, consumer: ConsumerMeta) -> bool:
-    """Tell whether a consumer is as its record says, but for a seen time not yet written."""
+def _is_recorded(survey: Survey, group: GroupMeta, consumer: ConsumerMeta) -> bool:
+    """Tell whether a consumer is as the records say, but for a seen time not yet written."""
     record = survey.rows.get(_TREES, consumer.row)
-    if record is None or consumer.row not in survey.seen:
-        return record == consumer.encode()
+    if record is None:
+        return False
     stored = ConsumerMeta.decode(consumer.name, consumer.row, record)
-    stored.seen_ms = consumer.seen_ms
+    activity.recall(group, stored)
+    if consumer.row in survey.seen:
+        stored.seen_ms = consumer.seen_ms
     return stored.encode() == consumer.encode()
 
 
