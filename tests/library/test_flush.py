@@ -267,7 +267,7 @@ def test_other_commands_are_not_held_up_while_rows_are_swept(open_store: Stores)
         waits.append(time.monotonic() - began)
         time.sleep(0.002)
     assert len(waits) > 50
-    assert max(waits) < 0.1
+    assert max(waits) < 0.5  # a second, before the sweep let others in
     assert store.keys() == [b"other"]
 
 
