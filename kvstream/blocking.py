@@ -66,8 +66,16 @@ def _pause(
         due = engine.run(retry_at)
     except RequestError:  # the key or group is gone: the waiter has been told, or will be
         due = None
-    wait_ms = RETRY_PAUSE_MS_MAX if due is None else due - engine.clock.now_ms()
+    retry = retry_pause_s(due, engine.clock.now_ms())
+    return retry if rest is None else min(rest, retry)
+
+
+def retry_pause_s(due_ms: int | None, now_ms: int) -> float:
+    """Return how long to wait before a blocked CLAIM tries again.
+
+    ``due_ms`` is when trying may help, None where that is not known.
+    """
+    wait_ms = RETRY_PAUSE_MS_MAX if due_ms is None else due_ms - now_ms
     if wait_ms < 0:  # what is idle enough has just been passed over: its message is gone
         wait_ms = RETRY_PAUSE_MS_GONE
-    retry = min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000
-    return retry if rest is None else min(rest, retry)
+    return min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000

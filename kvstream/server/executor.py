@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic, perf_counter
 
+from kvstream.blocking import retry_pause_s
 from kvstream.commands.command import Blocked, Command, Container, Flag
 from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply, Simple
 from kvstream.commands.table import find
@@ -35,8 +36,6 @@ TURN_S = 0.010
 """A turn takes no new request after this time, so that the loop is never held for long."""
 TURN_REQUESTS = 2000
 """Nor after so many: their replies wait for the commit."""
-RETRY_PAUSE_MIN_S, RETRY_PAUSE_MAX_S = 0.010, 1.0
-"""How often a blocked CLAIM looks again."""
 
 QUEUED = Simple("QUEUED")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
@@ -311,19 +310,17 @@ class Executor:
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = Block(wait, waiter, now, until)
         self.blocked[client] = None
-        self._set_retry(client.block, turn.txn)
+        self._set_retry(turn.txn, client.block)
         turn.queue(waiter)
 
-    def _set_retry(self, block: Block, txn: Txn) -> None:
+    def _set_retry(self, txn: Txn, block: Block) -> None:
         if block.wait.retry_at is None:
             return
         try:
             due = block.wait.retry_at(txn)
         except RequestError:  # the key or group is gone: the waiter will be told
             due = None
-        pause = RETRY_PAUSE_MAX_S if due is None else (due - txn.now_ms) / 1000
-        pause = min(max(pause, RETRY_PAUSE_MIN_S), RETRY_PAUSE_MAX_S)
-        block.retry = self.clock() + pause
+        block.retry = self.clock() + retry_pause_s(due, txn.now_ms)
 
     def _delivered(self, client: Client, outcome: Outcome) -> None:
         """Tell a blocked client what has come; another thread may have found it."""
@@ -387,11 +384,7 @@ class Executor:
             elif block.retry is not None and block.retry <= now:
                 self.engine.serve(block.wait.names)
                 if client.block is block:
-                    self.engine.run(partial(_ignore, self._set_retry, block))
-
-
-def _ignore(function: Callable[[Block, Txn], None], block: Block, txn: Txn) -> None:
-    function(block, txn)
+                    self.engine.run(self._set_retry, block)
 
 
 def _times(block: Block) -> list[float]:
