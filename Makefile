@@ -34,7 +34,7 @@ $(VENV)/.ready:
 	@$(PIP) --upgrade 'pip>=25.1' # the first to know --group
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx) demo/requirements.txt
+$(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
 	@echo "Installing kvstream and the data of the demo ..."
 	@$(PIP) --editable '.[server]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt

@@ -11,10 +11,10 @@ from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from kvstream.layout._msgpack cimport Bytes, Cursor, take_string
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-ctypedef const unsigned char *Bytes
 ctypedef unsigned char *Buffer
 
 cdef enum:
@@ -147,42 +147,6 @@ cdef inline Buffer put_id(Buffer at, uint64_t ms, uint64_t seq) noexcept nogil:
 
 
 # --- rows ---------------------------------------------------------------------------------------
-
-
-cdef struct Cursor:
-    Bytes at
-    Bytes end
-
-
-cdef inline bint take_string(Cursor *from_, Bytes *data, Py_ssize_t *size) noexcept nogil:
-    """Take one msgpack string; False where something else, or too little, stands there."""
-    cdef Py_ssize_t left = from_.end - from_.at
-    cdef Bytes at = from_.at
-    cdef unsigned char head
-    if left < 1:
-        return False
-    head = at[0]
-    if (head & 0xE0) == 0xA0:
-        size[0] = head & 0x1F
-        at += 1
-    elif head == 0xD9 and left >= 2:
-        size[0] = at[1]
-        at += 2
-    elif head == 0xDA and left >= 3:
-        size[0] = (<Py_ssize_t>at[1] << 8) | at[2]
-        at += 3
-    elif head == 0xDB and left >= 5:
-        size[0] = (
-            (<Py_ssize_t>at[1] << 24) | (<Py_ssize_t>at[2] << 16) | (<Py_ssize_t>at[3] << 8) | at[4]
-        )
-        at += 5
-    else:
-        return False
-    if from_.end - at < size[0]:
-        return False
-    data[0] = at
-    from_.at = at + size[0]
-    return True
 
 
 cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
