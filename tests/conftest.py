@@ -1,8 +1,9 @@
 """Fixtures of all tests: a clock, and stores that must be sound when a test is over.
 
-And the settings of hypothesis for all of them.
+And the settings of hypothesis, and of signals, for all of them.
 """
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tests.opening import Stores
 # A machine that does other work too may stall any one example.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+# A shell that starts the tests in the background has them, and their children, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

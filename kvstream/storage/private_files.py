@@ -37,9 +37,17 @@ def keep_private(directory: Path) -> None:
 
 
 def make_private(directory: Path) -> None:
-    """Take from others what they may do with the files that are in ``directory``."""
+    """Take from others what they may do with the files that are in ``directory``.
+
+    RocksDB may be at work there: a compaction of its own deletes files that were just listed.
+    """
     with os.scandir(directory) as entries:
         for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
-                os.chmod(entry.path, FILE_MODE)
+            with contextlib.suppress(FileNotFoundError):
+                _close_to_others(entry)
+
+
+def _close_to_others(entry: os.DirEntry[str]) -> None:
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+        os.chmod(entry.path, FILE_MODE)

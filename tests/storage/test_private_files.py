@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.storage.database import Database
+from kvstream.storage.private_files import make_private
 from kvstream.storage.recovery import recover
 from kvstream.storage.watermark import FILE_NAME
 from tests.storage.stores import SMALL, picture, put_one_by_one
@@ -55,6 +57,24 @@ def test_files_that_appear_at_any_time_are_the_owners_alone(directory: Path) -> 
     database.close()
     assert readable_by_others(directory) == []
     assert len(list(directory.glob("*.sst"))) > 0
+
+
+def test_files_that_vanish_meanwhile_are_no_error(tmp_path: Path) -> None:
+    """A compaction deletes tables while a store that is being opened has its files looked at."""
+    files = [tmp_path / f"{number:06}.sst" for number in range(3000)]
+    for file in files:
+        file.touch(mode=0o644)
+
+    def compact() -> None:
+        for file in files[:-1]:
+            file.unlink()
+
+    compaction = threading.Thread(target=compact)
+    compaction.start()
+    while compaction.is_alive():
+        make_private(tmp_path)
+    make_private(tmp_path)
+    assert files[-1].stat().st_mode & 0o777 == 0o600
 
 
 def test_a_directory_made_beforehand_is_closed_to_others(directory: Path) -> None:
