@@ -24,6 +24,7 @@ from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
 from kvstream.server.calls import Calls, name_of
 from kvstream.server.client import Argv, Block, Client, Queue
+from kvstream.server.deadlines import Deadlines
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
@@ -71,6 +72,7 @@ class Executor:
         self.ready: dict[Client, None] = {}
         """Clients with requests to be run, first come first served."""
         self.blocked: dict[Client, None] = {}
+        self._deadlines = Deadlines(self.blocked)
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._slots: list[Slot] = []
@@ -308,19 +310,21 @@ class Executor:
         waiter = Waiter(wait.names, wait.attempt, partial(self._delivered, client))
         now = self.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
-        client.block = Block(wait, waiter, now, until)
+        client.block = block = Block(wait, waiter, now, until)
         self.blocked[client] = None
-        self._set_retry(turn.txn, client.block)
+        self._deadlines.add(client, block, until)
+        self._set_retry(turn.txn, client, block)
         turn.queue(waiter)
 
-    def _set_retry(self, txn: Txn, block: Block) -> None:
+    def _set_retry(self, txn: Txn, client: Client, block: Block) -> None:
         if block.wait.retry_at is None:
             return
         try:
             due = block.wait.retry_at(txn)
-        except RequestError:  # the key or group is gone: the waiter will be told
+        except KVStreamError:  # the key or group is gone or damaged: the waiter will be told
             due = None
         block.retry = self.clock() + retry_pause_s(due, txn.now_ms)
+        self._deadlines.add(client, block, block.retry)
 
     def _delivered(self, client: Client, outcome: Outcome) -> None:
         """Tell a blocked client what has come; another thread may have found it."""
@@ -368,24 +372,17 @@ class Executor:
 
     def due(self) -> float | None:
         """Return when ``expire`` has something to do, on the clock; None: never."""
-        times = [time for client in self.blocked if client.block for time in _times(client.block)]
-        return min(times, default=None)
+        return self._deadlines.next()
 
     def expire(self) -> None:
         """End the waits whose time is over, and let those try again whose time has come."""
         now = self.clock()
-        for client in list(self.blocked):
-            block = client.block
-            if block is None:
-                continue
+        while found := self._deadlines.take(now):
+            client, block = found
             if block.until is not None and block.until <= now:
                 if self.engine.cancel(block.waiter):
                     self._end_block(client, Outcome(block.wait.expired))
-            elif block.retry is not None and block.retry <= now:
-                self.engine.serve(block.wait.names)
-                if client.block is block:
-                    self.engine.run(self._set_retry, block)
-
-
-def _times(block: Block) -> list[float]:
-    return [time for time in (block.until, block.retry) if time is not None]
+                continue
+            self.engine.serve(block.wait.names)
+            if client.block is block:
+                self.engine.run(self._set_retry, client, block)

@@ -1,0 +1,122 @@
+"""The deadlines of those who wait: met in time, at a cost that does not grow with their number."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from kvstream.operations.checks import check
+from kvstream.server.deadlines import SPARE, TIMES
+from tests.server.talking import Server, Talker
+
+WAITERS = 1000
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+def wait_for(server: Server, stream: str, block_ms: int) -> Talker:
+    """Return a client that waits."""
+    talker = server.client()
+    assert talker.ask("XREAD", "BLOCK", str(block_ms), "STREAMS", stream, "$") == b""
+    return talker
+
+
+def lines_run(function: Callable[[], object]) -> int:
+    """Return how many lines of Python run in a call: work, where time would tell of the machine."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def one_round(server: Server, talker: Talker) -> Callable[[], None]:
+    """Return what the loop does for one request: a turn, and a look at what is due."""
+
+    def run() -> None:
+        assert talker.ask("PING") == b"+PONG\r\n"
+        server.executor.expire()
+        server.executor.due()
+
+    return run
+
+
+def test_a_turn_does_not_walk_a_thousand_who_wait(server: Server) -> None:
+    active = server.client()
+    wait_for(server, "s", 100_000)
+    run = one_round(server, active)
+    run()  # what is made once is made
+    alone = lines_run(run)
+    for number in range(WAITERS):
+        wait_for(server, f"s{number}", 100_000 + number)
+    assert len(server.executor.blocked) == WAITERS + 1
+    assert lines_run(run) == alone
+
+
+def test_each_of_a_thousand_waits_ends_at_its_own_time(server: Server) -> None:
+    order = [number * 7919 % WAITERS for number in range(WAITERS)]  # no order at all
+    talkers = {number: wait_for(server, "s", 1000 + number) for number in order}
+    assert server.executor.due() == pytest.approx(server.now + 1)
+    server.wait(1.4995)
+    ended = {number for number, talker in talkers.items() if talker.heard() == b"*-1\r\n"}
+    assert ended == set(range(500))
+    assert server.executor.due() == pytest.approx(1001.5)
+    server.wait(0.5)
+    assert all(talkers[number].heard() == b"*-1\r\n" for number in range(500, WAITERS))
+    assert server.executor.due() is None
+
+
+def test_waits_that_have_ended_are_forgotten_before_their_time(server: Server) -> None:
+    talker = server.client()
+    writer = server.client()
+    for number in range(1, WAITERS):
+        talker.ask("XREAD", "BLOCK", "3600000", "STREAMS", "s", "$")
+        writer.ask("XADD", "s", f"{number}-1", "f", "v")
+        assert talker.heard() != b""
+    assert len(server.executor._deadlines) <= SPARE + 2 * TIMES
+
+
+def test_the_time_of_a_wait_that_has_ended_does_not_end_the_next(server: Server) -> None:
+    talker, writer = server.client(), server.client()
+    talker.ask("XREAD", "BLOCK", "1000", "STREAMS", "s", "$")
+    writer.ask("XADD", "s", "1-1", "f", "v")
+    assert b"1-1" in talker.heard()
+    talker.ask("XREAD", "BLOCK", "5000", "STREAMS", "s", "$")
+    assert server.executor.due() == pytest.approx(1005)
+    server.wait(2)
+    assert talker.heard() == b""
+    server.wait(3)
+    assert talker.heard() == b"*-1\r\n"
+
+
+def test_a_deadline_goes_before_another_try(server: Server) -> None:
+    talker, writer = server.client(), server.client()
+    writer.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    claim = ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "2500", "CLAIM", "60000")
+    talker.ask(*claim, "STREAMS", "s", ">")
+    assert server.executor.due() == pytest.approx(server.now + 1)
+    server.wait(1)
+    assert talker.heard() == b""
+    assert server.executor.due() == pytest.approx(server.now + 1)
+    server.wait(1)
+    assert server.executor.due() == pytest.approx(1002.5)
+    server.wait(0.5)
+    assert talker.heard() == b"*-1\r\n"
+    assert server.executor.due() is None
