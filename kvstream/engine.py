@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
@@ -17,6 +18,7 @@ from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.options import Durability, StoreOptions
+from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.waiters import Outcome, Waiter, Waiters
@@ -44,6 +46,8 @@ class Engine:
         self.database = Database.open(directory, self.options)
         self.waiters = Waiters()
         self._always = self.options.durability is Durability.ALWAYS
+        self.on_commit: Callable[[float], None] | None = None
+        """Told the seconds of every write to RocksDB, under the lock; must be quick, not raise."""
         self._lock = threading.RLock()
         self._now_ms = self.clock.now_ms
         self._open: Txn | None = None
@@ -98,12 +102,20 @@ class Engine:
         batch = txn.finish()
         sequence = 0
         if batch is not None:
-            sequence = self._last_sequence = self.database.write(batch, txn.frees)
+            write = self.database.write if self.on_commit is None else self._timed_write
+            sequence = self._last_sequence = write(batch, txn.frees)
             batch.clear()
         if self.catalog.crowded:
             if self.catalog.seen:  # nobody writes: they go out by themselves
                 self._write_seen()
             self.catalog.evict()
+        return sequence
+
+    def _timed_write(self, batch: Batch, frees: bool) -> int:
+        begun = perf_counter()
+        sequence = self.database.write(batch, frees)
+        if self.on_commit is not None:
+            self.on_commit(perf_counter() - begun)
         return sequence
 
     def _settle(self, sequence: int, txn: Txn) -> None:

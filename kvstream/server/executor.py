@@ -145,6 +145,7 @@ class Executor:
             self._run_alone()
         finally:
             self._turn = None
+            self.statistics.requests += TURN_REQUESTS - left
         return bool(self.ready)
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:

@@ -74,6 +74,7 @@ class Listener:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
+        self.run_turn: Callable[[], object] = executor.run
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._scheduled = False
@@ -137,7 +138,7 @@ class Listener:
 
     def _run_turn(self) -> None:
         self._scheduled = False
-        self.executor.run()
+        self.run_turn()
         self._schedule()
         self._set_timer()
 

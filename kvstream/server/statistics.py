@@ -26,6 +26,8 @@ class Statistics:
         self.commands: dict[str, CommandStatistics] = {}
         self.errors: dict[str, int] = {}
         self._changes_before = 0
+        self.requests = 0
+        """Those that turns have taken, refused ones too."""
         self.connections = 0
         self.rejected_connections = 0
         self.output_disconnections = 0

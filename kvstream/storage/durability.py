@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple
 
 from kvstream.errors import StoreClosed, StoreError, UnknownOutcome
@@ -58,6 +59,8 @@ class Committer:
         self.level = level
         self.durable_sequence = database.sequence
         """Writes up to this one survive power loss."""
+        self.on_fsync: Callable[[float], None] | None = None
+        """Told the seconds of every fsync of the log, in the thread that did it; must not raise."""
         self._database = database
         self._waits = level is Durability.ALWAYS
         self._changed = threading.Condition(threading.Lock())
@@ -176,8 +179,11 @@ class Committer:
 
     def _flush(self) -> None:
         """Make the log durable for all whose writes it covers, and pass the turn on."""
+        begun = perf_counter()
         try:
             self.durable_sequence = self._database.flush_wal()
+            if self.on_fsync is not None:
+                self.on_fsync(perf_counter() - begun)
         except StoreError as error:
             raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
         finally:

@@ -1,0 +1,44 @@
+"""Whoever watches a store is told how long each commit and each fsync took."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreError
+from kvstream.options import Durability
+from kvstream.store import Store
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_every_commit_is_told_and_every_fsync(tmp_path: Path, durability: Durability) -> None:
+    commits: list[float] = []
+    fsyncs: list[float] = []
+    with Store.open(tmp_path / "store", durability=durability) as store:
+        store.engine.on_commit = commits.append
+        store.engine.committer.on_fsync = fsyncs.append
+        for number in range(10):
+            store.stream("s").add({"n": number})
+        store.stream("s").range()
+        store.sync()
+        told = len(commits), len(fsyncs)
+        assert store.check() == []
+    assert told[0] == 10
+    assert told[1] >= (10 if durability is Durability.ALWAYS else 1)
+    assert all(0 < seconds < 60 for seconds in commits + fsyncs)
+
+
+def test_a_write_that_fails_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[float] = []
+
+    def fails(*_: object) -> int:
+        raise StoreError("disk")
+
+    with Store.open(tmp_path / "store") as store:
+        store.engine.on_commit = commits.append
+        with monkeypatch.context() as broken:
+            broken.setattr(store.engine.database, "write", fails)
+            with pytest.raises(StoreError, match="disk"):
+                store.stream("s").add({"f": "v"})
+        assert commits == []
+        store.stream("s").add({"f": "v"})
+        assert len(commits) == 1
