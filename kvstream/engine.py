@@ -51,6 +51,7 @@ class Engine:
         self._lock = threading.RLock()
         self._now_ms = self.clock.now_ms
         self._open: Txn | None = None
+        self._opener = 0
         self._spare: Txn | None = None
         self._last_sequence = 0
         self._closing = threading.Event()
@@ -183,11 +184,16 @@ class Engine:
         try:
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
+            self._opener = threading.get_ident()  # before what makes it count
             txn = self._open = self._begin()
         except BaseException:
             self._lock.release()
             raise
         return txn
+
+    def is_open_here(self) -> bool:
+        """Tell whether this thread is inside a transaction or a turn."""
+        return self._open is not None and self._opener == threading.get_ident()
 
     def commit_turn(self, txn: Txn) -> int:
         """Write what the turn changed; return the number of the last write that it may have seen.
@@ -210,9 +216,11 @@ class Engine:
 
     def undo_turn(self, txn: Txn) -> None:
         """Forget what the turn changed."""
-        self._open = None
-        txn.abandon(changed=True)
-        self._lock.release()
+        try:
+            self._open = None
+            txn.abandon(changed=True)
+        finally:
+            self._lock.release()
 
     # --- blocking -------------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ class Turn:
             raise
         except BaseException as error:
             self.undo()
+            if not isinstance(error, Exception):
+                raise  # KeyboardInterrupt, meant for this thread: nothing is to be run again
             raise TurnFailed from error
 
     def queue(self, waiter: Waiter) -> None:
@@ -92,12 +94,19 @@ class Turn:
             return self._engine.commit_turn(self.txn)
         except BaseException as error:
             self._restore()
+            if not isinstance(error, Exception):
+                raise
             raise TurnFailed from error
 
     def undo(self) -> None:
         """Forget all that the turn has changed."""
         self._engine.undo_turn(self.txn)
         self._restore()
+
+    def abandon(self) -> None:
+        """Undo the turn where it is still open: something outside its operations has failed."""
+        if self._engine.is_open_here():
+            self.undo()
 
     def _restore(self) -> None:
         """Let waiters be as they were before the turn."""

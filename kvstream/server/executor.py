@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from time import monotonic, perf_counter
 
 from kvstream.blocking import retry_pause_s
@@ -75,6 +76,7 @@ class Executor:
         self._deadlines = Deadlines(self.blocked)
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
+        self._runner = 0
         self._slots: list[Slot] = []
         self._appends = Appends(engine, self.calls, self.options)
         self._outbox = Outbox(engine.committer, self)
@@ -135,6 +137,7 @@ class Executor:
         until = self.clock() + TURN_S
         left = TURN_REQUESTS
         self._turn = turn = Turn(self.engine)
+        self._runner = get_ident()
         try:
             while self.ready and left > 0 and self.clock() < until:
                 client = next(iter(self.ready))
@@ -143,6 +146,11 @@ class Executor:
             self._finish(turn)
         except TurnFailed:
             self._run_alone()
+        except BaseException:  # KeyboardInterrupt, where a client's own thread runs the turn
+            (self._turn or turn).abandon()
+            self._appends.clear()
+            self._slots.clear()
+            raise
         finally:
             self._turn = None
             self.statistics.requests += TURN_REQUESTS - left
@@ -329,7 +337,7 @@ class Executor:
 
     def _delivered(self, client: Client, outcome: Outcome) -> None:
         """Tell a blocked client what has come; another thread may have found it."""
-        if self._turn is None:
+        if self._turn is None or self._runner != get_ident():
             self.post(partial(self._end_block, client, outcome))
             return
         self._unblocked(client, outcome)

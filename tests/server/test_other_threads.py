@@ -1,0 +1,133 @@
+"""Turns and threads: news that others make meanwhile, and an interrupt in the middle of a turn."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.commands.args import Argv
+from kvstream.commands.command import NO_KEYS, Command, Session
+from kvstream.commands.replies import OK, Reply
+from kvstream.layout.keys import qualified
+from kvstream.layout.values import encode_flat
+from kvstream.meta.txn import Txn
+from kvstream.operations.append import add_many
+from kvstream.operations.checks import check
+from tests.server.talking import Server, Talker
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+def _in_another_thread(work: threading.Thread) -> None:
+    work.start()
+    work.join(20)
+    assert not work.is_alive()
+
+
+def _add_beside(server: Server, key: bytes) -> None:
+    """Add an entry as a program does that uses the store in the server's process."""
+    flats = [encode_flat([b"f", b"beside"])]
+    add = threading.Thread(
+        target=server.engine.run, args=(add_many, qualified(0, key), flats), daemon=True
+    )
+    _in_another_thread(add)
+
+
+def test_news_that_another_thread_makes_as_a_turn_ends_reach_who_waits(server: Server) -> None:
+    """The turn is committed, but its replies are being written: it is not quite over."""
+    reader, writer = server.client(), server.client()
+    main, posted = threading.get_ident(), deque[Callable[[], None]]()
+    server.executor.post = lambda function: (
+        function() if threading.get_ident() == main else posted.append(function)
+    )
+    assert reader.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$") == b""
+    written: list[bytes] = []
+
+    def send(data: bytes) -> None:
+        written.append(data)
+        _add_beside(server, b"s")
+
+    writer.client.send = send
+    writer.ask("SET", "k", "v")
+    assert written == [b"+OK\r\n"]
+    for function in posted:
+        function()
+    assert b"beside" in reader.heard()
+
+
+class Interrupt:
+    """A command that is interrupted as by Ctrl-C, each time or the first time only."""
+
+    def __init__(self) -> None:
+        self.armed = True
+
+    def run(self, txn: Txn, session: Session, argv: Argv) -> Reply:
+        if self.armed:
+            raise KeyboardInterrupt
+        return OK
+
+
+@pytest.fixture
+def interrupt(server: Server) -> Interrupt:
+    made = Interrupt()
+    row = Command("interrupt", 1, frozenset(), NO_KEYS, made.run, "1.0.0")
+    server.executor.commands = {**server.executor.commands, b"interrupt": row}
+    return made
+
+
+def _sent(server: Server, *talkers: Talker) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        server.turn()
+    assert [talker.heard() for talker in talkers] == [b""] * len(talkers)
+
+
+def test_an_interrupted_turn_is_undone_and_nothing_of_it_runs_again(
+    server: Server, interrupt: Interrupt
+) -> None:
+    ann, bob = server.client(), server.client()
+    ann.send("XADD", "s", "1-1", "f", "v")
+    bob.send("INTERRUPT")
+    _sent(server, ann, bob)
+    assert server.client().ask("XLEN", "s") == b":0\r\n"
+    assert (ann.heard(), bob.heard()) == (b"", b"")
+
+
+def test_an_interrupt_between_two_operations_lets_go_of_the_store(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    ann.send("SET", "k", "v")
+    bob.send("PING")
+    times = iter([server.now, server.now])
+
+    def clock() -> float:
+        """Be interrupted when the loop of the turn looks at the clock behind its first client."""
+        now = next(times, None)
+        if now is None:
+            raise KeyboardInterrupt
+        return now
+
+    server.executor.clock = clock
+    _sent(server, ann, bob)
+    server.executor.clock = lambda: server.now
+    _add_beside(server, b"t")
+    assert server.client().ask("EXISTS", "k", "t").endswith(b":1\r\n")
+
+
+def test_who_was_served_in_an_interrupted_turn_waits_on(
+    server: Server, interrupt: Interrupt
+) -> None:
+    reader, writer = server.client(), server.client()
+    assert reader.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$") == b""
+    writer.send("XADD", "s", "1-1", "f", "v")
+    writer.send("INTERRUPT")
+    _sent(server, reader, writer)
+    interrupt.armed = False
+    assert server.client().ask("XADD", "s", "2-1", "f", "v") == b"$3\r\n2-1\r\n"
+    assert b"2-1" in reader.heard()
