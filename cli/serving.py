@@ -11,7 +11,7 @@ from kvstream import __version__
 from kvstream.cli.examples import example
 from kvstream.cli.session import Session
 from kvstream.options import Durability, StoreOptions
-from kvstream.server.options import MAXCLIENTS, OUTPUT_MAX, ServerOptions
+from kvstream.server.options import MAXCLIENTS, METRICS_STREAMS, OUTPUT_MAX, ServerOptions
 from kvstream.server.serving import run
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -121,6 +121,24 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     show_default=True,
     help="Bytes of replies that a client may leave unread.",
 )
+@_option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="A port for Prometheus: /metrics, and /healthz beside it; 0 for any that is free.",
+)
+@_option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of that port. Whoever reaches it sees the names of streams and groups.",
+)
+@_option(
+    "--metrics-streams",
+    type=click.IntRange(0),
+    default=METRICS_STREAMS,
+    show_default=True,
+    help="Streams that have metrics of their own.",
+)
 @click.pass_obj
 def serve(session: Session, /, dir: Path | None, durability: str, **settings: Any) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
@@ -130,10 +148,12 @@ def serve(session: Session, /, dir: Path | None, durability: str, **settings: An
     directory = dir or session.path
     level = Durability(durability)
 
-    def started(address: str, actual: int) -> None:
+    def started(address: str, actual: int, metrics_url: str | None) -> None:
         click.echo(f"kvstream {__version__} serves {directory} at {address}:{actual}")
         click.echo(f"durability {level}: {PROMISES[level]}")
         click.echo(f"connect with: redis-cli -h {address} -p {actual}")
+        if metrics_url is not None:
+            click.echo(f"metrics at {metrics_url}")
 
     options = ServerOptions(**settings)
     run(directory, StoreOptions(durability=level), options, started)

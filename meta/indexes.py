@@ -51,11 +51,11 @@ def pending_with(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
     return index_of(txn, group).pending_with(consumer.name)
 
 
-def times_of(txn: Txn, group: GroupMeta) -> Iterator[bytes]:
+def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
     """Yield the ``times_suffix`` of each run, those given back first and then the oldest."""
     if group.indexed:
-        return group.times.scan(txn.batch)
-    return index_of(txn, group).by_time()
+        return group.times.scan(txn.batch, start)
+    return index_of(txn, group).by_time(start)
 
 
 def anchors_of(

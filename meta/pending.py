@@ -21,7 +21,7 @@ from typing import NamedTuple
 from kvstream.errors import Corruption
 from kvstream.meta import indexes
 from kvstream.meta.records import ConsumerMeta, GroupMeta
-from kvstream.meta.runs import TIME_BYTES, PackedID, Run, time_of
+from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, time_of
 from kvstream.meta.txn import Txn
 
 RUN_IDS_MAX = 128
@@ -105,6 +105,12 @@ def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
 def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
     """Return the least delivery time of all pending entries."""
     suffix = next(indexes.times_of(txn, group), None)
+    return None if suffix is None else time_of(suffix)
+
+
+def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
+    """Return the least delivery time of those that a consumer has."""
+    suffix = next(indexes.times_of(txn, group, OWNED_FIRST), None)
     return None if suffix is None else time_of(suffix)
 
 

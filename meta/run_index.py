@@ -73,9 +73,9 @@ class RunIndex:
         share = self.shares.get(owner)
         return 0 if share is None else share.pending
 
-    def by_time(self) -> Iterator[bytes]:
-        """Yield the suffixes, oldest first; what was yielded may change meanwhile."""
-        return _following(self.times, b"")
+    def by_time(self, start: bytes = b"") -> Iterator[bytes]:
+        """Yield the suffixes from ``start`` on, oldest first; what was yielded may change."""
+        return _following(self.times, start)
 
     def anchors_of(self, owner: Owner, start: PackedID) -> Iterator[PackedID]:
         """Yield the anchors of an owner's runs from the last one at or below ``start`` on."""

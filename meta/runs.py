@@ -68,6 +68,10 @@ def _damaged(anchor: PackedID) -> Corruption:
     return Corruption(f"the run of pending entries at {anchor.hex()} is damaged")
 
 
+OWNED_FIRST = _TIME.pack(1, 0)
+"""Sorts behind the suffixes of runs that were given back, and before those of all others."""
+
+
 def time_of(times_suffix: bytes) -> int:
     """Return the delivery time that a key of the times tree begins with."""
     return int(_TIME.unpack_from(times_suffix)[0])

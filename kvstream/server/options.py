@@ -22,6 +22,8 @@ SLOWLOG_LENGTH = 128
 AUTHENTICATION_S = 60
 """Time in which a client must have given its password: people type theirs."""
 CHECKPOINTS_KEPT = 2
+METRICS_STREAMS = 200
+"""Streams with metrics of their own: six time series each, and six for each of their groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ class ServerOptions:
     aclfile: Path | None = None
     enable_debug_command: str = "local"
     """Who may use DEBUG: no, yes, or local for clients on this machine."""
+
+    metrics_port: int | None = None
+    """Where Prometheus may ask; 0: any that is free, None: nothing is measured."""
+    metrics_host: str = "127.0.0.1"
+    metrics_streams: int = METRICS_STREAMS
 
     def __post_init__(self) -> None:
         limits = dict(self.output_limits)

@@ -10,6 +10,7 @@ from kvstream.engine import Engine
 from kvstream.options import StoreOptions
 from kvstream.server.commands.table import TABLE
 from kvstream.server.executor import Executor
+from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.options import OUTPUT_MAX, ServerOptions
 
@@ -20,9 +21,11 @@ GARBAGE = 50_000
 again and again took an eighth of the time."""
 
 
-async def serve(
-    engine: Engine, options: ServerOptions, started: Callable[[str, int], None]
-) -> None:
+Started = Callable[[str, int, str | None], None]
+"""Is told the address, the port, and the URL of the metrics where there are some."""
+
+
+async def serve(engine: Engine, options: ServerOptions, started: Started) -> None:
     """Serve an open store until SIGTERM or SIGINT; ``started`` is told where."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -30,22 +33,24 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     executor = Executor(engine, TABLE, options=options)
     executor.stop = stop.set
-    server = await listen(Listener(executor), options.host, options.port)
-    host, port = server.sockets[0].getsockname()[:2]
-    executor.options.port = port
-    started(host, port)
-    await stop.wait()
-    server.close()
-    for client in list(executor.clients.values()):
-        client.close()
-    await loop.run_in_executor(None, executor.saving.join)
+    listener = Listener(executor)
+    with metered(listener) as metrics_url:
+        server = await listen(listener, options.host, options.port)
+        host, port = server.sockets[0].getsockname()[:2]
+        executor.options.port = port
+        started(host, port, metrics_url)
+        await stop.wait()
+        server.close()
+        for client in list(executor.clients.values()):
+            client.close()
+        await loop.run_in_executor(None, executor.saving.join)
 
 
 def run(
     directory: Path,
     store: StoreOptions,
     options: ServerOptions,
-    started: Callable[[str, int], None],
+    started: Started,
 ) -> None:
     """Open a store, serve it until told to stop, and close it."""
     gc.freeze()  # what is loaded by now stays

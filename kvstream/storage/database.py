@@ -211,6 +211,10 @@ class Database:
         """Why the store takes no writes now; None when it does."""
         return self._gate.failure
 
+    def refusal(self) -> StoreError | None:
+        """Return why a write that takes space would be refused now; None: it would be tried."""
+        return self._gate.refusal()
+
     @property
     def sequence(self) -> int:
         """The sequence number of the latest write."""
@@ -292,9 +296,9 @@ class Database:
             **upkeep.statistics(dict(zip(FAMILY_NAMES, self._families, strict=True))),
         }
 
-    def size_on_disk(self) -> int:
-        """Return the bytes of all files of the store."""
-        return self._opened.directory.size()
+    def size_on_disk(self, suffix: str = "") -> int:
+        """Return the bytes of all files of the store, or of those whose names end so."""
+        return self._opened.directory.size(suffix)
 
     # The end
 

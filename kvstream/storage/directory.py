@@ -98,9 +98,9 @@ class Directory:
         figures = os.statvfs(self.path)
         return figures.f_bavail * figures.f_frsize
 
-    def size(self) -> int:
-        """Return the bytes of all files of the store."""
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in self._files())
+    def size(self, suffix: str = "") -> int:
+        """Return the bytes of all files of the store, or of those whose names end so."""
+        return sum(_size(entry) for entry in self._files() if entry.name.endswith(suffix))
 
     def is_complete(self) -> bool:
         """Say whether the making of the store came to its end: then it may hold rows."""
@@ -213,6 +213,14 @@ class Directory:
 
     def _shared_files(self) -> list[os.DirEntry[str]]:
         return [entry for entry in self._files() if not entry.name.startswith(_OWN_TO_EACH_OPENER)]
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """Return the bytes of a file; none where a compaction has just deleted it."""
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0
 
 
 @contextmanager

@@ -49,10 +49,23 @@ class Gate:
             self.open_until = 0.0 if self.recovers else monotonic() + ADMISSION_S
         elif not frees:
             self.open_until = 0.0
-            raise StoreFull(
-                f"the disk is full but for a reserve of {self._reserve >> 20} MB, "
-                f"with which entries can still be deleted ({max(free, 0) >> 20} MB free)"
-            )
+            raise self._full(free)
+
+    def _full(self, free: int) -> StoreFull:
+        return StoreFull(
+            f"the disk is full but for a reserve of {self._reserve >> 20} MB, "
+            f"with which entries can still be deleted ({max(free, 0) >> 20} MB free)"
+        )
+
+    def refusal(self) -> StoreError | None:
+        """Return why a write that takes space would not be let in; None: it would be tried.
+
+        For any thread: it changes nothing.
+        """
+        if self.failure is not None and not self.recovers:
+            return self.failure
+        free = self._directory.free_bytes()
+        return None if free >= self._reserve else self._full(free)
 
     def refuse_failed(self) -> None:
         """Raise what stopped the writes, if something did."""

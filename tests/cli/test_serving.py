@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import redis
@@ -22,7 +23,7 @@ from tests.cli.test_examples import words_of
 
 @contextmanager
 def served(
-    *arguments: str, **environment: str
+    *arguments: str, lines: int = 3, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Run the server until the block ends; yield it with the lines that it begins with."""
     process = subprocess.Popen(
@@ -34,7 +35,7 @@ def served(
     )
     assert process.stdout is not None
     try:
-        yield process, [process.stdout.readline().strip() for _ in range(3)]
+        yield process, [process.stdout.readline().strip() for _ in range(lines)]
     finally:
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=20)
@@ -151,3 +152,33 @@ def test_a_password_is_asked_for_and_seen_in_no_output(tmp_path: Path) -> None:
         assert friend.ping()
         assert friend.config_get("maxclients") == {"maxclients": "2"}
         friend.close()
+
+
+def test_metrics_are_served_where_any_setting_asks_for_them(tmp_path: Path) -> None:
+    config = tmp_path / "kvstream.toml"
+    config.write_text("metrics-port = 0\nport = 0\nmetrics-streams = 7\n")
+    arguments = ("--dir", str(tmp_path / "data"), "--config", str(config))
+    with served(*arguments, lines=4, KVSTREAM_SERVE_METRICS_HOST="127.0.0.2") as (_, lines):
+        found = re.fullmatch(r"metrics at (http://127\.0\.0\.2:\d+)/metrics", lines[3])
+        assert found is not None
+        with urlopen(f"{found[1]}/metrics") as scrape:
+            assert b"\nkvstream_clients 0.0\n" in scrape.read()
+        with urlopen(f"{found[1]}/healthz") as health:
+            assert health.read() == b"ok\n"
+        client = redis.Redis(port=port_of(lines))
+        assert client.config_get("metrics-*") == {
+            "metrics-host": "127.0.0.2",
+            "metrics-port": found[1].rpartition(":")[2],
+            "metrics-streams": "7",
+        }
+        client.close()
+
+
+def test_a_port_for_metrics_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None:
+    with served("--dir", str(tmp_path / "data"), "--port", "0") as (_, lines):
+        result = kvstream(
+            *("serve", "--dir", str(tmp_path / "other"), "--port", "0"),
+            *("--metrics-port", str(port_of(lines))),
+            code=5,
+        )
+        assert "address already in use" in result.stderr.lower()

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kvstream.operations.checks import check
 from kvstream.options import StoreOptions
 from kvstream.server.commands.table import TABLE
 from kvstream.server.executor import Executor
+from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
 from tests.server.asking import Asker
@@ -47,11 +49,15 @@ class Served:
     async def _accept(self) -> None:
         self._over = asyncio.Event()
         self.executor.stop = self._over.set
-        server = await listen(Listener(self.executor), "127.0.0.1", 0)
+        self.listener = listener = Listener(self.executor)
+        measuring = ExitStack()
+        self.metrics_url = measuring.enter_context(metered(listener))
+        server = await listen(listener, "127.0.0.1", 0)
         self.port = self.executor.options.port = server.sockets[0].getsockname()[1]
         self._started.set()
         await self._over.wait()
         self.stopped.set()
+        measuring.close()
         server.close()
         for client in list(self.executor.clients.values()):
             client.close()

@@ -1,0 +1,1 @@
+"""What is measured of a server, and how Prometheus gets it."""

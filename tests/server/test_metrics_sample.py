@@ -1,0 +1,152 @@
+"""Samples of a store for its metrics: little at a time, and whatever is damaged."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.engine import Engine
+from kvstream.ids import StreamID
+from kvstream.layout.keys import qualified, tree_prefix
+from kvstream.meta.txn import Txn
+from kvstream.operations.figures import COUNTED_RUNS, group_figures
+from kvstream.server.metrics import sample
+from kvstream.server.metrics.sample import Sampler
+from kvstream.storage.batch import Batch, Family
+from kvstream.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store", durability="no") as store:
+        yield store
+
+
+@pytest.fixture
+def engine(store: Store) -> Engine:
+    return store.engine
+
+
+@pytest.fixture
+def sampler(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampler]:
+    monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
+    sampler = Sampler(engine, 100)
+    yield sampler
+    sampler.stop()
+
+
+def test_the_lock_is_let_go_of_between_slices(
+    store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        store.stream(f"s{number}").add({"f": "v"})
+    slices = 0
+    begin_turn = store.engine.begin_turn
+
+    def counted() -> Txn:
+        nonlocal slices
+        slices += 1
+        return begin_turn()
+
+    monkeypatch.setattr(sample, "SLICE_S", 0.0)  # a step each
+    monkeypatch.setattr(store.engine, "begin_turn", counted)
+    assert len(sampler.latest().streams) == 60
+    assert slices > 60
+
+
+def test_a_sample_is_kept_for_some_seconds(
+    store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "SAMPLE_S", 60.0)
+    first = sampler.latest()
+    store.stream("s").add({"f": "v"})
+    assert sampler.latest() is first
+    monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
+    assert [row.name for row in sampler.latest().streams] == [qualified(0, b"s")]
+
+
+def test_writers_go_on_while_it_looks(store: Store, sampler: Sampler) -> None:
+    for number in range(50):
+        store.stream(f"s{number}").add({"f": "v"})
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            sampler.latest()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for number in range(300):
+        store.stream("s0").add({"n": number})
+    over.set()
+    looking.join(10)
+    rows = {row.name: row.figures for row in sampler.latest().streams}
+    assert rows[qualified(0, b"s0")].entries_added == 301
+    assert sampler.failures == 0
+
+
+def test_a_damaged_group_leaves_the_others_to_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "store") as store:
+        for name in ("bad", "good"):
+            store.stream(name).add({"f": "v"})
+            store.stream(name).create_group("g", "0")
+        stream = store.engine.run(lambda txn: txn.stream(qualified(0, b"bad")))
+        assert stream is not None
+        batch = Batch(store.engine.database)
+        batch.put(Family.TREES, tree_prefix(stream.groups_tree) + b"g", b"\xff")
+        store.engine.database.write(batch)
+    with Store.open(tmp_path / "store") as store:
+        sampler = Sampler(store.engine, 100)
+        seen = sampler.latest()
+        sampler.stop()
+    assert len(seen.streams) == 2
+    assert [row.stream for row in seen.groups] == [qualified(0, b"good")]
+    assert seen.unreadable == 1
+
+
+def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
+    store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.stream("s").add({"f": "v"})
+    before = sampler.latest()
+    monkeypatch.setattr(sample, "WAIT_S", 0.2)
+    store.engine.close()
+    assert sampler.latest() is before
+    deadline = time.monotonic() + 10
+    while not sampler.failures and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sampler.failures == 1
+
+
+@pytest.mark.parametrize("count", [3, COUNTED_RUNS + 3, 40_000])
+def test_what_is_pending_is_counted_in_groups_of_every_size(store: Store, count: int) -> None:
+    stream = store.stream("s")
+    group = stream.create_group("g", "0")
+    stream.add_many([{"n": number} for number in range(count)])
+    consumer = group.consumer("c")
+    step = 1 if count < 1000 else 2  # so many runs that the group is indexed
+    for _ in range(0, count, step):
+        consumer.read(step)
+    name = qualified(0, b"s")
+    found = store.engine.run(group_figures, name, b"g")
+    assert found is not None
+    assert (found.pending, found.nacked, found.lag, found.consumers) == (count, 0, 0, 1)
+    first = stream.range(count=1)[0].id
+    group.claim("c", [first], idle=100)
+    group.nack([stream.revrange(count=1)[0].id], mode="FAIL")
+    found = store.engine.run(group_figures, name, b"g")
+    assert found is not None
+    assert (found.pending, found.nacked) == (count, 1)
+    assert 100_000 <= found.oldest_ms < 160_000
+    assert isinstance(first, StreamID)
+
+
+def test_figures_of_what_is_not_there_are_none(store: Store) -> None:
+    store.stream("s").add({"f": "v"})
+    run = store.engine.run
+    assert run(group_figures, qualified(0, b"s"), b"nobody") is None
+    assert run(group_figures, qualified(0, b"nothing"), b"g") is None
