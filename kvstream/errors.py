@@ -12,6 +12,7 @@
     │   ├── WrongType                 code WRONGTYPE
     │   ├── NoGroup                   code NOGROUP
     │   ├── BusyGroup                 code BUSYGROUP
+    │   ├── ReplyTooLarge             a reply would take more memory than the server lets one take
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
     │   └── ProtocolError             the bytes that a client sent are no request
     ├── StoreError                    the store cannot do it now
@@ -102,6 +103,16 @@ class IDTooSmall(RequestError):
 
 class IDsExhausted(RequestError):
     """The stream's last ID is the greatest possible one."""
+
+
+class ReplyTooLarge(RequestError):
+    """The reply would take more memory than a client of this server may."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the reply would exceed the client-output-buffer-limit of {most} bytes: "
+            "ask for less at a time, as with COUNT"
+        )
 
 
 class WrongType(RequestError, TypeError):

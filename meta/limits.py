@@ -1,4 +1,4 @@
-"""Redis's ``stream-*`` settings, which every command that fills a stream asks for."""
+"""The settings that commands ask for: Redis's ``stream-*``, and how large a reply may be."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,6 +14,8 @@ class Limits:
     node_max_bytes: int
     idmp_duration_s: int
     idmp_maxsize: int
+    reply_max: int = 0
+    """Bytes of memory that one reply of a read may take; 0: as many as there are."""
 
     @classmethod
     def of(cls, options: StoreOptions) -> Self:

@@ -178,7 +178,7 @@ def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def mget(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer several strings; a null for each key that is missing or of another type."""
-    return [strings.get_any(txn, session.prefix + key) for key in argv[1:]]
+    return strings.get_several(txn, [session.prefix + key for key in argv[1:]])
 
 
 def strlen(txn: Txn, session: Session, argv: Argv) -> Reply:

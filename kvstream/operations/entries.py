@@ -1,6 +1,8 @@
 """Reading the message rows of one stream: what every other operation looks at."""
 
+from kvstream.errors import ReplyTooLarge
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked, decode_fields
 from kvstream.meta.records import StreamMeta
@@ -10,6 +12,10 @@ from kvstream.storage.batch import Family, Row
 
 _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
+FIRST_PAGE, PAGE_MAX = 100, 1000
+"""Rows of a long reply that are read before it is looked at how much memory they take."""
+ROW_MEMORY = 160
+"""What a row takes beside its bytes: two objects of Python, the pair, and its place in a list."""
 
 
 def rows(
@@ -34,18 +40,55 @@ def between(
     return Rows(rows(txn, stream, start, end, count), len(stream.prefix))
 
 
+def between_for_reply(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
+) -> Rows:
+    """Do the same, or raise ReplyTooLarge once there are more than one reply may have."""
+    most = txn.catalog.limits.reply_max
+    if not most or (count is not None and count <= FIRST_PAGE):
+        return between(txn, stream, start, end, count)
+    left = stream.length if count is None else count
+    page: list[Row] = []
+    size, limit = 0, FIRST_PAGE
+    while left > 0:
+        part = rows(txn, stream, start, end, min(left, limit))
+        page += part
+        size += memory_of(part)
+        if size > most:
+            raise ReplyTooLarge(most)
+        if len(part) < limit:
+            break
+        left -= limit
+        limit = min(PAGE_MAX, (most - size) * len(page) // size + 1)
+        start = StreamID.unpack(part[-1][0][-ID_BYTES:]).next()
+    return Rows(page, len(stream.prefix))
+
+
+def memory_of(page: list[Row]) -> int:
+    """Return the bytes of memory that rows take."""
+    return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
+
+
 def between_reversed(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
-    """Return the entries of ``start <= id <= end`` from the last, ``count`` of them at most."""
+    """Return the entries of ``start <= id <= end`` from the last, ``count`` of them at most.
+
+    Raises ReplyTooLarge once there are more than one reply may have.
+    """
     prefix = stream.prefix
     page: list[Row] = []
+    most = left = txn.catalog.limits.reply_max
     if stream.length and max(start, stream.first) <= end:
         lower = prefix + max(start, stream.first).packed
         for row in txn.batch.scan(_MESSAGES, lower, prefix + end.packed + b"\x00", reverse=True):
             page.append(row)
             if len(page) == count:
                 break
+            if most:
+                left -= len(row[0]) + len(row[1]) + ROW_MEMORY
+                if left < 0:
+                    raise ReplyTooLarge(most)
     return Rows(page, len(prefix))
 
 

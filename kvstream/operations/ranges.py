@@ -29,5 +29,5 @@ def scan(
         return Rows([], 0)
     if count is not None and count <= 0:
         return None
-    read = entries.between_reversed if reverse else entries.between
+    read = entries.between_reversed if reverse else entries.between_for_reply
     return read(txn, stream, start, end, count)

@@ -51,7 +51,7 @@ def read(
         stream = txn.stream(name)
         if stream is None or stream.length == 0 or after >= stream.last or after == MAX_ID:
             continue
-        found: Sequence[Entry] = entries.between(
+        found: Sequence[Entry] = entries.between_for_reply(
             txn, stream, after.next(), MAX_ID, budget.most(count)
         )
         if budget.limited:

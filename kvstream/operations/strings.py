@@ -5,7 +5,7 @@ A string is read and written whole: it is for locks, cursors and results beside 
 
 import re
 
-from kvstream.errors import InvalidArgument, WrongType
+from kvstream.errors import InvalidArgument, ReplyTooLarge, WrongType
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
@@ -35,6 +35,20 @@ def get_any(txn: Txn, name: bytes) -> bytes | None:
     """Return a string's value, None where there is none, or the key is of another kind."""
     key = txn.key(name)
     return key.value if isinstance(key, StringMeta) else None
+
+
+def get_several(txn: Txn, names: list[bytes]) -> list[bytes | None]:
+    """Do so for several names; ReplyTooLarge where that is more than one reply may have."""
+    most = left = txn.catalog.limits.reply_max
+    values: list[bytes | None] = []
+    for name in names:
+        value = get_any(txn, name)
+        values.append(value)
+        if most and value is not None:
+            left -= len(value)
+            if left < 0:
+                raise ReplyTooLarge(most)
+    return values
 
 
 def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:

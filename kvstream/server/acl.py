@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Command, Container
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
-from kvstream.server.descriptions import CATEGORIES, every, key_uses, named
+from kvstream.server.descriptions import CATEGORIES, every, key_uses, meant_by
 
 DEFAULT = b"default"
 _HASH = re.compile(rb"[0-9a-f]{64}")
@@ -30,10 +29,11 @@ class NoPermission(RequestError):
 
     code = "NOPERM"
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: str, what: bytes) -> None:
         super().__init__(message)
         self.kind = kind
         """``cmd`` or ``key``: what the rules do not allow."""
+        self.object = what
 
 
 class WrongPassword(RequestError):
@@ -114,12 +114,13 @@ class User:
             return
         if command.name not in self.allowed and command.name not in _ANYBODY:
             who, name = text(self.name), command.name
-            raise NoPermission(f"User {who} has no permissions to run the '{name}' command", "cmd")
+            message = f"User {who} has no permissions to run the '{name}' command"
+            raise NoPermission(message, "cmd", name.encode())
         if self._all_keys:
             return
         for use in key_uses(command, argv):
             if not self.may(use.key, use.reads, use.writes):
-                raise NoPermission("No permissions to access a key", "key")
+                raise NoPermission("No permissions to access a key", "key", use.key)
 
     def may(self, key: bytes, reads: bool, writes: bool) -> bool:
         """Tell whether one rule allows to read or write a key, as asked."""
@@ -134,7 +135,7 @@ class User:
         commands = list(every(table))
         allowed: set[str] = set()
         for rule in self.rules:
-            names = _named(rule[1:], commands)
+            names = meant_by(rule[1:], commands)
             allowed = allowed | names if rule[:1] == b"+" else allowed - names
         self.allowed = frozenset(allowed)
         self._tests = [(rule, matcher(rule.pattern)) for rule in self.keys]
@@ -150,18 +151,8 @@ def sha256(password: bytes) -> bytes:
     return hashlib.sha256(password).hexdigest().encode()
 
 
-def _named(word: bytes, commands: Iterable[Command]) -> set[str]:
-    """Return the names that a command, a subcommand or a category stands for."""
-    name = text(word)
-    if name == "@all":
-        return {command.name for command in commands}
-    if name.startswith("@"):
-        return {command.name for command in named(commands, name[1:])}
-    return {each.name for each in commands if each.name == name or _is_under(each, name)}
-
-
-def _is_under(command: Command, container: str) -> bool:
-    return command.name.startswith(container + "|")
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 class Acl:
@@ -224,7 +215,7 @@ class Acl:
         """Write all users into a file, which has them all or is as it was."""
         lines = [user.describe() + b"\n" for _, user in sorted(self.users.items())]
         staged = path.with_name(f"{path.name}.new")
-        with open(staged, "wb", opener=partial(os.open, mode=0o600)) as file:
+        with open(staged, "wb", opener=_open_private) as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
@@ -274,7 +265,7 @@ class Acl:
         if word == b"@all":
             user.rules = [rule]
             return
-        if text(word[1:]) in CATEGORIES if word[:1] == b"@" else _named(word, self._commands):
+        if text(word[1:]) in CATEGORIES if word[:1] == b"@" else meant_by(word, self._commands):
             user.rules = [each for each in user.rules if each[1:] != word]
             user.rules.append(rule)
             return
@@ -372,6 +363,10 @@ def _add_channel(user: User, pattern: bytes) -> None:
         user.channels.append(pattern)
 
 
+def _no_selector(user: User, rule: bytes) -> None:
+    raise BadRule("selectors are not supported: make a user for each set of rules")
+
+
 _PLAIN: dict[bytes, Callable[[User], None]] = {
     b"on": _switch(True),
     b"off": _switch(False),
@@ -391,6 +386,7 @@ _PLAIN: dict[bytes, Callable[[User], None]] = {
 _MARKED: dict[bytes, Callable[[User, bytes], None]] = {
     b"~": _add_keys_of_both_kinds,
     b"&": _add_channel,
+    b"(": _no_selector,
     b">": lambda user, password: _add_hash(user, sha256(password)),
     b"<": lambda user, password: _remove_hash(user, sha256(password)),
     b"#": _add_hash,

@@ -10,6 +10,8 @@ from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import NoPermission
 from kvstream.server.client import Argv, Client
+from kvstream.server.denials import Denials
+from kvstream.server.listing import listed
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Slot
@@ -17,6 +19,8 @@ from kvstream.server.slowlog import Slowlog
 from kvstream.server.statistics import Statistics
 
 _US = 1_000_000
+_REASONS = {"cmd": "command"}
+"""What INFO and ACL LOG call by different words."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
 
@@ -32,6 +36,7 @@ class Calls:
         writes = (command.name for command in commands if Flag.WRITE in command.flags)
         self.statistics = Statistics(frozenset(writes))
         self.slowlog = Slowlog(options.slowlog_length)
+        self.denials = Denials(options.acllog_length)
         self.monitors: dict[Client, None] = {}
         self.slow_after_s = inf
         self.set_slow()
@@ -44,7 +49,7 @@ class Calls:
             try:
                 client.user.check(command, argv)
             except NoPermission as refusal:
-                self.statistics.deny(refusal.kind)
+                self.deny(client, refusal.kind, refusal.object, client.user.name)
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
@@ -89,6 +94,13 @@ class Calls:
         for slot in slots:
             slot.client.last_command = "xadd"
             slot.client.commands_run += 1
+
+    def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
+        """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
+        self.statistics.deny(kind)
+        context = "toplevel" if client.queue is None else "multi"
+        now_ms = time.time_ns() // 1_000_000
+        self.denials.add(_REASONS.get(kind, kind), context, what, user, listed(client), now_ms)
 
     def set_slow(self) -> None:
         """Take over from the options what counts as slow."""

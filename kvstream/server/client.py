@@ -84,6 +84,7 @@ class Client(Session):
         "no_evict",
         "no_touch",
         "output_over_since",
+        "pause",
         "pending_output",
         "protocol",
         "queue",
@@ -125,6 +126,8 @@ class Client(Session):
         self.bytes_in = self.bytes_out = 0
         self.abort: Callable[[], None] = close
         """Close the connection, and let go of what was to be sent."""
+        self.pause: Callable[[], None] = lambda: None
+        """Read nothing more from the connection."""
         self.is_local = False
         """It is on this machine."""
         self.become(server.acl.default, server.acl.is_open)
@@ -153,7 +156,7 @@ class Client(Session):
         try:
             self.become(self.server.acl.authenticate(user, password))
         except WrongPassword:
-            self.server.statistics.deny("auth")
+            self.server.calls.deny(self, "auth", self.last_command.upper().encode(), user)
             raise
 
     def reset(self) -> None:

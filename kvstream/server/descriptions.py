@@ -7,7 +7,7 @@ knows a client or the store.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kvstream.commands.args import Argv
+from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Command, Container, Flag, StreamsKeys
 
 CATEGORIES = (
@@ -275,3 +275,17 @@ def every(commands: Mapping[bytes, Command | Container]) -> Iterator[Command]:
 def named(commands: Iterable[Command], category: str) -> list[Command]:
     """Return the commands of an ACL category."""
     return [command for command in commands if category in categories_of(command)]
+
+
+def meant_by(word: bytes, commands: Iterable[Command]) -> set[str]:
+    """Return the names that a command, a container or a category of a rule stands for."""
+    name = text(word)
+    if name == "@all":
+        return {command.name for command in commands}
+    if name.startswith("@"):
+        return {command.name for command in named(commands, name[1:])}
+    return {
+        command.name
+        for command in commands
+        if command.name == name or command.name.startswith(name + "|")
+    }

@@ -124,9 +124,14 @@ class Executor:
             self._unblock(client)
 
     def drop(self, client: Client) -> None:
-        """Close a client's connection without a word."""
+        """Close a client's connection without a word; what it has not read is let go."""
         self.gone(client)
-        client.close()
+        client.abort()
+
+    @property
+    def is_answering(self) -> bool:
+        """Tell whether replies wait until what they tell of is durable."""
+        return self._outbox.is_waiting
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -185,6 +190,8 @@ class Executor:
         try:
             command = find(argv, self.commands)
         except RequestError as error:
+            if self.limits.drops_http(client, argv[0]):
+                return
             if client.queue is not None:
                 client.queue.failed = True
             self.statistics.rejected(error.code, name_of(argv, self.commands))

@@ -4,6 +4,7 @@ The shell asks before it lets a connection in and after it has written to one, a
 once a second.
 """
 
+import logging
 import resource
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 DESCRIPTORS = 512
 """Open files beside those of clients: what the store has open, and some to spare."""
+FIRST_BYTES_A_SECOND = 1024
+"""A first request that comes more slowly than this is not sent by any client of Redis."""
+WARN_S = 60.0
+"""Between two warnings of the same kind: who attacks must not fill the disk with them."""
+_HTTP = frozenset({b"post", b"host:"})
+"""How a request of HTTP begins, or goes on: a browser that was made to talk to this port."""
 _FULL = ErrorReply("ERR", "max number of clients reached")
 _PROTECTED = ErrorReply(
     "DENIED",
@@ -27,23 +34,37 @@ _PROTECTED = ErrorReply(
     "can reach this port, switch the protection off by CONFIG SET protected-mode no.",
 )
 
+_log = logging.getLogger(__name__)
+
 
 class Limits:
     """The limits of one server, as its options have them now."""
 
     def __init__(self, executor: "Executor") -> None:
         self._executor = executor
+        self.entering = 0
+        """Connections that are no clients yet: those whose handshake is under way."""
+        self._warned_at = -WARN_S
+
+    def has_room(self) -> bool:
+        """Tell whether one more client may come."""
+        executor = self._executor
+        return len(executor.clients) + self.entering < executor.options.maxclients
+
+    def refuse(self) -> None:
+        """Count a connection that was not let in."""
+        self._executor.statistics.rejected_connections += 1
 
     def refusal(self, is_local: bool) -> bytes | None:
         """Return what a new connection is told before it is closed; None: it may come in."""
         executor, default = self._executor, self._executor.acl.default
-        if len(executor.clients) >= executor.options.maxclients:
+        if not self.has_room():
             refusal = _FULL
         elif executor.options.protected_mode and not is_local and default.nopass and default.on:
             refusal = _PROTECTED
         else:
             return None
-        executor.statistics.rejected_connections += 1
+        self.refuse()
         return encode(refusal, 2)
 
     def admits(self, client: Client) -> bool:
@@ -67,6 +88,19 @@ class Limits:
             client.output_over_since = now
         return now - client.output_over_since >= limit.seconds
 
+    def drops_http(self, client: Client, word: bytes) -> bool:
+        """Close a connection that speaks HTTP, so that nothing in the body of a POST is run."""
+        if word.lower() not in _HTTP:
+            return False
+        executor = self._executor
+        if executor.clock() - self._warned_at >= WARN_S:
+            self._warned_at = executor.clock()
+            _log.warning(
+                "%s sends HTTP, maybe by somebody else's will: connection closed", client.address
+            )
+        executor.drop(client)
+        return True
+
     def tick(self) -> None:
         """Close those that are idle for too long, or read or authenticate too slowly."""
         executor = self._executor
@@ -78,6 +112,11 @@ class Limits:
                 executor.drop(client)
             elif soft and not self.admits(client):
                 client.abort()
+
+    def bound_replies(self) -> None:
+        """Have the store refuse a reply that nobody may be sent, before it is made."""
+        most = self._executor.options.output_limits[b"normal"].hard
+        self._executor.engine.catalog.limits.reply_max = most
 
     def make_room(self) -> None:
         """Have as many descriptors as clients may come, or let as many come as there may be."""
@@ -92,8 +131,18 @@ class Limits:
 
     def _is_over(self, client: Client, now: float) -> bool:
         options = self._executor.options
-        if not client.authenticated:
-            return 0 < options.authentication_s <= now - client.created
+        age = now - client.created
+        if 0 < options.authentication_s <= age and _is_stranger(client, age):
+            return True
         if client.block is not None or client.monitors:
             return False
         return 0 < options.timeout <= now - client.last_used
+
+
+def _is_stranger(client: Client, age: float) -> bool:
+    """Tell whether a client has not come to know the server: no password, no whole request."""
+    if not client.authenticated:
+        return True
+    if client.commands_run or not client.reader.buffered:
+        return False
+    return client.bytes_in < age * FIRST_BYTES_A_SECOND

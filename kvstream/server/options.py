@@ -19,8 +19,13 @@ QUERY_MAX = 1024 * MEGABYTE
 TCP_KEEPALIVE_S = 300
 SLOWER_THAN_US = 10_000
 SLOWLOG_LENGTH = 128
+ACLLOG_LENGTH = 128
 AUTHENTICATION_S = 60
-"""Time in which a client must have given its password: people type theirs."""
+"""Time in which a client must have given its password, people type theirs, or its first request."""
+HANDSHAKE_S = 10
+"""Time for the handshake of TLS: it is a few packets."""
+SHUTDOWN_TIMEOUT_S = 10
+"""Redis's ``shutdown-timeout``: how long the clients of a server that stops may take to read."""
 CHECKPOINTS_KEPT = 2
 METRICS_STREAMS = 200
 """Streams with metrics of their own: six time series each, and six for each of their groups."""
@@ -50,7 +55,17 @@ class ServerOptions:
 
     host: str = "127.0.0.1"
     port: int = 6379
-    """0: any that is free."""
+    """0: any that is free or, where there is a port for TLS, none."""
+    tls_port: int = 0
+    """0: none."""
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    tls_ca_cert_file: Path | None = None
+    """Whose certificates clients may have."""
+    tls_auth_clients: str = "yes"
+    """Whether clients must have a certificate: yes, no, or optional."""
+    tls_handshake_s: int = HANDSHAKE_S
+    shutdown_timeout: int = SHUTDOWN_TIMEOUT_S
     output_max: int = OUTPUT_MAX
     """The hard limit of plain clients; 0: none."""
     output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
@@ -59,7 +74,8 @@ class ServerOptions:
     timeout: int = 0
     """An idle client is closed after it; 0: never."""
     authentication_s: int = AUTHENTICATION_S
-    """A client that needs a password and has not given it by then is closed; 0: never."""
+    """A client that needs a password and has not given it by then is closed, and one whose first
+    request merely trickles in; 0: never."""
     tcp_keepalive: int = TCP_KEEPALIVE_S
     requirepass: str = ""
     protected_mode: bool = True
@@ -68,6 +84,8 @@ class ServerOptions:
     slower_than_us: int = SLOWER_THAN_US
     """Microseconds from which on SLOWLOG keeps a command; negative: none, 0: every one."""
     slowlog_length: int = SLOWLOG_LENGTH
+    acllog_length: int = ACLLOG_LENGTH
+    """Refusals that ACL LOG keeps."""
     checkpoint_dir: Path | None = None
     """Where SAVE and BGSAVE put checkpoints; None: they make all durable where it is."""
     checkpoints_kept: int = CHECKPOINTS_KEPT

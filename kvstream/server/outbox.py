@@ -49,6 +49,10 @@ class Outbox:
         self._poster = poster
         self._waiting: deque[tuple[int, list[Slot], list[Client]]] = deque()
 
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
     def send(self, sequence: int, slots: list[Slot]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
         closing = [slot.client for slot in slots if slot.client.closing]  # behind these, not before

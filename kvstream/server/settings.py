@@ -131,6 +131,7 @@ def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
 def _set_output_limits(executor: "Executor", value: object) -> None:
     assert isinstance(value, dict)
     executor.options.output_limits |= value
+    executor.limits.bound_replies()
 
 
 def _read_output_limits(executor: "Executor") -> bytes:
@@ -158,6 +159,10 @@ def _resize_slowlog(executor: "Executor") -> None:
     executor.slowlog.resize(executor.options.slowlog_length)
 
 
+def _resize_acllog(executor: "Executor") -> None:
+    executor.calls.denials.resize(executor.options.acllog_length)
+
+
 def _checkpoint_dir(executor: "Executor") -> bytes:
     return _shown(executor.options.checkpoint_dir or executor.engine.database.directory)
 
@@ -166,6 +171,7 @@ _NOT_EVICTED = "keys are never evicted: the store is on disk"
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
+    b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
     b"activedefrag": _fixed(b"no"),
     b"appendfsync": _told(lambda executor: _shown(str(executor.engine.options.durability))),
     b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
@@ -201,6 +207,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"replica-read-only": _fixed(b"yes"),
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": _fixed(b"", "checkpoints are made by BGSAVE alone; every write is in the log"),
+    b"shutdown-timeout": _option("shutdown_timeout", _count(0, (1 << 31) - 1)),
     b"slave-read-only": _fixed(b"yes"),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
@@ -208,7 +215,12 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tcp-backlog": _told(lambda executor: b"511"),
     b"tcp-keepalive": _option("tcp_keepalive", _count(0, (1 << 31) - 1)),
     b"timeout": _option("timeout", _count(0, (1 << 31) - 1)),
-    b"tls-port": _told(lambda executor: b"0"),
+    b"tls-auth-clients": _told(lambda executor: _shown(executor.options.tls_auth_clients)),
+    b"tls-ca-cert-file": _told(lambda executor: _shown(executor.options.tls_ca_cert_file)),
+    b"tls-cert-file": _told(lambda executor: _shown(executor.options.tls_cert_file)),
+    b"tls-key-file": _told(lambda executor: _shown(executor.options.tls_key_file)),
+    b"tls-port": _told(lambda executor: b"%d" % executor.options.tls_port),
+    b"tls-protocols": _told(lambda executor: b""),
     b"unixsocket": _told(lambda executor: b""),
 }
 """By name."""

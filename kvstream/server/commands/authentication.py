@@ -1,15 +1,17 @@
 """AUTH and ACL: who a client is, and what users may do."""
 
 import secrets
+import time
 
 from kvstream.commands.args import Argv, integer, syntax_error, text
-from kvstream.commands.replies import OK, Map, Reply
+from kvstream.commands.replies import OK, Double, Map, Reply
 from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import DEFAULT, NoPermission, User
 from kvstream.server.client import Client
 from kvstream.server.commands.help import help_of, not_so
+from kvstream.server.denials import Denial
 from kvstream.server.descriptions import CATEGORIES, every, named
 
 _NO_PASSWORD = (
@@ -17,6 +19,7 @@ _NO_PASSWORD = (
     "your configuration is correct?"
 )
 _GENPASS_BITS, _GENPASS_BITS_MAX = 256, 4096
+_LOG_ENTRIES = 10
 _NO_FILE = "This server is not configured to use an ACL file: see its option aclfile."
 
 
@@ -162,6 +165,36 @@ def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
+def acl_log(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer what was refused last, ten entries unless told, or forget it."""
+    denials = client.server.calls.denials
+    if len(argv) > 3:
+        raise not_so("ACL", argv)
+    if len(argv) == 3 and argv[2].upper() == b"RESET":
+        denials.clear()
+        return OK
+    most = _LOG_ENTRIES if len(argv) == 2 else integer(argv[2])
+    now_ms = time.time_ns() // 1_000_000
+    return [_denial(denial, now_ms) for denial in denials.newest(most)]
+
+
+def _denial(denial: Denial, now_ms: int) -> Reply:
+    return Map(
+        [
+            (b"count", denial.count),
+            (b"reason", denial.reason.encode()),
+            (b"context", denial.context.encode()),
+            (b"object", denial.object),
+            (b"username", denial.user),
+            (b"age-seconds", Double((now_ms - denial.created_ms) / 1000)),
+            (b"client-info", denial.client.encode("utf-8", "surrogateescape")),
+            (b"entry-id", denial.number),
+            (b"timestamp-created", denial.created_ms),
+            (b"timestamp-last-updated", denial.updated_ms),
+        ]
+    )
+
+
 acl_help = help_of(
     "ACL",
     ("CAT [<category>]", "Show the categories, or the commands of one."),
@@ -171,6 +204,7 @@ acl_help = help_of(
     ("GETUSER <name>", "Show what a user is and may do."),
     ("LIST", "Show the rules of every user."),
     ("LOAD", "Read all users from the ACL file."),
+    ("LOG [<count>|RESET]", "Show what was refused last, 10 entries unless given, or forget it."),
     ("SAVE", "Write all users into the ACL file."),
     ("SETUSER <name> [<rule> ...]", "Make or change a user."),
     ("USERS", "Show the names of all users."),

@@ -9,6 +9,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.client import Answers, Client
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.commands.help import help_of
+from kvstream.server.listing import listed
 
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 _NO_CLIENT = "No such client"
@@ -49,7 +50,7 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the server knows of this connection."""
-    return Verbatim(_line(client) + "\n")
+    return Verbatim(listed(client) + "\n")
 
 
 def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -62,7 +63,7 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
         clients = [each for each in clients if each.id in ids]
     elif len(argv) > 2:
         raise syntax_error()
-    return Verbatim("".join(_line(each) + "\n" for each in clients))
+    return Verbatim("".join(listed(each) + "\n" for each in clients))
 
 
 def _is_normal(raw: bytes) -> bool:
@@ -70,41 +71,6 @@ def _is_normal(raw: bytes) -> bool:
     if raw.lower() not in _TYPES:
         raise InvalidArgument(f"Unknown client type '{text(raw)}'")
     return raw.lower() == b"normal"
-
-
-_LINE = (
-    "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=0 psub=0 ssub=0 "
-    "multi=%d watch=%d qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=%d omem=%d "
-    "tot-mem=%d events=%s cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s io-thread=0 "
-    "tot-net-in=%d tot-net-out=%d tot-cmds=%d"
-)
-
-
-def _line(client: Client) -> str:
-    """Return a line of CLIENT LIST."""
-    now = client.server.clock()
-    pending, held = client.pending_output(), client.reader.buffered
-    return _LINE % (
-        *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
-        *(now - client.created, now - client.last_used, _flags(client), client.db),
-        -1 if client.queue is None else len(client.queue.commands),
-        *(len(client.watched), held, pending > 0, pending, held + pending),
-        *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
-        *(client.protocol, text(client.lib_name), text(client.lib_version)),
-        *(client.bytes_in, client.bytes_out, client.commands_run),
-    )
-
-
-def _flags(client: Client) -> str:
-    held = (
-        ("O", client.monitors),
-        ("b", client.block is not None),
-        ("x", client.queue is not None),
-        ("c", client.closing),
-        ("e", client.no_evict),
-        ("T", client.no_touch),
-    )
-    return "".join(letter for letter, holds in held if holds) or "N"
 
 
 # --- on and off ---------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ _ACL = (
     _row("acl|help", 2, _LOCAL, authentication.acl_help, "6.0.0"),
     _row("acl|list", 2, _ADMIN, authentication.acl_list, "6.0.0"),
     _row("acl|load", 2, _ADMIN, authentication.acl_load, "6.0.0"),
+    _row("acl|log", -2, _ADMIN, authentication.acl_log, "6.0.0"),
     _row("acl|save", 2, _ADMIN, authentication.acl_save, "6.0.0"),
     _row("acl|setuser", -3, _ADMIN, authentication.acl_setuser, "6.0.0"),
     _row("acl|users", 2, _ADMIN, authentication.acl_users, "6.0.0"),

@@ -1,0 +1,194 @@
+"""T15: blocked clients that die in every way leave no waiter, and take no message along."""
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.operations.checks import check
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Served
+from tests.server.talking import Server, request
+
+WAIT = ("XREADGROUP", "GROUP", "g", "dead", "BLOCK", "0", "STREAMS", "s", ">")
+
+
+def reset(connection: socket.socket) -> None:
+    """Close so that the other side gets RST."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def half_close(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_WR)
+
+
+def close(connection: socket.socket) -> None:
+    connection.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def asker(served: Served) -> Iterator[Asker]:
+    with served.asker() as made:
+        made.ask("XGROUP CREATE s g $ MKSTREAM")
+        yield made
+
+
+def wait_in_group(served: Served) -> socket.socket:
+    """Return a connection that waits for the group's next entry."""
+    connection = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+    before = len(served.executor.blocked)
+    connection.sendall(request(*WAIT))
+    until(lambda: len(served.executor.blocked) == before + 1)
+    return connection
+
+
+def assert_nobody_waits(served: Served, asker: Asker) -> None:
+    """Nothing is left of who waited, and the next entry is nobody's."""
+    until(lambda: not served.executor.blocked)
+    assert len(served.engine.waiters) == 0
+    assert len(served.executor.clients) == 1
+    asker.ask("XADD s * f v")
+    assert asker.ask("XPENDING s g") == [0, None, None, None]
+
+
+@pytest.mark.parametrize("die", [reset, half_close, close])
+def test_a_connection_that_ends_waits_no_more(
+    served: Served, asker: Asker, die: Callable[[socket.socket], None]
+) -> None:
+    connections = [wait_in_group(served) for _ in range(5)]
+    for connection in connections:
+        die(connection)
+    assert_nobody_waits(served, asker)
+    for connection in connections:
+        connection.close()
+
+
+def test_requests_behind_the_wait_of_a_dead_client_are_not_run(
+    served: Served, asker: Asker
+) -> None:
+    connection = wait_in_group(served)
+    connection.sendall(request("SET", "k", "v") * 10)
+    until(lambda: any(client.requests for client in served.executor.clients.values()))
+    reset(connection)
+    assert_nobody_waits(served, asker)
+    assert asker.ask("EXISTS k") == 0
+
+
+@pytest.mark.parametrize("by", ["ID", "USER", "TYPE"])
+def test_a_killed_client_waits_no_more(served: Served, asker: Asker, by: str) -> None:
+    connection = wait_in_group(served)
+    (blocked,) = served.executor.blocked
+    value = {"ID": str(blocked.id), "USER": "default", "TYPE": "normal"}[by]
+    assert asker.ask("CLIENT", "KILL", by, value) == 1
+    assert connection.recv(100) == b""
+    assert_nobody_waits(served, asker)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("news", "told"),
+    [
+        ("DEL s", "NOGROUP"),
+        ("XGROUP DESTROY s g", "NOGROUP"),
+        ("RENAME s t", "NOGROUP"),
+        ("SET s text", "WRONGTYPE"),
+        ("FLUSHALL", "NOGROUP"),
+    ],
+)
+def test_who_waits_is_told_that_its_stream_or_group_is_gone(
+    served: Served, asker: Asker, news: str, told: str
+) -> None:
+    with served.asker() as waiting:
+        waiting.send(*WAIT)
+        until(lambda: len(served.executor.blocked) == 1)
+        asker.ask(news)
+        answer = waiting.read()
+        assert isinstance(answer, Failure)
+        assert answer.startswith(told)
+        assert waiting.ask("PING") == b"PONG"
+        assert len(served.engine.waiters) == 0
+
+
+def test_what_comes_while_clients_die_is_given_to_one_of_them_or_to_the_next(
+    served: Served, asker: Asker
+) -> None:
+    taken = 0
+    for number in range(1, 201):
+        connection = wait_in_group(served)
+        killer = threading.Thread(target=reset, args=(connection,))
+        killer.start()
+        asker.ask("XADD", "s", f"{number}-1", "f", "v")
+        killer.join()
+        until(lambda: len(served.executor.clients) == 1)
+        unread = asker.ask("XREADGROUP GROUP g alive STREAMS s >")
+        taken += len(unread[0][1]) if unread else 0
+    assert len(served.engine.waiters) == 0
+    total, first, last, owners = asker.ask("XPENDING s g")
+    assert (total, first, last) == (200, b"1-1", b"200-1")
+    counts = {name: int(count) for name, count in owners}
+    assert counts.get(b"alive", 0) == taken
+    assert sum(counts.values()) == 200
+
+
+# --- one who is dropped in the very turn that has news for it -------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+def test_a_client_killed_in_the_turn_before_the_news_takes_nothing(server: Server) -> None:
+    waiting, other, admin = server.client(), server.client(), server.client()
+    admin.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    waiting.ask(*WAIT)
+    admin.send("CLIENT", "KILL", "ID", str(waiting.client.id))
+    other.send("XADD", "s", "1-1", "f", "v")
+    server.turn()
+    assert (admin.heard(), waiting.heard()) == (b":1\r\n", b"")
+    assert admin.ask("XPENDING", "s", "g").startswith(b"*4\r\n:0\r\n")
+    assert len(server.engine.waiters) == 0
+
+
+def test_a_client_killed_in_the_turn_after_the_news_has_them_pending(server: Server) -> None:
+    waiting, other, admin = server.client(), server.client(), server.client()
+    admin.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    waiting.ask(*WAIT)
+    other.send("XADD", "s", "1-1", "f", "v")
+    admin.send("CLIENT", "KILL", "ID", str(waiting.client.id))
+    server.turn()
+    assert admin.heard() == b":1\r\n"
+    pending = admin.ask("XPENDING", "s", "g").startswith(b"*4\r\n:1\r\n")
+    unread = b"1-1" in admin.ask("XREADGROUP", "GROUP", "g", "x", "STREAMS", "s", ">")
+    assert pending != unread  # it is somebody's, and nobody has it twice
+    assert len(server.engine.waiters) == 0
+    assert not server.executor.blocked
+
+
+def test_a_client_cut_off_while_others_are_told_harms_no_one(server: Server) -> None:
+    """The first of those who are told is too slow a reader: the others are told all the same."""
+    talkers = [server.client() for _ in range(3)]
+    writer = server.client()
+    for talker in talkers:
+        talker.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    first = talkers[0].client
+    first.send = lambda data: server.executor.drop(first)
+    writer.ask("XADD", "s", "1-1", "f", "v")
+    assert [b"1-1" in talker.heard() for talker in talkers] == [False, True, True]
+    assert len(server.engine.waiters) == 0
+    assert len(server.executor.clients) == 3

@@ -1,0 +1,104 @@
+"""T11: who asks for more than it reads costs memory up to its limit, and nobody else's time."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from tests.cli.program import ENVIRONMENT
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Served
+
+MEGABYTE = 1 << 20
+LIMIT = 16 * MEGABYTE
+ENTRY = b"v" * 10_000
+ENTRIES = 10_000
+"""With ENTRY 100 MB: CI has no time for a gigabyte, and six limits tell as much as sixty."""
+
+
+@pytest.fixture(scope="module")
+def long_stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose stream ``s`` is much longer than the limit."""
+    directory = tmp_path_factory.mktemp("long") / "store"
+    with Store.open(directory, durability="no") as store:
+        stream = store.stream("s")
+        for _ in range(0, ENTRIES, 500):
+            stream.add_many([{"f": ENTRY}] * 500)
+    return directory
+
+
+@contextmanager
+def served(directory: Path, limit: int) -> Iterator[tuple[int, int]]:
+    """Serve a store as a process; yield its ID and its port."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "kvstream", "serve", "--port", "0", "--dir", str(directory)),
+            *("--output-max", str(limit), "--shutdown-timeout", "1"),
+        ],
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    found = re.search(r":(\d+)$", process.stdout.readline().strip())
+    assert found is not None
+    try:
+        yield process.pid, int(found[1])
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def resident(pid: int, peak: bool = False) -> int:
+    """Return the bytes of memory that a process holds, or has held at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    name = "VmHWM" if peak else "VmRSS"
+    return int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+
+
+def forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def read_by_pages(asker: Asker) -> None:
+    """Have the store's cache take the memory that it takes, whoever reads how much."""
+    for command, start, end in (("XRANGE", "-", "+"), ("XREVRANGE", "+", "-")):
+        for _ in range(40):
+            page = asker.ask(command, "s", start, end, "COUNT", "100")
+            start = "(" + page[-1][0].decode()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0", "XRANGE s - + COUNT 9000"],
+)
+def test_a_reply_beyond_the_limit_is_refused_before_it_takes_memory(
+    long_stream: Path, asked: str
+) -> None:
+    with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
+        read_by_pages(asker)
+        before = resident(pid)
+        forget_peak(pid)
+        answer = asker.ask(asked)
+        assert answer == Failure(
+            f"ERR the reply would exceed the client-output-buffer-limit of {LIMIT} bytes: "
+            "ask for less at a time, as with COUNT"
+        )
+        assert resident(pid, peak=True) - before < LIMIT + 16 * MEGABYTE
+        assert len(asker.ask("XRANGE s - + COUNT 1100")) == 1100
+
+
+def test_several_strings_beyond_the_limit_are_refused(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
+        asker.ask("SET", "k", b"v" * MEGABYTE)
+        assert len(asker.ask("MGET", "k", "k")) == 2
+        assert asker.ask("MGET", *["k"] * 3).startswith("ERR the reply would exceed")
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0")
+        assert len(asker.ask("MGET", *["k"] * 10)) == 10

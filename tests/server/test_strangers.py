@@ -1,0 +1,181 @@
+"""T16: those who have not said who they are: what they may send, for how long, and how often."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Serve, Served
+from tests.server.talking import Server, request
+
+WRONG = Failure("WRONGPASS invalid username-password pair or user is disabled.")
+
+SAME = (b"count", b"reason", b"context", b"object", b"username")
+
+
+def test_a_flood_of_wrong_passwords_is_answered_and_locks_nobody_out(serve: Serve) -> None:
+    served = serve(requirepass="secret")
+    with served.asker() as attacker, served.asker() as friend:
+        for number in range(3000):
+            attacker.send("AUTH", f"user{number}", "guess")
+        assert [attacker.read() for _ in range(3000)] == [WRONG] * 3000
+        assert friend.ask("AUTH secret") == b"OK"
+        assert len(friend.ask("ACL LOG 1000")) == 128
+        assert b"acl_access_denied_auth:3000\r\n" in friend.ask("INFO stats")
+        assert attacker.ask("AUTH secret") == b"OK"
+
+
+def test_a_wrong_password_leaves_one_who_the_client_was(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("ACL SETUSER ann on >secret ~* +@all")
+        assert asker.ask("AUTH ann secret") == b"OK"
+        assert asker.ask("AUTH ann wrong") == WRONG
+        assert asker.ask("ACL WHOAMI") == b"ann"
+
+
+# --- a first request that never ends --------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[Server]:
+    """A server without sockets, whose clock is set by hand."""
+    server = Server(tmp_path / "store")
+    yield server
+    server.engine.close()
+
+
+def test_a_first_request_that_trickles_in_is_not_waited_for(quiet: Server) -> None:
+    slow = quiet.client()
+    quiet.executor.received(slow.client, b"*2\r\n$4\r\nECHO\r\n$100\r\n")
+    for _ in range(59):
+        quiet.now += 1
+        quiet.executor.received(slow.client, b"x")
+        quiet.executor.limits.tick()
+    assert not slow.closed
+    quiet.now += 1
+    quiet.executor.limits.tick()
+    assert slow.closed
+
+
+def test_a_large_first_request_may_take_its_time(quiet: Server) -> None:
+    slow = quiet.client()
+    quiet.executor.received(slow.client, b"*2\r\n$4\r\nECHO\r\n$4000000\r\n")
+    for _ in range(100):
+        quiet.now += 1
+        quiet.executor.received(slow.client, b"x" * 2000)
+        quiet.executor.limits.tick()
+    assert not slow.closed
+
+
+def test_who_has_sent_nothing_yet_may_be_a_connection_of_a_pool(quiet: Server) -> None:
+    waiting, known = quiet.client(), quiet.client()
+    known.ask("PING")
+    quiet.executor.received(known.client, b"*2\r\n")
+    quiet.now += 100_000
+    quiet.executor.limits.tick()
+    assert not waiting.closed
+    assert not known.closed
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET k v\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nSET k v\r\n",
+        b"post\r\nSET k v\r\n",
+        request("Host:", "x") + request("SET", "k", "v"),
+    ],
+)
+def test_a_browser_that_is_made_to_talk_to_the_port_runs_nothing(
+    served: Served, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        socket.create_connection(("127.0.0.1", served.port), timeout=10) as browser,
+    ):
+        browser.sendall(sent)
+        received = b"".join(iter(lambda: browser.recv(1000), b""))
+        address = "{}:{}".format(*browser.getsockname())
+    assert received in (b"", b"-ERR wrong number of arguments for 'get' command\r\n")
+    with served.asker() as asker:
+        assert asker.ask("EXISTS k") == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{address} sends HTTP, maybe by somebody else's will: connection closed"
+    ]
+
+
+def test_the_log_is_not_filled_by_who_attacks(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            with served.asker() as asker:
+                asker.send("POST", "/")
+                assert asker.is_closed()
+    assert len(caplog.records) == 1
+
+
+def test_before_auth_http_is_dropped_too(serve: Serve) -> None:
+    served = serve(requirepass="secret")
+    with served.asker() as asker:
+        began = time.monotonic()
+        asker.send("POST", "/")
+        assert asker.is_closed()
+        assert time.monotonic() - began < 5
+
+
+# --- ACL LOG --------------------------------------------------------------------------------------
+
+
+def test_the_log_of_refusals_tells_who_what_and_how_often(served: Served) -> None:
+    with served.asker() as admin, served.asker(3) as asker:
+        admin.ask("ACL SETUSER ann on >secret ~mine:* +@all -flushall")
+        assert asker.ask("AUTH ann wrong") == WRONG
+        asker.ask("AUTH ann secret")
+        for _ in range(3):
+            asker.ask("GET other")
+        asker.ask("MULTI")
+        asker.ask("FLUSHALL")
+        asker.ask("DISCARD")
+        log = admin.ask("ACL LOG")
+        entries = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in log]
+        told = [
+            (e[b"reason"], e[b"context"], e[b"object"], e[b"username"], e[b"count"])
+            for e in entries
+        ]
+        assert told == [
+            (b"command", b"multi", b"flushall", b"ann", 1),
+            (b"key", b"toplevel", b"other", b"ann", 3),
+            (b"auth", b"toplevel", b"AUTH", b"ann", 1),
+        ]
+        assert [entry[b"entry-id"] for entry in entries] == [2, 1, 0]
+        assert b" user=ann " in entries[1][b"client-info"]
+        assert len(admin.ask("ACL LOG 1")) == 1
+        assert admin.ask("ACL LOG RESET") == b"OK"
+        assert admin.ask("ACL LOG") == []
+        admin.ask("CONFIG SET acllog-max-len 0")
+        asker.ask("GET other")
+        assert admin.ask("ACL LOG") == []
+
+
+def test_refusals_are_noted_as_redis_notes_them(served: Served, redis_port: int) -> None:
+    told = []
+    for port in (served.port, redis_port):
+        with Asker(port) as admin, Asker(port) as asker:
+            admin.ask("ACL LOG RESET")
+            admin.ask("ACL SETUSER ann on >secret ~mine:* +@all -flushall")
+            asker.ask("AUTH ann secret")
+            for line in ("GET other", "FLUSHALL", "XADD other * f v", "AUTH ann x", "GET other"):
+                asker.ask(line)
+            entries = admin.ask("ACL LOG")
+            told.append([dict(zip(entry[::2], entry[1::2], strict=True)) for entry in entries])
+    ours, theirs = ([{name: each[name] for name in SAME} for each in entries] for entries in told)
+    assert ours == theirs
+    assert {*told[1][0]} <= {*told[0][0]}  # Redis 7.0 has no times
