@@ -11,8 +11,14 @@ from kvstream import __version__
 from kvstream.cli.examples import example
 from kvstream.cli.session import Session
 from kvstream.options import Durability, StoreOptions
-from kvstream.server.options import MAXCLIENTS, METRICS_STREAMS, OUTPUT_MAX, ServerOptions
-from kvstream.server.serving import run
+from kvstream.server.options import (
+    MAXCLIENTS,
+    METRICS_STREAMS,
+    OUTPUT_MAX,
+    SHUTDOWN_TIMEOUT_S,
+    ServerOptions,
+)
+from kvstream.server.serving import Places, run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,7 +76,36 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(0, 65535),
     default=6379,
     show_default=True,
-    help="The port; 0 for any that is free.",
+    help="The port; 0 for any that is free or, beside --tls-port, for none.",
+)
+@_option(
+    "--tls-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The port for connections by TLS 1.2 or newer; 0 for none.",
+)
+@_option(
+    "--tls-cert-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The server's certificate, and those between it and the authority's, in PEM.",
+)
+@_option(
+    "--tls-key-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The private key of the certificate, in PEM, not encrypted.",
+)
+@_option(
+    "--tls-ca-cert-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The authorities whose certificates clients may have, in PEM.",
+)
+@_option(
+    "--tls-auth-clients",
+    type=click.Choice(["yes", "no", "optional"]),
+    default="yes",
+    show_default=True,
+    help="Whether clients must have a certificate.",
 )
 @_option(
     "--durability",
@@ -110,6 +145,13 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     help="Seconds after which an idle client is closed; 0: never.",
 )
 @_option(
+    "--shutdown-timeout",
+    type=click.IntRange(0),
+    default=SHUTDOWN_TIMEOUT_S,
+    show_default=True,
+    help="Seconds in which all must come to its end when the server is stopped.",
+)
+@_option(
     "--checkpoint-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where SAVE and BGSAVE put checkpoints.",
@@ -144,14 +186,20 @@ def serve(session: Session, /, dir: Path | None, durability: str, **settings: An
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
     The store is made where there is none. Every Redis client works: streams, keys, transactions.
+    SIGTERM has everything answered and made durable; a second one ends the server at once. SIGHUP
+    has the certificates of TLS read anew.
     """
     directory = dir or session.path
     level = Durability(durability)
 
-    def started(address: str, actual: int, metrics_url: str | None) -> None:
-        click.echo(f"kvstream {__version__} serves {directory} at {address}:{actual}")
+    def started(places: Places) -> None:
+        host, port, tls_port, metrics_url = places
+        served = [f"{host}:{port}"] if port else []
+        served += [f"{host}:{tls_port} with TLS"] if tls_port else []
+        how = "" if port else " --tls"
+        click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
         click.echo(f"durability {level}: {PROMISES[level]}")
-        click.echo(f"connect with: redis-cli -h {address} -p {actual}")
+        click.echo(f"connect with: redis-cli -h {host} -p {port or tls_port}{how}")
         if metrics_url is not None:
             click.echo(f"metrics at {metrics_url}")
 

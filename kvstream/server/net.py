@@ -3,8 +3,9 @@
 import asyncio
 import ipaddress
 import socket
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import cast
 
@@ -17,13 +18,19 @@ READ_AHEAD = 1 << 20
 
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""
+BACKLOG = 511
+"""Connections that the system keeps while none is taken: Redis's ``tcp-backlog``."""
+LINGER_S = 10.0
+"""Time in which a client whose connection is closed must have read what was sent before."""
 
 
 class Connection(asyncio.Protocol):
     """One socket."""
 
-    def __init__(self, listener: "Listener") -> None:
+    def __init__(self, listener: "Listener", raw: asyncio.Transport | None = None) -> None:
+        """``raw`` is what lies under a secured connection."""
         self._listener = listener
+        self._raw = raw
         self._transport: asyncio.Transport | None = None
         self._client: Client | None = None
 
@@ -58,23 +65,37 @@ class Connection(asyncio.Protocol):
 
     def pending_output(self) -> int:
         """Return the bytes that have been written and not been taken."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._transport is None:
+            return 0
+        below = 0 if self._raw is None else self._raw.get_write_buffer_size()
+        return self._transport.get_write_buffer_size() + below
+
+    def pause(self) -> None:
+        """Read no more."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
+        """Close once what was sent has been read, or has not been for too long."""
         if self._transport is not None:
+            if self.pending_output():
+                asyncio.get_running_loop().call_later(LINGER_S, self.abort)
             self._transport.close()
 
 
 class Listener:
     """All connections of one server in one event loop."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, tls: ssl.SSLContext | None = None) -> None:
         self.executor = executor
         self.run_turn: Callable[[], object] = executor.run
+        self.tls = tls
+        """How connections are secured from now on."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._scheduled = False
@@ -82,6 +103,8 @@ class Listener:
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
+        executor.limits.make_room()
+        executor.limits.bound_replies()
         self._tick()
 
     def _tick(self) -> None:
@@ -107,6 +130,7 @@ class Listener:
         )
         self._next_id += 1
         client.pending_output, client.abort = connection.pending_output, connection.abort
+        client.pause = connection.pause
         client.is_local = local
         client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
@@ -114,6 +138,12 @@ class Listener:
         client.local_address = _address(transport.get_extra_info("sockname"))
         self.executor.add(client)
         return client
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Have something done beside all else; the loop itself would forget it."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def received(self, client: Client, data: bytes) -> None:
         self.executor.received(client, data)
@@ -196,6 +226,10 @@ def _address(name: object) -> str:
 
 async def listen(listener: Listener, host: str, port: int) -> asyncio.Server:
     """Accept connections on a port."""
-    loop = asyncio.get_running_loop()
-    listener.executor.limits.make_room()
-    return await loop.create_server(partial(Connection, listener), host, port)
+    return await open_port(partial(Connection, listener), host, port)
+
+
+async def open_port(
+    protocol: Callable[[], asyncio.Protocol], host: str, port: int
+) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=BACKLOG)

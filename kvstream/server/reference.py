@@ -37,6 +37,7 @@ SYNTAX = {
     "acl|dryrun": "username command [arg ...]",
     "acl|genpass": "[bits]",
     "acl|getuser": "username",
+    "acl|log": "[count|RESET]",
     "acl|setuser": "username [rule ...]",
     "auth": "[username] password",
     "bgsave": "[SCHEDULE]",
@@ -90,6 +91,7 @@ OPTIONS = {
     "PUBSUB": "None ever.",
     "RELOAD": "Forget what is in memory of streams and keys; it is read from disk anew.",
     "REPLICA": "None ever.",
+    "RESET": "Forget it instead.",
     "SAVE": "Write a checkpoint first.",
     "SCHEDULE": "Taken and ignored: a save never waits for a compaction.",
     "SETNAME": "Give the connection a name.",
@@ -125,18 +127,25 @@ OWN = (
     "SHUTDOWN stops at once; what was acknowledged stays, with or without SAVE. It cannot be "
     "aborted.",
     "`client-output-buffer-limit` of plain clients is 256 MB, where Redis has none: a client "
-    "that does not read would take all memory.",
+    "that does not read would take all memory. XRANGE, XREVRANGE, XREAD and MGET are refused where "
+    "one reply would need more memory than that; Redis closes the connection.",
     "Settings that mean nothing here are told as they are (`appendonly yes`, `maxmemory 0`, "
     "`save` empty), and setting them to something else is refused with the reason instead of "
     "ignored.",
     "CONFIG REWRITE is refused: the server does not write the file of its settings. Settings and "
     "users hold until it stops, users for good where there is an `aclfile` and ACL SAVE was "
     "called.",
-    "ACL has no selectors, no first-argument rules (`+select|0`) and no log. Patterns of "
-    "channels are kept and shown, though there are none. Rules are shown in the order in which "
-    "they were given, as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
+    "ACL has no selectors and no first-argument rules (`+select|0`). Patterns of channels are "
+    "kept and shown, though there are none. Rules are shown in the order in which they were given, "
+    "as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
     "users that are gone.",
-    "A client that needs a password has a minute to give it.",
+    "A client that needs a password has a minute to give it, and one that has not sent a whole "
+    "request must send 1 KB a second by then.",
+    "A secured connection counts among the clients from its first byte on; its handshake may take "
+    "10 seconds. SIGHUP has the certificates read anew: CONFIG SET does not change them. The "
+    "versions of TLS are 1.2 and 1.3, the ciphers those of OpenSSL; there is no renegotiation.",
+    "When the server is stopped it answers what has come, ends those who wait, and closes "
+    "connections once they have read all, or after `shutdown-timeout`.",
     "DEBUG is for clients on the same machine unless `enable_debug_command` says otherwise; "
     "Redis allows nobody. It has no other subcommands.",
     "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "

@@ -46,6 +46,11 @@ class Job:
             self.done = True
             self._engine.serve([self._token])
 
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it works, or has yet to tell those who wait for it."""
+        return self.thread.is_alive()
+
     def wait(
         self, reply: Reply = OK, timeout_ms: int | None = None, expired: Reply = None
     ) -> Blocked:
@@ -88,6 +93,10 @@ class Saving:
     @property
     def is_compacting(self) -> bool:
         return self.compaction is not None and not self.compaction.done
+
+    @property
+    def is_busy(self) -> bool:
+        return any(job is not None and job.is_alive for job in (self.save, self.compaction))
 
     def start_save(self, owner: object, changes: int) -> Job:
         """Begin a save of what is committed by then; ``owner`` tells who began it."""

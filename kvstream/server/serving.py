@@ -1,66 +1,131 @@
-"""Serving a store on a port until told to stop."""
+"""Serving a store on its ports until told to stop."""
 
 import asyncio
 import gc
+import logging
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from ssl import SSLContext
+from typing import NamedTuple
 
 from kvstream.engine import Engine
 from kvstream.options import StoreOptions
+from kvstream.server import certificates
 from kvstream.server.commands.table import TABLE
+from kvstream.server.draining import drain
 from kvstream.server.executor import Executor
 from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
+from kvstream.server.notification import READY, STOPPING, notify
 from kvstream.server.options import OUTPUT_MAX, ServerOptions
+from kvstream.server.tls import listen_secured
 
 __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
 GARBAGE = 50_000
 """New objects that set off a search for cycles: those of a turn are no garbage, and going over them
 again and again took an eighth of the time."""
+HARD_END = 1
+"""The exit code of a server that was not let come to its end."""
 
 
-Started = Callable[[str, int, str | None], None]
-"""Is told the address, the port, and the URL of the metrics where there are some."""
+class Places(NamedTuple):
+    """Where a server is reached."""
+
+    host: str
+    port: int
+    """0: by TLS alone."""
+    tls_port: int
+    """0: not by TLS."""
+    metrics_url: str | None
+    """None: metrics are not served."""
 
 
-async def serve(engine: Engine, options: ServerOptions, started: Started) -> None:
-    """Serve an open store until SIGTERM or SIGINT; ``started`` is told where."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+Started = Callable[[Places], None]
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(
+    engine: Engine, options: ServerOptions, started: Started, tls: SSLContext | None = None
+) -> bool:
+    """Serve an open store until SIGTERM or SIGINT; return whether all came to its end in time.
+
+    A second signal ends the process at once. SIGHUP has the certificates read anew.
+    """
     executor = Executor(engine, TABLE, options=options)
+    listener = Listener(executor, tls)
+    stop = asyncio.Event()
     executor.stop = stop.set
-    listener = Listener(executor)
+    _heed_signals(listener, stop)
     with metered(listener) as metrics_url:
-        server = await listen(listener, options.host, options.port)
-        host, port = server.sockets[0].getsockname()[:2]
-        executor.options.port = port
-        started(host, port, metrics_url)
+        servers = await _listen(listener)
+        host = servers[0].sockets[0].getsockname()[0]
+        started(Places(host, executor.options.port, executor.options.tls_port, metrics_url))
+        notify(READY)
         await stop.wait()
-        server.close()
-        for client in list(executor.clients.values()):
-            client.close()
-        await loop.run_in_executor(None, executor.saving.join)
+        notify(STOPPING)
+        for server in servers:
+            server.close()
+        return await drain(executor, executor.options.shutdown_timeout)
 
 
-def run(
-    directory: Path,
-    store: StoreOptions,
-    options: ServerOptions,
-    started: Started,
-) -> None:
+def run(directory: Path, store: StoreOptions, options: ServerOptions, started: Started) -> None:
     """Open a store, serve it until told to stop, and close it."""
+    tls = certificates.load(options) if options.tls_port else None
     gc.freeze()  # what is loaded by now stays
     gc.set_threshold(GARBAGE)
     engine = Engine(directory, store)
+    ended = True
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(engine, options, started))
+            ended = runner.run(serve(engine, options, started, tls))
     finally:
+        if not ended:
+            _end_hard("a save, a compaction or a sync did not end in time")
         engine.close()
+
+
+async def _listen(listener: Listener) -> list[asyncio.Server]:
+    """Accept connections on every port that is wanted."""
+    options = listener.executor.options
+    servers = []
+    if options.port or not options.tls_port:
+        servers.append(await listen(listener, options.host, options.port))
+        options.port = servers[0].sockets[0].getsockname()[1]
+    if options.tls_port:
+        servers.append(await listen_secured(listener, options.host, options.tls_port))
+    return servers
+
+
+def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
+    def end() -> None:
+        if stop.is_set():
+            _end_hard("told a second time")
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, _read_certificates, listener)
+
+
+def _end_hard(reason: str) -> None:
+    """End this process as a kill would: what was answered survives that."""
+    _log.warning("ends at once: %s", reason)
+    os._exit(HARD_END)
+
+
+def _read_certificates(listener: Listener) -> None:
+    """Secure connections from now on by what is in the files now; as before where it is wrong."""
+    if listener.tls is None:
+        return
+    try:
+        listener.tls = certificates.load(listener.executor.options)
+    except certificates.BadCertificate as error:
+        _log.warning("goes on with the certificates that it has: %s", error)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

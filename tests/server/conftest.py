@@ -18,11 +18,13 @@ import redis
 from kvstream.engine import Engine
 from kvstream.operations.checks import check
 from kvstream.options import StoreOptions
+from kvstream.server.certificates import load
 from kvstream.server.commands.table import TABLE
 from kvstream.server.executor import Executor
 from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
+from kvstream.server.tls import listen_secured
 from tests.server.asking import Asker
 
 Serve = Callable[..., "Served"]
@@ -31,7 +33,9 @@ Serve = Callable[..., "Served"]
 class Served:
     """A server in a thread of this process."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, tls: bool = False, **options: Any) -> None:
+        self._tls = tls
+        self.tls_port = 0
         self.engine = Engine(directory, StoreOptions())
         self.executor = Executor(self.engine, TABLE, options=ServerOptions(port=0, **options))
         self.stopped = threading.Event()
@@ -49,16 +53,22 @@ class Served:
     async def _accept(self) -> None:
         self._over = asyncio.Event()
         self.executor.stop = self._over.set
-        self.listener = listener = Listener(self.executor)
+        tls = load(self.executor.options) if self._tls else None
+        self.listener = listener = Listener(self.executor, tls)
         measuring = ExitStack()
         self.metrics_url = measuring.enter_context(metered(listener))
         server = await listen(listener, "127.0.0.1", 0)
         self.port = self.executor.options.port = server.sockets[0].getsockname()[1]
+        servers = [server]
+        if self._tls:
+            servers.append(await listen_secured(listener, "127.0.0.1", 0))
+            self.tls_port = servers[1].sockets[0].getsockname()[1]
         self._started.set()
         await self._over.wait()
         self.stopped.set()
         measuring.close()
-        server.close()
+        for server in servers:
+            server.close()
         for client in list(self.executor.clients.values()):
             client.close()
         await asyncio.sleep(0)
@@ -92,7 +102,7 @@ class Served:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Start servers: ``serve(maxclients=5)``."""
+    """Start servers: ``serve(maxclients=5)``; ``tls=True`` for one with a port of TLS, too."""
     started: list[Served] = []
 
     def start(**options: Any) -> Served:

@@ -1,0 +1,49 @@
+"""The orderly end of a server: what has come is answered, what was answered is durable.
+
+Nothing more is read. Requests that have come are run; jobs come to their end; everything is made
+durable. Who waits for a key waits no more, and hears it from the end of the connection as with
+Redis: clients connect anew then, and ask again. Replies go out; whoever does not read them in time
+is cut off.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from kvstream.server.executor import Executor
+
+PAUSE_S = 0.005
+"""Between two looks at whether something has come to its end."""
+LAST_S = 1.0
+"""Time in which connections that were cut off are forgotten: one round of the loop will do."""
+
+
+async def drain(executor: Executor, seconds: float) -> bool:
+    """End all clients within a time; return whether nothing of the server is left at work."""
+    until = asyncio.get_running_loop().time() + seconds
+    for client in executor.clients.values():
+        client.pause()
+    await _until(lambda: not executor.run(), until)
+    saving = executor.saving
+    ended = await _until(lambda: not saving.is_busy, until)
+    sync = saving.start_sync()
+    ended &= await _until(lambda: not (sync.is_alive or executor.is_answering), until)
+    await asyncio.sleep(0)  # what the threads have posted comes first
+    for client in list(executor.blocked):
+        executor.drop(client)
+    for client in list(executor.clients.values()):
+        client.close()
+    await _until(lambda: not executor.clients, until)
+    for client in list(executor.clients.values()):
+        client.abort()
+    await _until(lambda: not executor.clients, until + LAST_S)
+    return ended
+
+
+async def _until(holds: Callable[[], bool], until: float) -> bool:
+    """Wait until something holds, or for so long; return whether it does."""
+    loop = asyncio.get_running_loop()
+    while not holds():
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(PAUSE_S)
+    return True

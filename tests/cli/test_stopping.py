@@ -1,0 +1,222 @@
+"""The end of ``kvstream serve``: in order at the first signal, at once at the second."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream import Store
+from tests.cli.program import ENVIRONMENT
+from tests.server.asking import Asker
+
+SECONDS_MAX = 20
+
+
+class Serving:
+    """A server as a process."""
+
+    def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "kvstream", "serve", "--port", "0"),
+                *("--dir", str(directory), *arguments),
+            ],
+            env={**os.environ, **ENVIRONMENT, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        found = re.search(r":(\d+)$", self.process.stdout.readline().strip())
+        assert found is not None
+        self.port = int(found[1])
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the exit code and what was said."""
+        _, told = self.process.communicate(timeout=SECONDS_MAX)
+        return self.process.returncode, told
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def rest_of(asker: Asker) -> list[Any]:
+    """Return all replies until the connection ends."""
+    replies = []
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            replies.append(asker.read())
+    return replies
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[Serving]]:
+    """Servers to be killed at the end of the test if they have not ended."""
+    servers: list[Serving] = []
+    yield servers
+    for server in servers:
+        if server.process.returncode is None:
+            server.kill()
+
+
+def start(started: list[Serving], tmp_path: Path, *arguments: str, **environment: str) -> Serving:
+    server = Serving(tmp_path / "store", *arguments, **environment)
+    started.append(server)
+    return server
+
+
+@pytest.mark.parametrize("durability", ["always", "everysec"])
+def test_what_has_come_is_answered_and_durable(
+    started: list[Serving], tmp_path: Path, durability: str
+) -> None:
+    server = start(started, tmp_path, "--durability", durability)
+    with Asker(server.port) as asker:
+        asker.ask("PING")
+        for number in range(1, 5001):
+            asker.send("XADD", "s", f"{number}-1", "f", "v" * 100)
+        server.signal()
+        answered = rest_of(asker)
+    assert server.end() == (0, "")
+    with Store.open(tmp_path / "store") as store:
+        kept = [str(entry.id).encode() for entry in store.stream("s").range()]
+        assert kept[: len(answered)] == answered
+        assert store.check() == []
+
+
+def test_nobody_new_is_let_in_while_the_last_ones_read(
+    started: list[Serving], tmp_path: Path
+) -> None:
+    server = start(started, tmp_path)
+    with Asker(server.port) as asker:
+        asker.ask("SET", "k", b"v" * (8 << 20))
+        for _ in range(4):
+            asker.send("GET", "k")
+        time.sleep(0.3)  # the replies are made, and wait for us
+        server.signal()
+        time.sleep(0.3)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
+        assert [len(asker.read()) for _ in range(4)] == [8 << 20] * 4
+        with pytest.raises(EOFError):
+            asker.read()
+    assert server.end() == (0, "")
+
+
+def test_who_does_not_read_holds_nothing_up_for_long(
+    started: list[Serving], tmp_path: Path
+) -> None:
+    server = start(started, tmp_path, "--shutdown-timeout", "1")
+    with Asker(server.port) as asker:
+        asker.ask("SET", "k", b"v" * (8 << 20))
+        for _ in range(4):
+            asker.send("GET", "k")
+        time.sleep(0.3)
+        server.signal()
+        began = time.monotonic()
+        assert server.end() == (0, "")
+        assert 0.8 < time.monotonic() - began < 10
+
+
+def test_who_waits_waits_no_more_and_takes_nothing_along(
+    started: list[Serving], tmp_path: Path
+) -> None:
+    server = start(started, tmp_path)
+    with Asker(server.port) as waiting, Asker(server.port) as writing:
+        writing.ask("XGROUP CREATE s g $ MKSTREAM")
+        waiting.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
+        while b"blocked_clients:1" not in writing.ask("INFO clients"):
+            time.sleep(0.01)
+        server.signal()
+        with pytest.raises((EOFError, ConnectionResetError)):
+            waiting.read()
+    assert server.end() == (0, "")
+    with Store.open(tmp_path / "store") as store:
+        assert store.stream("s").group("g").pending().count == 0
+
+
+def test_a_save_comes_to_its_end_first(started: list[Serving], tmp_path: Path) -> None:
+    server = start(started, tmp_path, "--checkpoint-dir", str(tmp_path / "kept"))
+    with Asker(server.port) as asker:
+        asker.ask("XADD s 1-1 f v")
+        asker.send("SAVE")
+        asker.send("XLEN", "s")
+        server.signal()
+        replies = rest_of(asker)
+    assert server.end() == (0, "")
+    assert replies in ([], [b"OK"], [b"OK", 1])
+    for checkpoint in (tmp_path / "kept").glob("checkpoint-*"):
+        with Store.open(checkpoint, read_only=True) as store:
+            assert len(store.stream("s")) == 1
+
+
+def test_shutdown_ends_it_in_order_too(started: list[Serving], tmp_path: Path) -> None:
+    server = start(started, tmp_path)
+    with Asker(server.port) as asker:
+        asker.ask("XADD s 1-1 f v")
+        asker.send("SHUTDOWN")
+        with pytest.raises((EOFError, ConnectionResetError)):
+            asker.read()
+    assert server.end() == (0, "")
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(
+    started: list[Serving], tmp_path: Path, second: signal.Signals
+) -> None:
+    server = start(started, tmp_path, "--shutdown-timeout", "60")
+    with Asker(server.port) as asker:
+        asker.ask("XADD s 1-1 f v")
+        asker.ask("SET", "k", b"v" * (8 << 20))
+        for _ in range(4):
+            asker.send("GET", "k")
+        time.sleep(0.3)
+        server.signal()
+        time.sleep(0.3)
+        assert server.process.poll() is None  # it waits for us to read
+        server.signal(second)
+        assert server.end() == (1, "ends at once: told a second time\n")
+    with Store.open(tmp_path / "store") as store:
+        assert len(store.stream("s")) == 1
+        assert store.check() == []
+
+
+# --- systemd ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abstract", [False, True], ids=["file", "abstract"])
+def test_systemd_is_told_when_it_serves_and_when_it_stops(
+    started: list[Serving], tmp_path: Path, abstract: bool
+) -> None:
+    name = f"@kvstream-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(name.replace("@", "\0", 1) if abstract else name)
+        systemd.settimeout(SECONDS_MAX)
+        server = start(started, tmp_path, NOTIFY_SOCKET=name)
+        assert systemd.recv(100) == b"READY=1"
+        with Asker(server.port) as asker:
+            assert asker.ask("PING") == b"PONG"
+        server.signal()
+        assert systemd.recv(100) == b"STOPPING=1"
+        assert server.end() == (0, "")
+
+
+def test_it_serves_where_systemd_has_gone(started: list[Serving], tmp_path: Path) -> None:
+    server = start(started, tmp_path, NOTIFY_SOCKET=str(tmp_path / "gone"))
+    with Asker(server.port) as asker:
+        assert asker.ask("PING") == b"PONG"
+    server.signal()
+    assert server.end() == (0, "")
