@@ -13,26 +13,24 @@ from functools import partial
 from threading import get_ident
 from time import monotonic, perf_counter
 
-from kvstream.blocking import retry_pause_s
 from kvstream.commands.command import Blocked, Command, Container, Flag
 from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
-from kvstream.errors import KVStreamError, ProtocolError, RequestError, Unblocked
+from kvstream.errors import ProtocolError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
 from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
 from kvstream.server.calls import Calls, name_of
-from kvstream.server.client import Argv, Block, Client, Queue
-from kvstream.server.deadlines import Deadlines
+from kvstream.server.client import Argv, Client, Queue
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Operation, Outbox, Slot, told
 from kvstream.server.saving import Saving
+from kvstream.server.waits import Waits
 from kvstream.turn import Turn, TurnFailed
-from kvstream.waiters import Outcome, Waiter
 
 TURN_S = 0.010
 """A turn takes no new request after this time, so that the loop is never held for long."""
@@ -72,8 +70,8 @@ class Executor:
         self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}
         """Clients with requests to be run, first come first served."""
-        self.blocked: dict[Client, None] = {}
-        self._deadlines = Deadlines(self.blocked)
+        self.waits = Waits(engine, self)
+        self.blocked = self.waits.blocked
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._runner = 0
@@ -119,9 +117,7 @@ class Executor:
         self.monitors.pop(client, None)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
-        if client.block is not None:
-            self.engine.cancel(client.block.waiter)
-            self._unblock(client)
+        self.waits.cancel(client)
 
     def drop(self, client: Client) -> None:
         """Close a client's connection without a word; what it has not read is let go."""
@@ -232,7 +228,7 @@ class Executor:
         """Block the client where its unit said so; let others have the news that it made."""
         client = slot.client
         if isinstance(slot.reply, Blocked):
-            self._block(turn, client, slot.reply)
+            self.waits.begin(turn, client, slot.reply)
         else:
             slot.told = client.wants(slot.reply)
         if turn.txn.signals:
@@ -254,7 +250,7 @@ class Executor:
         slots, self._slots = self._slots, []
         for slot in slots:
             if isinstance(slot.reply, Blocked):  # its waiter went with the turn
-                self._unblock(slot.client)
+                self.waits.end(slot.client)
         for slot in slots:
             if slot.unit is None:
                 self._slots.append(slot)
@@ -277,7 +273,7 @@ class Executor:
                 waiter.deliver(outcome)
         except TurnFailed as failure:
             if client.block is not None:
-                self._unblock(client)
+                self.waits.end(client)
             slot.reply = told(failure)
             self._slots = [slot]
         finally:
@@ -320,85 +316,31 @@ class Executor:
         self.statistics.ran("exec", self.clock() - begun)
         return replies
 
-    # --- blocking -------------------------------------------------------------------------------
+    # --- waiting --------------------------------------------------------------------------------
 
-    def _block(self, turn: Turn, client: Client, wait: Blocked) -> None:
-        waiter = Waiter(wait.names, wait.attempt, partial(self._delivered, client))
-        now = self.clock()
-        until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
-        client.block = block = Block(wait, waiter, now, until)
-        self.blocked[client] = None
-        self._deadlines.add(client, block, until)
-        self._set_retry(turn.txn, client, block)
-        turn.queue(waiter)
+    @property
+    def in_turn(self) -> bool:
+        """Tell whether this thread runs a turn."""
+        return self._turn is not None and self._runner == get_ident()
 
-    def _set_retry(self, txn: Txn, client: Client, block: Block) -> None:
-        if block.wait.retry_at is None:
+    def tell(self, client: Client, reply: Reply) -> None:
+        """Answer a client that has waited: with the turn, or where there is none at once."""
+        if self.in_turn:
+            self._answer(client, reply, keeps=True)
             return
-        try:
-            due = block.wait.retry_at(txn)
-        except KVStreamError:  # the key or group is gone or damaged: the waiter will be told
-            due = None
-        block.retry = self.clock() + retry_pause_s(due, txn.now_ms)
-        self._deadlines.add(client, block, block.retry)
-
-    def _delivered(self, client: Client, outcome: Outcome) -> None:
-        """Tell a blocked client what has come; another thread may have found it."""
-        if self._turn is None or self._runner != get_ident():
-            self.post(partial(self._end_block, client, outcome))
-            return
-        self._unblocked(client, outcome)
-
-    def _end_block(self, client: Client, outcome: Outcome) -> None:
         slots, self._slots = self._slots, []
-        self._unblocked(client, outcome)
+        self._answer(client, reply, keeps=True)
         self._outbox.send(self.engine.last_sequence, self._slots)
         self._slots = slots
 
-    def _unblocked(self, client: Client, outcome: Outcome) -> None:
-        if client.block is None:
-            return
-        error = outcome.error
-        if error is None:
-            reply: Reply = outcome.reply
-        elif isinstance(error, KVStreamError):
-            reply = ErrorReply.of(error)
-        else:
-            reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
-        self._unblock(client)
-        self._answer(client, reply, keeps=True)
-
-    def _unblock(self, client: Client) -> None:
-        client.block = None
-        client.last_used = self.clock()
-        self.blocked.pop(client, None)
-        if (client.requests or client.fault) and not client.closing:
-            self.ready[client] = None
-
     def unblock(self, client: Client, error: bool) -> bool:
         """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""
-        block = client.block
-        if block is None or not self.engine.cancel(block.waiter):
-            return False
-        outcome = Outcome(block.wait.expired)
-        if error:
-            outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
-        self._unblocked(client, outcome)
-        return True
+        return self.waits.unblock(client, error)
 
     def due(self) -> float | None:
         """Return when ``expire`` has something to do, on the clock; None: never."""
-        return self._deadlines.next()
+        return self.waits.due()
 
     def expire(self) -> None:
         """End the waits whose time is over, and let those try again whose time has come."""
-        now = self.clock()
-        while found := self._deadlines.take(now):
-            client, block = found
-            if block.until is not None and block.until <= now:
-                if self.engine.cancel(block.waiter):
-                    self._end_block(client, Outcome(block.wait.expired))
-                continue
-            self.engine.serve(block.wait.names)
-            if client.block is block:
-                self.engine.run(self._set_retry, client, block)
+        self.waits.expire()

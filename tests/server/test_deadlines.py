@@ -90,7 +90,7 @@ def test_waits_that_have_ended_are_forgotten_before_their_time(server: Server) -
         talker.ask("XREAD", "BLOCK", "3600000", "STREAMS", "s", "$")
         writer.ask("XADD", "s", f"{number}-1", "f", "v")
         assert talker.heard() != b""
-    assert len(server.executor._deadlines) <= SPARE + 2 * TIMES
+    assert len(server.executor.waits._deadlines) <= SPARE + 2 * TIMES
 
 
 def test_the_time_of_a_wait_that_has_ended_does_not_end_the_next(server: Server) -> None:

@@ -1,0 +1,126 @@
+"""The clients that wait: how a wait begins, how it is tried again, and how it ends.
+
+Whoever finds something for a waiter, a turn or another thread, has its client told. When a wait is
+due is looked up in a heap.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from kvstream.blocking import retry_pause_s
+from kvstream.commands.command import Blocked
+from kvstream.commands.replies import ErrorReply, Reply
+from kvstream.engine import Engine
+from kvstream.errors import KVStreamError, Unblocked
+from kvstream.meta.txn import Txn
+from kvstream.server.client import Block, Client
+from kvstream.server.deadlines import Deadlines
+from kvstream.turn import Turn
+from kvstream.waiters import Outcome, Waiter
+
+
+class Teller(Protocol):
+    """What the waits need of the executor."""
+
+    clock: Callable[[], float]
+    post: Callable[[Callable[[], None]], None]
+    ready: dict[Client, None]
+
+    @property
+    def in_turn(self) -> bool: ...
+
+    def tell(self, client: Client, reply: Reply) -> None: ...
+
+
+class Waits:
+    """The waits of one server's clients."""
+
+    def __init__(self, engine: Engine, teller: Teller) -> None:
+        self._engine = engine
+        self._teller = teller
+        self.blocked: dict[Client, None] = {}
+        self._deadlines = Deadlines(self.blocked)
+
+    def begin(self, turn: Turn, client: Client, wait: Blocked) -> None:
+        """Have a client wait for what its command has not found."""
+        waiter = Waiter(wait.names, wait.attempt, partial(self._delivered, client))
+        now = self._teller.clock()
+        until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
+        client.block = block = Block(wait, waiter, now, until)
+        self.blocked[client] = None
+        self._deadlines.add(client, block, until)
+        self._set_retry(turn.txn, client, block)
+        turn.queue(waiter)
+
+    def _set_retry(self, txn: Txn, client: Client, block: Block) -> None:
+        if block.wait.retry_at is None:
+            return
+        try:
+            due = block.wait.retry_at(txn)
+        except KVStreamError:  # the key or group is gone or damaged: the waiter will be told
+            due = None
+        block.retry = self._teller.clock() + retry_pause_s(due, txn.now_ms)
+        self._deadlines.add(client, block, block.retry)
+
+    def _delivered(self, client: Client, outcome: Outcome) -> None:
+        """Tell a blocked client what has come; another thread may have found it."""
+        if self._teller.in_turn:
+            self._tell(client, outcome)
+        else:
+            self._teller.post(partial(self._tell, client, outcome))
+
+    def _tell(self, client: Client, outcome: Outcome) -> None:
+        if client.block is None:
+            return
+        error = outcome.error
+        if error is None:
+            reply: Reply = outcome.reply
+        elif isinstance(error, KVStreamError):
+            reply = ErrorReply.of(error)
+        else:
+            reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
+        self.end(client)
+        self._teller.tell(client, reply)
+
+    def end(self, client: Client) -> None:
+        """Have a client wait no more; its waiter is somebody else's to take away."""
+        client.block = None
+        client.last_used = self._teller.clock()
+        self.blocked.pop(client, None)
+        if (client.requests or client.fault) and not client.closing:
+            self._teller.ready[client] = None
+
+    def cancel(self, client: Client) -> None:
+        """End a client's wait, if it waits, without a word."""
+        if client.block is not None:
+            self._engine.cancel(client.block.waiter)
+            self.end(client)
+
+    def unblock(self, client: Client, error: bool) -> bool:
+        """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""
+        block = client.block
+        if block is None or not self._engine.cancel(block.waiter):
+            return False
+        outcome = Outcome(block.wait.expired)
+        if error:
+            outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
+        self._tell(client, outcome)
+        return True
+
+    def due(self) -> float | None:
+        """Return when ``expire`` has something to do, on the clock; None: never."""
+        return self._deadlines.next()
+
+    def expire(self) -> None:
+        """End the waits whose time is over, and let those try again whose time has come."""
+        now = self._teller.clock()
+        while found := self._deadlines.take(now):
+            client, block = found
+            if block.until is not None and block.until <= now:
+                if self._engine.cancel(block.waiter):
+                    self._tell(client, Outcome(block.wait.expired))
+                continue
+            self._engine.serve(block.wait.names)
+            if client.block is block:
+                self._engine.run(self._set_retry, client, block)
