@@ -8,6 +8,7 @@ read from disk. Either way the disk has every row, in the batch of the command t
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
@@ -185,6 +186,19 @@ class Tree(Generic[T]):
             yield memory.items[key]
             start = key + b"\x00"
         yield from self._on_disk(batch, start, None)
+
+    def some(self, batch: Batch, start: bytes, limit: int) -> list[T]:
+        """Return the first ``limit`` items at or above ``start``.
+
+        Where they are not in memory and all of them are fewer, they come into it: then what was
+        deleted is stepped over but once.
+        """
+        if self.memory is not None:
+            return list(islice(self.scan(batch, start), limit))
+        found = list(islice(self._on_disk(batch, start, None), limit))
+        if not start and len(found) < limit:
+            self._load(batch)
+        return found
 
     def _on_disk(
         self, batch: Batch, start: bytes, end: bytes | None, reverse: bool = False

@@ -1,6 +1,6 @@
 """Figures of streams and groups for those who watch a store: read often, and cheap each time.
 
-Nothing is changed by them, not even what has expired; and none takes long, whatever there is.
+Nothing is changed by them, not even what has expired; and each step is short, whatever there is.
 """
 
 from itertools import islice
@@ -15,9 +15,8 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.lag import lag
 from kvstream.storage.batch import Family
 
-COUNTED_RUNS = 256
-"""Up to so many runs of pending entries are counted anew each time: a queue that keeps up has few,
-and an index in memory would have to be kept up with each of its deliveries."""
+RUNS_A_STEP = 256
+"""Runs of pending entries that are counted at once: a third of a millisecond."""
 
 
 class StreamFigures(NamedTuple):
@@ -92,29 +91,65 @@ def group_names(txn: Txn, name: bytes, limit: int) -> list[bytes]:
     return [key[len(prefix) :] for key, _ in rows]
 
 
-def group_figures(txn: Txn, name: bytes, group: bytes) -> GroupFigures | None:
-    """Return the figures of a group, None where there is none."""
-    stream = _stream(txn, name)
-    found = None if stream is None else txn.catalog.group(txn, stream, group)
+class Counted(NamedTuple):
+    """What is pending in a group, as far as it has been counted."""
+
+    pending: int = 0
+    nacked: int = 0
+    oldest: int | None = None
+    """The least time of a delivery."""
+    following: bytes | None = b""
+    """Where the next step goes on; None: all is counted."""
+
+
+def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Counted:
+    """Count some more of what is pending in a group.
+
+    An index that is there tells it at once; none is made for it, since it would have to be kept up
+    with each delivery from then on.
+    """
+    found = _group(txn, name, group)
+    if found is None:
+        return so_far._replace(following=None)
+    if found.indexed or found.index is not None:
+        oldest = oldest_delivery(txn, found)
+        return Counted(pending_in(txn, found), nacked_in(txn, found), oldest, None)
+    runs = found.runs.some(txn.batch, so_far.following or b"", RUNS_A_STEP)
+    times = [run.time_ms for run in runs if run.owned]
+    if so_far.oldest is not None:
+        times.append(so_far.oldest)
+    return Counted(
+        so_far.pending + sum(len(run.ids) for run in runs),
+        so_far.nacked + sum(len(run.ids) for run in runs if not run.owned),
+        min(times, default=None),
+        runs[-1].anchor + b"\0" if len(runs) == RUNS_A_STEP else None,
+    )
+
+
+def group_figures(
+    txn: Txn, name: bytes, group: bytes, counted: Counted | None = None
+) -> GroupFigures | None:
+    """Return the figures of a group, None where there is none.
+
+    ``counted`` is what is pending in it; None: that is counted now, however long it takes.
+    """
+    stream, found = _stream(txn, name), _group(txn, name, group)
     if stream is None or found is None:
         return None
-    pending, nacked, oldest = _pending(txn, found)
+    if counted is None:
+        counted = Counted()
+        while counted.following is not None:
+            counted = count_pending(txn, name, group, counted)
     return GroupFigures(
         consumers=found.consumers_count,
         lag=lag(stream, found),
         entries_read=None if found.entries_read == UNKNOWN else found.entries_read,
-        pending=pending,
-        nacked=nacked,
-        oldest_ms=0 if oldest is None else max(0, txn.now_ms - oldest),
+        pending=counted.pending,
+        nacked=counted.nacked,
+        oldest_ms=0 if counted.oldest is None else max(0, txn.now_ms - counted.oldest),
     )
 
 
-def _pending(txn: Txn, group: GroupMeta) -> tuple[int, int, int | None]:
-    """Return how many are pending, how many of them given back, and the oldest delivery time."""
-    if not group.indexed and group.index is None:
-        runs = list(islice(group.runs.scan(txn.batch), COUNTED_RUNS + 1))
-        if len(runs) <= COUNTED_RUNS:
-            pending = sum(len(run.ids) for run in runs)
-            nacked = sum(len(run.ids) for run in runs if not run.owned)
-            return pending, nacked, min((run.time_ms for run in runs if run.owned), default=None)
-    return pending_in(txn, group), nacked_in(txn, group), oldest_delivery(txn, group)
+def _group(txn: Txn, name: bytes, group: bytes) -> GroupMeta | None:
+    stream = _stream(txn, name)
+    return None if stream is None else txn.catalog.group(txn, stream, group)

@@ -11,7 +11,7 @@ from kvstream.engine import Engine
 from kvstream.ids import StreamID
 from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.meta.txn import Txn
-from kvstream.operations.figures import COUNTED_RUNS, group_figures
+from kvstream.operations.figures import RUNS_A_STEP, group_figures
 from kvstream.server.metrics import sample
 from kvstream.server.metrics.sample import Sampler
 from kvstream.storage.batch import Batch, Family
@@ -122,7 +122,7 @@ def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
     assert sampler.failures == 1
 
 
-@pytest.mark.parametrize("count", [3, COUNTED_RUNS + 3, 40_000])
+@pytest.mark.parametrize("count", [3, RUNS_A_STEP, 3 * RUNS_A_STEP + 3, 40_000])
 def test_what_is_pending_is_counted_in_groups_of_every_size(store: Store, count: int) -> None:
     stream = store.stream("s")
     group = stream.create_group("g", "0")
@@ -150,3 +150,28 @@ def test_figures_of_what_is_not_there_are_none(store: Store) -> None:
     run = store.engine.run
     assert run(group_figures, qualified(0, b"s"), b"nobody") is None
     assert run(group_figures, qualified(0, b"nothing"), b"g") is None
+
+
+@pytest.mark.parametrize("count", [10, 2 * RUNS_A_STEP])
+def test_looking_keeps_in_memory_what_is_small_and_makes_no_index(
+    tmp_path: Path, count: int
+) -> None:
+    with Store.open(tmp_path / "again") as store:
+        group = store.stream("s").create_group("g", "0")
+        store.stream("s").add_many([{"n": number} for number in range(count)])
+        consumer = group.consumer("c")
+        for _ in range(count):
+            consumer.read(1)
+    with Store.open(tmp_path / "again") as store:
+        found = store.engine.run(group_figures, qualified(0, b"s"), b"g")
+        assert found is not None
+        assert found.pending == count
+        stream = store.engine.run(lambda txn: txn.stream(qualified(0, b"s")))
+        assert stream is not None
+        assert (stream.groups[b"g"].runs.memory is not None) == (count < RUNS_A_STEP)
+        assert stream.groups[b"g"].index is None
+        group = store.stream("s").group("g")
+        assert group.ack([entry.id for entry in group.pending_range(count=5)]) == 5
+        found = store.engine.run(group_figures, qualified(0, b"s"), b"g")
+        assert found is not None
+        assert found.pending == count - 5

@@ -245,13 +245,18 @@ class Sampler:
         yield
         for group in groups:
             try:
-                figured = figures.group_figures(self._now, name, group)
+                yield from self._group_steps(sample, name, group)
             except KVStreamError:
                 sample.unreadable += 1
-                continue
-            if figured is not None:
-                sample.groups.append(GroupRow(name, group, figured))
+
+    def _group_steps(self, sample: Sample, stream: bytes, group: bytes) -> Iterator[None]:
+        counted = figures.Counted()
+        while counted.following is not None:
+            counted = figures.count_pending(self._now, stream, group, counted)
             yield
+        figured = figures.group_figures(self._now, stream, group, counted)
+        if figured is not None:
+            sample.groups.append(GroupRow(stream, group, figured))
 
     # --- beside it ------------------------------------------------------------------------------
 

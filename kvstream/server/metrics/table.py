@@ -161,12 +161,12 @@ _CLIENTS = (
 _LOOP = (
     histogram(
         "kvstream_loop_gap_seconds",
-        "How late a timer of 20 ms came: so long a request would have waited for the loop.",
+        "How late a timer of 50 ms came: so long a request would have waited for the loop.",
         lambda view: view.meter.loop_gap_seconds,
     ),
     level(
         "kvstream_loop_silence_seconds",
-        "Since the loop was last seen at work; at most 0.02 while it is well.",
+        "Since the loop was last seen at work; at most 0.05 while it is well.",
         lambda view: view.meter.silence(),
     ),
     histogram(
