@@ -93,6 +93,8 @@ class Listener:
     def __init__(self, executor: Executor, tls: ssl.SSLContext | None = None) -> None:
         self.executor = executor
         self.run_turn: Callable[[], object] = executor.run
+        self.stopping = False
+        """The server takes no new connections any more."""
         self.tls = tls
         """How connections are secured from now on."""
         self._tasks: set[asyncio.Task[None]] = set()

@@ -67,6 +67,7 @@ async def serve(
         notify(READY)
         await stop.wait()
         notify(STOPPING)
+        listener.stopping = True
         for server in servers:
             server.close()
         return await drain(executor, executor.options.shutdown_timeout)

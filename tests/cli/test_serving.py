@@ -3,11 +3,14 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -182,3 +185,31 @@ def test_a_port_for_metrics_that_is_taken_is_told(kvstream: Program, tmp_path: P
             code=5,
         )
         assert "address already in use" in result.stderr.lower()
+
+
+def _health(url: str) -> tuple[int, bytes]:
+    try:
+        with urlopen(url) as answer:
+            return answer.status, answer.read()
+    except HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read()
+
+
+def test_a_server_that_is_stopping_is_not_healthy(tmp_path: Path) -> None:
+    arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--metrics-port", "0")
+    with served(*arguments, lines=4) as (process, lines):
+        url = lines[3].split()[-1].replace("/metrics", "/healthz")
+        client = redis.Redis(port=port_of(lines))
+        client.set("k", b"x" * 20_000_000)
+        with socket.create_connection(("127.0.0.1", port_of(lines))) as lazy:
+            lazy.sendall(b"GET k\r\n")  # and reads nothing of it: the server waits
+            while client.info("clients")["client_recent_max_output_buffer"] == 0:
+                time.sleep(0.01)
+            assert _health(url) == (200, b"ok\n")
+            process.send_signal(signal.SIGTERM)
+            while (told := _health(url)) == (200, b"ok\n"):
+                time.sleep(0.01)
+            assert told == (503, b"the server is stopping\n")
+        client.close()
+        process.wait(20)

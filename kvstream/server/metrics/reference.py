@@ -19,7 +19,7 @@ read by whoever reaches the port.
 
 - `/metrics`: what is listed here, for Prometheus.
 - `/healthz`: 200 while the store takes writes; 503 with the reason when it does not, as when the
-  disk is full, a write has failed, or the server's loop hangs.
+  disk is full, a write has failed, the loop hangs, or the server is stopping.
 
 ```yaml
 scrape_configs:

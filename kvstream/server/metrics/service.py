@@ -82,6 +82,8 @@ class Service:
 
     def _health(self, headers: Headers) -> Answer:
         """Tell whether the server takes writes now; nothing here waits for anything."""
+        if self._listener.stopping:
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
         silence = self._meter.silence()
         if silence > HUNG_S:
             text = f"the loop was last seen {silence:.0f} seconds ago"
