@@ -27,10 +27,8 @@ LINGER_S = 10.0
 class Connection(asyncio.Protocol):
     """One socket."""
 
-    def __init__(self, listener: "Listener", raw: asyncio.Transport | None = None) -> None:
-        """``raw`` is what lies under a secured connection."""
+    def __init__(self, listener: "Listener") -> None:
         self._listener = listener
-        self._raw = raw
         self._transport: asyncio.Transport | None = None
         self._client: Client | None = None
 
@@ -65,10 +63,7 @@ class Connection(asyncio.Protocol):
 
     def pending_output(self) -> int:
         """Return the bytes that have been written and not been taken."""
-        if self._transport is None:
-            return 0
-        below = 0 if self._raw is None else self._raw.get_write_buffer_size()
-        return self._transport.get_write_buffer_size() + below
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def pause(self) -> None:
         """Read no more."""
@@ -228,10 +223,5 @@ def _address(name: object) -> str:
 
 async def listen(listener: Listener, host: str, port: int) -> asyncio.Server:
     """Accept connections on a port."""
-    return await open_port(partial(Connection, listener), host, port)
-
-
-async def open_port(
-    protocol: Callable[[], asyncio.Protocol], host: str, port: int
-) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=BACKLOG)
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(partial(Connection, listener), host, port, backlog=BACKLOG)

@@ -20,7 +20,7 @@ from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.notification import READY, STOPPING, notify
 from kvstream.server.options import OUTPUT_MAX, ServerOptions
-from kvstream.server.tls import listen_secured
+from kvstream.server.tls import SecuredServer, listen_secured
 
 __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
@@ -89,10 +89,10 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
         engine.close()
 
 
-async def _listen(listener: Listener) -> list[asyncio.Server]:
+async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
     """Accept connections on every port that is wanted."""
     options = listener.executor.options
-    servers = []
+    servers: list[asyncio.Server | SecuredServer] = []
     if options.port or not options.tls_port:
         servers.append(await listen(listener, options.host, options.port))
         options.port = servers[0].sockets[0].getsockname()[1]

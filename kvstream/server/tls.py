@@ -1,74 +1,115 @@
-"""TLS: the handshake of a connection, after which it is a connection like any other.
+"""TLS: connections that are secured before they are like any other.
 
-A connection counts among the clients from its first byte, so that strangers cannot have more of
-them than clients may; and has few seconds to say who it is.
+They are accepted here, for the event loop would tell of one only when its handshake is over; so one
+counts among the clients from its first byte, strangers cannot have more of them than clients may,
+and each has few seconds to say who it is.
 """
 
 import asyncio
+import logging
+import socket
 from functools import partial
-from typing import cast
 
-from kvstream.server.net import Connection, Listener, open_port
+from kvstream.server.net import BACKLOG, Connection, Listener
 
 SHUTDOWN_S = 5.0
 """Time in which the other side must agree to the end of a connection."""
+CHUNK = 64 << 10
+"""Bytes that are encrypted together: what is larger would go into the buffer of the socket as one
+piece, where nobody counts it."""
+NO_DESCRIPTORS_PAUSE_S = 1.0
+"""How long nobody is accepted when there are no descriptors left: as long as asyncio pauses."""
+
+_log = logging.getLogger(__name__)
 
 
-class Handshake(asyncio.Protocol):
-    """A connection whose two sides do not know each other yet."""
+class SecuredConnection(Connection):
+    """A connection whose two sides know each other."""
 
-    def __init__(self, listener: Listener) -> None:
+    def send(self, data: bytes) -> None:
+        for at in range(0, len(data), CHUNK):
+            super().send(data[at : at + CHUNK])
+
+
+class SecuredServer:
+    """The sockets of one port, and who comes in by them."""
+
+    def __init__(self, listener: Listener, sockets: list[socket.socket]) -> None:
         self._listener = listener
-        self._early: list[bytes] = []
-        self._lost = False
+        self.sockets = sockets
+        self._loop = asyncio.get_running_loop()
+        self._open()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        raw = cast(asyncio.Transport, transport)
-        raw.pause_reading()  # what comes belongs to TLS
+    def close(self) -> None:
+        """Take no more connections."""
+        for each in self.sockets:
+            self._loop.remove_reader(each)
+            each.close()
+
+    def _open(self) -> None:
+        for each in self.sockets:
+            if each.fileno() >= 0:  # closed meanwhile
+                self._loop.add_reader(each, self._accept, each)
+
+    def _accept(self, door: socket.socket) -> None:
+        for _ in range(BACKLOG):
+            try:
+                connection, _address = door.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                _log.warning("cannot accept connections: %s", error.strerror)
+                self._pause()
+                return
+            self._welcome(connection)
+
+    def _pause(self) -> None:
+        for each in self.sockets:
+            self._loop.remove_reader(each)
+        self._loop.call_later(NO_DESCRIPTORS_PAUSE_S, self._open)
+
+    def _welcome(self, connection: socket.socket) -> None:
         limits = self._listener.executor.limits
         if not limits.has_room():
             limits.refuse()
-            raw.abort()  # it would not understand us
+            connection.close()  # it would not understand us
             return
+        connection.setblocking(False)
         limits.entering += 1
-        self._listener.begin(self._shake(raw))
+        self._listener.begin(self._shake_hands(connection))
 
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)  # requests that have come along with the end of the handshake
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._lost = True
-
-    async def _shake(self, raw: asyncio.Transport) -> None:
-        executor, context = self._listener.executor, self._listener.tls
-        assert context is not None
-        secured: asyncio.Transport | None = None
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        executor = self._listener.executor
+        done = False
         try:
-            secured = await asyncio.get_running_loop().start_tls(
-                raw,
-                self,
-                context,
-                server_side=True,
+            await self._loop.connect_accepted_socket(
+                partial(SecuredConnection, self._listener),
+                connection,
+                ssl=self._listener.tls,
                 ssl_handshake_timeout=executor.options.tls_handshake_s,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
-        except OSError:  # no TLS, no certificate, too slow, gone: TLS has told why, where it can
+            done = True
+        except OSError:  # no TLS, no good certificate, too slow, gone
             pass
         finally:
             executor.limits.entering -= 1
-            if secured is None:
-                raw.abort()
-        if secured is not None and not self._lost:
-            self._go_on(secured, raw)
-
-    def _go_on(self, secured: asyncio.Transport, raw: asyncio.Transport) -> None:
-        connection = Connection(self._listener, raw)
-        secured.set_protocol(connection)
-        connection.connection_made(secured)
-        for data in self._early:
-            connection.data_received(data)
+            if not done:
+                connection.close()
 
 
-async def listen_secured(listener: Listener, host: str, port: int) -> asyncio.Server:
-    """Accept secured connections on a port."""
-    return await open_port(partial(Handshake, listener), host, port)
+async def listen_secured(listener: Listener, host: str, port: int) -> SecuredServer:
+    """Accept secured connections on a port of all addresses of a host."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+            sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
+            sockets[-1].setblocking(False)
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return SecuredServer(listener, sockets)

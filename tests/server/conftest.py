@@ -24,7 +24,7 @@ from kvstream.server.executor import Executor
 from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
-from kvstream.server.tls import listen_secured
+from kvstream.server.tls import SecuredServer, listen_secured
 from tests.server.asking import Asker
 
 Serve = Callable[..., "Served"]
@@ -59,7 +59,7 @@ class Served:
         self.metrics_url = measuring.enter_context(metered(listener))
         server = await listen(listener, "127.0.0.1", 0)
         self.port = self.executor.options.port = server.sockets[0].getsockname()[1]
-        servers = [server]
+        servers: list[asyncio.Server | SecuredServer] = [server]
         if self._tls:
             servers.append(await listen_secured(listener, "127.0.0.1", 0))
             self.tls_port = servers[1].sockets[0].getsockname()[1]
@@ -67,8 +67,8 @@ class Served:
         await self._over.wait()
         self.stopped.set()
         measuring.close()
-        for server in servers:
-            server.close()
+        for each in servers:
+            each.close()
         for client in list(self.executor.clients.values()):
             client.close()
         await asyncio.sleep(0)
