@@ -8,25 +8,40 @@ is cut off.
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kvstream.server.executor import Executor
 
 PAUSE_S = 0.005
 """Between two looks at whether something has come to its end."""
+SYNC_S = 5.0
+"""Time that the disk gets, however late it is: it is what was promised."""
 LAST_S = 1.0
 """Time in which connections that were cut off are forgotten: one round of the loop will do."""
 
 
-async def drain(executor: Executor, seconds: float) -> bool:
-    """End all clients within a time; return whether nothing of the server is left at work."""
-    until = asyncio.get_running_loop().time() + seconds
+class Ending(NamedTuple):
+    """What a server has come to."""
+
+    durable: bool
+    """All that was answered is on disk."""
+    idle: bool
+    """No save and no compaction is left at work."""
+
+
+async def drain(executor: Executor, seconds: float) -> Ending:
+    """End all clients within a time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
     for client in executor.clients.values():
         client.pause()
     await _until(lambda: not executor.run(), until)
     saving = executor.saving
-    ended = await _until(lambda: not saving.is_busy, until)
+    idle = await _until(lambda: not saving.is_busy, until)
     sync = saving.start_sync()
-    ended &= await _until(lambda: not (sync.is_alive or executor.is_answering), until)
+    await _until(
+        lambda: not (sync.is_alive or executor.is_answering), max(until, loop.time() + SYNC_S)
+    )
     await asyncio.sleep(0)  # what the threads have posted comes first
     for client in list(executor.blocked):
         executor.drop(client)
@@ -36,7 +51,7 @@ async def drain(executor: Executor, seconds: float) -> bool:
     for client in list(executor.clients.values()):
         client.abort()
     await _until(lambda: not executor.clients, until + LAST_S)
-    return ended
+    return Ending(sync.done and sync.error is None, idle)
 
 
 async def _until(holds: Callable[[], bool], until: float) -> bool:

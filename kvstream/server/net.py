@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -151,7 +152,8 @@ class Listener:
         if threading.get_ident() == self._thread:
             function()
         else:
-            self._loop.call_soon_threadsafe(self._posted, function)
+            with suppress(RuntimeError):  # the loop has ended, and all clients with it
+                self._loop.call_soon_threadsafe(self._posted, function)
 
     def _posted(self, function: Callable[[], None]) -> None:
         function()

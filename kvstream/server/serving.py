@@ -14,7 +14,7 @@ from kvstream.engine import Engine
 from kvstream.options import StoreOptions
 from kvstream.server import certificates
 from kvstream.server.commands.table import TABLE
-from kvstream.server.draining import drain
+from kvstream.server.draining import Ending, drain
 from kvstream.server.executor import Executor
 from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
@@ -50,8 +50,8 @@ _log = logging.getLogger(__name__)
 
 async def serve(
     engine: Engine, options: ServerOptions, started: Started, tls: SSLContext | None = None
-) -> bool:
-    """Serve an open store until SIGTERM or SIGINT; return whether all came to its end in time.
+) -> Ending:
+    """Serve an open store until SIGTERM or SIGINT.
 
     A second signal ends the process at once. SIGHUP has the certificates read anew.
     """
@@ -79,13 +79,14 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
     gc.freeze()  # what is loaded by now stays
     gc.set_threshold(GARBAGE)
     engine = Engine(directory, store)
-    ended = True
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            ended = runner.run(serve(engine, options, started, tls))
+            ending = runner.run(serve(engine, options, started, tls))
+        if not ending.durable:
+            _end_hard("the disk did not take all in time")
+        if not ending.idle:  # closing the store would wait for it
+            _end_hard("a save or a compaction is broken off; all is durable", 0)
     finally:
-        if not ended:
-            _end_hard("a save, a compaction or a sync did not end in time")
         engine.close()
 
 
@@ -113,10 +114,10 @@ def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
     loop.add_signal_handler(signal.SIGHUP, _read_certificates, listener)
 
 
-def _end_hard(reason: str) -> None:
+def _end_hard(reason: str, code: int = HARD_END) -> None:
     """End this process as a kill would: what was answered survives that."""
     _log.warning("ends at once: %s", reason)
-    os._exit(HARD_END)
+    os._exit(code)
 
 
 def _read_certificates(listener: Listener) -> None:

@@ -1,0 +1,84 @@
+"""What a server that ends waits for, and for how long."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kvstream.options import Durability
+from kvstream.server.draining import Ending, drain
+from kvstream.server.net import Listener
+from tests.server.talking import Server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store", Durability.ALWAYS)
+    yield started
+    started.engine.close()
+
+
+def end(server: Server, seconds: float) -> tuple[Ending, float]:
+    """Drain a server; return what it came to, and how long that took."""
+
+    async def run() -> Ending:
+        Listener(server.executor)
+        return await drain(server.executor, seconds)
+
+    began = time.monotonic()
+    return asyncio.run(run()), time.monotonic() - began
+
+
+def test_an_idle_server_ends_at_once(server: Server) -> None:
+    ending, took = end(server, 10)
+    assert ending == Ending(durable=True, idle=True)
+    assert took < 5
+
+
+def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
+    server: Server,
+) -> None:
+    talker = server.client()
+    for number in range(1, 101):
+        talker.send("XADD", "s", f"{number}-1", "f", "v")
+    ending, _ = end(server, 1)
+    assert ending == Ending(durable=True, idle=True)
+    assert talker.heard().count(b"-1\r\n") == 100
+    assert talker.closed
+    assert server.engine.committer.durable_sequence == server.engine.last_sequence
+
+
+def test_a_compaction_is_waited_for_and_then_left_behind(server: Server) -> None:
+    talker = server.client()
+    go_on = threading.Event()
+    with patch.object(server.engine, "compact", lambda: go_on.wait(20)):
+        talker.ask("BGREWRITEAOF")
+        ending, took = end(server, 0.5)
+        assert ending == Ending(durable=True, idle=False)
+        assert 0.5 <= took < 5
+        go_on.set()
+
+
+def test_a_disk_that_hangs_is_told_of(server: Server) -> None:
+    talker = server.client()
+    talker.send("XADD", "s", "1-1", "f", "v")
+    go_on = threading.Event()
+    flush = server.engine.database.flush_wal
+
+    def hang() -> int:
+        go_on.wait(20)
+        return flush()
+
+    with (
+        patch("kvstream.server.draining.SYNC_S", 0.5),
+        patch.object(server.engine.database, "flush_wal", hang),
+    ):
+        ending, took = end(server, 0.1)
+        go_on.set()
+    assert not ending.durable
+    assert took < 5
+    assert talker.closed
