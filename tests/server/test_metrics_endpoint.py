@@ -4,6 +4,8 @@ import gzip
 import socket
 import sys
 import threading
+import time
+from contextlib import suppress
 from http import HTTPStatus
 
 import pytest
@@ -64,7 +66,7 @@ def test_without_prometheus_client_it_says_what_to_install(
 
 
 def test_those_who_say_nothing_keep_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint._Handler, "timeout", 1.0)
+    monkeypatch.setattr(endpoint, "REQUEST_S", 1.0)
     server = Endpoint("127.0.0.1", 0, {"/": lambda headers: plain(HTTPStatus.OK, "here")})
     place = server.place
     silent = [socket.create_connection(place) for _ in range(REQUESTS_MAX)]
@@ -80,6 +82,24 @@ def test_those_who_say_nothing_keep_nobody_else_out(monkeypatch: pytest.MonkeyPa
     finally:
         for each in silent:
             each.close()
+        server.stop()
+
+
+def test_one_who_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
+    server = Endpoint("127.0.0.1", 0, {})
+    try:
+        with socket.create_connection(server.place, timeout=0.1) as slow:
+            slow.sendall(b"GET / HTTP/1.0\r\n")
+            deadline = time.monotonic() + 10
+            said = None
+            while said is None:
+                assert time.monotonic() < deadline
+                with suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+                    slow.sendall(b"x")
+                    said = slow.recv(10)
+            assert said == b""
+    finally:
         server.stop()
 
 

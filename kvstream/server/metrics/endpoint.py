@@ -3,8 +3,10 @@ hangs. It knows paths and answers, and not what they tell.
 """
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 REQUESTS_MAX = 8
 """Requests at a time; one more is turned away. A scraper makes one."""
 REQUEST_S = 10
-"""A client that takes longer to ask, or to read the answer, is cut off."""
+"""A client that takes longer to ask and to read the answer is cut off."""
 STOP_S = 0.05
 """How often the thread looks whether it is to end."""
 
@@ -37,7 +39,6 @@ def plain(status: HTTPStatus, text: str) -> Answer:
 
 class _Handler(BaseHTTPRequestHandler):
     server: "Endpoint"
-    timeout = REQUEST_S
     server_version, sys_version = "kvstream", ""
 
     def do_GET(self) -> None:
@@ -58,6 +59,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Write nothing: a request every few seconds is no news."""
+
+
+def _cut_off(request: socket.socket) -> None:
+    with suppress(OSError):  # it has gone just now
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class Endpoint(ThreadingMixIn, TCPServer):
@@ -100,19 +106,25 @@ class Endpoint(ThreadingMixIn, TCPServer):
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        limit = threading.Timer(REQUEST_S, _cut_off, [request])
+        limit.daemon = True
+        limit.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Let a client that has gone be; what else went wrong is told as for any thread."""
-        import sys
-
-        error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+        told = sys.exc_info()
+        if not isinstance(told[1], OSError):
+            report = threading.ExceptHookArgs((*told, threading.current_thread()))
             threading.excepthook(report)
