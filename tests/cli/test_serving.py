@@ -213,3 +213,34 @@ def test_a_server_that_is_stopping_is_not_healthy(tmp_path: Path) -> None:
             assert told == (503, b"the server is stopping\n")
         client.close()
         process.wait(20)
+
+
+def _own_address() -> str:
+    """Return an address of this machine that is not for itself alone."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("this machine has no network")
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def test_without_a_password_only_this_machine_is_served(tmp_path: Path) -> None:
+    arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--host", "0.0.0.0")
+    address = _own_address()
+    with served(*arguments) as (_, lines):
+        with socket.create_connection((address, port_of(lines)), timeout=10) as stranger:
+            told = b"".join(iter(lambda: stranger.recv(1000), b""))
+        assert told.startswith(b"-DENIED Redis is running in protected mode")
+        friend = redis.Redis(port=port_of(lines))
+        assert friend.ping()
+        friend.close()
+    with served(*arguments, KVSTREAM_SERVE_REQUIREPASS="secret") as (_, lines):
+        friend = redis.Redis(host=address, port=port_of(lines), password="secret")
+        assert friend.ping()
+        friend.close()
+    with served(*arguments, "--no-protected-mode") as (_, lines):
+        friend = redis.Redis(host=address, port=port_of(lines))
+        assert friend.ping()
+        friend.close()
