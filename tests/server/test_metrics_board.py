@@ -1,4 +1,4 @@
-"""docs/grafana.json: a board that Grafana can load, of metrics that exist."""
+"""docs/grafana.json: a board that Grafana can load, of metrics that exist; and so the alerts."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from kvstream.server.metrics.reference import ALERTS
 from kvstream.server.metrics.table import METRICS
 from tests.server.conftest import Serve
 from tests.server.scraping import scrape
@@ -32,7 +33,7 @@ def test_every_metric_that_it_names_is_in_a_scrape(serve: Serve) -> None:
     with pytest.raises(redis.AuthenticationError):
         served.client(password="wrong").ping()
     client.waitaof(1, 0, 0)
-    named = {name for query in QUERIES for name in METRIC.findall(query)}
+    named = {name for query in (*QUERIES, *ALERTS.values()) for name in METRIC.findall(query)}
     assert named - scrape(served).names == set()
 
 

@@ -46,6 +46,24 @@ Beside these there are the metrics of prometheus-client itself: `process_cpu_sec
 `process_max_fds`, `process_start_time_seconds`, `python_gc_*` and `python_info`."""
 
 
+ALERTS = {
+    "Writes are refused": 'kvstream_store_state{state="sound"} == 0',
+    "Nobody acknowledges": "kvstream_group_oldest_pending_age_seconds > 600",
+    "A group falls behind": "deriv(kvstream_group_lag[15m]) > 0 and kvstream_group_lag > 10000",
+    "The loop is held": (
+        "histogram_quantile(0.99, sum by (le, instance) "
+        "(rate(kvstream_loop_gap_seconds_bucket[5m]))) > 0.02"
+    ),
+    "The disk is slow": (
+        "rate(kvstream_fsync_seconds_sum[5m]) / rate(kvstream_fsync_seconds_count[5m]) > 0.1"
+    ),
+    "Compaction cannot keep up": "kvstream_rocksdb_write_stopped == 1",
+    "No checkpoint for a day": "time() - kvstream_last_save_timestamp_seconds > 86400",
+    "Streams that nobody watches": "kvstream_streams_left_out > 0",
+}
+"""What an operator may want to be told of; the bounds are examples."""
+
+
 def reference() -> Iterator[str]:
     """Yield the parts of docs/metrics.md."""
     yield INTRODUCTION
@@ -56,6 +74,9 @@ def reference() -> Iterator[str]:
             yield f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.meaning} |"
         yield ""
     yield _PROCESS.strip()
+    yield "\n## Alerts\n\nExamples; the bounds are yours to choose.\n"
+    yield "| when | expression |\n| --- | --- |"
+    yield from (f"| {title} | `{expression}` |" for title, expression in ALERTS.items())
 
 
 if __name__ == "__main__":
