@@ -31,7 +31,7 @@ from kvstream.cli import (
 )
 from kvstream.cli.exits import ExitCode, Failure
 from kvstream.cli.parameters import Duration
-from kvstream.cli.session import Session
+from kvstream.cli.places import session_of
 from kvstream.errors import KVStreamError
 from kvstream.options import DATABASES, Durability
 
@@ -167,18 +167,24 @@ def _silence_stdout() -> None:
     help="Directory of the store.",
 )
 @click.option(
+    "--url",
+    envvar="KVSTREAM_URL",
+    metavar="URL",
+    show_envvar=True,
+    help="Instead of --store, a server: redis://, rediss:// or unix://.",
+)
+@click.option(
     "--db",
     type=click.IntRange(0, DATABASES - 1),
-    default=0,
     metavar="N",
-    help="Numbered database.",
+    help="Numbered database; by default 0, or what the URL names.",
 )
 @click.option(
     "--wait",
     type=Duration(),
     default="1s",
     metavar="DURATION",
-    help="How long to wait for a store that another process holds.",
+    help="How long to wait for a store that another process holds, or a server that loads.",
 )
 @click.option(
     "--durability",
@@ -188,14 +194,14 @@ def _silence_stdout() -> None:
 )
 @click.version_option(__version__, message="kvstream %(version)s")
 @click.pass_context
-def main(ctx: click.Context, store: Path | None, db: int, wait: float, durability: str) -> None:
+def main(ctx: click.Context, /, **options: Any) -> None:
     """Durable message streams in a directory, with the semantics of Redis Streams.
 
     One process at a time may hold a store for writing: the commands open it, do their work and
-    close it. Durations are 500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` has an example of
-    each command.
+    close it. With --url the same commands work on a server, kvstream's or Redis's. Durations are
+    500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` has an example of each command.
     """
-    ctx.obj = Session(store, db, wait, Durability(durability))
+    ctx.obj = session_of(ctx)
 
 
 for _, _commands in SECTIONS:

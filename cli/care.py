@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
+from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode
 from kvstream.cli.output import Column, Output, output_options
-from kvstream.cli.session import Session
 from kvstream.cli.text import plural, size
 
 _FAULTS = (
@@ -45,18 +45,21 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
 
 
 @click.command(epilog=example("kvstream checkpoint backup-monday"))
-@click.argument("target", type=click.Path(path_type=Path), metavar="NEW_DIRECTORY")
+@click.argument(
+    "target", type=click.Path(path_type=Path), metavar="[NEW_DIRECTORY]", required=False
+)
 @output_options
 @click.pass_obj
-def checkpoint(session: Session, out: Output, /, target: Path) -> None:
+def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
     """Write a backup: a consistent copy in a new directory.
 
     It is a store of its own, and opens as it is. On the same file system it takes next to no time
-    and space: the tables are shared until they change.
+    and space: the tables are shared until they change. A server (--url) saves where it was told to,
+    as BGSAVE does: NEW_DIRECTORY is left out.
     """
     with session.writing() as store:
-        store.checkpoint(target)
-    out.result(f"checkpoint in {target}", path=str(target))
+        place = store.back_up(target)
+    out.result(f"checkpoint in {place}", path=place)
 
 
 @click.command(epilog=example("kvstream compact"))
@@ -65,10 +68,10 @@ def checkpoint(session: Session, out: Output, /, target: Path) -> None:
 def compact(session: Session, out: Output) -> None:
     """Return the space of what was deleted to the disk.
 
-    Takes minutes for many gigabytes.
+    Takes minutes for many gigabytes. A server (--url) does what BGREWRITEAOF does.
     """
     with session.writing() as store:
-        before = store.stats()["size_on_disk"]
+        before = store.size_on_disk()
         store.compact()
-        after = store.stats()["size_on_disk"]
+        after = store.size_on_disk()
     out.result(f"{size(before)} before, {size(after)} now", before_bytes=before, after_bytes=after)

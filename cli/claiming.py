@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli.contracts import AnyGroup, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
 from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
@@ -20,9 +21,8 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.session import Session, existing_group
+from kvstream.cli.session import existing_group
 from kvstream.cli.text import duration, plural, printable
-from kvstream.group import Group
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.records import Claimed, Entry
 
@@ -77,7 +77,7 @@ def pending(
             _summary(out, found)
 
 
-def _rows(group: Group, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(group: AnyGroup, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     rows = group.pending_range(
         options["start"] or "-",
         options["end"] or "+",
@@ -88,7 +88,7 @@ def _rows(group: Group, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return (row._asdict() for row in rows)
 
 
-def _summary(out: Output, group: Group) -> None:
+def _summary(out: Output, group: AnyGroup) -> None:
     summary = group.pending()
     owners = [{"consumer": name, "pending": n} for name, n in summary.consumers.items()]
     if out.json:
@@ -140,7 +140,7 @@ def claim(
         options["time"] /= _MS
     wanted = ids_given(ids)
     with session.writing() as store:
-        entries = existing_group(store, stream, group).claim(consumer, *wanted, **options)
+        entries = existing_group(store, stream, group).claim(consumer, wanted, **options)
     _show(out, entries, options["justid"])
     nothing_unless(entries)
 
@@ -185,7 +185,7 @@ def autoclaim(
         click.echo(f"go on with --start {done.cursor}")
 
 
-def _steps(group: Group, consumer: bytes, everything: bool, options: dict[str, Any]) -> Claimed:
+def _steps(group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]) -> Claimed:
     entries: list[Entry] = []
     deleted: list[StreamID] = []
     start = options["start"]

@@ -2,19 +2,25 @@
 
 import click
 
+from kvstream.cli.contracts import AnyStore, Changes, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
 from kvstream.cli.output import Column, Output, age_column, count_column, output_options
 from kvstream.cli.parameters import consumer_argument, group_argument, stream_argument
-from kvstream.cli.session import Session, existing_group
-from kvstream.cli.text import plural, printable, quoted
+from kvstream.cli.session import existing_group
+from kvstream.cli.text import duration, plural, printable, quoted
 from kvstream.errors import RequestError
+
+
+def _inactive(ms: int | None) -> str:
+    return "unknown" if ms is None else duration(ms)
+
 
 _CONSUMERS = (
     Column("consumer", "name"),
     count_column("pending"),
     age_column("idle", "idle"),
-    age_column("inactive", "inactive"),
+    Column("inactive", "inactive", _inactive, right=True),
 )
 
 
@@ -32,7 +38,7 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
     """List the consumers of a group, and what is pending with each.
 
     Idle is how long ago it last asked, inactive how long ago it was last given anything. In JSON
-    both are milliseconds; -1 is never.
+    both are milliseconds; -1 is never. A Redis before 7.2 does not tell the second.
     """
     with session.reading() as store:
         found = existing_group(store, stream, group).consumers()
@@ -90,21 +96,31 @@ def delete(
     """Remove a consumer from its group.
 
     What is pending with it would be delivered to nobody any more, so a consumer that has something
-    pending is removed only with --drop-pending; `claim` and `autoclaim` give it to others.
+    pending is removed only with --drop-pending; `claim` and `autoclaim` give it to others. A server
+    (--url) may give it more between the look and the removal: stop its program before.
     """
-    with session.writing() as store, store.transaction():
-        found = existing_group(store, stream, group)
-        known = {each.name: each.pending for each in found.consumers()}
-        if consumer not in known:
-            raise RequestError(f"group {quoted(group)} has no consumer {quoted(consumer)}")
-        lost = known[consumer]
-        if lost and not drop_pending:
-            pending = plural(lost, "entry", "entries")
-            raise RequestError(
-                f"{printable(consumer)} has {pending} pending: give them to another consumer with "
-                "claim or autoclaim, or lose them with --drop-pending"
-            )
-        found.delete_consumer(consumer)
+    with session.writing() as store:
+
+        def work(changes: Changes) -> int:
+            pending = _pending_with(store, stream, group, consumer)
+            if pending and not drop_pending:
+                entries = plural(pending, "entry", "entries")
+                raise RequestError(
+                    f"{printable(consumer)} has {entries} pending: give them to another consumer "
+                    "with claim or autoclaim, or lose them with --drop-pending"
+                )
+            changes.delete_consumer(stream, group, consumer)
+            return pending
+
+        lost = store.atomically([stream], work)
     lost_text = plural(lost, "pending entry", "pending entries")
     text = f"consumer {printable(consumer)} removed, {lost_text} lost"
     out.result(text, deleted=True, pending=lost)
+
+
+def _pending_with(store: AnyStore, stream: bytes, group: bytes, consumer: bytes) -> int:
+    """Return how much is pending with a consumer that must be there."""
+    known = {each.name: each.pending for each in existing_group(store, stream, group).consumers()}
+    if consumer not in known:
+        raise RequestError(f"group {quoted(group)} has no consumer {quoted(consumer)}")
+    return known[consumer]

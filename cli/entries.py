@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
+from kvstream.cli.contracts import AnyStream, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
 from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import AddID, Field, Name, RangeBound, stream_argument
-from kvstream.cli.session import Session, existing_stream
+from kvstream.cli.session import existing_stream
 from kvstream.cli.trimming import trim_options
 from kvstream.ids import StreamID, range_start
 from kvstream.records import Entry
-from kvstream.stream import Stream
 
 _PAGE = 1000
 
@@ -59,7 +59,7 @@ def add(
     if not given:
         raise click.UsageError("an entry needs at least one FIELD=VALUE")
     with session.writing(create=True) as store:
-        made: StreamID | None = store.stream(stream).add(given, eid, **options)
+        made = store.stream(stream).add(given, eid, **options)
     if made is not None:
         out.result(str(made), id=made)
     nothing_unless(made)
@@ -115,7 +115,7 @@ def revrange(
         out.entries(islice(found, count))
 
 
-def backwards(stream: Stream, end: str, start: str) -> Iterator[Entry]:
+def backwards(stream: AnyStream, end: str, start: str) -> Iterator[Entry]:
     """Yield the entries from ``end`` back to ``start``."""
     first = range_start(start)
     bound: str | StreamID = end

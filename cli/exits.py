@@ -57,7 +57,8 @@ MEANINGS = {
     ),
     ExitCode.UNAVAILABLE: (
         "The store cannot be used now: there is none in that directory, the directory is unsafe, "
-        "the disk is full or fails, writes are refused, or the outcome of a write is unknown."
+        "the disk is full or fails, writes are refused, or the outcome of a write is unknown; the "
+        "server does not answer, or lets nobody in without a password."
     ),
     ExitCode.INTERRUPTED: "Ended by Ctrl-C. What was committed before stays.",
     ExitCode.BROKEN_PIPE: "The reader of the output has gone away, as in `| head`.",
@@ -83,7 +84,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (StoreFull, "make room on the disk, or with trim, del or rm, and try again"),
     (StoreReadOnly, "look at the disk, then try again"),
     (WriteStalled, "try again in a while"),
-    (UnknownOutcome, "look at the disk, and at whether it is there before you repeat it"),
+    (UnknownOutcome, "see whether it is there before you repeat it, and look at what failed"),
     (UnsafeDirectory, "the directory must be yours, 0700, and hold no links"),
     (
         LostWrites,

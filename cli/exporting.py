@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from kvstream.cli.contracts import AnyStream, Session
 from kvstream.cli.entries import count_option
 from kvstream.cli.examples import example
 from kvstream.cli.export_files import Ending, opened_export
@@ -15,11 +16,10 @@ from kvstream.cli.output import pages
 from kvstream.cli.parameters import ID, RangeBound, stream_argument
 from kvstream.cli.progress import Meter, meter
 from kvstream.cli.rows import CsvWriter, JsonWriter, Writer, column_names
-from kvstream.cli.session import Session, existing_stream
+from kvstream.cli.session import existing_stream
 from kvstream.cli.text import plural
 from kvstream.ids import range_end, range_start
 from kvstream.records import Entry
-from kvstream.stream import Stream
 
 PAGE = 1000
 """Entries that are written together."""
@@ -98,7 +98,7 @@ def _writer(
 class _Selection:
     """The entries that are to be exported."""
 
-    def __init__(self, stream: Stream, options: dict[str, Any], ending: Ending) -> None:
+    def __init__(self, stream: AnyStream, options: dict[str, Any], ending: Ending) -> None:
         self._stream = stream
         self._start = range_start(options["start"])
         self._end = range_end(options["end"])

@@ -1,7 +1,8 @@
 """``tail``: the end of a stream, and what comes after it.
 
-The store is embedded, so nobody writes while this process has it open. Following is therefore done
-by looking: open read-only, read, close, pause; in the pauses others write.
+A store in a directory is embedded, so nobody writes while this process has it open. Following is
+therefore done by looking: open read-only, read, close, pause; in the pauses others write. A look at
+a server waits there instead: what comes is shown at once.
 """
 
 import time
@@ -11,15 +12,15 @@ from typing import TypeVar
 
 import click
 
+from kvstream.cli.contracts import AnyStore, AnyStream, Session
 from kvstream.cli.examples import example
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Position, stream_argument
-from kvstream.cli.session import Session, existing_stream
+from kvstream.cli.remote.errors import ServerUnavailable
+from kvstream.cli.session import existing_stream
 from kvstream.errors import StoreLocked
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.records import Entry
-from kvstream.store import Store
-from kvstream.stream import Stream
 
 T = TypeVar("T")
 
@@ -34,27 +35,39 @@ poll_option = click.option(
     type=Duration(),
     default="1s",
     metavar="DURATION",
-    help="Pause between two looks.",
+    help="Pause between two looks; on a server, the longest wait of one.",
 )
 
 
-def looks(session: Session, look: Callable[[Store], T], pause_s: float) -> Iterator[T]:
-    """Yield what each look at the store gives; while another process holds it, say so and wait."""
+Look = Callable[[AnyStore, float | None], T]
+"""Looks at a store, where it may wait for some seconds for what is new; None: not at all."""
+
+
+def looks(session: Session, look: Look[T], pause_s: float) -> Iterator[T]:
+    """Yield what each look at the store gives; while it cannot be had, say so and wait.
+
+    A store that another process holds is waited for; so is a server that has answered before.
+    """
+    passing: tuple[type[Exception], ...] = (StoreLocked,)
     told = False
+    pause_s = max(pause_s, POLL_S_MIN)
     while True:
         start = time.monotonic()
-        held_s = 0.0
+        rest_s: float | None = pause_s
         try:
             with session.reading() as store:
-                seen = look(store)
-            held_s = time.monotonic() - start
+                seen = look(store, pause_s if store.shared else None)
+            # At least as long as others had to wait; where nobody had to, not at all.
+            rest_s = None if store.shared else max(pause_s, time.monotonic() - start)
+            passing = (StoreLocked, ServerUnavailable)
             told = False
             yield seen
-        except StoreLocked as error:
+        except passing as error:
             if not told:
                 click.echo(f"waiting: {error}", err=True)
             told = True
-        time.sleep(max(pause_s, held_s, POLL_S_MIN))  # at least as long as others had to wait
+        if rest_s is not None:
+            time.sleep(rest_s)
 
 
 @click.command(
@@ -83,7 +96,8 @@ def tail(
 
     A store is held by one process at a time: -f looks at it every --poll, and lets others write in
     between. While a process keeps the store open, as a long-running writer does, nothing can be
-    seen from outside: -f says so, and goes on when it is closed.
+    seen from outside: -f says so, and goes on when it is closed. From a server (--url) everything
+    is shown as it comes; when the server goes away -f says so, and goes on when it is back.
     """
     if after == "$":
         after, count = None, 0
@@ -99,13 +113,13 @@ def tail(
             title = False
 
 
-def _at_once(stream: Stream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
+def _at_once(stream: AnyStream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
     if after is None:
         return _latest(stream, count)
     return islice(stream.scan(f"({after}"), count)
 
 
-def _latest(stream: Stream, count: int | None) -> list[Entry]:
+def _latest(stream: AnyStream, count: int | None) -> list[Entry]:
     return stream.revrange(count=LATEST if count is None else count)[::-1]
 
 
@@ -118,17 +132,15 @@ class _Follower:
         self._position = position
         self._count = count
 
-    def __call__(self, store: Store) -> list[Entry]:
-        if not store.exists(self._key):
-            self._position = MIN_ID
-            return []
+    def __call__(self, store: AnyStore, wait_s: float | None) -> list[Entry]:
         stream = store.stream(self._key)
-        last = stream.info().last_generated_id
+        last = stream.info().last_generated_id if store.exists(self._key) else MIN_ID
         if self._position is None:
             self._position = last
             return _latest(stream, self._count)
         if last < self._position:  # another stream of the same name: it is read whole
             self._position = MIN_ID
-        page = stream.read(self._position, _PAGE)
-        self._position = page[-1].id if len(page) == _PAGE else last
+        page = stream.read(self._position, _PAGE, wait_s)
+        ends = [entry.id for entry in page[-1:]]  # above ``last`` where they came meanwhile
+        self._position = ends[0] if len(page) == _PAGE else max([last, *ends])
         return page

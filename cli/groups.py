@@ -6,18 +6,16 @@ from typing import Any
 
 import click
 
+from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Changes, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
 from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
 from kvstream.cli.parameters import Position, group_argument, stream_argument
-from kvstream.cli.session import Session, existing_group, existing_stream
-from kvstream.cli.text import plural, printable, time_of
-from kvstream.group import Group
-from kvstream.ids import StreamID
-from kvstream.store import Store
-from kvstream.stream import Stream
+from kvstream.cli.session import existing_group, existing_stream
+from kvstream.cli.text import number, plural, printable, time_of
+from kvstream.ids import MIN_ID, StreamID
 
-_ACK_PAGE = 10_000
+_PENDING_PAGE = 10_000
 
 GROUP_COLUMNS = (
     Column("group", "name"),
@@ -129,13 +127,14 @@ def setid(
 def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
     """List the groups of a stream.
 
-    The lag is Redis's: unknown where its rules cannot tell. The backlog is counted, and exact.
+    The lag is Redis's: unknown where its rules cannot tell. The backlog is counted, and exact; on a
+    server (--url) it is the lag, or counted up to some thousands.
     """
     with session.reading() as store:
         out.table(GROUP_COLUMNS, group_rows(existing_stream(store, stream)))
 
 
-def group_rows(stream: Stream) -> Iterator[dict[str, Any]]:
+def group_rows(stream: AnyStream) -> Iterator[dict[str, Any]]:
     """Yield the groups of a stream as rows of ``GROUP_COLUMNS``."""
     for info in stream.groups():
         yield {
@@ -155,14 +154,10 @@ class _Reset:
 
     before: StreamID
     after: StreamID
-    backlog_before: int
-    backlog_after: int
+    backlog_before: int | None
+    backlog_after: int | None
     pending: int
     dropped: int
-
-
-class _DryRun(Exception):
-    """Undoes the transaction of a reset that was only to be shown."""
 
 
 @group.command(
@@ -202,56 +197,69 @@ def reset(
     """Rewind or forward a group to an ID or a time, in one commit.
 
     With --keep-pending its consumers keep what they have not acknowledged; what is delivered again
-    then changes hands. With --drop-pending nothing stays pending.
+    then changes hands. With --drop-pending nothing stays pending; on a server (--url) that is what
+    was pending when the command began.
     """
     if keep is None:
         raise click.UsageError(
             "say what becomes of pending entries: --keep-pending, --drop-pending"
         )
     with session.writing() as store:
-        done = _reset(store, existing_group(store, stream, group), position, keep, dry_run)
+        existing_group(store, stream, group)
+
+        def work(changes: Changes) -> _Reset:
+            planned, dropped = _reset(store, stream, group, position, drop=not keep)
+            if not dry_run:
+                if dropped:
+                    changes.ack(stream, group, dropped)
+                changes.set_group_id(stream, group, planned.after)
+            return planned
+
+        done = store.atomically([stream], work)
     verb = "would go" if dry_run else "goes"
     text = (
         f"group {printable(group)} {verb} from {_place(done.before)} to {_place(done.after)}: "
-        f"{plural(done.backlog_after, 'entry', 'entries')} to deliver "
-        f"(before: {done.backlog_before:,}), {_pending(done.pending)}, "
+        f"{_backlog(done.backlog_after)} to deliver "
+        f"(before: {number(done.backlog_before)}), {_pending(done.pending)}, "
         f"{plural(done.dropped, 'pending entry', 'pending entries')} dropped"
     )
     out.result(text, dry_run=dry_run, **_members(done))
 
 
 def _reset(
-    store: Store, group: Group, position: StreamID | str, keep: bool, dry_run: bool
-) -> _Reset:
-    done: list[_Reset] = []
-    try:
-        with store.transaction():
-            before, backlog = group.info(), group.backlog()
-            dropped = 0 if keep else _drop_pending(group)
-            group.set_id(position)
-            after = group.info()
-            done.append(
-                _Reset(
-                    before.last_delivered_id,
-                    after.last_delivered_id,
-                    backlog,
-                    group.backlog(),
-                    after.pending,
-                    dropped,
-                )
-            )
-            if dry_run:
-                raise _DryRun
-    except _DryRun:
-        pass
-    return done[0]
+    store: AnyStore, key: bytes, name: bytes, position: StreamID | str, drop: bool
+) -> tuple[_Reset, list[StreamID]]:
+    """Return what a reset does, and what is then no longer pending."""
+    stream = store.stream(key)
+    group = stream.group(name)
+    before = group.info()
+    after = _resolved(stream, position)
+    dropped = list(_pending_ids(group)) if drop else []
+    done = _Reset(
+        before.last_delivered_id,
+        after,
+        group.backlog(),
+        stream.count_after(after),
+        before.pending - len(dropped),
+        len(dropped),
+    )
+    return done, dropped
 
 
-def _drop_pending(group: Group) -> int:
-    dropped = 0
-    while rows := group.pending_range(count=_ACK_PAGE):
-        dropped += group.ack(row.id for row in rows)
-    return dropped
+def _resolved(stream: AnyStream, position: StreamID | str) -> StreamID:
+    """Return the ID that a position stands for."""
+    if position == "-":
+        return MIN_ID
+    if isinstance(position, str):
+        return stream.info().last_generated_id
+    return position
+
+
+def _pending_ids(group: AnyGroup) -> Iterator[StreamID]:
+    start = "-"
+    while rows := group.pending_range(start, "+", _PENDING_PAGE):
+        yield from (row.id for row in rows)
+        start = f"({rows[-1].id}"
 
 
 def _members(done: _Reset) -> dict[str, Any]:
@@ -261,6 +269,10 @@ def _members(done: _Reset) -> dict[str, Any]:
 def _place(eid: StreamID) -> str:
     time = time_of(eid)
     return f"{eid} ({time})" if time else str(eid)
+
+
+def _backlog(count: int | None) -> str:
+    return "unknown entries" if count is None else plural(count, "entry", "entries")
 
 
 def _pending(count: int) -> str:

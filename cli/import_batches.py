@@ -1,18 +1,17 @@
 """Batches of rows into a stream, each with the note of how far the import is, in one commit."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
+from kvstream.cli.contracts import AnyStore, Changes
 from kvstream.cli.import_notes import Note, Notebook
-from kvstream.cli.json_values import Pairs
-from kvstream.cli.placing import Placing, Unplaceable
+from kvstream.cli.import_rows import Bad, Taken, Taking, Undecided
+from kvstream.cli.placing import Placing, StreamEnd
 from kvstream.cli.progress import Meter
 from kvstream.cli.rows import Row, Rows
 from kvstream.cli.sources import Position, Source
-from kvstream.errors import IDTooSmall, InvalidID, RequestError
-from kvstream.ids import StreamID
-from kvstream.store import Store
-from kvstream.stream import Stream
+from kvstream.errors import RequestError
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 8 << 20
@@ -33,16 +32,26 @@ class Totals:
     def rows(self) -> int:
         return self.added + self.present + self.skipped
 
-
-class Bad(RequestError):
-    """A row that cannot be added."""
-
-    def __init__(self, row: Row, reason: str) -> None:
-        super().__init__(f"line {row.line}: {reason}")
+    def count(self, more: "Totals") -> None:
+        """Count what one commit has done."""
+        self.added += more.added
+        self.present += more.present
+        self.skipped += more.skipped
 
 
 class SourceChanged(RequestError):
     """The source does not begin with what an earlier run has imported."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """What one commit does: rows taken, and what became of them."""
+
+    position: Position
+    end: StreamEnd
+    rows: int = 0
+    totals: Totals = field(default_factory=Totals)
+    bad: list[Bad] = field(default_factory=list)
 
 
 class Import:
@@ -50,7 +59,7 @@ class Import:
 
     def __init__(
         self,
-        store: Store,
+        store: AnyStore,
         target: bytes,
         source: Source,
         rows: Rows,
@@ -62,7 +71,7 @@ class Import:
         self.resumed: Note | None = None
         """What an earlier run has left, once ``resume`` has found it."""
         self._store = store
-        self._stream = store.stream(target)
+        self._target = target
         self._source = source
         self._rows = rows
         self._placing = placing
@@ -71,6 +80,7 @@ class Import:
         self._position.advance(rows.header.raw, rows.header.lines)
         identity = source.identity
         self._notebook = None if identity is None else Notebook(store, target, identity)
+        self._keys = [target] if self._notebook is None else [target, self._notebook.key]
 
     def resume(self) -> None:
         """Skip what an earlier run has worked off; SourceChanged where it is not there."""
@@ -94,8 +104,7 @@ class Import:
             if bad is not None:
                 raise bad
         if self._notebook is not None:
-            with self._store.transaction():
-                self._save(finished=True)
+            self._store.atomically([self._notebook.key], self._finish)
 
     def _batches(self) -> Iterator[list[Row]]:
         """Yield what there is, up to the bounds of a batch, and no later than a pipe pauses."""
@@ -110,62 +119,51 @@ class Import:
         if batch:
             yield batch
 
-    def _commit(self, batch: Iterable[Row]) -> Bad | None:
-        """Add a batch and note how far it came, all in one commit; return the row that stops it."""
-        stop = None
-        with self._store.transaction():
-            for row in batch:
-                bad = self._take(row)
-                if bad is not None and self._complain is None:
-                    stop = bad
-                    break
-                if bad is not None and self._complain is not None:
-                    self._complain(bad)
-                    self.totals.skipped += 1
-                self._position.advance(row.raw, row.lines)
-            self._save()
-        return stop
-
-    def _save(self, finished: bool = False) -> None:
-        if self._notebook is not None:
-            before = self.resumed.added if self.resumed else 0
-            self._notebook.save(self._position, before + self.totals.added, finished)
-
-    def _take(self, row: Row) -> Bad | None:
-        """Add one row; return why it cannot be added, None where it is there now."""
-        if row.pairs is None:
-            return Bad(row, row.error)
-        if not row.pairs:
-            return None
-        try:
-            eid, pairs = self._placing(row)
-            added = _add(self._stream, eid, pairs)
-        except (Unplaceable, RequestError) as error:
-            return Bad(row, str(error))
-        self.totals.added += added
-        self.totals.present += not added
+    def _commit(self, batch: Sequence[Row]) -> Bad | None:
+        """Add a batch, nearly always in one commit; return the row that stops the import."""
+        while batch:
+            done = self._store.atomically(self._keys, partial(self._add, batch))
+            self._position = done.position
+            self.totals.count(done.totals)
+            for bad in done.bad:
+                if self._complain is None:
+                    return bad
+                self._complain(bad)
+            batch = batch[done.rows :]
         return None
 
+    def _add(self, rows: Sequence[Row], changes: Changes) -> _Done:
+        """Add rows and note how far it came: up to a bad one that stops the import.
 
-def _add(stream: Stream, eid: str, pairs: Pairs) -> bool:
-    """Add an entry; False where it is there already, with the same ID and fields."""
-    try:
-        stream.add(pairs, eid)
-    except IDTooSmall:
-        try:
-            existing = stream.get(eid)
-        except InvalidID:  # ms-*
-            existing = None
-        if existing is not None and list(existing.pairs) == pairs:
-            return False
-        raise RequestError(_refusal(stream, eid, existing is not None)) from None
-    return True
+        A row with an ID of its own after one that gets a new ID waits for the next commit: nobody
+        knows before which IDs the stream then takes.
+        """
+        done = _Done(self._position.copy(), StreamEnd.of(self._store, self._target))
+        taking = Taking(self._store, self._target, done.end, self._placing, changes)
+        for row in rows:
+            try:
+                taken = taking.take(row)
+            except Undecided:
+                break
+            except Bad as bad:
+                done.bad.append(bad)
+                if self._complain is None:
+                    break
+                done.totals.skipped += 1
+            else:
+                done.totals.added += taken is Taken.ADDED
+                done.totals.present += taken is Taken.PRESENT
+            done.position.advance(row.raw, row.lines)
+            done.rows += 1
+        self._save(changes, done, finished=False)
+        return done
 
+    def _finish(self, changes: Changes) -> None:
+        end = StreamEnd.of(self._store, self._target)
+        self._save(changes, _Done(self._position, end), finished=True)
 
-def _refusal(stream: Stream, eid: str, exists: bool) -> str:
-    if exists:
-        return f"the stream has {eid} with other fields"
-    last = stream.info().last_generated_id
-    if eid == str(StreamID(0, 0)):
-        return "0-0 is no ID of an entry"
-    return f"{eid} does not lie above {last}, the last ID of the stream"
+    def _save(self, changes: Changes, done: _Done, finished: bool) -> None:
+        if self._notebook is not None:
+            before = self.resumed.added if self.resumed else 0
+            added = before + self.totals.added + done.totals.added
+            self._notebook.save(changes, done.end, done.position, added, finished)

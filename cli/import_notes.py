@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass
 
 import xxhash
 
+from kvstream.cli.contracts import AnyStore, Changes
+from kvstream.cli.placing import StreamEnd
 from kvstream.cli.session import IMPORT_PREFIX
 from kvstream.cli.sources import Position
 from kvstream.errors import RequestError
 from kvstream.ids import StreamID
 from kvstream.records import Fields
-from kvstream.store import Store
 
 FINISHED_DAYS = 30
 _DAY_S = 86_400
@@ -58,23 +59,23 @@ def _note_of(fields: Fields) -> Note:
 class Notebook:
     """The note of one source and one target stream."""
 
-    def __init__(self, store: Store, target: bytes, source: bytes) -> None:
+    def __init__(self, store: AnyStore, target: bytes, source: bytes) -> None:
         self._store = store
         self._target = target
         self._source = source
         digest = xxhash.xxh3_128(len(target).to_bytes(4, "big") + target + source).hexdigest()
-        self._key = IMPORT_PREFIX + digest.encode()
+        self.key = IMPORT_PREFIX + digest.encode()
 
     def load(self) -> Note | None:
         """Return the note of an earlier run; None where there is none that still holds."""
-        latest = self._store.stream(self._key).revrange(count=1)
+        latest = self._store.stream(self.key).revrange(count=1)
         if not latest or not latest[0].fields:
             return None
         try:
             note = _note_of(latest[0].fields)
         except (KeyError, ValueError):
             raise RequestError(
-                f"{self._key.decode()} is no note of an import: --again imports from the first line"
+                f"{self.key.decode()} is no note of an import: --again imports from the first line"
             ) from None
         return note if self._holds(note) else None
 
@@ -88,12 +89,10 @@ class Notebook:
             and info.entries_added >= note.entries_added
         )
 
-    def save(self, position: Position, added: int, finished: bool = False) -> None:
-        """Note how far the import is; to be called in the transaction that adds the rows."""
-        last_id, entries_added = b"0-0", 0
-        if self._store.exists(self._target):
-            info = self._store.stream(self._target).info()
-            last_id, entries_added = bytes(info.last_generated_id), info.entries_added
+    def save(
+        self, changes: Changes, end: StreamEnd, position: Position, added: int, finished: bool
+    ) -> None:
+        """Note how far the import is, among the changes that add the rows up to there."""
         note = Note(
             stream=self._target,
             source=self._source,
@@ -101,13 +100,13 @@ class Notebook:
             line=position.line,
             added=added,
             digest=position.digest,
-            last_id=last_id,
-            entries_added=entries_added,
+            last_id=bytes(end.last_id),
+            entries_added=end.entries_added,
             finished=int(finished),
         )
         fields = {**asdict(note), "digest": note.digest.hex()}
-        self._store.stream(self._key).add(fields, maxlen=1)
+        changes.add(self.key, fields, maxlen=1)
         if finished:
-            self._store.expire(self._key, FINISHED_DAYS * _DAY_S)
+            changes.expire(self.key, FINISHED_DAYS * _DAY_S)
         else:
-            self._store.persist(self._key)
+            changes.persist(self.key)

@@ -5,14 +5,16 @@ from typing import Any, BinaryIO
 
 import click
 
+from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
-from kvstream.cli.import_batches import Bad, Import
+from kvstream.cli.import_batches import Import
+from kvstream.cli.import_rows import Bad
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Name, stream_argument
 from kvstream.cli.placing import TIME_FORMATS, Placing, time_parser
 from kvstream.cli.progress import meter
 from kvstream.cli.rows import CsvRows, JsonRows, Rows
-from kvstream.cli.session import Session, stream_or_free
+from kvstream.cli.session import stream_or_free
 from kvstream.cli.sources import Source, identity_of
 from kvstream.cli.text import plural, printable
 from kvstream.errors import RequestError

@@ -5,17 +5,17 @@ from typing import Any
 
 import click
 
+from kvstream.cli.contracts import AnyStream, Session
 from kvstream.cli.examples import example
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Column, Output, count_column, id_columns, output_options, plain
 from kvstream.cli.parameters import stream_argument
-from kvstream.cli.session import Session, existing_stream
+from kvstream.cli.session import existing_stream
 from kvstream.cli.text import duration, number, size, time_of
 from kvstream.ids import StreamID
 from kvstream.operations.inspect import FULL_COUNT
 from kvstream.records import Entry, GroupDetail
-from kvstream.stream import Stream
 
 
 def _id_text(eid: StreamID) -> str:
@@ -60,7 +60,7 @@ def info(session: Session, out: Output, /, stream: bytes, full: bool, count: int
             _show_info(out, found)
 
 
-def _show_info(out: Output, stream: Stream) -> None:
+def _show_info(out: Output, stream: AnyStream) -> None:
     values: dict[str, Any] = jsonable(stream.info())
     groups = list(group_rows(stream))
     if out.json:
@@ -72,7 +72,7 @@ def _show_info(out: Output, stream: Stream) -> None:
         out.table(GROUP_COLUMNS, groups)
 
 
-def _show_counters(out: Output, stream: Stream) -> None:
+def _show_counters(out: Output, stream: AnyStream) -> None:
     info = stream.info()
     out.record({name: getattr(info, name) for name in info.__slots__}, _INFO_SHOWS)
 
@@ -91,7 +91,7 @@ _CONSUMERS = (
 )
 
 
-def _show_full(out: Output, stream: Stream, count: int) -> None:
+def _show_full(out: Output, stream: AnyStream, count: int) -> None:
     detail = stream.info_full(count)
     if out.json:
         out.result("", **jsonable(detail))
@@ -144,7 +144,8 @@ def _figure(name: str, value: Any) -> str:
 def stats(session: Session, out: Output) -> None:
     """Show the size of the store and its engine's counters.
 
-    Numbers of keys are RocksDB's estimates. The names may change with any version.
+    Numbers of keys are RocksDB's estimates. The names may change with any version. Of a server
+    (--url) it shows what INFO tells.
     """
     with session.reading() as store:
         figures = {"streams": store.size(), **store.stats()}
@@ -152,8 +153,17 @@ def stats(session: Session, out: Output) -> None:
     if out.json:
         out.result("", **figures)
         return
-    families: dict[str, dict[str, Any]] = figures.pop("families")
-    out.record(figures, _STATS_SHOWS)
+    families: dict[str, dict[str, Any]] = figures.pop("families", {})
+    sections = {name: value for name, value in figures.items() if isinstance(value, dict)}
+    out.record({name: figures[name] for name in figures if name not in sections}, _STATS_SHOWS)
+    for name, section in sections.items():
+        out.heading(name)
+        out.record(section, {})
+    if families:
+        _show_families(out, families)
+
+
+def _show_families(out: Output, families: dict[str, dict[str, Any]]) -> None:
     out.heading("column families")
     names = list(next(iter(families.values())))
     columns = [

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from kvstream.cli.contracts import AnyStore, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode, nothing_unless
 from kvstream.cli.output import Column, Output, id_columns, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, stream_argument
-from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key
+from kvstream.cli.session import IMPORT_PREFIX, existing_key
 from kvstream.cli.text import duration, number, plural, printable
-from kvstream.store import Store
 
 _MS = 1000
 
@@ -54,19 +54,17 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
         out.table(_LS, _listed(store, pattern, everything))
 
 
-def _listed(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
-    for key in store.scan_keys(pattern):
+def _listed(store: AnyStore, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+    for key, kind, info, ttl in store.listed(pattern):
         if key.startswith(IMPORT_PREFIX) and not everything:
             continue
-        kind = store.type(key)
-        info = store.stream(key).info() if kind == "stream" else None
         yield {
             "stream": key,
             "type": kind,
             "length": info and info.length,
             "groups": info and info.groups,
             "last_id": info and info.last_generated_id,
-            "ttl": store.ttl(key),
+            "ttl": ttl,
         }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from kvstream.cli.session import complete_names
+from kvstream.cli.places import complete_names
 from kvstream.clock import SystemClock
 from kvstream.errors import InvalidArgument
 from kvstream.ids import StreamID, parse_add_id

@@ -1,4 +1,7 @@
-"""Which ID an imported row gets: its own, that of a column, that of a time, or a new one."""
+"""Which ID an imported row gets: its own, that of a column, that of a time, or a new one.
+
+And whether it can have it: whoever adds many at once must know before.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,11 +9,12 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import partial
 
+from kvstream.cli.contracts import AnyStore
 from kvstream.cli.json_values import Pairs
 from kvstream.cli.parameters import time_ms
 from kvstream.cli.rows import Row
 from kvstream.errors import InvalidArgument
-from kvstream.ids import U64_MAX, parse_add_id
+from kvstream.ids import MIN_ID, U64_MAX, AddID, StreamID, parse_add_id
 
 UNIX_UNITS = {
     "s": Decimal(1000),
@@ -61,6 +65,38 @@ class Placing:
         if ms is None or not 0 <= ms <= U64_MAX:
             raise Unplaceable(f"{value!r} is no time of the format asked for")
         return f"{ms}-*"
+
+
+@dataclass(slots=True)
+class StreamEnd:
+    """The end of a stream, as it is and as it will be once the rows taken so far are in it."""
+
+    last_id: StreamID
+    entries_added: int
+    is_exact: bool = True
+    """False after an ID that the store chooses: it lies above ``last_id``."""
+
+    @classmethod
+    def of(cls, store: AnyStore, target: bytes) -> "StreamEnd":
+        if not store.exists(target):
+            return cls(MIN_ID, 0)
+        info = store.stream(target).info()
+        return cls(info.last_generated_id, info.entries_added)
+
+    def following(self, eid: AddID) -> StreamID | None:
+        """Return the ID that an entry gets which asks for ``eid``; None where it cannot have it."""
+        if isinstance(eid, StreamID):
+            return eid if eid > self.last_id else None
+        if eid is None or eid == self.last_id.ms:
+            following = self.last_id.next()
+            return following if eid in (None, following.ms) else None
+        return StreamID(eid, 0) if eid > self.last_id.ms else None
+
+    def count(self, eid: StreamID, exact: bool) -> None:
+        """Count an entry as added; ``exact``: with this very ID."""
+        self.last_id = eid
+        self.entries_added += 1
+        self.is_exact = exact
 
 
 def _value(pairs: Pairs, column: bytes) -> str:

@@ -2,9 +2,10 @@
 
 import click
 
+from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.session import Session
+from kvstream.cli.session import patiently
 from kvstream.cli.text import plural
 from kvstream.storage.recovery import RecoveryReport
 from kvstream.storage.recovery import recover as recover_store
@@ -21,7 +22,8 @@ def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
     code is 4 where something is. With it the loss is final; the damaged logs are kept beside the
     store. Damaged tables are never given up: restore a checkpoint.
     """
-    report = session.patiently(lambda: recover_store(session.path, accept_loss=accept_loss))
+    path = session.path
+    report = patiently(path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss))
     if out.json:
         out.result("", **_values(report))
         return

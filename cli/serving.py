@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from kvstream import __version__
+from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
-from kvstream.cli.session import Session
 from kvstream.options import Durability, StoreOptions
 from kvstream.server.options import (
     MAXCLIENTS,

@@ -1,25 +1,25 @@
-"""What the options before the command say: which store, which database, how long to wait for it.
+"""A command line about a store in a directory, and what all commands ask of any store.
 
 It opens and closes the store; it knows no command. Whoever only looks opens the store read-only:
 then several may look at once, and nothing in it changes.
 """
 
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
+from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Scratch
 from kvstream.cli.holder import holder_of
+from kvstream.cli.local import LocalStore
 from kvstream.cli.text import quoted
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreLocked, WrongType
-from kvstream.group import Group
+from kvstream.errors import NoGroup, NoSuchKey, StoreLocked, WrongType
 from kvstream.options import Durability
-from kvstream.store import Store
-from kvstream.stream import Stream
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ RETRY_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class DirectorySession:
     """The store that one command line is about."""
 
     directory: Path | None
@@ -44,67 +44,89 @@ class Session:
         """The directory of the store; a usage error where none was named."""
         if self.directory is None:
             raise click.UsageError(
-                "name the store: --store DIR before the command, or KVSTREAM_STORE"
+                "name the store: --store DIR before the command, or KVSTREAM_STORE; "
+                "or a server: --url redis://HOST, or KVSTREAM_URL"
             )
         return self.directory
 
     @contextmanager
-    def reading(self) -> Iterator[Store]:
+    def reading(self) -> Iterator[LocalStore]:
         """Open the store for looking only."""
         with self._opened(read_only=True, create=False) as store:
             yield store
 
     @contextmanager
-    def writing(self, *, create: bool = False) -> Iterator[Store]:
+    def writing(self, *, create: bool = False) -> Iterator[LocalStore]:
         """Open the store for changing it."""
         with self._opened(read_only=False, create=create) as store:
             yield store
 
     @contextmanager
-    def _opened(self, *, read_only: bool, create: bool) -> Iterator[Store]:
-        def attempt() -> Store:
-            return Store.open(
-                self.path,
-                durability=self.durability,
-                db=self.db,
-                read_only=read_only,
-                create=create,
+    def _opened(self, *, read_only: bool, create: bool) -> Iterator[LocalStore]:
+        path = self.path
+
+        def attempt() -> LocalStore:
+            return LocalStore.open(
+                path, durability=self.durability, db=self.db, read_only=read_only, create=create
             )
 
-        with self.patiently(attempt) as store:
+        with patiently(path, self.wait_s, attempt) as store:
             yield store
 
-    def patiently(self, attempt: Callable[[], T]) -> T:
-        """Run what opens the store, again while another process holds it, for ``wait_s``."""
-        deadline = time.monotonic() + self.wait_s
-        while True:
-            try:
-                return attempt()
-            except StoreLocked as error:
-                if time.monotonic() >= deadline:
-                    raise self._locked(error) from None
-            time.sleep(RETRY_PAUSE_S)
+    @contextmanager
+    def scratch(self, place: Path | None) -> Iterator[Scratch]:
+        """Make a store for a benchmark, by default beside the user's."""
+        place = place or self._beside()
+        with (
+            tempfile.TemporaryDirectory(prefix="kvstream-bench-", dir=place) as folder,
+            LocalStore.open(Path(folder) / "store", durability=self.durability) as store,
+        ):
+            told = f"durability {self.durability}, in {place or tempfile.gettempdir()}"
+            yield Scratch(store, (b"one", b"many"), told, slow=self.durability is Durability.ALWAYS)
 
-    def _locked(self, error: StoreLocked) -> StoreLocked:
-        holder = holder_of(self.path)
+    def _beside(self) -> Path | None:
+        """Return the folder on whose disk the user's store is, where one was named."""
+        if self.directory is None or not self.directory.absolute().parent.is_dir():
+            return None
+        return self.directory.absolute().parent
+
+
+def retried(attempt: Callable[[], T], wait_s: float, passing: type[Exception]) -> T:
+    """Run ``attempt``, again while it fails with what passes, for ``wait_s`` seconds."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return attempt()
+        except passing:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_PAUSE_S)
+
+
+def patiently(path: Path, wait_s: float, attempt: Callable[[], T]) -> T:
+    """Run what opens a store, again while another process holds it; the error says which."""
+    try:
+        return retried(attempt, wait_s, StoreLocked)
+    except StoreLocked:
+        holder = holder_of(path)
         if holder is None:
-            return error
-        return StoreLocked(f"the store in {self.path} is held by {holder}")
+            raise
+        raise StoreLocked(f"the store in {path} is held by {holder}") from None
 
 
-def existing_stream(store: Store, name: bytes) -> Stream:
+def existing_stream(store: AnyStore, name: bytes) -> AnyStream:
     """Return a stream that must be there."""
     existing_key(store, name)
     return stream_or_free(store, name)
 
 
-def existing_key(store: Store, name: bytes) -> None:
+def existing_key(store: AnyStore, name: bytes) -> None:
     """See that there is a key of a name, of whatever kind."""
     if not store.exists(name):
         raise NoSuchKey(f"there is no stream {quoted(name)} in database {store.db}")
 
 
-def stream_or_free(store: Store, name: bytes) -> Stream:
+def stream_or_free(store: AnyStore, name: bytes) -> AnyStream:
     """Return a stream, which may be yet to be made; WrongType where the key is no stream."""
     kind = store.type(name)
     if kind not in ("stream", "none"):
@@ -112,23 +134,9 @@ def stream_or_free(store: Store, name: bytes) -> Stream:
     return store.stream(name)
 
 
-def existing_group(store: Store, name: bytes, group: bytes) -> Group:
+def existing_group(store: AnyStore, name: bytes, group: bytes) -> AnyGroup:
     """Return a group that must be there."""
     stream = existing_stream(store, name)
     if group not in {info.name for info in stream.groups()}:
         raise NoGroup(f"stream {quoted(name)} has no group {quoted(group)}")
     return stream.group(group)
-
-
-def complete_names(root: Mapping[str, Any]) -> list[str]:
-    """Return the streams that the shell may offer; none where the store cannot be looked into."""
-    directory = root.get("store")
-    if directory is None:
-        return []
-    session = Session(directory, root.get("db") or 0, wait_s=0.0)
-    try:
-        with session.reading() as store:
-            names = [name for name in store.scan_keys() if not name.startswith(IMPORT_PREFIX)]
-    except (KVStreamError, OSError):
-        return []
-    return [text for name in names if (text := name.decode("utf-8", "replace")).isprintable()]

@@ -111,6 +111,12 @@ class Position:
         """Lines worked off."""
         self._hash = xxhash.xxh3_128()
 
+    def copy(self) -> "Position":
+        """Return the same position, to go on from while this one stays."""
+        other = Position()
+        other.offset, other.line, other._hash = self.offset, self.line, self._hash.copy()
+        return other
+
     def advance(self, raw: bytes, lines: int) -> None:
         """Count ``raw`` as worked off."""
         self._hash.update(raw)

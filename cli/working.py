@@ -1,15 +1,16 @@
 """``read``, ``ack`` and ``nack``: what a consumer does with entries."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from kvstream.cli.contracts import AnyStore, Session
 from kvstream.cli.deleting import show_outcomes
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.following import POLL_S_MIN
+from kvstream.cli.following import POLL_S_MIN, Look
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     Duration,
@@ -21,14 +22,13 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.session import Session, existing_group
+from kvstream.cli.session import existing_group
 from kvstream.cli.text import plural
 from kvstream.cli.trimming import ref_policy_option
-from kvstream.ids import IDLike, StreamID
+from kvstream.ids import MIN_ID, IDLike, StreamID
 from kvstream.operations.acks import NackMode
 from kvstream.operations.references import RefPolicy
 from kvstream.records import Entry
-from kvstream.store import Store
 
 BLOCK_PAUSE_S = 0.25
 """Pause between two looks of a blocked ``read``, in which other processes may write."""
@@ -66,7 +66,7 @@ def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options
     On its own it shows what lies after --after, by default 0, and changes nothing. With --group
     and --consumer it takes entries that the group has given to nobody yet; they stay pending until
     `ack`. Ends with 1 when nothing came. With --block it looks again and again, and lets others
-    write in between.
+    write in between; a server (--url) answers as soon as something comes.
     """
     _check_usage(options)
     look = _grouped(streams, options) if options["group"] is not None else _plain(streams, options)
@@ -88,31 +88,27 @@ def _check_usage(options: Mapping[str, Any]) -> None:
         raise click.UsageError("with --group, --after is an ID and needs --history")
 
 
-Look = Callable[[Store], Reply]
-
-
-def _plain(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look:
+def _plain(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
     after: dict[bytes | str, IDLike] = dict.fromkeys(streams, options["after"] or "0")
 
-    def look(store: Store) -> Reply:
-        for key, position in after.items():
-            if position == "$":  # the end at the first look
+    def look(store: AnyStore, wait_s: float | None) -> Reply:
+        for key in streams:
+            if after[key] == "$":  # the end at the first look
                 after[key] = _end(store, key)
-        return store.read(after, options["count"])
+        return store.read(after, options["count"], wait_s)
 
     return look
 
 
-def _end(store: Store, key: bytes | str) -> StreamID:
-    stream = store.stream(key)
-    return stream.info().last_generated_id if store.exists(key) else StreamID(0, 0)
+def _end(store: AnyStore, key: bytes) -> StreamID:
+    return store.stream(key).info().last_generated_id if store.exists(key) else MIN_ID
 
 
-def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look:
+def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
     after: IDLike = (options["after"] or "0") if options["history"] else ">"
     wanted: dict[bytes | str, IDLike] = dict.fromkeys(streams, after)
 
-    def look(store: Store) -> Reply:
+    def look(store: AnyStore, wait_s: float | None) -> Reply:
         for stream in streams:
             existing_group(store, stream, options["group"])
         reply = store.read_group(
@@ -120,6 +116,7 @@ def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look:
             options["consumer"],
             wanted,
             options["count"],
+            wait_s,
             noack=options["noack"],
             claim_min_idle=options["claim"],
         )
@@ -128,16 +125,19 @@ def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look:
     return look
 
 
-def _blocking(session: Session, look: Look, block_s: float | None, writes: bool) -> Reply:
+def _blocking(session: Session, look: Look[Reply], block_s: float | None, writes: bool) -> Reply:
     """Return the first reply with entries in it, or an empty one after ``block_s``."""
     deadline = time.monotonic() + (block_s or 0)
     while True:
         with session.writing() if writes else session.reading() as store:
-            reply = look(store)
-        rest = deadline - time.monotonic()
-        if reply or rest <= 0:
+            start = time.monotonic()
+            wait_s = deadline - start
+            reply = look(store, wait_s if store.shared and wait_s > 0 else None)
+        now = time.monotonic()
+        if reply or now >= deadline:
             return reply
-        time.sleep(min(BLOCK_PAUSE_S, max(rest, POLL_S_MIN)))
+        if not store.shared or now - start < POLL_S_MIN:  # a read of the history never waits
+            time.sleep(min(BLOCK_PAUSE_S, max(deadline - now, POLL_S_MIN)))
 
 
 @click.command(

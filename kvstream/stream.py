@@ -223,6 +223,10 @@ class Stream:
         found = self._scan(eid, eid, 1, reverse=False)
         return found[0] if found else None
 
+    def count_after(self, id: IDLike) -> int:
+        """Return the exact number of entries after an ID: it costs nodes, not entries."""
+        return self._engine.run(inspect.count_after, self._name, StreamID.parse(id))
+
     def scan(
         self, start: IDLike = "-", end: IDLike = "+", *, page: int = _SCAN_PAGE
     ) -> Iterator[Entry]:

@@ -96,6 +96,12 @@ def backlog(txn: Txn, name: bytes, group: bytes) -> int:
     return nodes.live_after(txn, stream, found.last_delivered)
 
 
+def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
+    """Return the exact number of entries after an ID; 0 where there is no stream."""
+    stream = txn.stream(name)
+    return 0 if stream is None else nodes.live_after(txn, stream, eid)
+
+
 def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
     """Return XINFO CONSUMERS, sorted by name."""
     _existing(txn, name)

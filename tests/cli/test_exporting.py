@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from kvstream import Store
 from kvstream.cli import rows
 from kvstream.cli.exporting import export
+from kvstream.cli.local import LocalStore
 from kvstream.cli.rows import FIELDS_COLUMN, ID_COLUMN
-from kvstream.cli.session import Session
+from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
 SECOND = "1700000001000-0"
@@ -98,13 +99,13 @@ def test_a_file_that_exists_is_replaced_only_where_asked(orders: Program, tmp_pa
 
 
 @dataclass(frozen=True)
-class Opened(Session):
+class Opened(DirectorySession):
     """A session on a store that is open already: opening it takes longer than an export of it."""
 
-    store: Store | None = None
+    store: LocalStore | None = None
 
     @contextmanager
-    def reading(self) -> Iterator[Store]:
+    def reading(self) -> Iterator[LocalStore]:
         assert self.store is not None
         yield self.store
 
@@ -121,7 +122,7 @@ def test_an_export_cut_anywhere_is_gone_on_with(
         stream.add({"a": '"quoted", and\n\nmore', "t": "x"}, id="3-0")
     kvstream("export", "s", str(whole))
     content = whole.read_bytes()
-    with Store.open(kvstream.directory, read_only=True) as store:
+    with LocalStore.open(kvstream.directory, read_only=True) as store:
         session = Opened(kvstream.directory, store=store)
         for length in range(len(content) + 1):
             part.write_bytes(content[:length])

@@ -8,7 +8,7 @@ import pytest
 from kvstream import Store
 from kvstream.cli import following
 from kvstream.cli.following import looks
-from kvstream.cli.session import Session
+from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
 LAST = "1700000004000-0"
@@ -100,7 +100,7 @@ def test_a_burst_is_shown_in_bounded_looks(
 def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
     orders: Program, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session(orders.directory, wait_s=0.0)
+    session = DirectorySession(orders.directory, wait_s=0.0)
     holder = Store.open(orders.directory)
     pauses = iter(range(3))
 
@@ -109,7 +109,7 @@ def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
             holder.close()
 
     monkeypatch.setattr(time, "sleep", pause)
-    seen = looks(session, lambda store: len(store.stream("orders")), 0)
+    seen = looks(session, lambda store, wait_s: len(store.stream("orders")), 0)
     assert list(islice(seen, 2)) == [5, 5]
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from kvstream import Entry, Store, StreamID
 from kvstream.cli import main
 from kvstream.cli.output import PAGE, Column, Output, count_column, plain
+from kvstream.cli.places import complete_names
 from kvstream.cli.progress import meter
 from kvstream.cli.recovering import _told
-from kvstream.cli.session import complete_names
 from kvstream.storage.recovery import RecoveryReport
 from tests.cli.program import Program
 

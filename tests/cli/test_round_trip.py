@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvstream import Store, StreamID
 from kvstream.cli.import_batches import Import
+from kvstream.cli.local import LocalStore
 from kvstream.cli.placing import Placing
 from kvstream.cli.rows import CsvRows, CsvWriter, JsonRows, JsonWriter, column_names
 from kvstream.cli.sources import Source
@@ -46,7 +47,7 @@ def test_export_and_import_give_the_same_entries(
     writer = JsonWriter() if delimiter is None else CsvWriter(column_names(iter(found)), delimiter)
     written = Source(io.BytesIO(writer.header + writer.page(found)), "test")
     rows = JsonRows(written) if delimiter is None else CsvRows(written, delimiter)
-    run = Import(store, b"target", written, rows, Placing())
+    run = Import(LocalStore(store.engine), b"target", written, rows, Placing())
     run.run(lambda done, rows: None)
 
     assert [(entry.id, entry.pairs) for entry in target.range()] == [

@@ -1,0 +1,152 @@
+"""The way to a server: commands go there as words, and replies come back as they are.
+
+It knows no command, and of redis-py as little as can be: how it connects and frames. Its callbacks,
+which turn fields into dicts and lose those that repeat, stay out.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from kvstream.cli.remote.errors import ClientMissing, error_of, translated
+from kvstream.errors import InvalidArgument, RequestError
+
+if TYPE_CHECKING:
+    import redis
+
+T = TypeVar("T")
+Word = bytes | str | int
+Words = Sequence[Word]
+
+CONNECT_S = 5.0
+REPLY_S = 60.0
+"""How long to wait for a connection, and for a reply, where the URL does not say otherwise."""
+BLOCK_S_MAX = 5.0
+"""Longest wait of one blocking read: a lost connection is noticed after it."""
+TRIES = 100
+"""How often work is done anew because others have written meanwhile."""
+
+_DATABASE = re.compile("/?|/[0-9]+")
+FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://... or unix:///PATH[?db=DB]"
+
+
+def connect(url: str, connect_s: float = CONNECT_S) -> "redis.Redis":
+    """Return a client of the server at a URL; nothing is sent before the first command.
+
+    Nothing is sent twice: whoever repeats a write must know that it is one. Timeouts may stand in
+    the URL, as in ``?socket_timeout=300``. Raises InvalidArgument, without the URL in it, and
+    ClientMissing where redis-py is not installed.
+    """
+    try:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    except ModuleNotFoundError:
+        raise ClientMissing(
+            "redis-py, which talks to servers, is not installed: pip install 'kvstream[server]'"
+        ) from None
+    try:
+        _check(url)
+        client = redis.Redis.from_url(
+            url,
+            socket_connect_timeout=connect_s,
+            socket_timeout=REPLY_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        settings = client.connection_pool.connection_kwargs
+        settings |= {"protocol": 2, "decode_responses": False}
+        client.connection_pool.connection_class(**settings)  # options that are none fail here
+    except (ValueError, TypeError, redis.RedisError):
+        raise InvalidArgument(f"that is no URL of a server: {FORM}") from None
+    return client
+
+
+def _check(url: str) -> None:
+    """Refuse with ValueError what redis-py would pass over in silence."""
+    parts = urlsplit(url)
+    if parts.fragment:
+        raise ValueError("a # must be written %23")
+    if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
+        raise ValueError("the database is no number")
+
+
+class Connection:
+    """Commands to one database of a server; errors are kvstream's."""
+
+    def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
+        """``db`` None: the one that the URL names."""
+        client.response_callbacks.clear()
+        self._client: Any = client  # whose methods for plain commands have no types
+        settings = client.connection_pool.connection_kwargs
+        if db is not None:
+            settings["db"] = db
+        self.db = int(settings.get("db") or 0)
+        self._block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def block_words(self, seconds: float | None) -> Words:
+        """Return how long a read waits: ``seconds``, or less; None: not at all."""
+        if seconds is None:
+            return ()
+        return ("BLOCK", max(1, round(min(seconds, self._block_s_max) * 1000)))
+
+    def ask(self, *words: Word) -> Any:
+        """Return the reply to a command that changes nothing."""
+        with translated():
+            return self._client.execute_command(*words)
+
+    def do(self, *words: Word) -> Any:
+        """Return the reply to a command that changes something."""
+        with translated(writing=True):
+            return self._client.execute_command(*words)
+
+    def ask_all(self, commands: Iterable[Words]) -> list[Any]:
+        """Return the replies to commands that change nothing, sent together; errors among them."""
+        import redis
+
+        with translated(), self._client.pipeline(transaction=False) as pipeline:
+            for words in commands:
+                pipeline.execute_command(*words)
+            return [
+                error_of(reply) if isinstance(reply, redis.RedisError) else reply
+                for reply in pipeline.execute(raise_on_error=False)
+            ]
+
+    def do_all(self, commands: Iterable[Words]) -> list[Any]:
+        """Run commands in one transaction, and return their replies."""
+        with translated(writing=True), self._client.pipeline() as pipeline:
+            return _executed(pipeline, commands)
+
+    def optimistically(self, keys: Sequence[bytes], work: Callable[[list[Words]], T]) -> T:
+        """Run in one transaction the commands that ``work`` lists, unless a key has changed.
+
+        Then ``work`` is done again.
+        """
+        from redis import WatchError
+
+        for _ in range(TRIES):
+            with translated(writing=True), self._client.pipeline() as pipeline:
+                pipeline.watch(*keys)
+                commands: list[Words] = []
+                done = work(commands)
+                pipeline.multi()
+                try:
+                    _executed(pipeline, commands)
+                except WatchError:
+                    continue
+                return done
+        raise RequestError("others write to the same stream all the time: try again")
+
+
+def _executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
+    """Return the replies to a transaction; raises the first error among them."""
+    for words in commands:
+        pipeline.execute_command(*words)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,0 +1,194 @@
+"""Replies of a server, in RESP2, as the library's records. It knows no connection."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvstream.errors import RequestError
+from kvstream.ids import StreamID
+from kvstream.records import (
+    Claimed,
+    ConsumerDetail,
+    Entry,
+    Fields,
+    GroupDetail,
+    GroupInfo,
+    PendingDetail,
+    PendingEntry,
+    PendingSummary,
+    RepeatedFields,
+    StreamInfo,
+)
+
+NEVER_MS = -1
+
+Members = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteConsumerInfo:
+    """One consumer of XINFO CONSUMERS; times in milliseconds."""
+
+    name: bytes
+    pending: int
+    idle: int
+    inactive: int | None
+    """-1: never; None: a server before Redis 7.2 does not tell."""
+
+
+class TooOld(RequestError):
+    """The server is older than Redis 7.0."""
+
+
+def members(flat: list[Any]) -> Members:
+    """Return name, value, name, value ... as a mapping."""
+    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _needed(values: Members, name: str) -> Any:
+    try:
+        return values[name]
+    except KeyError:
+        raise TooOld(f"the server does not tell {name}: it is older than Redis 7.0") from None
+
+
+def id_or_none(raw: bytes | None) -> StreamID | None:
+    return None if raw is None else StreamID.parse(raw)
+
+
+def fields_of(flat: list[bytes]) -> Fields:
+    """Return the fields of an entry; those that repeat are all kept."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return fields if 2 * len(fields) == len(flat) else RepeatedFields(tuple(flat))
+
+
+def entry_of(raw: list[Any]) -> Entry:
+    """Return an entry: ID, fields, and where a CLAIM read tells them idle time and deliveries."""
+    eid, flat, *told = raw
+    return Entry(StreamID.parse(eid), None if flat is None else fields_of(flat), *told)
+
+
+def entries_of(raw: Iterable[list[Any] | None] | None) -> list[Entry]:
+    """Return entries; none for nil."""
+    return [entry_of(each) for each in raw or () if each is not None]
+
+
+def claimed_of(raw: list[Any] | None, justid: bool) -> list[Entry]:
+    """Return the entries of XCLAIM; with ``justid`` there are IDs alone."""
+    if justid:
+        return [Entry(StreamID.parse(eid), None) for eid in raw or ()]
+    return entries_of(raw)
+
+
+def autoclaimed_of(raw: list[Any], justid: bool) -> Claimed:
+    cursor, entries, deleted = raw
+    return Claimed(
+        StreamID.parse(cursor), claimed_of(entries, justid), [StreamID.parse(e) for e in deleted]
+    )
+
+
+def streams_of(raw: list[Any] | None) -> dict[bytes, list[Entry]]:
+    """Return the reply of XREAD and XREADGROUP."""
+    return {name: entries_of(entries) for name, entries in raw or ()}
+
+
+def stream_info_of(raw: list[Any]) -> StreamInfo:
+    """Return XINFO STREAM; a server without idempotent IDs remembers none, for no time."""
+    values = members(raw)
+    first, last = values.get("first-entry"), values.get("last-entry")
+    return StreamInfo(
+        length=values["length"],
+        radix_tree_keys=values["radix-tree-keys"],
+        radix_tree_nodes=values["radix-tree-nodes"],
+        last_generated_id=StreamID.parse(values["last-generated-id"]),
+        max_deleted_entry_id=StreamID.parse(_needed(values, "max-deleted-entry-id")),
+        entries_added=_needed(values, "entries-added"),
+        recorded_first_entry_id=StreamID.parse(_needed(values, "recorded-first-entry-id")),
+        idmp_duration=values.get("idmp-duration", 0),
+        idmp_maxsize=values.get("idmp-maxsize", 0),
+        pids_tracked=values.get("pids-tracked", 0),
+        iids_tracked=values.get("iids-tracked", 0),
+        iids_added=values.get("iids-added", 0),
+        iids_duplicates=values.get("iids-duplicates", 0),
+        groups=values["groups"],
+        first_entry=None if first is None else entry_of(first),
+        last_entry=None if last is None else entry_of(last),
+    )
+
+
+def group_info_of(raw: list[Any]) -> GroupInfo:
+    values = members(raw)
+    return GroupInfo(
+        name=values["name"],
+        consumers=values["consumers"],
+        pending=values["pending"],
+        last_delivered_id=StreamID.parse(values["last-delivered-id"]),
+        entries_read=_needed(values, "entries-read"),
+        lag=_needed(values, "lag"),
+    )
+
+
+def consumer_info_of(raw: list[Any]) -> RemoteConsumerInfo:
+    values = members(raw)
+    return RemoteConsumerInfo(
+        values["name"], values["pending"], values["idle"], values.get("inactive")
+    )
+
+
+def pending_of(raw: list[Any]) -> PendingSummary:
+    count, least, greatest, consumers = raw
+    owners = {name: int(number) for name, number in consumers or ()}
+    return PendingSummary(count, id_or_none(least), id_or_none(greatest), owners)
+
+
+def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
+    return [
+        PendingEntry(StreamID.parse(eid), consumer, idle, deliveries)
+        for eid, consumer, idle, deliveries in raw
+    ]
+
+
+def group_detail_of(raw: list[Any]) -> GroupDetail:
+    """Return one group of XINFO STREAM FULL; where nobody can give back, nothing is so."""
+    values = members(raw)
+    return GroupDetail(
+        name=values["name"],
+        last_delivered_id=StreamID.parse(values["last-delivered-id"]),
+        entries_read=_needed(values, "entries-read"),
+        lag=_needed(values, "lag"),
+        pel_count=values["pel-count"],
+        nacked_count=values.get("nacked-count", 0),
+        pending=[
+            PendingDetail(StreamID.parse(eid), consumer, at_ms, deliveries)
+            for eid, consumer, at_ms, deliveries in values["pending"]
+        ],
+        consumers=[_consumer_detail_of(each) for each in values["consumers"]],
+    )
+
+
+def _consumer_detail_of(raw: list[Any]) -> ConsumerDetail:
+    values = members(raw)
+    name = values["name"]
+    return ConsumerDetail(
+        name=name,
+        seen_time_ms=values["seen-time"],
+        active_time_ms=values.get("active-time", NEVER_MS),
+        pel_count=values["pel-count"],
+        pending=[
+            PendingDetail(StreamID.parse(eid), name, at_ms, deliveries)
+            for eid, at_ms, deliveries in values["pending"]
+        ],
+    )
+
+
+def sections_of(text: bytes) -> dict[str, dict[str, Any]]:
+    """Return the sections of INFO by name, each with its fields; whole numbers are numbers."""
+    sections: dict[str, dict[str, Any]] = {}
+    fields: dict[str, Any] = {}
+    for line in text.decode("utf-8", "replace").splitlines():
+        name, colon, value = line.partition(":")
+        if line.startswith("# "):
+            fields = sections.setdefault(line.removeprefix("# ").lower(), {})
+        elif colon:
+            fields[name] = int(value) if value.isdecimal() else value
+    return {name: fields for name, fields in sections.items() if fields}

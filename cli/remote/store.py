@@ -1,0 +1,245 @@
+"""A database of a server, with the calls of the library's ``Store`` that the commands need."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import click
+
+from kvstream.arguments import Name, name_bytes
+from kvstream.cli.contracts import Changes, IDList, Listed
+from kvstream.cli.remote.connection import Connection, Word, Words
+from kvstream.cli.remote.errors import OnlyLocally
+from kvstream.cli.remote.replies import sections_of, stream_info_of, streams_of
+from kvstream.cli.remote.stream import RemoteStream, add_words
+from kvstream.cli.remote.words import duration, flag, id_word, id_words, milliseconds, option
+from kvstream.errors import KVStreamError, NoSuchKey, RequestError, WrongType
+from kvstream.ids import IDLike, StreamID
+from kvstream.layout.values import FieldsLike
+from kvstream.records import Entry, Fault
+
+T = TypeVar("T")
+
+_KEYS_PAGE = 1000
+_JOB_PAUSE_S = 0.1
+"""Pause between two looks at whether a server has done its work."""
+
+
+class RemoteStore:
+    """A database of a server, over one connection or two."""
+
+    shared: ClassVar[bool] = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def db(self) -> int:
+        return self._connection.db
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def stream(self, key: Name) -> RemoteStream:
+        return RemoteStream(self._connection, name_bytes(key))
+
+    def atomically(self, keys: Sequence[bytes], work: Callable[[Changes], T]) -> T:
+        """Do all that ``work`` writes in one transaction, and again where a key has changed."""
+        return self._connection.optimistically(keys, lambda words: work(_RemoteChanges(words)))
+
+    def read(
+        self,
+        streams: Mapping[Name, IDLike],
+        count: int | None = None,
+        block: float | None = None,
+    ) -> Mapping[bytes, list[Entry]]:
+        """Read what lies after an ID in several streams; waits ``block`` seconds, or less."""
+        words = (*self._bounds(count, block), *_positions(streams))
+        return streams_of(self._connection.ask("XREAD", *words))
+
+    def read_group(
+        self,
+        group: bytes,
+        consumer: bytes,
+        streams: Mapping[Name, IDLike],
+        count: int | None = None,
+        block: float | None = None,
+        *,
+        noack: bool,
+        claim_min_idle: float | None,
+    ) -> Mapping[bytes, list[Entry]]:
+        """Read several streams as a consumer; waits ``block`` seconds, or less."""
+        words = (
+            "GROUP",
+            group,
+            consumer,
+            *self._bounds(count, block),
+            *duration("CLAIM", claim_min_idle),
+            *flag("NOACK", noack),
+            *_positions(streams),
+        )
+        return streams_of(self._connection.do("XREADGROUP", *words))
+
+    def _bounds(self, count: int | None, block: float | None) -> Words:
+        return (*option("COUNT", count), *self._connection.block_words(block))
+
+    # --- keys -----------------------------------------------------------------------------------
+
+    def scan_keys(self, pattern: bytes | None = None) -> Iterator[bytes]:
+        """Yield the keys page by page: each that stays throughout comes exactly once."""
+        for page in self._key_pages(pattern):
+            yield from page
+
+    def _key_pages(self, pattern: bytes | None) -> Iterator[list[bytes]]:
+        seen: set[bytes] = set()  # a table that grows or shrinks shows keys again
+        cursor: Word = 0
+        options = (*option("MATCH", pattern), "COUNT", _KEYS_PAGE)
+        while True:
+            cursor, found = self._connection.ask("SCAN", cursor, *options)
+            yield [key for key in dict.fromkeys(found) if key not in seen]
+            seen.update(found)
+            if int(cursor) == 0:
+                return
+
+    def listed(self, pattern: bytes | None) -> Iterator[Listed]:
+        """Yield the keys with what they are: three commands a key, but two round trips a page."""
+        for page in self._key_pages(pattern):
+            about = self._asked([(word, key) for word in ("TYPE", "PTTL") for key in page])
+            kinds = {key: about[at].decode() for at, key in enumerate(page)}
+            ttls = dict(zip(page, about[len(page) :], strict=True))
+            streams = [key for key in page if kinds[key] == "stream"]
+            infos = self._asked([("XINFO", "STREAM", key) for key in streams])
+            known = {key: info for key, info in zip(streams, infos, strict=True) if info}
+            for key in page:
+                if key in known:
+                    info = stream_info_of(known[key])
+                    yield Listed(key, "stream", info, _seconds(ttls[key]))
+                elif kinds[key] not in ("none", "stream"):
+                    yield Listed(key, kinds[key], None, _seconds(ttls[key]))
+
+    def _asked(self, commands: Sequence[Words]) -> list[Any]:
+        """Return the replies; None for those about streams that have gone meanwhile."""
+        replies = self._connection.ask_all(commands) if commands else []
+        for reply in replies:
+            if isinstance(reply, Exception) and not isinstance(reply, NoSuchKey | WrongType):
+                raise reply
+        return [None if isinstance(reply, Exception) else reply for reply in replies]
+
+    def size(self) -> int:
+        size: int = self._connection.ask("DBSIZE")
+        return size
+
+    def exists(self, key: bytes) -> bool:
+        return bool(self._connection.ask("EXISTS", key))
+
+    def type(self, key: bytes) -> str:
+        kind: bytes = self._connection.ask("TYPE", key)
+        return kind.decode()
+
+    def delete(self, *keys: bytes) -> int:
+        deleted: int = self._connection.do("UNLINK", *keys)
+        return deleted
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool) -> bool:
+        if replace:
+            self._connection.do("RENAME", source, target)
+            return True
+        return bool(self._connection.do("RENAMENX", source, target))
+
+    def expire(self, key: bytes, seconds: float) -> bool:
+        return bool(self._connection.do("PEXPIRE", key, milliseconds(seconds)))
+
+    def expire_at(self, key: bytes, unix_seconds: float) -> bool:
+        return bool(self._connection.do("PEXPIREAT", key, milliseconds(unix_seconds)))
+
+    def persist(self, key: bytes) -> bool:
+        return bool(self._connection.do("PERSIST", key))
+
+    def ttl(self, key: bytes) -> float | None:
+        return _seconds(self._connection.ask("PTTL", key))
+
+    # --- care -----------------------------------------------------------------------------------
+
+    def check(self, *, repair: bool) -> list[Fault]:
+        """It cannot be done from here."""
+        _only_locally("check reads every row of a store: stop the server, and name its directory")
+
+    def back_up(self, target: Path | None) -> str:
+        """Have the server save, wait until it has, and return where that is."""
+        if target is not None:
+            raise click.UsageError("a server saves where it was told to: leave NEW_DIRECTORY out")
+        self._connection.do("BGSAVE")
+        self._await("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "save")
+        try:
+            found = self._connection.ask("CONFIG", "GET", "dir")
+        except KVStreamError:  # hosted servers tell nobody
+            return "the server's directory"
+        return os.fsdecode(found[1])
+
+    def compact(self) -> None:
+        """Have the server rewrite its log, and wait until it has."""
+        if not self._info("persistence").get("aof_enabled"):
+            raise RequestError("the server keeps no append-only file: there is nothing to compact")
+        self._connection.do("BGREWRITEAOF")
+        self._await("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
+
+    def size_on_disk(self) -> int:
+        size: int = self._info("persistence").get("aof_current_size", 0)
+        return size
+
+    def stats(self) -> dict[str, Any]:
+        """Return the sections of INFO."""
+        return sections_of(self._connection.ask("INFO"))
+
+    def _info(self, section: str) -> dict[str, Any]:
+        return sections_of(self._connection.ask("INFO", section)).get(section, {})
+
+    def _await(self, running: str, status: str, job: str) -> None:
+        while (told := self._info("persistence")).get(running):
+            time.sleep(_JOB_PAUSE_S)
+        if told.get(status, "ok") != "ok":
+            raise RequestError(f"the {job} has failed: the server's log says why")
+
+
+def _only_locally(reason: str) -> NoReturn:
+    raise OnlyLocally(f"{reason} with --store DIR")
+
+
+def _positions(streams: Mapping[Name, IDLike]) -> Words:
+    return ("STREAMS", *streams, *map(id_word, streams.values()))
+
+
+def _seconds(pttl: int) -> float | None:
+    """Return the seconds of PTTL; None where the key does not expire, or is not there."""
+    return None if pttl < 0 else pttl / 1000
+
+
+class _RemoteChanges:
+    """Writes to be sent in one transaction."""
+
+    def __init__(self, words: list[Sequence[Word]]) -> None:
+        self._words = words
+
+    def add(
+        self, stream: bytes, fields: FieldsLike, id: str = "*", maxlen: int | None = None
+    ) -> None:
+        self._words.append(add_words(stream, fields, id, option("MAXLEN", maxlen)))
+
+    def expire(self, key: bytes, seconds: float) -> None:
+        self._words.append(("PEXPIRE", key, milliseconds(seconds)))
+
+    def persist(self, key: bytes) -> None:
+        self._words.append(("PERSIST", key))
+
+    def ack(self, stream: bytes, group: bytes, ids: IDList) -> None:
+        self._words.append(("XACK", stream, group, *id_words(ids)))
+
+    def set_group_id(self, stream: bytes, group: bytes, id: StreamID) -> None:
+        self._words.append(("XGROUP", "SETID", stream, group, str(id)))
+
+    def delete_consumer(self, stream: bytes, group: bytes, consumer: bytes) -> None:
+        self._words.append(("XGROUP", "DELCONSUMER", stream, group, consumer))

@@ -1,0 +1,195 @@
+"""A stream of a server, with the calls of the library's ``Stream`` that the commands need."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from kvstream.cli.contracts import IDList
+from kvstream.cli.remote.connection import Connection, Words
+from kvstream.cli.remote.group import RemoteGroup
+from kvstream.cli.remote.replies import (
+    entries_of,
+    group_detail_of,
+    group_info_of,
+    id_or_none,
+    members,
+    stream_info_of,
+    streams_of,
+)
+from kvstream.cli.remote.words import (
+    flag,
+    id_block,
+    id_word,
+    id_words,
+    option,
+    trim_words,
+)
+from kvstream.errors import InvalidArgument
+from kvstream.ids import IDLike, StreamID, range_end, range_start
+from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
+from kvstream.operations.delete import Outcome
+from kvstream.operations.references import RefPolicy
+from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
+
+PAGE_MIN, PAGE_MAX = 10, 1000
+"""Entries of one read while a stream is gone through: the first, and the most."""
+PAGE_BYTES = 4 << 20
+"""What one page may hold in about, so that large entries come few at a time."""
+COUNTED_MAX = 10_000
+"""Entries that are read to count them, where the server does not tell."""
+
+
+class RemoteStream:
+    """A stream, by its key."""
+
+    def __init__(self, connection: Connection, key: bytes) -> None:
+        self._connection = connection
+        self.key = key
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def add(
+        self,
+        fields: FieldsLike,
+        id: str = "*",
+        *,
+        maxlen: int | None = None,
+        minid: StreamID | None = None,
+        approximate: bool = False,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmp: tuple[FieldPart, FieldPart] | None = None,
+        idmpauto: FieldPart | None = None,
+        nomkstream: bool,
+    ) -> StreamID | None:
+        options = (
+            *flag("NOMKSTREAM", nomkstream),
+            *_once_words(idmp, idmpauto),
+            *trim_words(maxlen, minid, approximate, limit, ref_policy),
+        )
+        return id_or_none(self._connection.do(*add_words(self.key, fields, id, options)))
+
+    def add_many(self, entries: Iterable[FieldsLike]) -> list[StreamID]:
+        added = self._connection.do_all(add_words(self.key, fields) for fields in entries)
+        return [StreamID.parse(eid) for eid in added]
+
+    def trim(
+        self,
+        *,
+        maxlen: int | None,
+        minid: StreamID | None,
+        approximate: bool,
+        limit: int | None,
+        ref_policy: RefPolicy | None,
+    ) -> int:
+        how = trim_words(maxlen, minid, approximate, limit, ref_policy)
+        trimmed: int = self._connection.do("XTRIM", self.key, *how)
+        return trimmed
+
+    def delete(self, ids: IDList) -> int:
+        deleted: int = self._connection.do("XDEL", self.key, *id_words(ids))
+        return deleted
+
+    def delete_entries(self, ids: IDList, *, ref_policy: RefPolicy) -> list[Outcome]:
+        reply = self._connection.do("XDELEX", self.key, str(ref_policy), *id_block(ids))
+        return [Outcome(each) for each in reply]
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        length: int = self._connection.ask("XLEN", self.key)
+        return length
+
+    def __bool__(self) -> bool:
+        return True
+
+    def count_after(self, id: IDLike) -> int | None:
+        """Return the number of entries after an ID; None where there are too many to count."""
+        start = StreamID.parse(id)
+        if start == StreamID(0, 0):
+            return len(self)
+        count = 0
+        for _ in self.scan(f"({start}"):
+            count += 1
+            if count > COUNTED_MAX:
+                return None
+        return count
+
+    def range(self, start: IDLike, end: IDLike, count: int | None = None) -> list[Entry]:
+        bounds = (id_word(start), id_word(end), *option("COUNT", count))
+        return entries_of(self._connection.ask("XRANGE", self.key, *bounds))
+
+    def revrange(
+        self, end: IDLike = "+", start: IDLike = "-", count: int | None = None
+    ) -> list[Entry]:
+        bounds = (id_word(end), id_word(start), *option("COUNT", count))
+        return entries_of(self._connection.ask("XREVRANGE", self.key, *bounds))
+
+    def get(self, id: IDLike) -> Entry | None:
+        eid = StreamID.parse(id)
+        found = self.range(eid, eid, 1)
+        return found[0] if found else None
+
+    def scan(self, start: IDLike = "-", end: IDLike = "+") -> Iterator[Entry]:
+        """Yield the entries from ``start`` to ``end``, by pages: fewer where they are large."""
+        following, last = range_start(start), range_end(end)
+        page = PAGE_MIN
+        while True:
+            entries = self.range(following, last, page)
+            yield from entries
+            if len(entries) < page or entries[-1].id >= last:
+                return
+            following = entries[-1].id.next()
+            page = _next_page(entries)
+
+    def read(
+        self, after: IDLike, count: int | None = None, block: float | None = None
+    ) -> list[Entry]:
+        """Return the entries after an ID; waits ``block`` seconds, or less, for them."""
+        options = (*option("COUNT", count), *self._connection.block_words(block))
+        where = ("STREAMS", self.key, id_word(after))
+        reply = streams_of(self._connection.ask("XREAD", *options, *where))
+        return reply.get(self.key, [])
+
+    def info(self) -> StreamInfo:
+        return stream_info_of(self._connection.ask("XINFO", "STREAM", self.key))
+
+    def info_full(self, count: int) -> StreamDetail:
+        words = ("XINFO", "STREAM", self.key, "FULL", "COUNT", count)
+        values = members(self._connection.ask(*words))
+        groups = [group_detail_of(group) for group in values["groups"]]
+        return StreamDetail(self.info(), entries_of(values["entries"]), groups)
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def create_group(
+        self, name: bytes, start: IDLike = "$", *, entries_read: int | None = None
+    ) -> RemoteGroup:
+        options = ("MKSTREAM", *option("ENTRIESREAD", entries_read))
+        self._connection.do("XGROUP", "CREATE", self.key, name, id_word(start), *options)
+        return self.group(name)
+
+    def group(self, name: bytes) -> RemoteGroup:
+        return RemoteGroup(self._connection, self.key, name, self.count_after)
+
+    def groups(self) -> list[GroupInfo]:
+        reply = self._connection.ask("XINFO", "GROUPS", self.key)
+        return sorted(map(group_info_of, reply), key=lambda info: info.name)
+
+
+def add_words(key: bytes, fields: FieldsLike, id: str = "*", options: Words = ()) -> Words:
+    """Return XADD with its words."""
+    return ("XADD", key, *options, id, *flat_bytes(fields))
+
+
+def _once_words(idmp: tuple[FieldPart, FieldPart] | None, idmpauto: FieldPart | None) -> Words:
+    if idmp is not None and idmpauto is not None:
+        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+    if idmp is not None:
+        return ("IDMP", *map(to_bytes, idmp))
+    return option("IDMPAUTO", None if idmpauto is None else to_bytes(idmpauto))
+
+
+def _next_page(entries: list[Entry]) -> int:
+    """Return how many entries to ask for, by the size of those that came."""
+    size = sum(map(len, chain.from_iterable(entry.flat for entry in entries)))
+    return max(1, min(PAGE_MAX, PAGE_BYTES * len(entries) // max(size, 1)))
