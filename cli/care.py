@@ -59,7 +59,8 @@ def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
     """
     with session.writing() as store:
         place = store.back_up(target)
-    out.result(f"checkpoint in {place}", path=place)
+    done = "saved by the server in" if store.shared else "checkpoint in"
+    out.result(f"{done} {place}", path=place)
 
 
 @click.command(epilog=example("kvstream compact"))

@@ -10,7 +10,7 @@ from kvstream.cli.json_values import Pairs
 from kvstream.cli.placing import Placing, StreamEnd, Unplaceable
 from kvstream.cli.rows import Row
 from kvstream.errors import RequestError
-from kvstream.ids import MIN_ID, AddID, StreamID, parse_add_id
+from kvstream.ids import MIN_ID, AddID, StreamID
 
 _LOOKED_UP = 100
 """Entries that are read together where a row is there already: in a file the next ones follow."""
@@ -62,13 +62,11 @@ class Taking:
         if not row.pairs:
             return Taken.BLANK
         try:
-            text, pairs = self._placing(row)
-            return self._add(text, pairs)
+            return self._add(*self._placing(row))
         except (Unplaceable, RequestError) as error:
             raise Bad(row, str(error)) from None
 
-    def _add(self, text: str, pairs: Pairs) -> Taken:
-        asked = parse_add_id(text)
+    def _add(self, text: str, asked: AddID, pairs: Pairs) -> Taken:
         if asked is not None and not self._end.is_exact:
             raise Undecided
         eid = self._end.following(asked)

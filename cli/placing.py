@@ -40,8 +40,8 @@ class Placing:
     parse_time: TimeParser = time_ms
     new_ids: bool = False
 
-    def __call__(self, row: Row) -> tuple[str, Pairs]:
-        """Return the ID to ask for and the fields to add; raises Unplaceable.
+    def __call__(self, row: Row) -> tuple[str, AddID, Pairs]:
+        """Return the ID to ask for, as text and read, and the fields to add; raises Unplaceable.
 
         The column of IDs does not stay a field; that of times does.
         """
@@ -52,12 +52,11 @@ class Placing:
         elif self.time_column is not None:
             eid = self._of_time(pairs, self.time_column)
         if self.new_ids or eid is None:
-            return "*", pairs
+            return "*", None, pairs
         try:
-            parse_add_id(eid)
+            return eid, parse_add_id(eid), pairs
         except InvalidArgument:
             raise Unplaceable(f"{eid!r} is no ID (ms-seq)") from None
-        return eid, pairs
 
     def _of_time(self, pairs: Pairs, column: bytes) -> str:
         value = _value(pairs, column)

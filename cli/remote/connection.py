@@ -6,6 +6,7 @@ which turn fields into dicts and lose those that repeat, stay out.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ Words = Sequence[Word]
 
 CONNECT_S = 5.0
 REPLY_S = 60.0
-"""How long to wait for a connection, and for a reply, where the URL does not say otherwise."""
+"""How long to wait for a connection and its first reply, and for any other one, where the URL does
+not say otherwise."""
 BLOCK_S_MAX = 5.0
 """Longest wait of one blocking read: a lost connection is noticed after it."""
 TRIES = 100
@@ -31,7 +33,7 @@ _DATABASE = re.compile("/?|/[0-9]+")
 FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://... or unix:///PATH[?db=DB]"
 
 
-def connect(url: str, connect_s: float = CONNECT_S) -> "redis.Redis":
+def connect(url: str, connect_s: float = CONNECT_S, reply_s: float = REPLY_S) -> "redis.Redis":
     """Return a client of the server at a URL; nothing is sent before the first command.
 
     Nothing is sent twice: whoever repeats a write must know that it is one. Timeouts may stand in
@@ -51,7 +53,7 @@ def connect(url: str, connect_s: float = CONNECT_S) -> "redis.Redis":
         client = redis.Redis.from_url(
             url,
             socket_connect_timeout=connect_s,
-            socket_timeout=REPLY_S,
+            socket_timeout=reply_s,
             retry=Retry(NoBackoff(), 0),
         )
         settings = client.connection_pool.connection_kwargs
@@ -86,6 +88,11 @@ class Connection:
 
     def close(self) -> None:
         self._client.close()
+
+    def greet(self) -> None:
+        """See that a server is there which speaks RESP, and lets this user in."""
+        with suppress(RequestError):  # such as NOPERM: not every user may send a PING
+            self.ask("PING")
 
     def block_words(self, seconds: float | None) -> Words:
         """Return how long a read waits: ``seconds``, or less; None: not at all."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import (
     BusyGroup,
-    InvalidArgument,
     KVStreamError,
     NoGroup,
     NoSuchKey,
@@ -38,10 +37,6 @@ class ClientMissing(StoreError):
     """redis-py is not installed."""
 
 
-class OnlyLocally(InvalidArgument):
-    """The command works on the files of a store, which a server does not give out."""
-
-
 _BY_CODE: dict[str, type[KVStreamError]] = {
     "WRONGTYPE": WrongType,
     "NOGROUP": NoGroup,
@@ -55,6 +50,10 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
 
 _PIPELINED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 """What redis-py puts before an error of a pipeline: the whole command, with its values."""
+
+
+_UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
+"""What redis-py says of a connection that was never made."""
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     """Return the error of kvstream that says the same."""
     from redis import exceptions
 
-    said = _PIPELINED.sub("", str(error)) or type(error).__name__
+    said = _PIPELINED.sub("", str(error)).strip() or type(error).__name__
     if isinstance(error, exceptions.ResponseError):
         return _refusal(error, said)
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
@@ -80,9 +79,12 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     if isinstance(error, exceptions.BusyLoadingError):
         return ServerLoading(f"the server is still loading: {said}")
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
-        if writing and "connecting to" not in said:
+        refused = _UNREACHED.fullmatch(said)
+        if refused is not None:
+            return ServerUnavailable(f"no server at {refused[1]}: {refused[2]}")
+        if writing:
             return UnknownOutcome(f"the server may or may not have done it: {said}")
-        return ServerUnavailable(said)
+        return ServerUnavailable(f"the server does not answer: {said}")
     return RequestError(said)
 
 

@@ -1,5 +1,6 @@
 """Replies of a server, in RESP2, as the library's records. It knows no connection."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from kvstream.records import (
 )
 
 NEVER_MS = -1
+_NUMBER = re.compile("0|-?[1-9][0-9]*", re.ASCII)
 
 Members = Mapping[str, Any]
 
@@ -190,5 +192,5 @@ def sections_of(text: bytes) -> dict[str, dict[str, Any]]:
         if line.startswith("# "):
             fields = sections.setdefault(line.removeprefix("# ").lower(), {})
         elif colon:
-            fields[name] = int(value) if value.isdecimal() else value
+            fields[name] = int(value) if _NUMBER.fullmatch(value) else value
     return {name: fields for name, fields in sections.items() if fields}

@@ -1,7 +1,7 @@
 """A command line about a store behind a server: one connection, until the command has ended."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from kvstream.cli.contracts import Scratch
-from kvstream.cli.remote.connection import CONNECT_S, Connection, connect
+from kvstream.cli.remote.connection import CONNECT_S, REPLY_S, Connection, connect
 from kvstream.cli.remote.errors import ServerLoading
 from kvstream.cli.session import retried
 
@@ -81,10 +81,11 @@ class ServerSession:
     def _connected(self) -> "RemoteStore":
         from kvstream.cli.remote.store import RemoteStore
 
-        connection = Connection(connect(self._url, self._connect_s), self._db)
-        try:
-            retried(lambda: connection.ask("PING"), self.wait_s, ServerLoading)
-        except BaseException:
-            connection.close()
-            raise
-        return RemoteStore(connection)
+        # A first connection with less patience: what takes connections and says nothing, as a port
+        # without TLS does to one with it, is no server.
+        with closing(self._connection(self._connect_s)) as first:
+            retried(first.greet, self.wait_s, ServerLoading)
+        return RemoteStore(self._connection(REPLY_S))
+
+    def _connection(self, reply_s: float) -> Connection:
+        return Connection(connect(self._url, self._connect_s, reply_s), self._db)

@@ -4,14 +4,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
 from kvstream.arguments import Name, name_bytes
 from kvstream.cli.contracts import Changes, IDList, Listed
 from kvstream.cli.remote.connection import Connection, Word, Words
-from kvstream.cli.remote.errors import OnlyLocally
 from kvstream.cli.remote.replies import sections_of, stream_info_of, streams_of
 from kvstream.cli.remote.stream import RemoteStream, add_words
 from kvstream.cli.remote.words import duration, flag, id_word, id_words, milliseconds, option
@@ -165,8 +164,10 @@ class RemoteStore:
     # --- care -----------------------------------------------------------------------------------
 
     def check(self, *, repair: bool) -> list[Fault]:
-        """It cannot be done from here."""
-        _only_locally("check reads every row of a store: stop the server, and name its directory")
+        """It cannot be done from here: a usage error."""
+        raise click.UsageError(
+            "check reads the files of a store, which no server gives out: stop it, and --store DIR"
+        )
 
     def back_up(self, target: Path | None) -> str:
         """Have the server save, wait until it has, and return where that is."""
@@ -203,10 +204,6 @@ class RemoteStore:
             time.sleep(_JOB_PAUSE_S)
         if told.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: the server's log says why")
-
-
-def _only_locally(reason: str) -> NoReturn:
-    raise OnlyLocally(f"{reason} with --store DIR")
 
 
 def _positions(streams: Mapping[Name, IDLike]) -> Words:

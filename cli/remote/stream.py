@@ -23,7 +23,8 @@ from kvstream.cli.remote.words import (
     option,
     trim_words,
 )
-from kvstream.errors import InvalidArgument
+from kvstream.cli.text import quoted
+from kvstream.errors import BusyGroup, InvalidArgument
 from kvstream.ids import IDLike, StreamID, range_end, range_start
 from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
@@ -34,6 +35,8 @@ PAGE_MIN, PAGE_MAX = 10, 1000
 """Entries of one read while a stream is gone through: the first, and the most."""
 PAGE_BYTES = 4 << 20
 """What one page may hold in about, so that large entries come few at a time."""
+PAGE_GROWTH = 4
+"""How many times longer than the last a page may be: large entries may follow small ones."""
 COUNTED_MAX = 10_000
 """Entries that are read to count them, where the server does not tell."""
 
@@ -165,7 +168,10 @@ class RemoteStream:
         self, name: bytes, start: IDLike = "$", *, entries_read: int | None = None
     ) -> RemoteGroup:
         options = ("MKSTREAM", *option("ENTRIESREAD", entries_read))
-        self._connection.do("XGROUP", "CREATE", self.key, name, id_word(start), *options)
+        try:
+            self._connection.do("XGROUP", "CREATE", self.key, name, id_word(start), *options)
+        except BusyGroup:
+            raise BusyGroup(detail=f"group {quoted(name)} of stream {quoted(self.key)}") from None
         return self.group(name)
 
     def group(self, name: bytes) -> RemoteGroup:
@@ -192,4 +198,5 @@ def _once_words(idmp: tuple[FieldPart, FieldPart] | None, idmpauto: FieldPart | 
 def _next_page(entries: list[Entry]) -> int:
     """Return how many entries to ask for, by the size of those that came."""
     size = sum(map(len, chain.from_iterable(entry.flat for entry in entries)))
-    return max(1, min(PAGE_MAX, PAGE_BYTES * len(entries) // max(size, 1)))
+    fitting = PAGE_BYTES * len(entries) // max(size, 1)
+    return max(1, min(PAGE_MAX, PAGE_GROWTH * len(entries), fitting))

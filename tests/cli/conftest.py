@@ -1,4 +1,9 @@
-"""Fixtures of the command line: the program, with an empty store or one to try things on."""
+"""Fixtures of the command line: the program, with an empty store or one to try things on.
+
+``kvstream`` and ``orders`` are the program on a store in a directory, unless ``places`` marks a
+test or a module: then they are in turn the program on such a store, on one behind a server of ours,
+or on a redis-server that has the same in it.
+"""
 
 import os
 import shutil
@@ -7,11 +12,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import redis
 
 from kvstream import ManualClock, Store
-from tests.cli.program import Program
+from tests.cli.program import Program, RemoteProgram
+from tests.server.conftest import Served, redis_port, redis_process
+
+__all__ = ["redis_port", "redis_process"]
 
 FAR_FUTURE_S = 4_000_000_000
+LONG_AGO_MS = 1_700_000_000_000
+PENDING = ("1700000000000-0", "1700000001000-0")
 MEMORY = Path("/dev/shm")
 """A file system in memory, as Linux has it; in a container it may be small."""
 MEMORY_MIN = 1 << 30
@@ -60,7 +71,7 @@ def files_of(directory: Path) -> set[tuple[str, int, int]]:
 
 
 @pytest.fixture
-def kvstream(tmp_path: Path, store_of_orders: Path) -> Iterator[Program]:
+def in_store(tmp_path: Path, store_of_orders: Path) -> Iterator[Program]:
     """The program on a store that is not there yet, and must be sound afterwards if it is.
 
     The store of orders is known to be sound, and so is a copy that was only looked at.
@@ -73,12 +84,86 @@ def kvstream(tmp_path: Path, store_of_orders: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-def orders(kvstream: Program, store_of_orders: Path) -> Program:
+def in_store_of_orders(in_store: Program, store_of_orders: Path) -> Program:
+    """The program on a store of orders."""
+    shutil.copytree(store_of_orders, in_store.directory)
+    return in_store
+
+
+@pytest.fixture
+def on_server(tmp_path: Path) -> Iterator[RemoteProgram]:
+    """The program on a server of ours, without any stream."""
+    yield from _served(tmp_path / "served")
+
+
+@pytest.fixture
+def on_server_of_orders(tmp_path: Path, store_of_orders: Path) -> Iterator[RemoteProgram]:
+    """The program on a server of the store of orders."""
+    shutil.copytree(store_of_orders, tmp_path / "served")
+    yield from _served(tmp_path / "served")
+
+
+def _served(directory: Path) -> Iterator[RemoteProgram]:
+    served = Served(directory)
+    yield RemoteProgram(directory, f"redis://127.0.0.1:{served.port}")
+    served.stop()
+
+
+@pytest.fixture
+def on_redis(redis_port: int, tmp_path: Path) -> RemoteProgram:
+    """The program on a redis-server without any key."""
+    return RemoteProgram(tmp_path / "none", f"redis://127.0.0.1:{redis_port}")
+
+
+@pytest.fixture
+def on_redis_of_orders(on_redis: RemoteProgram) -> RemoteProgram:
+    """The program on a redis-server that has what the store of orders has."""
+    with redis.Redis.from_url(on_redis.url) as client:
+        for at in range(5):
+            client.xadd("orders", {"sku": f"a{at}", "qty": at}, f"{1_700_000_000_000 + at * 1000}")
+        client.xgroup_create("orders", "billing", "0")
+        client.xreadgroup("billing", "worker-1", {"orders": ">"}, 2)
+        client.xclaim("orders", "billing", "worker-1", 0, PENDING, time=LONG_AGO_MS, retrycount=1)
+        client.xgroup_createconsumer("orders", "billing", "idle-worker")
+        client.xadd("orders:2025", {"sku": "old"}, "1600000000000")
+        client.pexpireat("orders", FAR_FUTURE_S * 1000)
+    return on_redis
+
+
+PLACES = {
+    "store": ("in_store", "in_store_of_orders"),
+    "server": ("on_server", "on_server_of_orders"),
+    "redis": ("on_redis", "on_redis_of_orders"),
+}
+"""Where the program may work: the fixtures of an empty place, and of one with orders."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("places")
+    if marker is not None and "place" in metafunc.fixturenames:
+        metafunc.parametrize("place", marker.args)
+
+
+@pytest.fixture
+def place() -> str:
+    """Where the program works, for tests that are marked with no place."""
+    return "store"
+
+
+@pytest.fixture
+def kvstream(place: str, request: pytest.FixtureRequest) -> Program:
+    """The program on a store that is not there yet, and must be sound afterwards if it is."""
+    program: Program = request.getfixturevalue(PLACES[place][0])
+    return program
+
+
+@pytest.fixture
+def orders(place: str, request: pytest.FixtureRequest) -> Program:
     """The program on a store of orders.
 
     Stream ``orders``: five entries, a second apart from 1700000000000-0 on; group ``billing`` has
     the first two pending with ``worker-1``, and a consumer ``idle-worker``. Stream ``orders:2025``:
     one entry.
     """
-    shutil.copytree(store_of_orders, kvstream.directory)
-    return kvstream
+    program: Program = request.getfixturevalue(PLACES[place][1])
+    return program

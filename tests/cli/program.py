@@ -30,6 +30,11 @@ class Program:
 
     directory: Path
 
+    @property
+    def place(self) -> list[str]:
+        """The words that say where it works."""
+        return ["--store", str(self.directory)]
+
     def __call__(
         self,
         *arguments: str,
@@ -38,7 +43,7 @@ class Program:
         env: dict[str, str | None] | None = None,
     ) -> Result:
         """Run it in this process, and assert its exit code."""
-        words = ["--store", str(self.directory), "--wait", "0", *arguments]
+        words = [*self.place, "--wait", "0", *arguments]
         result = CliRunner().invoke(main, words, input=input, env=env, prog_name="kvstream")
         shown = f"{shlex.join(arguments)}\n{result.stdout}\n{result.stderr}"
         assert result.exception is None or isinstance(result.exception, SystemExit), shown
@@ -67,8 +72,7 @@ class Program:
 
     def command(self, *arguments: str) -> list[str]:
         """Return the words that start it as a process of its own."""
-        words = ["--store", str(self.directory), *arguments]
-        return [sys.executable, "-m", "kvstream", *words]
+        return [sys.executable, "-m", "kvstream", *self.place, *arguments]
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
         """Start it as a process of its own; stdin, stdout and stderr are pipes unless told."""
@@ -81,3 +85,14 @@ class Program:
         with self.start(*arguments, **options) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@dataclass(frozen=True)
+class RemoteProgram(Program):
+    """The program, with a server named; ``directory`` is the server's."""
+
+    url: str
+
+    @property
+    def place(self) -> list[str]:
+        return ["--url", self.url]

@@ -13,6 +13,7 @@ from kvstream.storage.watermark import FILE_NAME as WATERMARK_FILE
 from tests.cli.program import FIRST, Program
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_info_shows_counters_and_groups(orders: Program) -> None:
     info = orders.one("info", "orders")
     assert (info["length"], info["last_generated_id"]) == (5, "1700000004000-0")
@@ -25,6 +26,7 @@ def test_info_shows_counters_and_groups(orders: Program) -> None:
     assert "no stream" in orders("info", "missing", code=1).stderr
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_info_in_full_shows_entries_and_what_is_pending(orders: Program) -> None:
     detail = orders.one("info", "orders", "--full", "-n", "1")
     assert len(detail["entries"]) == 1

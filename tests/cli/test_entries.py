@@ -7,6 +7,8 @@ from kvstream.records import RepeatedFields
 from tests.cli.program import FIRST, Program
 from tests.opening import Stores
 
+pytestmark = pytest.mark.places("store", "server", "redis")
+
 SECOND = "1700000001000-0"
 LAST = "1700000004000-0"
 
@@ -22,6 +24,7 @@ def test_add_makes_the_store_and_the_stream_and_shows_the_id(kvstream: Program) 
     ]
 
 
+@pytest.mark.places("store")
 def test_add_takes_repeated_and_binary_fields(kvstream: Program) -> None:
     kvstream("add", "s", "a=1", "a=2", "b=\udcff", "--id", "1-1")
     with Store.open(kvstream.directory) as store:
@@ -51,6 +54,7 @@ def test_add_trims_in_the_same_commit(orders: Program) -> None:
     assert orders("add", "orders", "a=1", "--maxlen", "2", "--minid", "5", code=2).stderr
 
 
+@pytest.mark.places("store", "server")
 def test_add_repeats_nothing_for_a_producer(kvstream: Program) -> None:
     first = kvstream.one("add", "s", "a=1", "--idmp", "shop", "order-1")
     assert kvstream.one("add", "s", "a=1", "--idmp", "shop", "order-1") == first
@@ -95,6 +99,7 @@ def test_revrange_goes_backwards(orders: Program) -> None:
     assert ids(orders.json("revrange", "orders", SECOND, f"({FIRST}")) == [SECOND]
 
 
+@pytest.mark.places("store")
 def test_long_streams_are_shown_whole_and_with_one_title(
     kvstream: Program, open_store: Stores
 ) -> None:
@@ -141,6 +146,7 @@ def test_del_takes_ids_from_stdin(orders: Program) -> None:
     assert orders.one("del", "orders", "-", input=f"{FIRST}\n\n{SECOND}\n") == {"deleted": 2}
 
 
+@pytest.mark.places("store", "server")
 def test_del_with_a_policy_shows_what_became_of_each(orders: Program) -> None:
     rows = orders.json("del", "orders", FIRST, "9-9", "--ref-policy", "acked", code=1)
     assert rows == [{"id": FIRST, "outcome": "kept"}, {"id": "9-9", "outcome": "missing"}]
@@ -160,5 +166,5 @@ def test_trim_keeps_the_last_or_what_is_not_older(orders: Program) -> None:
 def test_names_that_are_no_text_are_shown_and_never_crash(orders: Program) -> None:
     orders("add", "na\udcffme\x1b[31m", "a=1")
     assert r"na\xffme\x1b[31m" in orders("ls").stdout
-    assert orders.json("ls")[-1]["stream"] == {"base64": "bmH/bWUbWzMxbQ=="}
+    assert {"base64": "bmH/bWUbWzMxbQ=="} in [row["stream"] for row in orders.json("ls")]
     assert r"'no\xff'" in orders("len", "no\udcff", code=1).stderr

@@ -70,6 +70,20 @@ def test_every_example_runs_as_it_stands(
     orders(*words_of(line), input=rows)
 
 
+ON_FILES = {"check", "checkpoint", "recover", "version", "completion"}
+"""Commands whose examples are about the files of a store, or about no store at all."""
+
+
+@pytest.mark.parametrize(
+    "line", [each for each in EXAMPLES if words_of(str(each.id))[0] not in ON_FILES]
+)
+@pytest.mark.places("server")
+def test_every_example_about_streams_runs_on_a_server(
+    line: str, orders: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_every_example_runs_as_it_stands(line, orders, tmp_path, monkeypatch)
+
+
 def test_the_sections_of_the_help_name_every_command_once(kvstream: Program) -> None:
     shown = [line.split()[0] for line in kvstream.lines("--help") if line.startswith("  ")]
     assert sorted(set(main.commands)) == sorted(name for name in shown if name in main.commands)

@@ -20,6 +20,7 @@ from tests.cli.program import FIRST, Program
 SECOND = "1700000001000-0"
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_json_lines_go_to_stdout_and_the_count_to_stderr(orders: Program) -> None:
     result = orders("export", "orders", "-n", "2")
     assert result.stdout.splitlines() == [
@@ -39,6 +40,7 @@ def test_json_lines_go_to_stdout_and_the_count_to_stderr(orders: Program) -> Non
         (["--start", "2023-11-14T22:13:21", "-n", "1"], SECOND, 1),
     ],
 )
+@pytest.mark.places("store", "server", "redis")
 def test_a_part_of_a_stream_can_be_exported(
     orders: Program, options: list[str], first: str, count: int
 ) -> None:
@@ -47,6 +49,7 @@ def test_a_part_of_a_stream_can_be_exported(
     assert first in lines[0]
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_csv_has_a_column_for_each_field(orders: Program) -> None:
     orders("add", "orders", "sku=x", "note=a,b", "--id", "1700000009000-0")
     table = list(csv.reader(orders.lines("export", "orders", "--format", "csv")))
@@ -67,6 +70,7 @@ def test_csv_has_a_column_for_each_field(orders: Program) -> None:
         [f"{ID_COLUMN}=1"],
     ],
 )
+@pytest.mark.places("store", "server", "redis")
 def test_what_cells_cannot_hold_is_json_in_a_column_of_its_own(
     kvstream: Program, fields: list[str]
 ) -> None:
@@ -134,6 +138,7 @@ def test_an_export_cut_anywhere_is_gone_on_with(
     assert part.read_bytes() == content
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_resuming_adds_what_has_come_since(orders: Program, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     orders("export", "orders", str(path), "--resume")

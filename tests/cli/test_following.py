@@ -26,12 +26,14 @@ LAST = "1700000004000-0"
         (["--after", "2023-11-14T22:13:23Z"], 2),
     ],
 )
+@pytest.mark.places("store", "server", "redis")
 def test_tail_shows_the_end_oldest_first(orders: Program, options: list[str], found: int) -> None:
     ids = [row["id"] for row in orders.json("tail", "orders", *options)]
     assert len(ids) == found
     assert ids == sorted(ids)
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_tail_of_a_stream_that_is_not_there_fails_unless_it_follows(orders: Program) -> None:
     assert "no stream 'x'" in orders("tail", "x", code=1).stderr
 

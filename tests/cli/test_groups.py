@@ -2,7 +2,10 @@
 
 import pytest
 
+from kvstream.cli import groups
 from tests.cli.program import FIRST, Program
+
+pytestmark = pytest.mark.places("store", "server", "redis")
 
 LAST = "1700000004000-0"
 
@@ -80,6 +83,7 @@ def test_reset_to_a_time_delivers_from_that_time_on(orders: Program) -> None:
     assert rows[0]["id"] == "1700000003000-0"
 
 
+@pytest.mark.places("store", "server")
 def test_reset_drops_what_is_pending_also_what_was_given_back(orders: Program) -> None:
     orders("nack", "orders", "billing", FIRST)
     done = orders.one("group", "reset", "orders", "billing", "--to", "0", "--drop-pending")
@@ -87,6 +91,16 @@ def test_reset_drops_what_is_pending_also_what_was_given_back(orders: Program) -
     assert orders.one("pending", "orders", "billing")["pending"] == 0
     names = [row["name"] for row in orders.json("consumer", "ls", "orders", "billing")]
     assert names == ["idle-worker", "worker-1"]
+
+
+def test_a_reset_drops_whatever_number_is_pending(
+    orders: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_PENDING_PAGE", 2)
+    assert len(orders.json("read", "orders", "--group", "billing", "--consumer", "c")) == 3
+    done = orders.one("group", "reset", "orders", "billing", "--to", "-", "--drop-pending")
+    assert (done["pending"], done["dropped"], done["backlog_after"]) == (0, 5, 5)
+    assert orders.one("pending", "orders", "billing")["pending"] == 0
 
 
 def test_a_dry_run_shows_what_a_reset_would_do_and_changes_nothing(orders: Program) -> None:
@@ -105,8 +119,21 @@ def test_a_dry_run_shows_what_a_reset_would_do_and_changes_nothing(orders: Progr
 def test_consumers_are_listed_with_what_is_pending(orders: Program) -> None:
     rows = {row["name"]: row for row in orders.json("consumer", "ls", "orders", "billing")}
     assert rows["worker-1"]["pending"] == 2
-    assert rows["idle-worker"]["inactive"] == -1
+    assert rows["idle-worker"]["pending"] == 0
+
+
+@pytest.mark.places("store", "server")
+def test_a_consumer_that_was_never_given_anything_is_told(orders: Program) -> None:
+    row = orders.json("consumer", "ls", "orders", "billing")[0]
+    assert (row["name"], row["inactive"]) == ("idle-worker", -1)
     assert "never" in orders.lines("consumer", "ls", "orders", "billing")[1]
+
+
+@pytest.mark.places("redis")
+def test_what_an_older_server_does_not_tell_is_unknown(orders: Program) -> None:
+    row = orders.json("consumer", "ls", "orders", "billing")[0]
+    assert row["inactive"] is None
+    assert orders.lines("consumer", "ls", "orders", "billing")[1].endswith("unknown")
 
 
 def test_a_consumer_can_be_made_before_it_reads(orders: Program) -> None:

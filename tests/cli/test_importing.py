@@ -8,7 +8,10 @@ import pytest
 
 from kvstream import Store
 from kvstream.cli import import_batches, importing
+from kvstream.cli.session import IMPORT_PREFIX
 from tests.cli.program import Program
+
+pytestmark = pytest.mark.places("store", "server", "redis")
 
 
 def rows_of(program: Program, stream: str = "s") -> list[Any]:
@@ -18,6 +21,12 @@ def rows_of(program: Program, stream: str = "s") -> list[Any]:
 
 def fields_of(program: Program, stream: str = "s") -> list[Any]:
     return [row["fields"] for row in rows_of(program, stream)]
+
+
+def note_of(program: Program) -> Any:
+    """Return what ``ls`` shows of the only note of an import."""
+    (row,) = program.json("ls", f"{IMPORT_PREFIX.decode()}*", "--all")
+    return row
 
 
 @pytest.fixture
@@ -66,6 +75,7 @@ def test_other_delimiters_are_named_or_implied(kvstream: Program, tmp_path: Path
     assert "one character" in kvstream("import", "s", "--delimiter", "::", code=2).stderr
 
 
+@pytest.mark.places("store")
 def test_bytes_that_are_no_utf8_survive_csv(kvstream: Program) -> None:
     kvstream("import", "s", "--format", "csv", input=b"a\xff,b\n1,\xfe\n")
     with Store.open(kvstream.directory) as store:
@@ -188,6 +198,25 @@ def test_rows_that_are_there_with_their_ids_are_passed_over(kvstream: Program) -
     assert kvstream.lines("import", "s", input=text) == ["0 entries added, 3 there already"]
 
 
+def test_rows_with_ids_and_rows_that_get_new_ones_may_take_turns(kvstream: Program) -> None:
+    given = ["5-1", None, None, "9000000000000-0", "9000000000000-*", None, "9000000000000-9"]
+    rows = [{"id": eid, "fields": {"n": str(at)}} for at, eid in enumerate(given)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert kvstream.one("import", "s", input=text)["added"] == len(given)
+    added = rows_of(kvstream)
+    assert [row["fields"]["n"] for row in added] == [str(at) for at in range(len(given))]
+    assert [row["id"] for row in added][3:] == [f"9000000000000-{seq}" for seq in (0, 1, 2, 9)]
+
+
+def test_rows_that_repeat_within_one_commit_are_there_already(kvstream: Program) -> None:
+    text = '{"id": "5-1", "fields": {"n": 1}}\n'
+    done = kvstream.one("import", "s", input=text * 3)
+    assert (done["added"], done["present"]) == (1, 2)
+    other = '{"id": "6-1", "fields": {"n": 1}}\n{"id": "6-1", "fields": {"n": 2}}\n'
+    refused = kvstream("import", "s", input=other, code=1).stderr
+    assert "line 2: the stream has 6-1 with other fields; 1 entry added" in refused
+
+
 def test_new_ids_may_be_given_to_all_rows(kvstream: Program) -> None:
     text = '{"id": "5-1", "fields": {"n": 1}}\n'
     kvstream("import", "s", input=text)
@@ -220,13 +249,13 @@ def test_the_note_of_a_finished_import_expires_that_of_a_stopped_one_stays(
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1) + "x\n")
     kvstream("import", "s", str(path), code=1)
-    assert kvstream.json("ls", "--all")[1]["ttl"] is None
+    assert note_of(kvstream)["ttl"] is None
     path.write_text(lines(1, 2))
     kvstream("import", "s", str(path))
-    assert kvstream.json("ls", "--all")[1]["ttl"] > 29 * 86_400
+    assert note_of(kvstream)["ttl"] > 29 * 86_400
     path.write_text(lines(1, 2) + "x\n")
     kvstream("import", "s", str(path), code=1)
-    assert kvstream.json("ls", "--all")[1]["ttl"] is None
+    assert note_of(kvstream)["ttl"] is None
 
 
 def test_a_file_that_has_changed_where_it_was_imported_is_refused(
@@ -261,7 +290,7 @@ def test_a_note_that_somebody_has_overwritten_is_refused(kvstream: Program, tmp_
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1))
     kvstream("import", "s", str(path))
-    note = kvstream.json("ls", "--all")[1]["stream"]
+    note = note_of(kvstream)["stream"]
     kvstream("add", note, "offset=x")
     assert "is no note of an import" in kvstream("import", "s", str(path), code=1).stderr
     assert kvstream.one("import", "s", str(path), "--again")["added"] == 1

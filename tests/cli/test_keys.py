@@ -7,12 +7,20 @@ from kvstream.cli.session import IMPORT_PREFIX
 from kvstream.commands import Dispatcher
 from tests.cli.program import Program
 
+pytestmark = pytest.mark.places("store", "server", "redis")
 
+
+@pytest.mark.places("store", "server")
 def test_ls_lists_streams_in_the_order_they_were_made(orders: Program) -> None:
     assert [row["stream"] for row in orders.json("ls")] == ["orders", "orders:2025"]
-    first = orders.json("ls")[0]
+
+
+def test_ls_shows_how_long_a_stream_is_and_when_it_ends(orders: Program) -> None:
+    rows = {row["stream"]: row for row in orders.json("ls")}
+    first = rows["orders"]
     assert (first["length"], first["groups"], first["last_id"]) == (5, 1, "1700000004000-0")
     assert first["ttl"] > 0
+    assert rows["orders:2025"]["ttl"] is None
     lines = orders.lines("ls")
     assert lines[0].split() == [
         "stream",
@@ -24,10 +32,12 @@ def test_ls_lists_streams_in_the_order_they_were_made(orders: Program) -> None:
         "time",
         "expires",
     ]
-    assert "2023-11-14 22:13:24.000Z" in lines[1]
-    assert lines[2].endswith("never")
+    shown = {line.split()[0]: line for line in lines[1:]}
+    assert "2023-11-14 22:13:24.000Z" in shown["orders"]
+    assert shown["orders:2025"].endswith("never")
 
 
+@pytest.mark.places("store")
 def test_ls_shows_plain_strings_which_are_keys_and_no_streams(orders: Program) -> None:
     with Store.open(orders.directory) as store:
         Dispatcher(store.engine).execute([b"SET", b"lock", b"mine"])

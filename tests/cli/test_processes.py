@@ -107,6 +107,7 @@ def test_a_reader_of_the_output_that_goes_away_is_no_error(kvstream: Program) ->
             assert process.stderr.read() == b""
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_ctrl_c_ends_quietly_with_130(orders: Program) -> None:
     with ended(orders.start("tail", "orders", "-f", "--poll", "20ms", "--json")) as process:
         assert json.loads(read_line(process))["id"] == FIRST
@@ -115,6 +116,7 @@ def test_ctrl_c_ends_quietly_with_130(orders: Program) -> None:
         assert (process.returncode, errors) == (130, b"")
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_tail_shows_what_other_processes_add(orders: Program) -> None:
     arguments = ["tail", "orders", "-f", "-n", "1", "--poll", "20ms", "--json"]
     with ended(orders.start(*arguments)) as process:
@@ -135,6 +137,7 @@ def test_tail_says_that_it_waits_for_a_process_that_holds_the_store(orders: Prog
         assert json.loads(read_line(process))["id"] == "1800000000000-0"
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_tail_waits_for_a_stream_and_sees_one_that_was_made_anew(kvstream: Program) -> None:
     kvstream("add", "other", "a=1")
     with ended(kvstream.start("tail", "s", "-f", "--poll", "20ms", "--json")) as process:
@@ -144,6 +147,7 @@ def test_tail_waits_for_a_stream_and_sees_one_that_was_made_anew(kvstream: Progr
             write(kvstream, "rm", "s")
 
 
+@pytest.mark.places("store", "server", "redis")
 def test_a_blocked_read_gets_what_another_process_adds(orders: Program) -> None:
     arguments = ["read", "orders", "--after", "$", "--block", "60s", "--json"]
     with ended(orders.start(*arguments)) as process:

@@ -1,0 +1,473 @@
+"""``--url``: what is so on servers alone. What is as on a store is tested where the store is."""
+
+import json
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+from redis import exceptions
+
+from kvstream import Entry, StreamID, UnknownOutcome
+from kvstream.cli import main
+from kvstream.cli.contracts import Changes
+from kvstream.cli.exits import ExitCode, code_of
+from kvstream.cli.places import complete_names
+from kvstream.cli.remote import connect
+from kvstream.cli.remote import stream as remote_stream
+from kvstream.cli.remote.connection import Connection
+from kvstream.cli.remote.errors import error_of
+from kvstream.cli.remote.replies import TooOld, stream_info_of
+from kvstream.cli.remote.store import RemoteStore
+from tests.cli.program import FIRST, Program, RemoteProgram
+from tests.cli.test_processes import ended, eventually, read_line
+from tests.server.conftest import Served
+
+pytestmark = pytest.mark.places("server", "redis")
+
+SECRET, QUOTED = "s%3Acr@et", "s%253Acr%40et"
+"""A password, and how a URL has it."""
+
+
+def run(*words: str, **env: str) -> Result:
+    """Run the program with these words and this environment alone."""
+    named: dict[str, str | None] = {"KVSTREAM_STORE": None, "KVSTREAM_URL": None, **env}
+    return CliRunner().invoke(main, words, env=named, prog_name="kvstream")
+
+
+def refusal(*words: str, code: int, **env: str) -> str:
+    """Run the program, and return the line that it ends with."""
+    result = run(*words, **env)
+    assert result.exit_code == code, result.output
+    return result.stderr.splitlines()[-1]
+
+
+def url_of(program: Program) -> str:
+    assert isinstance(program, RemoteProgram)
+    return program.url
+
+
+@contextmanager
+def client_of(program: Program) -> Iterator["redis.Redis"]:
+    with redis.Redis.from_url(url_of(program)) as client:
+        yield client
+
+
+def has_length(client: "redis.Redis", least: int) -> bool:
+    return int(client.execute_command("XLEN", "s")) >= least  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def store_of(program: Program, query: str = "") -> Iterator[RemoteStore]:
+    with closing(RemoteStore(Connection(connect(url_of(program) + query)))) as store:
+        yield store
+
+
+# --- which place ----------------------------------------------------------------------------------
+
+
+def test_the_url_may_stand_in_the_environment(orders: Program) -> None:
+    assert "orders:2025" in run("ls", KVSTREAM_URL=url_of(orders)).stdout
+
+
+def test_what_the_line_names_goes_before_the_environment(orders: Program, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    url = url_of(orders)
+    assert "orders" in run("--url", url, "ls", KVSTREAM_STORE=missing).stdout
+    assert "no store in" in refusal("--store", missing, "ls", code=5, KVSTREAM_URL=url)
+    both = {"KVSTREAM_STORE": missing, "KVSTREAM_URL": url}
+    assert "either --store" in refusal("ls", code=2, **both)
+    assert "either --store" in refusal("--store", missing, "--url", url, "ls", code=2)
+
+
+def test_a_database_is_named_by_the_url_or_by_the_option(orders: Program) -> None:
+    url = url_of(orders)
+    assert run("--url", f"{url}/3", "add", "three", "a=1").exit_code == 0
+    assert run("--url", url, "--db", "3", "len", "three").stdout == "1\n"
+    assert run("--url", f"{url}/2", "--db", "3", "len", "three").stdout == "1\n"
+    assert "in database 2" in refusal("--url", f"{url}/2", "len", "three", code=1)
+    assert "out of range" in refusal("--url", f"{url}/99", "ls", code=1)
+
+
+@pytest.mark.parametrize("query", ["protocol=3", "decode_responses=True"])
+def test_options_of_the_client_in_the_url_change_no_answer(orders: Program, query: str) -> None:
+    shown = run("--url", f"{url_of(orders)}?{query}", "range", "orders", "-n", "1", "--json").stdout
+    assert json.loads(shown) == {"id": FIRST, "fields": {"sku": "a0", "qty": "0"}}
+
+
+def test_the_shell_is_offered_the_names_on_a_server(orders: Program) -> None:
+    assert sorted(complete_names({"url": url_of(orders)})) == ["orders", "orders:2025"]
+    assert complete_names({"url": "redis://127.0.0.1:1"}) == []
+
+
+# --- what goes wrong on the way -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1",
+        f"redis://:{SECRET}#1@127.0.0.1",
+        f"redis://:{QUOTED}@127.0.0.1:port",
+        f"redis://:{QUOTED}@127.0.0.1/first",
+        f"redis://:{QUOTED}@127.0.0.1?socket_timeout=x",
+        f"redis://:{QUOTED}@127.0.0.1?nonsense=1",
+    ],
+)
+@pytest.mark.places("server")
+def test_a_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
+    shown = refusal("--url", url, "ls", code=2)
+    assert "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]" in shown
+    assert "cr" not in shown
+
+
+@pytest.mark.places("server")
+def test_where_no_server_is_the_address_is_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
+        shown = refusal("--url", f"redis://:{QUOTED}@127.0.0.1:{port}", "ls", code=5)
+    assert shown == f"Error: no server at 127.0.0.1:{port}: Connection refused"
+    path = tmp_path / "none.sock"
+    shown = refusal("--url", f"unix://{path}", "ls", code=5)
+    assert shown == f"Error: no server at {path}: No such file or directory"
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+@pytest.mark.places("server")
+def test_what_takes_connections_and_says_nothing_is_no_server(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = f"{scheme}://127.0.0.1:{port}?socket_timeout=0.2"
+        assert "the server does not answer: Timeout" in refusal("--url", url, "ls", code=5)
+
+
+def test_a_wrong_password_is_refused_and_not_shown(orders: Program) -> None:
+    with client_of(orders) as client:
+        client.acl_setuser("reader", enabled=True, passwords=[f"+{SECRET}"], commands=["+@all"])
+    host = url_of(orders).removeprefix("redis://")
+    for user in ("reader:wrong", f"nobody:{QUOTED}"):
+        shown = refusal("--url", f"redis://{user}@{host}", "ls", code=5)
+        assert "without the right password" in shown
+        assert "wrong@" not in shown
+        assert "cr" not in shown
+    shown = refusal("--url", f"redis://reader:{QUOTED}@{host}", "range", "orders", code=1)
+    assert re.search("permissions to access .* key", shown)
+
+
+def test_a_server_with_a_password_lets_nobody_in_without(serve_with_password: str) -> None:
+    host = serve_with_password
+    assert "Authentication required" in refusal("--url", f"redis://{host}", "ls", code=5)
+    assert run("--url", f"redis://:{QUOTED}@{host}", "add", "s", "a=1").exit_code == 0
+
+
+@pytest.fixture
+def serve_with_password(place: str, tmp_path: Path) -> Iterator[str]:
+    """Host and port of a server of ours; Redis has no part in this."""
+    served = Served(tmp_path / "secret", requirepass=SECRET)
+    yield f"127.0.0.1:{served.port}"
+    served.stop()
+
+
+def test_what_a_user_may_not_do_is_told_without_the_values(orders: Program) -> None:
+    with client_of(orders) as client:
+        client.acl_setuser(
+            "reader", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-xadd"]
+        )
+    url = url_of(orders).replace("redis://", "redis://reader:pw@")
+    assert run("--url", url, "len", "orders").stdout == "5\n"
+    result = CliRunner().invoke(main, ["--url", url, "import", "s"], input='{"a": "precious"}\n')
+    assert result.exit_code == 1
+    assert "xadd" in result.stderr
+    assert "precious" not in result.stderr
+
+
+@pytest.mark.places("redis")
+def test_a_user_who_may_not_even_ping_may_do_the_rest(orders: Program) -> None:
+    with client_of(orders) as client:
+        commands = ["+xlen", "+exists", "+type"]
+        client.acl_setuser("few", enabled=True, nopass=True, keys=["*"], commands=commands)
+    url = url_of(orders).replace("redis://", "redis://few:x@")
+    assert run("--url", url, "len", "orders").stdout == "5\n"
+
+
+def test_a_write_without_an_answer_may_have_been_done(orders: Program) -> None:
+    with (
+        closing(Connection(connect(url_of(orders) + "?socket_timeout=0.2"))) as connection,
+        pytest.raises(UnknownOutcome, match="may or may not have done it"),
+    ):
+        connection.do("WAIT", 1, 2000)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (exceptions.MovedError("3999 127.0.0.1:6381"), 5, "another node of the cluster"),
+        (exceptions.BusyLoadingError("Redis is loading"), 5, "still loading"),
+        (exceptions.ReadOnlyError("You can't write"), 5, "You can't write"),
+        (exceptions.OutOfMemoryError("command not allowed"), 5, "command not allowed"),
+        (exceptions.ResponseError("MISCONF errors writing"), 5, "errors writing"),
+        (exceptions.ResponseError("NOGROUP No such key"), 1, "No such key"),
+        (exceptions.ResponseError("no such key"), 1, "no such key"),
+        (exceptions.InvalidResponse("Protocol Error"), 1, "Protocol Error"),
+        (exceptions.ConnectionError(), 5, "ConnectionError"),
+    ],
+)
+@pytest.mark.places("server")
+def test_each_error_has_its_exit_code(error: redis.RedisError, code: int, said: str) -> None:
+    told = error_of(error)
+    assert code_of(told) == code
+    assert said in str(told)
+
+
+@pytest.mark.places("server")
+def test_without_redis_py_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    shown = refusal("--url", "redis://127.0.0.1", "ls", code=5)
+    assert "pip install 'kvstream[server]'" in shown
+    assert complete_names({"url": "redis://127.0.0.1"}) == []
+
+
+# --- what a server is not, or lacks ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["check"], "stop it, and --store DIR"),
+        (["recover"], "--store DIR, not --url"),
+        (["serve"], "--store DIR, not --url"),
+        (["checkpoint", "there"], "leave NEW_DIRECTORY out"),
+        (["bench", "--directory", "."], "not for --url"),
+    ],
+)
+def test_what_needs_the_files_of_a_store_says_so(
+    orders: Program, words: list[str], hint: str
+) -> None:
+    shown = orders(*words, code=2).stderr
+    assert hint in shown.splitlines()[-1]
+
+
+def test_the_durability_is_that_of_the_server(orders: Program) -> None:
+    shown = refusal("--url", url_of(orders), "--durability", "always", "ls", code=2)
+    assert "a server has been told at its start" in shown
+
+
+@pytest.mark.places("redis")
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["nack", "orders", "billing", FIRST], "XNACK"),
+        (["del", "orders", FIRST, "--ref-policy", "acked"], "XDELEX"),
+        (["ack", "orders", "billing", FIRST, "--delete"], "XACKDEL"),
+    ],
+)
+def test_what_an_older_server_lacks_it_says_itself(
+    orders: Program, words: list[str], command: str
+) -> None:
+    shown = orders(*words, code=1).stderr
+    assert shown.startswith(f"Error: unknown command '{command}'")
+    assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.places("redis")
+def test_other_types_are_keys_and_no_streams(orders: Program) -> None:
+    with client_of(orders) as client:
+        client.hset("cart", "sku", "a1")
+    assert "'cart' is a hash, and no stream" in orders("range", "cart", code=1).stderr
+    assert "'cart' is a hash, and no stream" in orders("import", "cart", code=1, input="").stderr
+    assert orders.lines("ls", "cart")[1].split() == ["cart", "hash", "-", "-", "-", "never"]
+
+
+def test_a_server_before_redis_7_is_told_to_be_too_old() -> None:
+    known = [b"length", 0, b"radix-tree-keys", 0, b"radix-tree-nodes", 1]
+    with pytest.raises(TooOld, match="max-deleted-entry-id: it is older than Redis 7"):
+        stream_info_of([*known, b"last-generated-id", b"0-0", b"groups", 0])
+
+
+# --- care -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.places("server", "redis")
+def test_a_checkpoint_is_the_servers_own_save(orders: Program) -> None:
+    with client_of(orders) as client:
+        client.xadd("orders", {"a": 1})
+        assert client.info("persistence")["rdb_changes_since_last_save"] > 0
+        path = orders.one("checkpoint")["path"]
+        assert path == client.config_get("dir")["dir"]
+        assert client.info("persistence")["rdb_changes_since_last_save"] == 0
+    assert orders.lines("checkpoint") == [f"saved by the server in {path}"]
+
+
+@pytest.mark.places("server")
+def test_compact_has_the_server_compact(orders: Program) -> None:
+    assert orders.one("compact")["after_bytes"] > 0
+
+
+@pytest.mark.places("redis")
+def test_a_server_without_a_log_has_nothing_to_compact(orders: Program) -> None:
+    assert "keeps no append-only file" in orders("compact", code=1).stderr
+
+
+def test_stats_show_what_info_tells(orders: Program) -> None:
+    stats = orders.one("stats")
+    assert stats["streams"] == 2
+    assert stats["server"]["redis_mode"] == "standalone"
+    assert stats["clients"]["connected_clients"] >= 1
+    lines = orders.lines("stats")
+    assert "server" in lines
+    assert any(line.split() == ["redis", "mode", "standalone"] for line in lines)
+
+
+def test_bench_measures_over_the_connection_and_leaves_nothing(orders: Program) -> None:
+    rows = orders.json("bench", "--entries", "1000")
+    assert [row["entries"] for row in rows] == [1000, 1000, 1000, 1000, 200]
+    assert len(orders.json("ls", "--all")) == 2
+    assert orders.lines("bench", "--entries", "1000")[-1] == "over one connection to the server"
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_entries_come_whole_whatever_their_number_and_size(
+    kvstream: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_stream, "PAGE_BYTES", 1000)
+    with client_of(kvstream) as client:
+        for size in (*[1] * 30, *[400] * 30, *[5000] * 3, *[1] * 30):
+            client.xadd("s", {"x": "x" * size})
+    asked: list[Any] = []
+    with store_of(kvstream) as store:
+        stream = store.stream("s")
+        original = stream.range
+
+        def counted(start: Any, end: Any, count: int | None = None) -> list[Entry]:
+            asked.append(count)
+            return original(start, end, count)
+
+        monkeypatch.setattr(stream, "range", counted)
+        sizes = [len((entry.fields or {})[b"x"]) for entry in stream.scan()]
+    assert sizes == [*[1] * 30, *[400] * 30, *[5000] * 3, *[1] * 30]
+    assert 1 in asked
+    assert max(asked) > 10
+
+
+def test_a_long_stream_is_shown_whole_in_both_directions(kvstream: Program) -> None:
+    with store_of(kvstream) as store:
+        store.stream("s").add_many([{"n": str(at)} for at in range(2500)])
+    lines = kvstream.lines("range", "s")
+    assert [line.split()[-1] for line in lines[1:]] == [f"n={at}" for at in range(2500)]
+    assert [line.split()[-1] for line in kvstream.lines("revrange", "s")[1:]] == [
+        f"n={at}" for at in reversed(range(2500))
+    ]
+
+
+def test_fields_that_repeat_or_are_no_text_stay_as_they_are(kvstream: Program) -> None:
+    kvstream("add", "s", "a=1", "a=2", "b=\udcff", "--id", "1-1")
+    with store_of(kvstream) as store:
+        (entry,) = store.stream("s").scan()
+    assert entry.pairs == ((b"a", b"1"), (b"a", b"2"), (b"b", b"\xff"))
+
+
+def test_a_backlog_that_is_not_known_is_counted_up_to_a_bound(
+    orders: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders("group", "setid", "orders", "billing", "1700000001000-0")
+    row = orders.json("group", "ls", "orders")[0]
+    assert (row["lag"], row["backlog"]) == (None, 3)
+    monkeypatch.setattr(remote_stream, "COUNTED_MAX", 2)
+    assert orders.json("group", "ls", "orders")[0]["backlog"] is None
+    reset = ("group", "reset", "orders", "billing", "--to", "1700000001000-0", "--keep-pending")
+    assert "unknown entries to deliver (before: unknown)" in orders.lines(*reset, "--dry-run")[0]
+
+
+def test_work_is_done_again_where_others_have_written_meanwhile(orders: Program) -> None:
+    runs: list[StreamID] = []
+
+    with store_of(orders) as store, client_of(orders) as other:
+
+        def work(changes: Changes) -> int:
+            runs.append(store.stream("orders").info().last_generated_id)
+            if len(runs) == 1:
+                other.xadd("orders", {"n": "theirs"})
+            changes.add(b"orders", {"n": "ours"})
+            changes.persist(b"orders")
+            return len(runs)
+
+        assert store.atomically([b"orders"], work) == 2
+        assert runs[1] > runs[0]
+        last = store.stream("orders").revrange(count=2)
+        assert [entry.fields for entry in last] == [{b"n": b"ours"}, {b"n": b"theirs"}]
+        assert store.ttl(b"orders") is None
+
+
+# --- what takes long ------------------------------------------------------------------------------
+
+
+def test_an_import_that_is_killed_goes_on_without_loss_or_double(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    rows = 20_000
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(rows)))
+    with client_of(kvstream) as client:
+        for least in (1, 5_000):
+            with ended(kvstream.start("import", "s", str(path))) as process:
+                eventually(partial(has_length, client, least))
+                process.kill()
+        assert client.xlen("s") < rows
+        kvstream("import", "s", str(path))
+    with store_of(kvstream) as store:
+        numbers = [int((entry.fields or {})[b"n"]) for entry in store.stream("s").scan()]
+    assert numbers == list(range(rows))
+
+
+@pytest.mark.places("server")
+def test_tail_goes_on_when_the_server_is_back(tmp_path: Path) -> None:
+    program = Program(tmp_path / "store")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program("add", "s", "n=0", "--id", "1-0")
+    url = f"redis://127.0.0.1:{port}"
+    remote = RemoteProgram(tmp_path / "store", url)
+    serve = ("serve", "--port", str(port))
+    with ended(program.start(*serve)) as server:
+        assert read_line(server)
+        tail = remote.start("tail", "s", "-f", "--poll", "50ms", "--json")
+        assert json.loads(read_line(tail))["id"] == "1-0"
+    with ended(tail):
+        assert tail.stderr is not None
+        assert tail.stderr.readline().startswith(b"waiting: ")
+        with ended(program.start(*serve)) as server:
+            assert read_line(server)
+            assert remote.one("add", "s", "n=1", "--id", "2-0") == {"id": "2-0"}
+            assert json.loads(read_line(tail))["id"] == "2-0"
+
+
+def test_a_blocked_read_is_woken_by_what_is_added(orders: Program) -> None:
+    def add_soon() -> None:
+        with client_of(orders) as client:
+            while client.info("clients")["blocked_clients"] == 0:
+                pass
+            client.xadd("orders", {"n": "new"})
+
+    adding = threading.Thread(target=add_soon)
+    adding.start()
+    wanted = ("--group", "late", "--consumer", "c", "--block", "30s")
+    orders("group", "create", "orders", "late")
+    assert orders.one("read", "orders", *wanted)["fields"] == {"n": "new"}
+    adding.join()
+
+
+def test_a_blocked_read_of_the_history_gives_up_at_its_deadline(orders: Program) -> None:
+    history = ("--group", "billing", "--consumer", "idle-worker", "--history", "--block", "50ms")
+    assert orders("read", "orders", *history, code=int(ExitCode.FAILED)).stdout == ""
