@@ -24,8 +24,8 @@ from kvstream.records import Entry
 
 T = TypeVar("T")
 
-_PAGE = 10_000
-"""Entries that one look takes at most."""
+_PAGE, _PAGE_SHARED = 10_000, 1000
+"""Entries that one look takes at most; of a server fewer, as it makes one reply of them."""
 LATEST = 10
 """Entries that ``tail`` begins with, as the tail of files does."""
 POLL_S_MIN = 0.01
@@ -140,7 +140,7 @@ class _Follower:
             return _latest(stream, self._count)
         if last < self._position:  # another stream of the same name: it is read whole
             self._position = MIN_ID
-        page = stream.read(self._position, _PAGE, wait_s)
-        ends = [entry.id for entry in page[-1:]]  # above ``last`` where they came meanwhile
-        self._position = ends[0] if len(page) == _PAGE else max([last, *ends])
+        most = min(_PAGE, _PAGE_SHARED) if store.shared else _PAGE
+        page = stream.read(self._position, most, wait_s)
+        self._position = page[-1].id if page else last
         return page

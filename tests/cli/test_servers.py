@@ -29,6 +29,7 @@ from kvstream.cli.remote.replies import TooOld, stream_info_of
 from kvstream.cli.remote.store import RemoteStore
 from tests.cli.program import FIRST, Program, RemoteProgram
 from tests.cli.test_processes import ended, eventually, read_line
+from tests.server.authorities import Authority
 from tests.server.conftest import Served
 
 pytestmark = pytest.mark.places("server", "redis")
@@ -234,6 +235,22 @@ def test_without_redis_py_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPat
     shown = refusal("--url", "redis://127.0.0.1", "ls", code=5)
     assert "pip install 'kvstream[server]'" in shown
     assert complete_names({"url": "redis://127.0.0.1"}) == []
+
+
+@pytest.mark.places("server")
+def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    host, client = authority.certify("localhost"), authority.certify("client")
+    files = {"tls_cert_file": host.certificate, "tls_key_file": host.key}
+    options = {**files, "tls_ca_cert_file": authority.certificate}
+    served = Served(tmp_path / "store", tls=True, **{k: Path(v) for k, v in options.items()})
+    url = f"rediss://localhost:{served.tls_port}?ssl_ca_certs={authority.certificate}"
+    mine = f"&ssl_certfile={client.certificate}&ssl_keyfile={client.key}"
+    assert run("--url", url + mine, "add", "s", "a=1", "--id", "1-0").stdout == "1-0\n"
+    assert refusal("--url", url, "len", "s", code=5).startswith("Error: the server ")
+    strangers = url.partition("?")[0]
+    assert "CERTIFICATE_VERIFY_FAILED" in refusal("--url", strangers, "len", "s", code=5)
+    served.stop()
 
 
 # --- what a server is not, or lacks ---------------------------------------------------------------

@@ -261,6 +261,18 @@ def test_information_on_a_group_is_that_of_xinfo(group: Group, clock: ManualCloc
     assert (known[b"idle"].pending, known[b"idle"].idle, known[b"idle"].inactive) == (0, 1000, -1)
 
 
+@pytest.mark.parametrize(
+    ("after", "expected"), [("0", 4), ("1-0", 3), ("3-0", 1), ((4, 0), 1), ("5-0", 0), ("9", 0)]
+)
+def test_entries_after_an_id_are_counted(five: Stream, after: Any, expected: int) -> None:
+    five.delete("4-0")
+    assert five.count_after(after) == expected
+
+
+def test_no_entries_are_counted_where_there_is_no_stream(store: Store) -> None:
+    assert store.stream("missing").count_after("0") == 0
+
+
 def test_the_backlog_is_exact_where_the_lag_is_not_known(group: Group, five: Stream) -> None:
     five.delete("4-0")
     assert (group.info().lag, group.backlog()) == (None, 1)
