@@ -19,8 +19,8 @@ INTRODUCTION = f"""\
 <!-- Written by `python -m kvstream.cli.reference > docs/cli.md`; do not edit. -->
 
 `kvstream --store DIR COMMAND` works on the store in `DIR`, `kvstream --url URL COMMAND` on one
-behind a server. Set `KVSTREAM_STORE` or `KVSTREAM_URL` and the option may be left out, as in the examples
-below; an option goes before the environment.
+behind a server. Set `KVSTREAM_STORE` or `KVSTREAM_URL` and the option may be left out, as in the
+examples below; an option goes before the environment.
 
 ## One process at a time
 
@@ -33,29 +33,30 @@ at what a long-running process writes, have it write a checkpoint and open that;
 
 ## On a server
 
-`kvstream --url URL COMMAND` runs the same commands on a server, kvstream's or Redis's from 7.0 on,
-with the same output and exit codes. It needs redis-py: `pip install 'kvstream[server]'`. The URL is
-`redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` the same by TLS, or
+`kvstream --url URL COMMAND` runs the same commands on a server, kvstream's or Redis's from 7.0
+on, with the same output and exit codes. It needs redis-py: `pip install 'kvstream[server]'`. The
+URL is `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` the same by TLS, or
 `unix:///PATH[?db=DB]`; `/`, `:`, `@`, `%` and `#` in a password are written `%2F`, `%3A`, `%40`,
-`%25` and `%23`. Set `KVSTREAM_URL` instead of naming it, above all where it has a password: others
-on the machine see arguments. Options of redis-py may follow a `?`, as in
+`%25` and `%23`. Set `KVSTREAM_URL` instead of naming it, above all where it has a password:
+others on the machine see arguments. Options of redis-py may follow a `?`, as in
 `rediss://host?ssl_ca_certs=ca.pem` or `?socket_timeout=300`: a reply is waited for 60 seconds
 otherwise. No message shows the URL.
 
 - Everything that a command does in one commit is one transaction (MULTI) there. `import` watches
-  the stream, and plans its rows anew when somebody else has written to it. WATCH sees entries and keys,
-  not what groups deliver: `group reset --drop-pending` and `consumer del` take what is pending when
-  they look.
+  the stream, and plans its rows anew when somebody else has written to it. WATCH sees entries and
+  keys, not what groups deliver: `group reset --drop-pending` and `consumer del` take what is
+  pending when they look.
 - `tail --follow` and `read --block` wait on the server, and show at once what comes.
 - `checkpoint` is BGSAVE, `compact` is BGREWRITEAOF, `stats` shows INFO, and `bench` uses two
-  streams `kvstream:bench:...` that it deletes. `check`, `recover` and `serve` work on files: they want
-  `--store`. The durability is what the server was started with.
-- What a server does not know it refuses itself: `nack` before Redis 8.8, `read --claim` before 8.4,
-  `--ref-policy` and `ack --delete` before 8.2. A Redis before 7.2 does not tell when a consumer was
-  last given anything: `consumer ls` says unknown, `info --full` never (-1).
-- The backlog of a group is its lag, where the server knows that; otherwise it is counted, unless it
-  is more than 10,000 entries.
-- A write whose answer did not come may have been done; nothing is sent twice. Exit code 5 says so.
+  streams `kvstream:bench:...` that it deletes. `check`, `recover` and `serve` work on files: they
+  want `--store`. The durability is what the server was started with.
+- What a server does not know it refuses itself: `nack` before Redis 8.8, `read --claim` before
+  8.4, `--ref-policy` and `ack --delete` before 8.2. A Redis before 7.2 does not tell when a
+  consumer was last given anything: `consumer ls` says unknown, `info --full` never (-1).
+- The backlog of a group is its lag, where the server knows that; otherwise it is counted, unless
+  it is more than 10,000 entries.
+- A write whose answer did not come may have been done; nothing is sent twice. Exit code 5 says
+  so.
 
 ## Output
 
