@@ -108,8 +108,10 @@ class IDsExhausted(RequestError):
 class ReplyTooLarge(RequestError):
     """The reply would take more memory than a client of this server may."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(
+    @classmethod
+    def beyond(cls, most: int) -> "ReplyTooLarge":
+        """Return the error of a reply of more than ``most`` bytes."""
+        return cls(
             f"the reply would exceed the client-output-buffer-limit of {most} bytes: "
             "ask for less at a time, as with COUNT"
         )

@@ -55,7 +55,7 @@ def between_for_reply(
         page += part
         size += memory_of(part)
         if size > most:
-            raise ReplyTooLarge(most)
+            raise ReplyTooLarge.beyond(most)
         if len(part) < limit:
             break
         left -= limit
@@ -88,7 +88,7 @@ def between_reversed(
             if most:
                 left -= len(row[0]) + len(row[1]) + ROW_MEMORY
                 if left < 0:
-                    raise ReplyTooLarge(most)
+                    raise ReplyTooLarge.beyond(most)
     return Rows(page, len(prefix))
 
 

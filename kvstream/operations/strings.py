@@ -47,7 +47,7 @@ def get_several(txn: Txn, names: list[bytes]) -> list[bytes | None]:
         if most and value is not None:
             left -= len(value)
             if left < 0:
-                raise ReplyTooLarge(most)
+                raise ReplyTooLarge.beyond(most)
     return values
 
 
