@@ -27,6 +27,7 @@ from kvstream.cli import (
     keys,
     recovering,
     serving,
+    top,
     working,
 )
 from kvstream.cli.exits import ExitCode, Failure
@@ -65,7 +66,7 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
             claiming.autoclaim,
         ),
     ),
-    ("Server", (serving.serve,)),
+    ("Server", (serving.serve, top.top)),
     ("Files", (importing.import_, exporting.export)),
     (
         "Care",

@@ -27,7 +27,7 @@ COMMANDS = dict(leaves(main))
 EXAMPLES = [
     pytest.param(line, id=line)
     for name, command in COMMANDS.items()
-    if name != "serve"  # runs until it is stopped: see test_serving.py
+    if name not in ("serve", "top")  # see test_serving.py and test_top.py
     for line in examples_of(command)
 ]
 

@@ -1,0 +1,503 @@
+"""``kvstream top``: on servers of ours and of Redis's, on a terminal and into a pipe."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from kvstream import Store
+from kvstream.cli import main, top_sources, top_view
+from kvstream.cli.examples import examples_of
+from kvstream.cli.remote.connection import Connection, connect
+from kvstream.cli.top import top
+from kvstream.cli.top_frames import SORTS, Frame, lines_of, with_rates
+from kvstream.cli.top_sources import GROUPS_MAX, ServerSource, StoreSource
+from kvstream.errors import RequestError
+from tests.cli.program import ENVIRONMENT, Program
+from tests.cli.test_examples import words_of
+from tests.server.conftest import Served
+
+Look = Callable[..., list[dict[str, Any]]]
+ENTER, LEAVE, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+"""How a terminal is told to show another screen, its own one again, and its cursor."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "served")
+    yield served
+    if not served.stopped.is_set():
+        served.stop()
+
+
+@pytest.fixture(params=["kvstream", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A server of ours, and then one of Redis's."""
+    ours = request.param == "kvstream"
+    port = request.getfixturevalue("served").port if ours else request.getfixturevalue("redis_port")
+    return f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator["redis.Redis"]:
+    client = redis.Redis.from_url(url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def source(url: str) -> Iterator[Callable[..., ServerSource]]:
+    """Make sources of the server: ``source(most=5)``."""
+    connections: list[Connection] = []
+
+    def made(match: bytes = b"*", most: int = 100) -> ServerSource:
+        connections.append(Connection(connect(url)))
+        return ServerSource(connections[-1], "here", match, most)
+
+    yield made
+    for connection in connections:
+        connection.close()
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, ["top", *arguments], prog_name="kvstream")
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+def seen(url: str, *arguments: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(run("--url", url, "--once", "--json", *arguments).stdout)
+    return told
+
+
+def fill(client: "redis.Redis") -> None:
+    """Have a stream of five entries with two groups, and one of one entry without any."""
+    for number in range(5):
+        client.xadd("orders", {"n": number}, id=f"{1_700_000_000_000 + number}-0")
+    client.xgroup_create("orders", "billing", "0")
+    client.xgroup_create("orders", "audit", "$")
+    client.xreadgroup("billing", "worker", {"orders": ">"}, count=3)
+    client.xclaim("orders", "billing", "worker", 0, ["1700000000001-0"], idle=90_000)
+    client.xadd("lone", {"f": "v"}, id="5-5")
+    client.set("plain", "string")
+
+
+def test_one_look_tells_all_of_it_in_json(url: str, client: "redis.Redis") -> None:
+    fill(client)
+    told = seen(url, "--sort", "name")
+    assert told["keys"] == 3
+    assert told["server"]["clients"] >= 1
+    assert told["server"]["memory"] > 0
+    assert re.fullmatch(r"(kvstream|Redis) [0-9.]+", told["server"]["version"])
+    assert (told["left_out"], told["whole"]) == (0, True)
+    streams = {stream["name"]: stream for stream in told["streams"]}
+    orders = streams["orders"]
+    assert (orders["length"], orders["added"]) == (5, 5)
+    assert (orders["last_id"], orders["rate"]) == ("1700000000004-0", None)
+    assert orders["memory"] > 0
+    groups = {group.pop("name"): group for group in orders["groups"]}
+    oldest = groups["billing"].pop("oldest_ms")
+    assert 90_000 <= oldest < 150_000
+    assert groups == {
+        "billing": {"consumers": 1, "lag": 2, "pending": 3},
+        "audit": {"consumers": 0, "lag": 0, "pending": 0, "oldest_ms": None},
+    }
+    assert streams["lone"]["groups"] == []
+
+
+def test_one_look_is_a_table_for_people(url: str, client: "redis.Redis") -> None:
+    fill(client)
+    client.xadd(b"odd\xff\x1b[31m", {"f": "v"})
+    lines = run("--url", url, "--once").stdout.splitlines()
+    assert re.match(r"(kvstream|Redis) [0-9.]+ at 127\.0\.0\.1:\d+, database 0   up ", lines[0])
+    assert re.search(
+        r"clients?, 0 blocked   .* commands/s   in .*, out .*   memory .*   4 keys$", lines[1]
+    )
+    assert re.match(r"3 streams, 2 groups   lag 2   3 pending, the oldest for 1m 30s", lines[2])
+    assert lines[3].split() == [
+        *("stream", "length", "added/s", "memory", "group", "consumers"),
+        *("lag", "pending", "oldest"),
+    ]
+    assert lines[4].split()[:3] == ["orders", "5", "-"]
+    assert lines[4].split()[-6:] == ["billing", "1", "2", "3", "1m", "30s"]
+    assert any(line.startswith(r"odd\xff\x1b[31m ") for line in lines)
+    assert len(lines) == 4 + 4
+
+
+def test_each_order_puts_another_line_first(url: str, client: "redis.Redis") -> None:
+    for name, length in (("a", 1), ("long", 50), ("pended", 5), ("lagging", 9), ("waited", 3)):
+        for _ in range(length):
+            client.xadd(name, {"f": "v"})
+    client.xadd("large", {"f": b"x" * 100_000})
+    for name in ("pended", "lagging", "waited"):
+        client.xgroup_create(name, "g", "0")
+    client.xreadgroup("g", "c", {"pended": ">"})
+    client.xreadgroup("g", "c", {"waited": ">"}, count=1)
+    client.xclaim(
+        "waited",
+        "g",
+        "c",
+        0,
+        [client.xpending_range("waited", "g", "-", "+", 1)[0]["message_id"]],
+        idle=9000,
+    )
+    first = {
+        sort: run("--url", url, "--once", "--sort", sort).stdout.splitlines()[4].split()[0]
+        for sort in SORTS
+    }
+    del first["rate"]  # needs two looks
+    assert first == {
+        "lag": "lagging",
+        "pending": "pended",
+        "oldest": "waited",
+        "length": "long",
+        "memory": "large",
+        "name": "a",
+    }
+
+
+def test_rates_are_taken_between_two_looks(
+    source: Callable[..., ServerSource], client: "redis.Redis"
+) -> None:
+    fill(client)
+    looking = source()
+    before = looking.frame()
+    for _ in range(20):
+        client.xadd("lone", {"f": "v"})
+    client.delete("orders")
+    client.xadd("orders", {"f": "v"})
+    time.sleep(0.1)
+    after = looking.frame()
+    seconds = after.taken - before.taken
+    frame = with_rates(after, before)
+    assert {stream.name: stream.rate for stream in frame.streams} == {
+        b"lone": pytest.approx(20 / seconds),
+        b"orders": None,  # another one
+    }
+    assert frame.server is not None
+    assert frame.server.command_rate >= 20 / seconds
+    assert frame.server.in_rate > 0
+    assert lines_of(frame, "rate")[0].stream.name == b"lone"
+    assert with_rates(before, None) is before
+
+
+def test_many_streams_cost_no_more_than_those_that_are_shown(
+    url: str, client: "redis.Redis"
+) -> None:
+    for number in range(130):
+        client.xadd(f"s{number}", {"f": "v"})
+    client.config_resetstat()
+    told = seen(url, "--streams", "5")
+    assert (len(told["streams"]), told["left_out"]) == (5, 125)
+    calls = client.info("commandstats")
+    assert calls["cmdstat_xinfo|stream"]["calls"] == calls["cmdstat_xinfo|groups"]["calls"] == 5
+    assert (
+        "not shown: 125 more streams (see --streams)"
+        in run("--url", url, "--once", "--streams", "5").stdout
+    )
+    assert len(seen(url, "--match", "s1?")["streams"]) == 10
+
+
+def test_a_walk_over_many_keys_goes_on_with_the_next_look(
+    source: Callable[..., ServerSource], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top_sources, "SCAN_COUNT", 10)
+    monkeypatch.setattr(top_sources, "FIRST_WALK_S", 0.0)
+    monkeypatch.setattr(top_sources, "WALK_S", 0.0)
+    for number in range(95):
+        client.xadd(f"s{number:02}", {"f": "v"})
+    looking = source(most=3)
+    frames = [looking.frame()]
+    assert not frames[0].whole
+    assert "still being searched" in "".join(top_view.head(frames[0]))
+    while not frames[-1].whole:
+        frames.append(looking.frame())
+        assert len(frames) < 50
+    assert frames[-1].left_out == 92
+    client.delete(*(stream.name for stream in frames[-1].streams))
+    for _ in range(30):
+        last = looking.frame()
+    assert len(last.streams) == 3
+    assert not {stream.name for stream in last.streams} & {
+        stream.name for stream in frames[-1].streams
+    }
+
+
+def test_what_goes_or_changes_between_the_looks_is_passed_over(
+    source: Callable[..., ServerSource], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone", "string", "stays"):
+        client.xadd(name, {"f": "v"})
+        client.xgroup_create(name, "g", "0")
+        client.xreadgroup("g", "c", {name: ">"})
+    looking = source()
+    assert len(looking.frame().streams) == 3
+    client.delete("gone")
+    client.set("string", "now")
+    monkeypatch.setattr(looking, "_walk", lambda: None)  # they go just after it
+    (stream,) = looking.frame().streams
+    assert stream.name == b"stays"
+    assert [group.pending for group in stream.groups] == [1]
+
+
+def test_groups_beyond_fifty_are_counted_not_shown(url: str, client: "redis.Redis") -> None:
+    client.xadd("s", {"f": "v"})
+    for number in range(GROUPS_MAX + 2):
+        client.xgroup_create("s", f"g{number}")
+    (stream,) = seen(url)["streams"]
+    assert (len(stream["groups"]), stream["groups_left_out"]) == (GROUPS_MAX, 2)
+    assert "not shown: 2 more groups" in run("--url", url, "--once").stdout
+
+
+def test_a_user_who_may_not_ask_for_memory_sees_the_rest(url: str, client: "redis.Redis") -> None:
+    fill(client)
+    client.acl_setuser(
+        "watcher", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-memory"]
+    )
+    streams = seen(url.replace("//", "//watcher:pw@"))["streams"]
+    assert [stream["memory"] for stream in streams] == [None, None]
+
+
+def test_a_password_that_is_wrong_is_not_repeated(served: Served) -> None:
+    client = served.client()
+    client.config_set("requirepass", "correct horse")
+    result = run("--url", f"redis://:geheim@127.0.0.1:{served.port}", "--once", code=5)
+    assert "password" in result.stderr
+    assert "geheim" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_no_server_is_one_line_and_no_password() -> None:
+    result = run("--url", "redis://:geheim@127.0.0.1:1", "--once", code=5)
+    assert result.stderr.startswith("Error: ")
+    assert "geheim" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "redis://localhost/geheim", "nonsense"])
+def test_a_url_of_no_server_is_wrong_usage(url: str) -> None:
+    result = run("--url", url, "--once", code=2)
+    assert "redis://" in result.stderr
+    assert "geheim" not in result.stderr
+
+
+def test_the_server_may_be_named_before_the_command_or_in_the_environment(served: Served) -> None:
+    served.client(db=3).xadd("s", {"f": "v"})
+    url = f"redis://127.0.0.1:{served.port}"
+    for words, variable in (
+        (["--url", url, "--db", "3", "top"], None),
+        (["--db", "3", "top"], url),
+        (["top"], f"{url}/3"),
+        (["--url", "redis://127.0.0.1:1", "top", "--url", f"{url}/3"], None),
+    ):
+        result = CliRunner().invoke(
+            main, [*words, "--once", "--json"], env={"KVSTREAM_URL": variable}
+        )
+        assert result.exit_code == 0, result.stderr
+        told = json.loads(result.stdout)
+        assert told["place"] == f"127.0.0.1:{served.port}, database 3"
+        assert [stream["name"] for stream in told["streams"]] == ["s"]
+
+
+def test_a_server_that_only_resembles_redis_is_shown_as_far_as_it_goes() -> None:
+    told = {"redis_version": "7\x1b[31m", "connected_clients": "many", "used_memory": "12.7"}
+    server = top_sources.server_of(told)
+    assert server.version == r"Redis 7\x1b[31m"
+    assert (server.clients, server.memory, server.command_rate) == (0, 12, 0.0)
+    with pytest.raises(RequestError, match="tells nothing of itself"):
+        top_sources.server_of({})
+
+
+def test_without_any_place_it_says_how_to_name_one() -> None:
+    assert "--url redis://HOST[:PORT]" in run("--once", code=2).stderr
+
+
+def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    result = run("--url", "redis://localhost", "--once", code=5)
+    assert "pip install 'kvstream[server]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_store_that_nobody_holds_is_looked_into(orders: Program) -> None:
+    (told,) = orders.json("top", "--once", "--sort", "name")
+    assert told["server"] is None
+    assert told["place"] == str(orders.directory)
+    (group,) = told["streams"][0]["groups"]
+    assert group.pop("oldest_ms") > 0
+    assert group == {"name": "billing", "consumers": 2, "lag": 3, "pending": 2}
+    assert [stream["name"] for stream in told["streams"]] == ["orders", "orders:2025"]
+    lines = orders.lines("top", "--once", "--match", "orders:*")
+    assert lines[0] == f"{orders.directory}   2 keys"
+    assert lines[3].split()[:2] == ["orders:2025", "1"]
+
+
+def test_a_store_that_a_server_holds_is_seen_by_its_url(orders: Program) -> None:
+    with Store.open(orders.directory):
+        result = orders("top", "--once", code=3)
+    assert "watch it by --url" in result.stderr
+
+
+def test_a_store_of_many_streams_shows_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "many") as store:
+        for number in range(7):
+            store.stream(f"s{number}").add({"f": "v"})
+    result = CliRunner().invoke(
+        main, ["--store", str(tmp_path / "many"), "top", "--once", "--json", "--streams", "3"]
+    )
+    told = json.loads(result.stdout)
+    assert (len(told["streams"]), told["left_out"], told["whole"]) == (3, 4, True)
+    monkeypatch.setattr(top_sources, "FIRST_WALK_S", 0.0)
+    result = CliRunner().invoke(main, ["--store", str(tmp_path / "many"), "top", "--once"])
+    assert "still being searched" in result.stdout
+
+
+def test_the_examples_run_as_they_stand(served: Served) -> None:
+    fill(served.client())
+    lines = [line for line in examples_of(top) if "--once" in line]
+    assert lines
+    for line in lines:
+        run(*words_of(line.replace("6390", str(served.port)))[1:])
+
+
+# --- live -----------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """``kvstream top`` on a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.said = b""
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvstream", "top", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, **ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", "LINES": "20"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def await_text(self, text: bytes) -> None:
+        """Read until it has said something since the last call of this."""
+        start = len(self.said)
+        deadline = time.monotonic() + 30
+        while text not in self.said[start:]:
+            assert time.monotonic() < deadline, self.said[start:]
+            self._read()
+
+    def _read(self) -> bool:
+        if select.select([self._ours], [], [], 0.1)[0]:
+            try:
+                self.said += os.read(self._ours, 1 << 16)
+            except OSError:  # nobody has its other side open any more
+                return False
+        return True
+
+    def end(self, number: int) -> int:
+        """Send a signal, and return the exit code."""
+        self._process.send_signal(number)
+        while self._process.poll() is None:
+            self._read()
+        while self._read() and select.select([self._ours], [], [], 0)[0]:
+            pass
+        os.close(self._ours)
+        return self._process.returncode
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_the_terminal_is_as_it_was_afterwards(served: Served, number: int, code: int) -> None:
+    client = served.client()
+    fill(client)
+    terminal = Terminal("--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
+    terminal.await_text(b"orders")
+    client.xadd("another", {"f": "v"})
+    terminal.await_text(b"another")
+    assert terminal.end(number) == code
+    assert terminal.said.index(ENTER) < terminal.said.index(LEAVE)
+    assert CURSOR in terminal.said[terminal.said.index(LEAVE) - 20 :]
+    assert b"Traceback" not in terminal.said
+
+
+def test_a_server_that_goes_is_told_and_the_last_look_stays(served: Served) -> None:
+    fill(served.client())
+    terminal = Terminal("--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
+    terminal.await_text(b"orders")
+    served.stop()
+    terminal.await_text(b"no answer for a while")
+    terminal.await_text(b"orders")
+    assert terminal.end(signal.SIGINT) == 130
+    assert LEAVE in terminal.said
+
+
+def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
+    client = served.client()
+    client.xadd("s", {"f": "v"})
+    words = ["top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvstream", *words, "--json"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **ENVIRONMENT},
+    ) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        client.xadd("s", {"f": "v"})
+        rates = [json.loads(process.stdout.readline())["streams"][0]["rate"] for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert first["streams"][0]["rate"] is None
+    assert max(rates) > 0
+    assert process.returncode == 130
+
+
+def _drawn(frame: Frame, height: int, trouble: str = "") -> list[str]:
+    console = Console(file=StringIO(), width=120, height=height, highlight=False)
+    with console.capture() as capture:
+        console.print(top_view.live(frame, "name", height, trouble))
+    return capture.get().splitlines()
+
+
+def test_a_frame_is_never_higher_than_the_terminal(served: Served, tmp_path: Path) -> None:
+    client = served.client()
+    for number in range(40):
+        client.xadd(f"s{number:02}", {"f": "v"})
+    connection = Connection(connect(f"redis://127.0.0.1:{served.port}"))
+    frame = ServerSource(connection, "here", b"*", 30).frame()
+    connection.close()
+    for height in (12, 24, 60):
+        lines = _drawn(frame, height, "no answer")
+        assert len(lines) <= height
+        assert [line for line in lines if line.startswith("s0")]
+    assert "more lines" in _drawn(frame, 12)[-1]
+    assert any("no answer" in line for line in _drawn(frame, 12, "no answer"))
+
+
+def test_a_store_is_drawn_too(orders: Program) -> None:
+    class Opened:
+        path = orders.directory
+
+        def reading(self) -> Store:
+            return Store.open(self.path, read_only=True)
+
+    lines = _drawn(StoreSource(Opened(), b"*", 10).frame(), 24)
+    assert lines[0].startswith(str(orders.directory)[:40])
+    assert any(line.startswith("orders:2025") for line in lines)
