@@ -115,7 +115,8 @@ def _source(ctx: click.Context, url: str | None, match: bytes, most: int) -> Ite
     connection = Connection(client, ctx.find_root().params.get("db"))
     try:
         settings = client.connection_pool.connection_kwargs
-        place = settings.get("path") or f"{settings.get('host')}:{settings.get('port')}"
+        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+        place = settings.get("path") or f"{host}:{port}"
         yield ServerSource(connection, f"{place}, database {connection.db}", match, most)
     finally:
         connection.close()
