@@ -79,7 +79,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (NoSuchStore, "name another, or make one with add or import"),
     (
         StoreLocked,
-        "wait for it with --wait DURATION, or stop it; a checkpoint can be read meanwhile",
+        "wait for it with --wait DURATION, or stop it; if it serves, name it with --url; a "
+        "checkpoint can be read meanwhile",
     ),
     (StoreFull, "make room on the disk, or with trim, del or rm, and try again"),
     (StoreReadOnly, "look at the disk, then try again"),

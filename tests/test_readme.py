@@ -16,7 +16,9 @@ import kvstream
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-COMMANDS = re.findall(r"^\$ (kvstream .*)$", README, re.MULTILINE)
+CLIENTS = [block for block in BLOCKS if "redis.Redis(" in block]
+COMMANDS = re.findall(r"^\$ (kvstream --store .*)$", README, re.MULTILINE)
+REMOTE_COMMANDS = re.findall(r"^\$ (kvstream --url .*)$", README, re.MULTILINE)
 SERVING = re.search(r"^\$ kvstream (serve .*) &\n\$ redis-cli (.*)$", README, re.MULTILINE)
 
 
@@ -42,22 +44,26 @@ def test_the_readme_shows_the_library_and_the_program() -> None:
 
 def test_the_python_blocks_run_as_printed_one_after_another(directory: Path) -> None:
     for block in BLOCKS:
+        if block in CLIENTS:
+            continue
         done = run(directory, "-c", block)
         assert (done.returncode, done.stderr) == (0, ""), block
 
 
 def test_the_commands_run_as_printed_one_after_another(directory: Path) -> None:
     for command in COMMANDS:
-        if command.endswith("&"):
-            continue
         done = run(directory, "-m", *shlex.split(command))
         assert (done.returncode, done.stderr) == (0, ""), command
         assert done.stdout, command
 
 
-def test_the_server_takes_the_request_that_is_printed(directory: Path) -> None:
+def test_the_server_takes_the_requests_that_are_printed(directory: Path) -> None:
     assert SERVING is not None
     arguments, words = SERVING[1], shlex.split(SERVING[2])
+    remote_commands = [["-m", *shlex.split(command)] for command in REMOTE_COMMANDS]
+    clients = [["-c", block] for block in CLIENTS]
+    assert remote_commands
+    assert clients
     assert words[0] == "-p"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "kvstream", *shlex.split(arguments)]
@@ -70,5 +76,9 @@ def test_the_server_takes_the_request_that_is_printed(directory: Path) -> None:
         added = client.execute_command(*words[2:])
         assert client.xrevrange("orders", count=1)[0][0] == added
         client.close()
+        for given in (*remote_commands, *clients):
+            done = run(directory, *given)
+            assert (done.returncode, done.stderr) == (0, ""), given
+            assert done.stdout, given
         server.terminate()
     assert server.returncode == 0
