@@ -1,0 +1,78 @@
+"""docs/deploy: what it shows is what the program takes, its figures are the program's."""
+
+import configparser
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from kvstream.cli.exits import ExitCode
+from kvstream.cli.serving import serve
+from kvstream.server.limits import DESCRIPTORS
+from kvstream.server.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
+
+DEPLOY = Path(__file__).resolve().parent.parent.parent / "docs" / "deploy"
+OPTIONS = {
+    name
+    for parameter in serve.params
+    if isinstance(parameter, click.Option)
+    for name in parameter.opts
+}
+
+
+@pytest.fixture(scope="module")
+def unit() -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(DEPLOY / "kvstream.service")
+    return parser["Service"]
+
+
+def options_of(words: list[str]) -> set[str]:
+    return {word for word in words if word.startswith("--")}
+
+
+def test_the_unit_starts_the_program_as_it_takes_its_options(
+    unit: configparser.SectionProxy,
+) -> None:
+    words = shlex.split(unit["ExecStart"])
+    assert words[0].endswith("/kvstream")
+    assert words[1] == "serve"
+    assert options_of(words) <= OPTIONS
+    assert unit["Type"] == "notify"
+
+
+def test_the_unit_leaves_time_to_stop_and_descriptors_for_all(
+    unit: configparser.SectionProxy,
+) -> None:
+    assert int(unit["TimeoutStopSec"].removesuffix("s")) > 2 * SHUTDOWN_TIMEOUT_S
+    assert int(unit["LimitNOFILE"]) == MAXCLIENTS + DESCRIPTORS
+
+
+def test_systemd_does_not_start_again_what_only_an_operator_can_mend(
+    unit: configparser.SectionProxy,
+) -> None:
+    codes = {int(code) for code in unit["RestartPreventExitStatus"].split()}
+    assert codes == {ExitCode.USAGE, ExitCode.DAMAGED}
+
+
+def test_the_container_starts_the_program_as_it_takes_its_options() -> None:
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.M)
+    words = re.findall(r'"([^"]*)"', entry)
+    assert words[1] == "serve"
+    assert options_of(words) <= OPTIONS
+
+
+def test_the_settings_shown_are_settings() -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    settings = tomllib.loads(shown)
+    assert {"--" + name for name in settings} <= OPTIONS
+
+
+def test_the_exit_codes_shown_are_all_that_serve_ends_with() -> None:
+    shown = re.findall(r"^\| (\d) \|", (DEPLOY / "README.md").read_text(), re.M)
+    ends = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.LOCKED}
+    assert {int(code) for code in shown} == ends | {ExitCode.DAMAGED, ExitCode.UNAVAILABLE}
