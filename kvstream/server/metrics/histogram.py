@@ -29,10 +29,6 @@ class Histogram:
         self._counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    @property
-    def count(self) -> int:
-        return sum(self._counts)
-
     def buckets(self) -> list[tuple[str, float]]:
         """Return each bound with the number of values up to it."""
         names = [*map(str, self.bounds), "+Inf"]
