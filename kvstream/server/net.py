@@ -97,7 +97,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0  # uvloop's handle of a time that has passed does not tell it
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
@@ -174,12 +175,12 @@ class Listener:
     def _set_timer(self) -> None:
         due = self.executor.due()
         if self._timer is not None:
-            if due is not None and self._timer.when() <= due:
+            if due is not None and self._timer_at <= due:
                 return
             self._timer.cancel()
             self._timer = None
         if due is not None:
-            self._timer = self._loop.call_at(due, self._on_timer)
+            self._timer, self._timer_at = self._loop.call_at(due, self._on_timer), due
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -1,0 +1,88 @@
+"""``kvstream serve`` as a process of its own, for tests in which a user would have one too."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cli.program import ENVIRONMENT
+from tests.server.asking import Asker
+
+START_S = 60
+STOP_S = 60
+KILOBYTE = 1024
+_ADDRESS = re.compile(r" at 127\.0\.0\.1:(\d+)$")
+
+
+class ServerProcess:
+    """A serving process; it runs from its making until it is stopped or killed."""
+
+    def __init__(
+        self, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(directory)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *arguments],
+            env={**(os.environ if environment is None else environment), **ENVIRONMENT},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        found = _ADDRESS.search(self.process.stdout.readline().strip())
+        if found is None:
+            self.process.kill()
+            raise AssertionError(self.process.communicate()[1])
+        self.port = int(found[1])
+
+    def asker(self, protocol: int = 2) -> Asker:
+        """Return a connection that shows replies as they are."""
+        return Asker(self.port, protocol)
+
+    def information(self, section: str) -> dict[str, str]:
+        """Return the fields of a section of INFO."""
+        with self.asker() as asker:
+            lines = asker.ask("INFO", section).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    @property
+    def resident(self) -> int:
+        """The bytes of memory that the process holds."""
+        return self._status("VmRSS")
+
+    @property
+    def peak(self) -> int:
+        """The most that it has ever held."""
+        return self._status("VmHWM")
+
+    def _status(self, field: str) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * KILOBYTE
+
+    @property
+    def descriptors(self) -> int:
+        """The files and sockets that the process has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def kill(self) -> None:
+        """Kill it as ``kill -9`` does; nothing may have gone wrong in it before."""
+        self.process.send_signal(signal.SIGKILL)
+        _, told = self.process.communicate(timeout=STOP_S)
+        assert (self.process.returncode, told) == (-signal.SIGKILL, ""), told
+
+    def stop(self) -> None:
+        """Stop it in good order: it has told of no fault, and closes its store."""
+        self.process.send_signal(signal.SIGTERM)
+        _, told = self.process.communicate(timeout=STOP_S)
+        assert (self.process.returncode, told) == (0, ""), told
+
+    def end(self) -> None:
+        """Stop it if it still runs."""
+        if self.process.returncode is None:
+            self.stop()
