@@ -55,6 +55,20 @@ class Calls:
             return _NO_MULTI
         return None
 
+    def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
+        """Count a request that may not run, or is none, and return what its client is told.
+
+        A transaction can then only be discarded; a refused EXEC is the end of it at once.
+        """
+        if name == "exec":
+            client.queue, client.watched = None, {}
+            told = error.text if error.code == "ERR" else f"{error.code} {error.text}"
+            error = ErrorReply("EXECABORT", f"Transaction discarded because of: {told}")
+        elif client.queue is not None:
+            client.queue.failed = True
+        self.statistics.rejected(error.code, name)
+        return error
+
     def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command; a refusal is a reply too."""
         client.last_command = command.name

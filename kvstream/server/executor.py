@@ -188,17 +188,12 @@ class Executor:
         except RequestError as error:
             if self.limits.drops_http(client, argv[0]):
                 return
-            if client.queue is not None:
-                client.queue.failed = True
-            self.statistics.rejected(error.code, name_of(argv, self.commands))
-            self._answer(client, ErrorReply.of(error))
+            name = name_of(argv, self.commands)
+            self._answer(client, self.calls.refused(client, name, ErrorReply.of(error)))
             return
         refusal = self.calls.refusal(client, command, argv)
         if refusal is not None:
-            if client.queue is not None:
-                client.queue.failed = True
-            self.statistics.rejected(refusal.code, command.name)
-            self._answer(client, refusal)
+            self._answer(client, self.calls.refused(client, command.name, refusal))
         elif client.queue is not None and Flag.IMMEDIATE not in command.flags:
             client.queue.commands.append((command, argv))
             self._answer(client, QUEUED)
@@ -291,10 +286,11 @@ class Executor:
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run what MULTI has queued as one unit: whole, or not at all."""
         queue, watched = client.queue, client.watched
-        client.queue, client.watched = None, {}
         if queue is None:
             self._answer(client, _EXEC_ALONE)
-        elif queue.failed:
+            return
+        client.queue, client.watched = None, {}
+        if queue.failed:
             self.statistics.rejected(_EXECABORT.code, "exec")
             self._answer(client, _EXECABORT)
         else:

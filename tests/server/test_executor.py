@@ -264,6 +264,28 @@ def test_exec_does_nothing_when_a_watched_key_has_changed(
     assert ann.ask("EXEC") == b"*1\r\n$3\r\n2-1\r\n"
 
 
+def test_exec_or_discard_without_multi_leaves_what_is_watched(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("WATCH", "s")
+    assert ann.ask("EXEC") == b"-ERR EXEC without MULTI\r\n"
+    assert ann.ask("DISCARD") == b"-ERR DISCARD without MULTI\r\n"
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+def test_a_refused_exec_is_the_end_of_the_transaction(server: Server, ann: Talker) -> None:
+    ann.ask("MULTI")
+    ann.ask("XADD", "s", "1-1", "f", "v")
+    assert ann.ask("EXEC", "now") == (
+        b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' "
+        b"command\r\n"
+    )
+    assert ann.ask("EXEC") == b"-ERR EXEC without MULTI\r\n"
+    assert ann.ask("XLEN", "s") == b":0\r\n"
+
+
 def test_nothing_blocks_inside_a_transaction(server: Server, ann: Talker) -> None:
     ann.ask("MULTI")
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")

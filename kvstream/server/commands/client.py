@@ -8,7 +8,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Answers, Client
 from kvstream.server.commands.connection import valid_name
-from kvstream.server.commands.help import help_of
+from kvstream.server.commands.help import help_of, not_so
 from kvstream.server.listing import listed
 
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
@@ -113,7 +113,7 @@ def client_reply(txn: Txn, client: Client, argv: Argv) -> Reply:
 def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
     """End the wait of another client as if its time were over, or with an error; 1 if it waited."""
     if len(argv) > 4:
-        raise syntax_error()
+        raise not_so("CLIENT", argv)
     reason = argv[3].upper() if len(argv) == 4 else b"TIMEOUT"
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
