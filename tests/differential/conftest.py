@@ -1,5 +1,28 @@
 """Fixtures of the differential tests."""
 
-from tests.semantics.fixtures import opened, redis_server
+from collections.abc import Iterator
 
-__all__ = ["opened", "redis_server"]
+import pytest
+
+from kvstream import Store
+from tests.semantics.fixtures import opened, redis_server
+from tests.server.conftest import redis_process
+from tests.serving import ServerProcess
+
+__all__ = ["opened", "redis_process", "redis_server"]
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A serving process for all conversations; its store must be sound after them."""
+    server = ServerProcess(tmp_path_factory.mktemp("served") / "store", "--durability", "no")
+    yield server
+    server.stop()
+    with Store.open(server.directory) as store:
+        assert store.check() == []
+
+
+@pytest.fixture
+def ports(served: ServerProcess, redis_process: int) -> tuple[int, int]:
+    """The ports of kvstream and of redis-server."""
+    return served.port, redis_process

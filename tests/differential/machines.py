@@ -41,6 +41,7 @@ BEGINNING = (
     *("XGROUP CREATE s g 0", "XGROUP CREATE s h 2-0", "XGROUP CREATE t g 0"),
     "XREADGROUP GROUP g c COUNT 2 STREAMS s >",
 )
+FIRST_IDS = ("1-0", "2-0", "3-0", "3-1")
 A_TIME = range(1_500_000_000_000, 4_000_000_000_000)
 
 
@@ -82,13 +83,29 @@ def without_times_left(argv: Argv, reply: Reply) -> Reply:
     return min(reply, 0) if timed and isinstance(reply, int) else reply
 
 
-class Comparison(RuleBasedStateMachine):
+class Naming:
+    """The IDs that ``@`` stands for in a command of the grammar."""
+
+    ids: list[str]
+    """What was ever added, to any key."""
+
+    def with_ids(self, argv: Argv) -> Argv:
+        """Return a command in which the IDs are put in."""
+        return [MARK.sub(self.named, word) for word in argv]
+
+    def named(self, mark: re.Match[str]) -> str:
+        if mark[1] == "+":
+            ms, seq = max(tuple(map(int, id.split("-"))) for id in self.ids)
+            return f"{ms}-{seq + 1}" if len(self.ids) % 3 else f"{ms + 1}-0"
+        id = self.ids[-1 - int(mark[1]) % len(self.ids)]
+        return id.split("-")[0] if mark.string.endswith("-*") else id
+
+
+class Comparison(Naming, RuleBasedStateMachine):
     """What both machines share: a model, another implementation, and a comparison of the two."""
 
     model: Subject
     other: Subject
-    ids: list[str]
-    """What was ever added, to any key."""
 
     def compared(self, argv: Argv, reply: Reply) -> Reply:
         """Return what of a reply is compared."""
@@ -103,16 +120,9 @@ class Comparison(RuleBasedStateMachine):
 
     def perform(self, argv: Argv) -> None:
         """Compare a command in which the IDs that ``@`` stands for are put in."""
-        reply = self.compare(*[MARK.sub(self.named, word) for word in argv])
+        reply = self.compare(*self.with_ids(argv))
         if argv[:1] == ["XADD"] and isinstance(reply, bytes):
             self.ids.append(reply.decode())
-
-    def named(self, mark: re.Match[str]) -> str:
-        if mark[1] == "+":
-            ms, seq = max(tuple(map(int, id.split("-"))) for id in self.ids)
-            return f"{ms}-{seq + 1}" if len(self.ids) % 3 else f"{ms + 1}-0"
-        id = self.ids[-1 - int(mark[1]) % len(self.ids)]
-        return id.split("-")[0] if mark.string.endswith("-*") else id
 
     def prepare(self, entries: int, size: int) -> None:
         self.other("FLUSHALL")
@@ -122,7 +132,7 @@ class Comparison(RuleBasedStateMachine):
             subject("CONFIG", "SET", "stream-node-max-bytes", size)
             for command in BEGINNING:
                 assert not isinstance(subject(*command.split()), Error)
-        self.ids = ["1-0", "2-0", "3-0", "3-1"]
+        self.ids = list(FIRST_IDS)
 
     @invariant()
     def everything_is_the_same(self) -> None:
