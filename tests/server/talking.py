@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kvstream.clock import Clock
 from kvstream.engine import Engine
 from kvstream.options import Durability, StoreOptions
 from kvstream.resp.requests import RequestReader
@@ -36,7 +37,10 @@ class Talker:
 
     def send(self, *words: bytes | str) -> None:
         """Send a request; it runs in the next turn."""
-        self._server.executor.received(self.client, request(*words))
+        self.send_bytes(request(*words))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._server.executor.received(self.client, data)
 
     def heard(self) -> bytes:
         """Return what came since the last call."""
@@ -56,9 +60,14 @@ class Talker:
 class Server:
     """An executor on a store of its own."""
 
-    def __init__(self, directory: Path, durability: Durability = Durability.EVERYSEC) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        durability: Durability = Durability.EVERYSEC,
+        clock: Clock | None = None,
+    ) -> None:
         self.now = 1000.0
-        self.engine = Engine(directory, StoreOptions(durability=durability))
+        self.engine = Engine(directory, StoreOptions(durability=durability), clock)
         self.executor = Executor(self.engine, TABLE, clock=lambda: self.now)
         self._clients = 0
 
