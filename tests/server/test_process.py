@@ -1,4 +1,4 @@
-"""What only a serving process shows: the loop that users have, its timers, the end of connections."""
+"""What only a process shows: the loop that users have, its timers, the end of connections."""
 
 from collections.abc import Iterator
 from pathlib import Path
