@@ -80,7 +80,7 @@ class Import:
         self._position.advance(rows.header.raw, rows.header.lines)
         identity = source.identity
         self._notebook = None if identity is None else Notebook(store, target, identity)
-        self._keys = [target] if self._notebook is None else [target, self._notebook.key]
+        self._note_keys = [] if self._notebook is None else [self._notebook.key]
 
     def resume(self) -> None:
         """Skip what an earlier run has worked off; SourceChanged where it is not there."""
@@ -104,7 +104,7 @@ class Import:
             if bad is not None:
                 raise bad
         if self._notebook is not None:
-            self._store.atomically([self._notebook.key], self._finish)
+            self._store.atomically(self._note_keys, self._finish)
 
     def _batches(self) -> Iterator[list[Row]]:
         """Yield what there is, up to the bounds of a batch, and no later than a pipe pauses."""
@@ -122,7 +122,10 @@ class Import:
     def _commit(self, batch: Sequence[Row]) -> Bad | None:
         """Add a batch, nearly always in one commit; return the row that stops the import."""
         while batch:
-            done = self._store.atomically(self._keys, partial(self._add, batch))
+            keys = list(self._note_keys)
+            if any(map(self._placing.asks, batch)):
+                keys.append(self._target)
+            done = self._store.atomically(keys, partial(self._add, batch))
             self._position = done.position
             self.totals.count(done.totals)
             for bad in done.bad:

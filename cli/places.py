@@ -4,6 +4,7 @@ It knows the options before the command, and no command.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import click
@@ -17,6 +18,9 @@ from kvstream.options import Durability
 
 PATIENCE_S = 1.0
 """How long the shell waits for the names that a server has."""
+
+NAMES_MAX = 10_000
+"""Names that are looked at: more of them help nobody who waits at a prompt."""
 
 SourceOf = Callable[[str], ParameterSource | None]
 
@@ -60,4 +64,5 @@ def complete_names(root: Mapping[str, Any]) -> list[str]:
 
 def _names(session: Session) -> list[bytes]:
     with session.reading() as store:
-        return [name for name in store.scan_keys() if not name.startswith(IMPORT_PREFIX)]
+        names = islice(store.scan_keys(), NAMES_MAX)
+        return [name for name in names if not name.startswith(IMPORT_PREFIX)]

@@ -40,6 +40,11 @@ class Placing:
     parse_time: TimeParser = time_ms
     new_ids: bool = False
 
+    def asks(self, row: Row) -> bool:
+        """Tell whether a row asks for an ID, which depends on what is in the stream."""
+        columns = self.id_column is not None or self.time_column is not None
+        return not self.new_ids and (columns or row.eid is not None)
+
     def __call__(self, row: Row) -> tuple[str, AddID, Pairs]:
         """Return the ID to ask for, as text and read, and the fields to add; raises Unplaceable.
 

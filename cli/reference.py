@@ -43,9 +43,9 @@ others on the machine see arguments. Options of redis-py may follow a `?`, as in
 otherwise. No message shows the URL.
 
 - Everything that a command does in one commit is one transaction (MULTI) there. `import` watches
-  the stream, and plans its rows anew when somebody else has written to it. WATCH sees entries and
-  keys, not what groups deliver: `group reset --drop-pending` and `consumer del` take what is
-  pending when they look.
+  the stream where rows ask for IDs, and plans them anew when somebody else has written to it.
+  WATCH sees entries and keys, not what groups deliver: `group reset --drop-pending` and `consumer
+  del` take what is pending when they look.
 - `tail --follow` and `read --block` wait on the server, and show at once what comes.
 - `checkpoint` is BGSAVE, `compact` is BGREWRITEAOF, `stats` shows INFO, and `bench` uses two
   streams `kvstream:bench:...` that it deletes. `check`, `recover` and `serve` work on files: they

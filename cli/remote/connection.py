@@ -4,6 +4,7 @@ It knows no command, and of redis-py as little as can be: how it connects and fr
 which turn fields into dicts and lose those that repeat, stay out.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ TRIES = 100
 """How often work is done anew because others have written meanwhile."""
 
 _DATABASE = re.compile("/?|/[0-9]+")
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://... or unix:///PATH[?db=DB]"
 
 
@@ -61,12 +63,16 @@ def connect(url: str, connect_s: float = CONNECT_S, reply_s: float = REPLY_S) ->
         client.connection_pool.connection_class(**settings)  # options that are none fail here
     except (ValueError, TypeError, redis.RedisError):
         raise InvalidArgument(f"that is no URL of a server: {FORM}") from None
+    for name in _FILES:
+        if name in settings and not os.access(settings[name], os.R_OK):
+            raise InvalidArgument(f"{name} of the URL cannot be read: {settings[name]}")
     return client
 
 
 def _check(url: str) -> None:
     """Refuse with ValueError what redis-py would pass over in silence."""
     parts = urlsplit(url)
+    (parts.hostname or "").encode("idna")  # what no resolver takes is a ValueError too
     if parts.fragment:
         raise ValueError("a # must be written %23")
     if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
@@ -136,7 +142,8 @@ class Connection:
 
         for _ in range(TRIES):
             with translated(writing=True), self._client.pipeline() as pipeline:
-                pipeline.watch(*keys)
+                if keys:
+                    pipeline.watch(*keys)
                 commands: list[Words] = []
                 done = work(commands)
                 pipeline.multi()

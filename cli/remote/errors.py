@@ -51,7 +51,6 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
 _PIPELINED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 """What redis-py puts before an error of a pipeline: the whole command, with its values."""
 
-
 _UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
 """What redis-py says of a connection that was never made."""
 
@@ -81,7 +80,7 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
         refused = _UNREACHED.fullmatch(said)
         if refused is not None:
-            return ServerUnavailable(f"no server at {refused[1]}: {refused[2]}")
+            return ServerUnavailable(f"no connection to {refused[1]}: {refused[2]}")
         if writing:
             return UnknownOutcome(f"the server may or may not have done it: {said}")
         return ServerUnavailable(f"the server does not answer: {said}")

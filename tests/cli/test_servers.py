@@ -121,6 +121,7 @@ def test_the_shell_is_offered_the_names_on_a_server(orders: Program) -> None:
         f"redis://:{QUOTED}@127.0.0.1/first",
         f"redis://:{QUOTED}@127.0.0.1?socket_timeout=x",
         f"redis://:{QUOTED}@127.0.0.1?nonsense=1",
+        f"redis://:{QUOTED}@{'a' * 70}",
     ],
 )
 @pytest.mark.places("server")
@@ -136,10 +137,10 @@ def test_where_no_server_is_the_address_is_told(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
         shown = refusal("--url", f"redis://:{QUOTED}@127.0.0.1:{port}", "ls", code=5)
-    assert shown == f"Error: no server at 127.0.0.1:{port}: Connection refused"
+    assert shown == f"Error: no connection to 127.0.0.1:{port}: Connection refused"
     path = tmp_path / "none.sock"
     shown = refusal("--url", f"unix://{path}", "ls", code=5)
-    assert shown == f"Error: no server at {path}: No such file or directory"
+    assert shown == f"Error: no connection to {path}: No such file or directory"
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
@@ -250,6 +251,8 @@ def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
     assert refusal("--url", url, "len", "s", code=5).startswith("Error: the server ")
     strangers = url.partition("?")[0]
     assert "CERTIFICATE_VERIFY_FAILED" in refusal("--url", strangers, "len", "s", code=5)
+    missing = f"{strangers}?ssl_ca_certs={tmp_path}/none.pem"
+    assert f"cannot be read: {tmp_path}/none.pem" in refusal("--url", missing, "ls", code=2)
     served.stop()
 
 
@@ -424,6 +427,30 @@ def test_work_is_done_again_where_others_have_written_meanwhile(orders: Program)
         last = store.stream("orders").revrange(count=2)
         assert [entry.fields for entry in last] == [{b"n": b"ours"}, {b"n": b"theirs"}]
         assert store.ttl(b"orders") is None
+
+
+def test_rows_without_ids_go_in_whatever_others_write_meanwhile(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(3000)))
+    over = threading.Event()
+
+    def write() -> None:
+        with client_of(kvstream) as client:
+            while not over.is_set():
+                client.xadd("s", {"other": 1})
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        assert kvstream.one("import", "s", str(path))["added"] == 3000
+    finally:
+        over.set()
+        writing.join()
+    with store_of(kvstream) as store:
+        rows = [entry.fields or {} for entry in store.stream("s").scan()]
+    assert [int(row[b"n"]) for row in rows if b"n" in row] == list(range(3000))
 
 
 # --- what takes long ------------------------------------------------------------------------------
