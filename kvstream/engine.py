@@ -13,10 +13,10 @@ from time import perf_counter
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreClosed, StoreError
+from kvstream.errors import InvalidArgument, RequestError, StoreClosed, StoreError
+from kvstream.expiry import Expiry
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace
 from kvstream.options import Durability, StoreOptions
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -25,13 +25,6 @@ from kvstream.waiters import Outcome, Waiter, Waiters
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-EXPIRE_KEYS = 100
-"""Keys deleted by one step of the expiry cycle, so that it never holds the lock for long."""
-EXPIRE_PAUSE_S = 0.1
-"""Pause between looks at the expiry index: Redis's ``hz`` 10."""
-EXPIRE_STEP_PAUSE_S = 0.001
-"""Pause between steps: the lock is not fair, and goes to those who wait for it only in a pause."""
 
 
 class Engine:
@@ -54,13 +47,13 @@ class Engine:
         self._opener = 0
         self._spare: Txn | None = None
         self._last_sequence = 0
-        self._closing = threading.Event()
         self._compacting = threading.Lock()
+        self._flushing = threading.Lock()
         self._closed = False
         self.committer = Committer(self.database, self.options.durability)
-        self._expiry = threading.Thread(target=self._expire, name="kvstream-expiry", daemon=True)
+        self.expiry = Expiry(self.run)
         if not self.options.read_only:
-            self._expiry.start()
+            self.expiry.start()
 
     # --- one operation --------------------------------------------------------------------------
 
@@ -317,14 +310,16 @@ class Engine:
 
     # --- upkeep ---------------------------------------------------------------------------------
 
-    def _expire(self) -> None:
-        """Delete what has expired, or was flushed, until the store is closed."""
-        while not self._closing.wait(EXPIRE_PAUSE_S):
-            for delete in (keyspace.delete_expired, keyspace.sweep):
-                with suppress(KVStreamError):  # closed, full or damaged: reads pass such keys over
-                    while self.run(delete, EXPIRE_KEYS) == EXPIRE_KEYS:
-                        if self._closing.wait(EXPIRE_STEP_PAUSE_S):
-                            return
+    @property
+    def durability(self) -> Durability:
+        """What a write has survived once it is acknowledged."""
+        return self.committer.level
+
+    def set_durability(self, level: Durability) -> None:
+        """Promise another level from the next write on."""
+        with self._lock:
+            self.committer.change(level)
+            self._always = level is Durability.ALWAYS
 
     def sync(self) -> None:
         """Wait until everything written so far is on disk."""
@@ -337,19 +332,36 @@ class Engine:
             self.run(_mark_seen)
             self.database.checkpoint(target)
 
+    def flush(self) -> None:
+        """Write what is in memory into tables; the others go on, ``close`` waits."""
+        with self._flushing:
+            self.database.flush()
+
     def compact(self) -> None:
         """Compact everything; reads and writes go on, ``close`` waits."""
         with self._compacting:
             self.database.compact()
+
+    def reopen(self, from_log: bool = False) -> None:
+        """Forget all that is in memory and open the store on disk anew.
+
+        The log goes into tables before; ``from_log``: it stays, to be recovered from. Waiters go on
+        waiting. Where the store cannot be opened any more it is closed.
+        """
+        with self._compacting, self._flushing, self.committer.held(), self._lock:
+            if self._open is not None or self._closed:
+                raise _closed() if self._closed else InvalidArgument("a transaction is open")
+            self._write_seen()
+            self._spare = None
+            self.catalog.forget()
+            self.database.reopen(from_log)
 
     def close(self) -> None:
         """Make everything durable and let go of the directory; a second call does nothing."""
         with self._lock:
             if self._open is not None:
                 raise InvalidArgument("the store cannot be closed inside a transaction")
-        self._closing.set()
-        if self._expiry.is_alive() and threading.current_thread() is not self._expiry:
-            self._expiry.join()
+        self.expiry.stop()
         with self._lock:
             if self._closed:
                 return
@@ -362,7 +374,7 @@ class Engine:
         try:
             self.committer.close()
         finally:
-            with self._compacting:  # RocksDB cannot be closed meanwhile
+            with self._compacting, self._flushing:  # RocksDB cannot be closed meanwhile
                 self.database.close()
 
     def _write_seen(self) -> None:

@@ -1,32 +1,19 @@
 """The rows of a store: get, scan and write over three column families of one RocksDB.
 
-This is the only module that imports ``rocksdict``. It owns every handle of it, keeps its fifteen
-traps (tests/canaries) from its callers, and hands out complete answers only: a read error is
-raised, never a shorter result. It knows nothing of streams, and of the log only whether it works:
-after the first failed write or flush the store reads on and writes no more.
+This is the only module, beside ``opener``, that imports ``rocksdict``. It owns every handle of it,
+keeps its fifteen traps (tests/canaries) from its callers, and hands out complete answers only: a
+read error is raised, never a shorter result. It knows nothing of streams, and of the log only
+whether it works: after the first failed write or flush the store reads on and writes no more.
 """
 
 import contextlib
 import time
-import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import Checkpoint, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.options import StoreOptions
@@ -34,10 +21,10 @@ from kvstream.storage import directory as directories
 from kvstream.storage import fork, reads, upkeep
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.directory import Directory
-from kvstream.storage.failures import classified, classified_at_open, is_stall
-from kvstream.storage.families import FamilySettings, applied, database_settings, family_settings
+from kvstream.storage.failures import classified, is_stall
 from kvstream.storage.gate import Gate
-from kvstream.storage.opening import Access, Opened, open_reader, open_writer
+from kvstream.storage.opener import Opener
+from kvstream.storage.opening import Opened, open_reader, open_writer
 from kvstream.storage.single import LARGE_WRITE, write_alone
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
@@ -62,6 +49,15 @@ class Database:
         self.loss = opened.loss
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
+        self._scans = reads.Scans()
+        self._closed = False
+        self._gate = Gate(opened.directory, options.free_space_reserve)
+        if options.read_only:
+            self._gate.shut(StoreReadOnly("the store was opened read-only"))
+        self._hold(rows, opened)
+
+    def _hold(self, rows: Rdict, opened: Opened) -> None:
+        """Work on an open RocksDB from here on."""
         self._opened = opened
         no_slowdown = WriteOptions()
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
@@ -73,12 +69,7 @@ class Database:
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._scans: set[weakref.ref[Generator[Row, None, None]]] = set()
         self._ranges = [0] * len(Family)
-        self._closed = False
-        self._gate = Gate(opened.directory, options.free_space_reserve)
-        if options.read_only:
-            self._gate.shut(StoreReadOnly("the store was opened read-only"))
         fork.register(self)
 
     @classmethod
@@ -89,15 +80,7 @@ class Database:
         store unchanged; StoreFull when recovery needs more space than there is.
         """
         place = Directory.acquire(directory, create=options.create, read_only=options.read_only)
-        way = open_reader if options.read_only else open_writer
-        try:
-            rows, opened = way(place, options, _Opener(options))
-        except BaseException as error:
-            place.release()
-            if isinstance(error, OSError):
-                raise StoreError(f"cannot open the store in {place.path}: {error}") from None
-            raise
-        return cls(rows, opened, options)
+        return cls(*_opened(place, options), options)
 
     # Reads
 
@@ -126,9 +109,7 @@ class Database:
         """
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper)
-        rows = reads.walk(self._families[family], bounds, lower, upper, reverse)
-        self._scans.add(weakref.ref(rows, self._scans.discard))
-        return rows
+        return self._scans.noted(reads.walk(self._families[family], bounds, lower, upper, reverse))
 
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
@@ -302,6 +283,30 @@ class Database:
 
     # The end
 
+    def reopen(self, from_log: bool = False) -> None:
+        """Close RocksDB and open it anew, so that all that is served is what the disk has.
+
+        The log goes into tables before; ``from_log``: it stays, to be recovered from. Nobody else
+        may use the database meanwhile; scans that are under way raise StoreClosed. Raises what
+        ``open`` raises, and then the database is closed; StoreReadOnly and the like after a failed
+        write, with nothing changed.
+        """
+        writes = not self._options.read_only
+        if writes:
+            self.flush_wal() if from_log else self.flush()
+        self._release_rows(sound=writes)
+        self._opened.let_go()
+        place = self._opened.directory
+        try:
+            self._hold(*_opened(place, self._options))
+        except BaseException as error:
+            self._closed = True
+            why = f"the store could not be opened again: {error}"
+            self._gate.shut(StoreClosed(why))
+            gone = self._latest_sequence = fork.Gone(why)
+            self._replace_handles(gone)
+            raise
+
     def close(self) -> None:
         """Write what is in memory into tables and close the store; idempotent.
 
@@ -312,27 +317,30 @@ class Database:
             return
         self._closed = True
         sound = self._flushed()
-        sequence = self.sequence
         self._gate.shut(StoreClosed(_CLOSED))
-        root, families, opened = self._root, self._families, self._opened
+        try:
+            self._release_rows(sound)
+        finally:
+            self._latest_sequence = fork.Gone(_CLOSED)
+            self._opened.release()
+
+    def _release_rows(self, sound: bool) -> None:
+        """Close RocksDB; ``sound``: all that was written is durable."""
+        sequence = self.sequence
+        root, families, watermark = self._root, self._families, self._opened.watermark
+        self._latest_sequence = lambda: sequence  # those who wait for its fsync still ask
         self._replace_handles(fork.Gone(_CLOSED))
-        for scan in self._live_scans():
-            reads.revoke(scan)
+        self._scans.revoke()
         try:
             for family in families:
                 family.close()
             families.clear()
             root.close()
-            if sound and opened.watermark is not None:
-                opened.watermark.record(sequence)
+            if sound and watermark is not None:
+                watermark.record(sequence)
         except Exception as error:
             if sound:
                 raise classified(error) from None
-        finally:
-            opened.release()
-
-    def _live_scans(self) -> list[Generator[Row, None, None]]:
-        return [scan for reference in list(self._scans) if (scan := reference()) is not None]
 
     def _flushed(self) -> bool:
         """Empty the log into tables, so that the next opening has nothing to recover."""
@@ -343,51 +351,28 @@ class Database:
         return True
 
     def _replace_handles(self, gone: Any) -> None:
-        self._root = self._write_rows = self._latest_sequence = gone
+        self._root = self._write_rows = gone
         self._families = [gone] * len(Family)
         self._handles = []
         fork.unregister(self)
 
     def refuse_after_fork(self) -> None:
         """Make every use in this process, a forked child, raise StoreClosed."""
-        for handle in (self._root, *self._families, *self._handles, *self._live_scans()):
+        for handle in (self._root, *self._families, *self._handles, *self._scans.live()):
             fork.leak(handle)
         self._closed = True
         self._gate.shut(StoreClosed(fork.FORKED))
-        self._replace_handles(fork.Gone(fork.FORKED))
+        gone = self._latest_sequence = fork.Gone(fork.FORKED)
+        self._replace_handles(gone)
 
 
-class _Opener:
-    """Opens directories with one store's options; all that it opens share a block cache."""
-
-    def __init__(self, options: StoreOptions) -> None:
-        self._options = options
-        self._cache = Cache(options.block_cache_bytes)
-
-    def __call__(self, path: Path, access: Access) -> Rdict:
-        shared = database_settings(self._options, create=access is Access.CREATE)
-        general = applied(Options(raw_mode=True), shared)
-        mode, salvages = DBRecoveryMode, access is Access.SALVAGE
-        general.set_wal_recovery_mode(
-            mode.skip_any_corrupted_record() if salvages else mode.point_in_time()
-        )
-        settings = family_settings(self._options)
-        families = {family.name: self._family_options(family) for family in settings}
-        reads = access is Access.READ
-        way = AccessType.read_only(False) if reads else AccessType.read_write()
-        try:
-            rows = Rdict(str(path), general, families, way)
-            for family in () if reads else settings:
-                rows.get_column_family(family.name).set_options(family.late_options)
-        except Exception as error:
-            raise classified_at_open(error) from None
-        return rows
-
-    def _family_options(self, settings: FamilySettings) -> Options:
-        table = applied(BlockBasedOptions(), settings.table)
-        table.set_block_cache(self._cache)
-        options = applied(Options(raw_mode=True), settings.options)
-        options.set_block_based_table_factory(table)
-        options.set_compression_type(DBCompressionType.lz4())
-        options.set_bottommost_compression_type(DBCompressionType.zstd())
-        return options
+def _opened(place: Directory, options: StoreOptions) -> tuple[Rdict, Opened]:
+    """Open the store in a directory that is locked; where that fails, give it up."""
+    way = open_reader if options.read_only else open_writer
+    try:
+        return way(place, options, Opener(options))
+    except BaseException as error:
+        place.release()
+        if isinstance(error, OSError):
+            raise StoreError(f"cannot open the store in {place.path}: {error}") from None
+        raise

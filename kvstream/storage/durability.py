@@ -11,7 +11,8 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -69,7 +70,8 @@ class Committer:
         self._flushing = False
         self._queue: list[_Queued] = []
         self._awaited: list[_Awaited] = []
-        self._thread = self._started_thread()
+        self._threads: list[threading.Thread] = []
+        self._start_thread()
         fork.register(self)
         _open_committers.add(self)
 
@@ -96,10 +98,11 @@ class Committer:
         if self._waits and sequence > self.durable_sequence:
             with self._changed:
                 self._refuse_stopped()
-                self._awaited.append(_Awaited(sequence, durable, failed))
-                self._changed.notify_all()
-        else:
-            durable()
+                if self._waits:
+                    self._awaited.append(_Awaited(sequence, durable, failed))
+                    self._changed.notify_all()
+                    return
+        durable()
 
     def sync(self) -> int:
         """Make every write so far durable, at any level; return the durable sequence number.
@@ -110,6 +113,34 @@ class Committer:
         if sequence > self.durable_sequence:
             self._make_durable(sequence)
         return self.durable_sequence
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have nobody flush the log meanwhile; those who want to wait until the end."""
+        while True:
+            with self._queueing:
+                queued = _Queued(sys.maxsize) if self._flushing else None
+                if queued is not None:
+                    self._queue.append(queued)
+                self._flushing = True
+            if queued is None:
+                break
+            queued.await_turn()
+        try:
+            yield
+        finally:
+            self._pass_turn()
+
+    def change(self, level: Durability) -> None:
+        """Promise as much as ``level`` says from here on; who waits by the old one still does."""
+        with self._changed:
+            self._refuse_stopped()
+            if level is self.level:
+                return
+            self.level = level
+            self._waits = level is Durability.ALWAYS
+            self._changed.notify_all()
+            self._start_thread()
 
     def close(self) -> None:
         """Make all writes durable and end the thread; idempotent.
@@ -122,8 +153,8 @@ class Committer:
             self._stopping = True
             self._changed.notify_all()
         fork.unregister(self)
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
         if self._database.failure is None:
             self.sync()
 
@@ -131,19 +162,21 @@ class Committer:
         """Forget, in a forked child, the locks and the thread of its parent."""
         self._changed = threading.Condition(threading.Lock())
         self._stopping = True
-        self._thread = None
+        self._threads = []
         self._awaited = []
 
-    def _started_thread(self) -> threading.Thread | None:
+    def _start_thread(self) -> None:
+        """Start the thread of the level, beside those of former ones that are about to end."""
         work = {
             Durability.ALWAYS: self._serve_callbacks,
             Durability.EVERYSEC: self._flush_every_second,
         }
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         if self.level not in work or self._database.failure is not None:
-            return None
+            return
         thread = threading.Thread(target=work[self.level], name="kvstream-committer", daemon=True)
         thread.start()
-        return thread
+        self._threads.append(thread)
 
     def _refuse_stopped(self) -> None:
         if self._stopping:
@@ -187,18 +220,22 @@ class Committer:
         except StoreError as error:
             raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
         finally:
-            with self._queueing:
-                self._flushing = False
-                durable = self.durable_sequence
-                rest = [queued for queued in self._queue if queued.sequence > durable]
-                done = [queued for queued in self._queue if queued.sequence <= durable]
-                done += rest[:1]  # it flushes next, or finds the store failed and passes that on
-                self._queue = rest[1:]
-            for queued in done:
-                queued.give_turn()
+            self._pass_turn()
+
+    def _pass_turn(self) -> None:
+        """Let those go whose writes are durable, and the first of the others flush."""
+        with self._queueing:
+            self._flushing = False
+            durable = self.durable_sequence
+            rest = [queued for queued in self._queue if queued.sequence > durable]
+            done = [queued for queued in self._queue if queued.sequence <= durable]
+            done += rest[:1]  # it flushes next, or finds the store failed and passes that on
+            self._queue = rest[1:]
+        for queued in done:
+            queued.give_turn()
 
     def _flush_every_second(self) -> None:
-        while not self._stopped_within(FLUSH_INTERVAL_S):
+        while not self._ended_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):
             if self._database.failure is None:
                 # Who writes next learns of a failure from the database.
                 with contextlib.suppress(UnknownOutcome):
@@ -207,7 +244,7 @@ class Committer:
     def _serve_callbacks(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._awaited or self._stopping)
+                self._changed.wait_for(lambda: self._awaited or self._ended(Durability.ALWAYS))
                 if not self._awaited:
                     return
                 oldest = min(awaited.sequence for awaited in self._awaited)
@@ -215,14 +252,21 @@ class Committer:
                 self._make_durable(oldest)
             except UnknownOutcome as error:
                 self._tell_failed(error)
-                if self._stopped_within(RETRY_INTERVAL_S):
+                if self._ended_within(RETRY_INTERVAL_S, None):
                     return
             else:
                 self._tell_durable()
 
-    def _stopped_within(self, seconds: float) -> bool:
+    def _ended_within(self, seconds: float, level: Durability | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._stopping, seconds)
+            return self._changed.wait_for(lambda: self._ended(level), seconds)
+
+    def _ended(self, level: Durability | None) -> bool:
+        """Say whether a thread is to end: the committer has, or another level than its own holds.
+
+        The thread of ``always`` goes on while somebody waits for it.
+        """
+        return self._stopping or (level is not None and self.level is not level)
 
     def _tell_durable(self) -> None:
         durable = self.durable_sequence

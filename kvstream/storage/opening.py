@@ -71,12 +71,16 @@ class Opened:
     """Where a reader has opened it instead."""
     loss: Loss | None
 
-    def release(self) -> None:
-        """Give up the directory; idempotent."""
+    def let_go(self) -> None:
+        """Close what goes with this opening alone; the directory stays locked."""
         if self.watermark is not None:
             self.watermark.close()
         if self.view is not None:
             self.view.remove()
+
+    def release(self) -> None:
+        """Give up the directory too; idempotent."""
+        self.let_go()
         self.directory.release()
 
 

@@ -2,13 +2,14 @@
 
 ``items()`` of ``rocksdict`` ends at a read error as it ends at the last row, so what it gives is
 checked; ``iter()`` says which it was. The families are open handles and the bounds are
-``ReadOptions`` with ``upper`` set, both given by ``database``, which alone imports ``rocksdict``.
+``ReadOptions`` with ``upper`` set, both given by ``database``.
 RocksDB keeps a pointer to the bytes of ``upper``, not a copy: the functions here hold them for
 as long as an iterator lives.
 """
 
 import inspect
 import time
+import weakref
 from collections.abc import Generator
 from itertools import islice
 from typing import Any
@@ -65,6 +66,25 @@ def revoke(rows: Generator[Row, None, None]) -> None:
             return  # it stood at its end
         else:
             return
+
+
+class Scans:
+    """The walks of one database that somebody may still go on with."""
+
+    def __init__(self) -> None:
+        self._walks: set[weakref.ref[Generator[Row, None, None]]] = set()
+
+    def noted(self, rows: Generator[Row, None, None]) -> Generator[Row, None, None]:
+        """Return a walk, to be revoked if it is still there by then."""
+        self._walks.add(weakref.ref(rows, self._walks.discard))
+        return rows
+
+    def live(self) -> list[Generator[Row, None, None]]:
+        return [rows for reference in list(self._walks) if (rows := reference()) is not None]
+
+    def revoke(self) -> None:
+        for rows in self.live():
+            revoke(rows)
 
 
 def page(

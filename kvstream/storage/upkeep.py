@@ -1,6 +1,6 @@
 """What is done with a whole column family: reading all of it, and figures for people.
 
-The families are open ``rocksdict`` handles, given by ``database``, which alone imports it.
+The families are open ``rocksdict`` handles, given by ``database``.
 """
 
 from itertools import islice

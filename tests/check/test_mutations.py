@@ -193,7 +193,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstream.engine.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
+        patch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
         with small_trees():
             fill(store, clock)

@@ -113,8 +113,8 @@ def test_the_expiry_thread_goes_on_when_it_meets_a_damaged_record(
     overwrite(store, row, record[:20])
     clock.advance(1000)
     engine = store.engine
-    engine._expiry.join(0.25)
-    assert engine._expiry.is_alive()
+    engine.expiry.join(0.25)
+    assert engine.expiry.is_alive()
     overwrite(store, row, record)
     until(lambda: store.size() == 0, "the key to be deleted")
 

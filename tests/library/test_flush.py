@@ -29,7 +29,7 @@ EVERYTHING = (b"", b"\xff" * 64)
 @pytest.fixture
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
     """An empty store in which nothing is swept but by the test."""
-    monkeypatch.setattr("kvstream.engine.EXPIRE_PAUSE_S", 3600)
+    monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
     return open_store()
 
 

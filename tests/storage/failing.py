@@ -67,8 +67,9 @@ def stays_read_only(disk: FaultyDisk, database: Database, committer: Committer) 
     for _ in range(3):
         with pytest.raises(StoreReadOnly):
             database.write(row(database, 9999), frees=True)
-        with pytest.raises(StoreReadOnly):
-            database.flush()
+        for refused in (database.flush, database.reopen):
+            with pytest.raises(StoreReadOnly):
+                refused()
         with pytest.raises(UnknownOutcome):
             committer.wait(committer.durable_sequence + 1)
     assert disk.syncs() == synced

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,3 +224,81 @@ def test_a_reader_has_no_thread_and_nothing_to_make_durable(directory: Path) -> 
     one.sync()
     one.close()
     reader.close()
+
+
+def test_a_change_to_always_has_every_later_write_synced(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    changed = committer(NO)
+    put_one_by_one(database, range(5))
+    changed.change(ALWAYS)
+    assert changed.level is ALWAYS
+    for number in range(5, 10):
+        sequence = put_one_by_one(database, range(number, number + 1))
+        changed.wait(sequence)
+        assert watermark(database) >= sequence
+
+
+def test_a_change_from_always_still_serves_those_who_wait(
+    database: Database,
+    committer: Callable[[Durability], Committer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = committer(ALWAYS)
+    flush_wal, let_go, told = database.flush_wal, threading.Event(), threading.Event()
+
+    def slow() -> int:
+        assert let_go.wait(SOON_S)
+        return flush_wal()
+
+    monkeypatch.setattr(database, "flush_wal", slow)
+    changed.after(put_one_by_one(database, range(1)), told.set)
+    changed.change(EVERYSEC)
+    assert not told.is_set()
+    let_go.set()
+    assert told.wait(SOON_S)
+    changed.after(put_one_by_one(database, range(1, 2)), told.clear)
+    assert not told.is_set()
+
+
+def test_each_level_has_its_own_thread_and_no_other(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    changed = committer(ALWAYS)
+    for level in (EVERYSEC, NO, ALWAYS, ALWAYS, EVERYSEC, NO):
+        changed.change(level)
+    deadline = time.monotonic() + SOON_S
+    while threads():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_nobody_flushes_while_the_log_is_held(
+    database: Database, committer: Callable[[Durability], Committer]
+) -> None:
+    always = committer(ALWAYS)
+    sequence = put_one_by_one(database, range(1))
+    waiting = threading.Thread(target=always.wait, args=(sequence,))
+    with always.held():
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+        with always_held_twice(always) as second:
+            assert not second.is_set()
+    waiting.join(SOON_S)
+    assert always.durable_sequence >= sequence
+
+
+@contextmanager
+def always_held_twice(always: Committer) -> Iterator[threading.Event]:
+    """Want to hold what is held already; yield what is set once that has been so."""
+    held = threading.Event()
+
+    def hold() -> None:
+        with always.held():
+            held.set()
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    yield held
+    thread.join(0.05)

@@ -1,0 +1,58 @@
+"""How RocksDB is opened: the options of a store as options of RocksDB, for each way of access.
+
+Beside ``database`` this is the only module that imports ``rocksdict``. Whether a store may be
+opened is decided in ``opening``; what the options are, in ``families``.
+"""
+
+from pathlib import Path
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+)
+
+from kvstream.options import StoreOptions
+from kvstream.storage.failures import classified_at_open
+from kvstream.storage.families import FamilySettings, applied, database_settings, family_settings
+from kvstream.storage.opening import Access
+
+
+class Opener:
+    """Opens directories with one store's options; all that it opens share a block cache."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._cache = Cache(options.block_cache_bytes)
+
+    def __call__(self, path: Path, access: Access) -> Rdict:
+        shared = database_settings(self._options, create=access is Access.CREATE)
+        general = applied(Options(raw_mode=True), shared)
+        mode, salvages = DBRecoveryMode, access is Access.SALVAGE
+        general.set_wal_recovery_mode(
+            mode.skip_any_corrupted_record() if salvages else mode.point_in_time()
+        )
+        settings = family_settings(self._options)
+        families = {family.name: self._family_options(family) for family in settings}
+        reads = access is Access.READ
+        way = AccessType.read_only(False) if reads else AccessType.read_write()
+        try:
+            rows = Rdict(str(path), general, families, way)
+            for family in () if reads else settings:
+                rows.get_column_family(family.name).set_options(family.late_options)
+        except Exception as error:
+            raise classified_at_open(error) from None
+        return rows
+
+    def _family_options(self, settings: FamilySettings) -> Options:
+        table = applied(BlockBasedOptions(), settings.table)
+        table.set_block_cache(self._cache)
+        options = applied(Options(raw_mode=True), settings.options)
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_bottommost_compression_type(DBCompressionType.zstd())
+        return options
