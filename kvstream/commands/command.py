@@ -104,6 +104,7 @@ FIRST = Keys(1, 1)
 SECOND = Keys(2, 2)
 FIRST_TWO = Keys(1, 2)
 EVERY = Keys(1, -1)
+PAIRS = Keys(1, -1, 2)
 STREAMS = StreamsKeys(0, 0)
 
 

@@ -70,6 +70,18 @@ def copy(txn: Txn, session: Session, argv: Argv) -> Reply:
     return int(copying.copy(txn, session.prefix + argv[1], qualified(db, argv[2]), replace))
 
 
+def move(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Move a key to another database, where its name is free there; 1 if it was done."""
+    db = _database(session, argv[2])
+    if db == session.db:
+        raise InvalidArgument("source and destination objects are the same")
+    source = session.prefix + argv[1]
+    moved = copying.copy(txn, source, qualified(db, argv[1]))
+    if moved:
+        keyspace.delete(txn, source)
+    return int(moved)
+
+
 def randomkey(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer any key; a null where there is none."""
     return keyspace.random_key(txn, session.db)

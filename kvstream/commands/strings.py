@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands.args import I64_MAX, I64_MIN, Args, Argv, Option, integer, syntax_error
+from kvstream.commands.args import (
+    I64_MAX,
+    I64_MIN,
+    Args,
+    Argv,
+    Option,
+    integer,
+    syntax_error,
+    text,
+    wrong_arity,
+)
 from kvstream.commands.command import Session
 from kvstream.commands.replies import OK, Reply
 from kvstream.errors import InvalidArgument
@@ -143,6 +153,39 @@ def getset(txn: Txn, session: Session, argv: Argv) -> Reply:
     return old
 
 
+def _pairs(session: Session, argv: Argv) -> list[tuple[bytes, bytes]]:
+    if len(argv) % 2 == 0:
+        raise wrong_arity(text(argv[0].lower()))
+    return [
+        (session.prefix + key, value) for key, value in zip(argv[1::2], argv[2::2], strict=True)
+    ]
+
+
+def mset(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set several keys to strings, whatever they held before."""
+    for name, value in _pairs(session, argv):
+        strings.put(txn, name, value)
+    return OK
+
+
+def msetnx(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set several keys to strings where there is none of them; 1 if they were set."""
+    pairs = _pairs(session, argv)
+    if any(keyspace.exists(txn, name) for name, _ in pairs):
+        return 0
+    for name, value in pairs:
+        strings.put(txn, name, value)
+    return 1
+
+
+def setrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Put bytes over a string from an offset on, after zeros if need be; answer its length."""
+    offset = integer(argv[2])
+    if offset < 0:
+        raise InvalidArgument("offset is out of range")
+    return strings.overwrite(txn, session.prefix + argv[1], offset, argv[3])
+
+
 def append(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Put bytes behind a string, made where there is none, and answer its length."""
     return strings.append(txn, session.prefix + argv[1], argv[2])
@@ -181,6 +224,16 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Reply:
     return strings.get_several(txn, [session.prefix + key for key in argv[1:]])
 
 
+def getrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer a string's bytes from an index to another, both included; -1 is the last byte."""
+    first, last = integer(argv[2]), integer(argv[3])
+    value = strings.get(txn, session.prefix + argv[1]) or b""
+    if first < 0 and last < 0 and first > last:
+        return b""
+    first, last = (max(at + len(value), 0) if at < 0 else at for at in (first, last))
+    return value[first : last + 1]
+
+
 def strlen(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer the length of a string in bytes; 0 for a missing key."""
     return len(strings.get(txn, session.prefix + argv[1]) or b"")
@@ -197,6 +250,11 @@ def incr(txn: Txn, session: Session, argv: Argv) -> Reply:
 def incrby(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Add to the integer that a string holds, 0 for a missing key, and answer the sum."""
     return strings.add(txn, session.prefix + argv[1], integer(argv[2]))
+
+
+def incrbyfloat(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Add to the number that a string holds, 0 for a missing key, and answer the sum."""
+    return strings.add_decimal(txn, session.prefix + argv[1], argv[2])
 
 
 def decr(txn: Txn, session: Session, argv: Argv) -> Reply:

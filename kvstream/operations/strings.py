@@ -4,6 +4,7 @@ A string is read and written whole: it is for locks, cursors and results beside 
 """
 
 import re
+from decimal import Context, Decimal
 
 from kvstream.errors import InvalidArgument, ReplyTooLarge, WrongType
 from kvstream.meta.strings import StringMeta
@@ -15,6 +16,12 @@ STRING_BYTES_MAX = ENTRY_BYTES_MAX
 """Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_NUMBER = re.compile(
+    rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?|[+-]?inf", re.IGNORECASE
+)
+_DECIMALS = Context(prec=40, traps=[])
+_DECIMAL_EXPONENT_MAX = 4932
+"""That of the largest long double."""
 
 
 def _find(txn: Txn, name: bytes) -> StringMeta | None:
@@ -108,3 +115,39 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
     value = (get(txn, name) or b"") + more
     put(txn, name, value, expire_at=None)
     return len(value)
+
+
+def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
+    """Put bytes over a string from an offset on, zeros between, and return its length."""
+    value = get(txn, name) or b""
+    if not piece:
+        return len(value)
+    if offset + len(piece) > STRING_BYTES_MAX:
+        raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
+    value = value[:offset].ljust(offset, b"\0") + piece + value[offset + len(piece) :]
+    put(txn, name, value, expire_at=None)
+    return len(value)
+
+
+def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
+    """Add to the number that a string holds, 0 where there is none, and return the sum.
+
+    As decimals, of 17 digits behind the point as Redis shows them: what it adds as long doubles.
+    """
+    held = get(txn, name)
+    total = _DECIMALS.add(Decimal(0) if held is None else _decimal(held), _decimal(raw))
+    if not total.is_finite() or total.adjusted() > _DECIMAL_EXPONENT_MAX:
+        raise InvalidArgument("increment would produce NaN or Infinity")
+    value = f"{total:.17f}".rstrip("0").rstrip(".").encode()
+    value = b"0" if value == b"-0" else value
+    put(txn, name, value, expire_at=None)
+    return value
+
+
+def _decimal(raw: bytes) -> Decimal:
+    if _NUMBER.fullmatch(raw) is None:
+        raise InvalidArgument("value is not a valid float")
+    number = _DECIMALS.create_decimal(raw.decode())
+    if number.adjusted() > _DECIMAL_EXPONENT_MAX:
+        raise InvalidArgument("value is not a valid float")
+    return number

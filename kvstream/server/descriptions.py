@@ -84,10 +84,11 @@ _CONNECTION = "auth client command echo hello ping quit reset select wait waitao
 _TRANSACTION = "discard exec multi unwatch watch"
 _SCRIPTING = "function script"
 _STRING = (
-    "append decr decrby get getdel getex getset incr incrby mget psetex set setex setnx strlen"
+    "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat mget mset msetnx "
+    "psetex set setex setnx setrange strlen substr"
 )
 _GENERIC = (
-    "copy del dump exists expire expireat expiretime keys object persist pexpire pexpireat "
+    "copy del dump exists expire expireat expiretime keys move object persist pexpire pexpireat "
     "pexpiretime pttl randomkey rename renamenx restore scan touch ttl type unlink"
 )
 _SERVER = (
@@ -134,7 +135,11 @@ KEY_USE = {
     "getset": ("RW access update",),
     "incr": ("RW access update",),
     "incrby": ("RW access update",),
+    "incrbyfloat": ("RW access update",),
     "memory|usage": ("RO",),
+    "move": ("RW access update",),
+    "mset": ("OW update",),
+    "msetnx": ("OW insert",),
     "object|encoding": ("RO",),
     "object|freq": ("RO",),
     "object|idletime": ("RO",),
@@ -146,6 +151,7 @@ KEY_USE = {
     "set": ("RW access update variable_flags",),
     "setex": ("OW update",),
     "setnx": ("OW insert",),
+    "setrange": ("RW update",),
     "strlen": ("RO",),
     "touch": ("RO",),
     "type": ("RO",),

@@ -35,6 +35,33 @@ BUSY = (
 
 
 @on_each(
+    on_keys(
+        "MOVE takes a key with all that belongs to it to another database",
+        *BUSY,
+        "EXPIRE s 100", 1,
+        "MOVE s 3", 1,
+        "EXISTS s", 0,
+        "DBSIZE", 0,
+        "MOVE s 3", 0,
+        "SELECT 3", "OK",
+        "TTL s", 100,
+        "XLEN s", 6,
+        "XPENDING s g", [4, "1-0", "5-0", [["c", "1"], ["d", "3"]]],
+        "SET k v", "OK",
+        "SELECT 0", "OK",
+        "FLUSHDB", "OK",
+        "SET k w", "OK",
+        "MOVE k 3", 0,
+        "GET k", "w",
+        "SELECT 3", "OK",
+        "XLEN s", 6,
+        "GET k", "v",
+        "MOVE s 3", SAME,
+        "MOVE s x", NOT_INT,
+        "MOVE s 16", err("DB index is out of range"),
+        "MOVE s -1", err("DB index is out of range"),
+        "SELECT 0", "OK",
+    ),
     case(
         "COPY of a stream has its entries, groups, consumers, pending entries and counters",
         *BUSY,
