@@ -10,7 +10,9 @@ import click
 from kvstream import __version__
 from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
+from kvstream.commands.settings import SETTINGS
 from kvstream.options import Durability, StoreOptions
+from kvstream.server.config_file import TABLE, ConfigFile
 from kvstream.server.options import (
     MAXCLIENTS,
     METRICS_STREAMS,
@@ -19,8 +21,11 @@ from kvstream.server.options import (
     ServerOptions,
 )
 from kvstream.server.serving import Places, run
+from kvstream.server.settings import SERVER_SETTINGS, parsed
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+NAMES = {*SETTINGS, *SERVER_SETTINGS}
 
 PROMISES = {
     Durability.ALWAYS: "every answered write survives power loss",
@@ -29,7 +34,9 @@ PROMISES = {
 }
 
 
-def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+def _read_config(
+    ctx: click.Context, param: click.Parameter, path: Path | None
+) -> ConfigFile | None:
     """Make the settings of a file the defaults of the options."""
     if path is None:
         return None
@@ -42,12 +49,37 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
         for parameter in ctx.command.params
         if isinstance(parameter, click.Option) and parameter is not param
     }
+    try:
+        own = _settings(settings.pop(TABLE, {}), set(known))
+    except ValueError as error:
+        raise click.BadParameter(f"{path}: {error}", ctx, param) from None
     unknown = sorted(set(settings) - set(known))
     if unknown:
         told = ", ".join(unknown)
         raise click.BadParameter(f"{path}: unknown settings: {told}", ctx, param)
     ctx.default_map = {known[name]: value for name, value in settings.items()}
-    return path
+    return ConfigFile(path, frozenset(known), own)
+
+
+def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
+    """Return the settings of the table ``config``; ValueError where one cannot be so."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{TABLE} is no table")
+    found: dict[bytes, bytes] = {}
+    for name, value in table.items():
+        raw_name, raw = name.encode(), _told(value).encode()
+        if name in options:
+            raise ValueError(f"{name} is an option, and stands above the table {TABLE}")
+        if raw_name not in NAMES:
+            raise ValueError(f"unknown settings: {TABLE}.{name}")
+        parsed(raw_name, raw)
+        found[raw_name] = raw
+    return found
+
+
+def _told(value: object) -> str:
+    """Return a value of TOML as CONFIG SET would be given it."""
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _option(name: str, **settings: Any) -> Callable[[F], F]:
@@ -65,9 +97,9 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     is_eager=True,
-    expose_value=False,
     callback=_read_config,
-    help="A TOML file with these options by their names, as in: port = 6380.",
+    help="A TOML file with these options by their names, as in: port = 6380. Other settings of "
+    "CONFIG SET stand in its table [config].",
 )
 @_option("--dir", type=click.Path(path_type=Path), help="The store; --store otherwise.")
 @_option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
@@ -182,7 +214,14 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     help="Streams that have metrics of their own.",
 )
 @click.pass_obj
-def serve(session: Session, /, dir: Path | None, durability: str, **settings: Any) -> None:
+def serve(
+    session: Session,
+    /,
+    config: ConfigFile | None,
+    dir: Path | None,
+    durability: str,
+    **settings: Any,
+) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
     The store is made where there is none. Every Redis client works: streams, keys, transactions.
@@ -203,5 +242,5 @@ def serve(session: Session, /, dir: Path | None, durability: str, **settings: An
         if metrics_url is not None:
             click.echo(f"metrics at {metrics_url}")
 
-    options = ServerOptions(**settings)
+    options = ServerOptions(**settings, config_file=config)
     run(directory, StoreOptions(durability=level), options, started)

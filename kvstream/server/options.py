@@ -6,6 +6,8 @@ What CONFIG SET may change is changed in the executor's own copy.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvstream.server.config_file import ConfigFile
+
 MEGABYTE = 1 << 20
 
 OUTPUT_MAX = 256 * MEGABYTE
@@ -93,6 +95,12 @@ class ServerOptions:
     aclfile: Path | None = None
     enable_debug_command: str = "local"
     """Who may use DEBUG: no, yes, or local for clients on this machine."""
+    kept: dict[bytes, object] = field(default_factory=dict)
+    """Settings from which nothing follows, where they are not Redis's defaults."""
+    changed: frozenset[bytes] = frozenset()
+    """Settings that CONFIG SET has changed."""
+    config_file: ConfigFile | None = None
+    """What CONFIG REWRITE writes to, and settings that hold from the start."""
 
     metrics_port: int | None = None
     """Where Prometheus may ask; 0: any that is free, None: nothing is measured."""

@@ -20,6 +20,7 @@ from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.notification import READY, STOPPING, notify
 from kvstream.server.options import OUTPUT_MAX, ServerOptions
+from kvstream.server.settings import change_of
 from kvstream.server.tls import SecuredServer, listen_secured
 
 __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
@@ -59,6 +60,9 @@ async def serve(
     listener = Listener(executor, tls)
     stop = asyncio.Event()
     executor.stop = stop.set
+    if options.config_file is not None:
+        for name, raw in options.config_file.settings.items():
+            change_of(executor, name, raw)()
     _heed_signals(listener, stop)
     with metered(listener) as metrics_url:
         servers = await _listen(listener)

@@ -6,19 +6,25 @@ has and that means something else here, or nothing, answers what is true and tak
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kvstream.commands.args import I64_MAX, integer
-from kvstream.commands.settings import memory_size
+from kvstream.commands.args import integer
+from kvstream.commands.settings import SETTINGS, failure, memory_size
 from kvstream.errors import InvalidArgument
+from kvstream.options import Durability
+from kvstream.server.kept_settings import ALIASES, KEPT
 from kvstream.server.options import OutputLimit
+from kvstream.server.values import Parse
+from kvstream.server.values import count as _count
+from kvstream.server.values import memory as _memory
+from kvstream.server.values import truth as _truth
 
 if TYPE_CHECKING:
     from kvstream.server.executor import Executor
 
 U32_MAX = (1 << 32) - 1
 Read = Callable[["Executor"], bytes]
-Parse = Callable[[bytes], object]
 Apply = Callable[["Executor", object], None]
 
 
@@ -66,37 +72,12 @@ def _told(read: Read) -> ServerSetting:
 def _shown(value: object) -> bytes:
     if isinstance(value, bool):
         return b"yes" if value else b"no"
+    if isinstance(value, bytes):
+        return value
     return str("" if value is None else value).encode("utf-8", "surrogateescape")
 
 
 # --- kinds of values ----------------------------------------------------------------------------
-
-
-def _count(least: int, most: int = I64_MAX) -> Parse:
-    def parse(raw: bytes) -> int:
-        value = integer(raw, "argument couldn't be parsed into an integer")
-        return _within(value, least, most)
-
-    return parse
-
-
-def _memory(least: int, most: int = I64_MAX) -> Parse:
-    def parse(raw: bytes) -> int:
-        return _within(memory_size(raw), least, most)
-
-    return parse
-
-
-def _within(value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise InvalidArgument(f"argument must be between {least} and {most} inclusive")
-    return value
-
-
-def _truth(raw: bytes) -> bool:
-    if raw.lower() not in (b"yes", b"no"):
-        raise InvalidArgument("argument must be 'yes' or 'no'")
-    return raw.lower() == b"yes"
 
 
 def _password(raw: bytes) -> str:
@@ -125,7 +106,21 @@ def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
     return limits
 
 
+def _durability(raw: bytes) -> Durability:
+    try:
+        return Durability(raw.decode().lower())
+    except ValueError:
+        raise InvalidArgument(
+            "argument(s) must be one of the following: everysec, always, no"
+        ) from None
+
+
 # --- what follows from a change -----------------------------------------------------------------
+
+
+def _set_durability(executor: "Executor", value: object) -> None:
+    assert isinstance(value, Durability)
+    executor.engine.set_durability(value)
 
 
 def _set_output_limits(executor: "Executor", value: object) -> None:
@@ -169,11 +164,28 @@ def _checkpoint_dir(executor: "Executor") -> bytes:
 
 _NOT_EVICTED = "keys are never evicted: the store is on disk"
 
+
+def _kept(name: bytes) -> ServerSetting:
+    """Return a setting from whose value nothing follows."""
+    default, parse = KEPT[name]
+
+    def apply(executor: "Executor", value: object) -> None:
+        executor.options.kept = {**executor.options.kept, name: value}
+
+    return ServerSetting(
+        lambda executor: _shown(executor.options.kept.get(name, default)), parse, apply
+    )
+
+
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
+    **{name: _kept(name) for name in KEPT},
+    **{alias: _kept(name) for alias, name in ALIASES.items()},
     b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
     b"activedefrag": _fixed(b"no"),
-    b"appendfsync": _told(lambda executor: _shown(str(executor.engine.options.durability))),
+    b"appendfsync": ServerSetting(
+        lambda executor: _shown(executor.engine.durability), _durability, _set_durability
+    ),
     b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
     b"bind": _told(lambda executor: _shown(executor.options.host)),
     b"client-output-buffer-limit": ServerSetting(
@@ -186,13 +198,9 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"dbfilename": _told(lambda executor: b""),
     b"dir": _told(_checkpoint_dir),
     b"enable-debug-command": _told(lambda executor: _shown(executor.options.enable_debug_command)),
-    b"hz": _fixed(b"10"),
     b"io-threads": _told(lambda executor: b"1"),
     b"latency-monitor-threshold": _fixed(b"0", "the latency monitor is not kept"),
     b"latency-tracking": _fixed(b"no", "histograms of latency are not kept"),
-    b"lazyfree-lazy-expire": _fixed(b"yes", "deleting never waits for what is deleted"),
-    b"lazyfree-lazy-user-del": _fixed(b"yes", "deleting never waits for what is deleted"),
-    b"lazyfree-lazy-user-flush": _fixed(b"yes", "deleting never waits for what is deleted"),
     b"maxclients": _option("maxclients", _count(1, U32_MAX)),
     b"maxmemory": _fixed(b"0", _NOT_EVICTED),
     b"maxmemory-policy": _fixed(b"noeviction", _NOT_EVICTED),
@@ -203,12 +211,9 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"port": _told(lambda executor: b"%d" % executor.options.port),
     b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
     b"protected-mode": _option("protected_mode", _truth),
-    b"rdbcompression": _fixed(b"yes"),
-    b"replica-read-only": _fixed(b"yes"),
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": _fixed(b"", "checkpoints are made by BGSAVE alone; every write is in the log"),
     b"shutdown-timeout": _option("shutdown_timeout", _count(0, (1 << 31) - 1)),
-    b"slave-read-only": _fixed(b"yes"),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
     b"supervised": _told(lambda executor: b"no"),
@@ -224,3 +229,34 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"unixsocket": _told(lambda executor: b""),
 }
 """By name."""
+
+
+def read(executor: "Executor", name: bytes) -> bytes:
+    """Return a setting as CONFIG GET shows it."""
+    setting = SETTINGS.get(name)
+    if setting is not None:
+        return b"%d" % getattr(executor.engine.catalog.limits, setting.attribute)
+    return SERVER_SETTINGS[name].read(executor)
+
+
+def parsed(name: bytes, raw: bytes) -> object:
+    """Return the value that a setting would have; InvalidArgument with the reason if it cannot."""
+    try:
+        setting = SETTINGS.get(name)
+        if setting is not None:
+            return setting.read(raw)
+        own = SERVER_SETTINGS[name]
+        if own.parse is None:
+            raise InvalidArgument("can't set immutable config")
+        return own.parse(raw)
+    except InvalidArgument as error:
+        raise failure(name, str(error)) from None
+
+
+def change_of(executor: "Executor", name: bytes, raw: bytes) -> Callable[[], None]:
+    """Return what gives a setting a value that was found to be possible."""
+    value = parsed(name, raw)
+    setting = SETTINGS.get(name)
+    if setting is not None:
+        return partial(setattr, executor.engine.catalog.limits, setting.attribute, value)
+    return partial(SERVER_SETTINGS[name].apply, executor, value)

@@ -16,9 +16,6 @@ UNLIKE_REDIS = {
     b"dir",
     b"enable-debug-command",
     b"latency-tracking",
-    b"lazyfree-lazy-expire",
-    b"lazyfree-lazy-user-del",
-    b"lazyfree-lazy-user-flush",
     b"port",
     b"supervised",
 }
@@ -27,8 +24,11 @@ UNLIKE_REDIS = {
 OURS = {
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
     *(b"stream-idmp-duration", b"stream-idmp-maxsize"),
+    *(b"close-on-replica-write", b"lazyexpire-nested-arbitrary-keys"),
+    *(b"key-load-delay", b"rdb-key-save-delay"),
+    *(b"set-max-listpack-entries", b"set-max-listpack-value"),
 }
-"""Settings that the redis-server of the tests does not have."""
+"""Settings that the redis-server of the tests does not have, or does not show."""
 
 
 def _all(asker: Asker) -> dict[bytes, bytes]:
@@ -111,3 +111,42 @@ def test_what_the_server_was_started_with_is_told(serve: Serve) -> None:
     assert (told["maxclients"], told["requirepass"], told["timeout"]) == ("7", "secret", "9")
     assert told["port"] == str(served.port)
     assert told["appendfsync"] == "everysec"
+
+
+def test_the_durability_changes_while_serving(served: Served) -> None:
+    with served.asker() as asker:
+        for level in (b"always", b"no", b"everysec", b"always"):
+            assert asker.ask(b"CONFIG", b"SET", b"appendfsync", level) == b"OK"
+            assert asker.ask("CONFIG GET appendfsync") == [b"appendfsync", level]
+            assert b"kvstream_durability:" + level in asker.ask("INFO persistence")
+            asker.ask("SET k v")
+        assert served.engine.committer.durable_sequence == served.engine.last_sequence
+        answer = asker.ask("CONFIG SET appendfsync sometimes")
+        assert "one of the following: everysec, always, no" in answer
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "reason"),
+    [
+        ("aof-use-rdb-preamble", b"no", b"maybe", "argument must be 'yes' or 'no'"),
+        ("active-expire-effort", b"10", b"11", "between 1 and 10 inclusive"),
+        ("hash-max-listpack-entries", b"7", b"x", "couldn't be parsed into an integer"),
+        ("loglevel", b"debug", b"loud", "one of the following: debug, verbose"),
+        ("repl-backlog-size", b"2048", b"big", "argument must be a memory value"),
+    ],
+)
+def test_settings_of_what_is_not_here_are_kept_as_redis_would(
+    served: Served, name: str, good: bytes, bad: bytes, reason: str
+) -> None:
+    with served.asker() as asker:
+        assert asker.ask("CONFIG", "SET", name, good) == b"OK"
+        assert reason in asker.ask("CONFIG", "SET", name, bad)
+        assert asker.ask("CONFIG", "GET", name) == [name.encode(), good]
+
+
+def test_an_older_name_is_the_same_setting(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG SET hash-max-ziplist-value 9")
+        assert asker.ask("CONFIG GET hash-max-listpack-value")[1] == b"9"
+        asker.ask("CONFIG SET min-replicas-to-write 2")
+        assert asker.ask("CONFIG GET min-slaves-to-write")[1] == b"2"

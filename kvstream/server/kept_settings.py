@@ -1,0 +1,111 @@
+"""Settings of Redis's for what is not here: other types, replicas, files, a thread for each task.
+
+Tools and tests set them and read them back. Each has Redis's default and takes what Redis takes;
+nothing follows from its value. A setting that would be a promise is not among these.
+"""
+
+from collections.abc import Mapping
+
+from kvstream.errors import InvalidArgument
+from kvstream.server.values import Parse, count, memory, truth
+
+_INT_MAX = (1 << 31) - 1
+_MB = 1 << 20
+
+
+def _word(*words: bytes) -> Parse:
+    def parse(raw: bytes) -> object:
+        if raw.lower() not in words:
+            told = ", ".join(word.decode() for word in words)
+            raise InvalidArgument(f"argument(s) must be one of the following: {told}")
+        return raw.lower()
+
+    return parse
+
+
+def _text(raw: bytes) -> object:
+    return raw
+
+
+def _each(default: object, parse: Parse, names: str) -> dict[bytes, tuple[object, Parse]]:
+    return {name.encode(): (default, parse) for name in names.split()}
+
+
+KEPT: Mapping[bytes, tuple[object, Parse]] = {
+    **_each(
+        True,
+        truth,
+        "activerehashing aof-load-truncated aof-rewrite-incremental-fsync aof-use-rdb-preamble "
+        "close-on-replica-write crash-memcheck-enabled dynamic-hz lazyexpire-nested-arbitrary-keys "
+        "rdb-save-incremental-fsync repl-diskless-sync "
+        "rdbcompression replica-ignore-maxmemory replica-read-only replica-serve-stale-data "
+        "stop-writes-on-bgsave-error",
+    ),
+    **_each(
+        False,
+        truth,
+        "aof-timestamp-enabled lazyfree-lazy-eviction lazyfree-lazy-expire "
+        "lazyfree-lazy-server-del lazyfree-lazy-user-del lazyfree-lazy-user-flush "
+        "no-appendfsync-on-rewrite rdb-del-sync-files "
+        "repl-disable-tcp-nodelay replica-lazy-flush",
+    ),
+    **_each(0, count(-_INT_MAX, _INT_MAX), "key-load-delay rdb-key-save-delay"),
+    **_each(
+        0,
+        count(0, _INT_MAX),
+        "list-compress-depth min-replicas-to-write repl-diskless-sync-max-replicas",
+    ),
+    **_each(128, count(0), "set-max-listpack-entries zset-max-listpack-entries"),
+    **_each(64, count(0), "set-max-listpack-value"),
+    **_each(64, memory(0), "hash-max-listpack-value zset-max-listpack-value"),
+    **_each(512, count(0), "hash-max-listpack-entries set-max-intset-entries"),
+    **_each(10, count(0, _INT_MAX), "lfu-log-factor min-replicas-max-lag"),
+    b"active-expire-effort": (1, count(1, 10)),
+    b"acl-pubsub-default": (b"resetchannels", _word(b"allchannels", b"resetchannels")),
+    b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
+    b"auto-aof-rewrite-percentage": (100, count(0, _INT_MAX)),
+    b"busy-reply-threshold": (5000, count(0)),
+    b"hz": (10, count(1, _INT_MAX)),
+    b"hll-sparse-max-bytes": (3000, memory(0)),
+    b"lfu-decay-time": (1, count(0, _INT_MAX)),
+    b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
+    b"loglevel": (b"notice", _word(b"debug", b"verbose", b"notice", b"warning", b"nothing")),
+    b"lua-time-limit": (5000, count(0)),
+    b"maxmemory-clients": (0, memory(0)),
+    b"maxmemory-samples": (5, count(1, _INT_MAX)),
+    b"proc-title-template": (b"{title} {listen-addr} {server-mode}", _text),
+    b"masterauth": (b"", _text),
+    b"masteruser": (b"", _text),
+    b"propagation-error-behavior": (
+        b"ignore",
+        _word(b"ignore", b"panic", b"panic-on-replicas"),
+    ),
+    b"repl-backlog-size": (_MB, memory(1)),
+    b"repl-backlog-ttl": (3600, count(0)),
+    b"repl-diskless-load": (
+        b"disabled",
+        _word(b"disabled", b"on-empty-db", b"swapdb", b"flushdb"),
+    ),
+    b"repl-diskless-sync-delay": (5, count(0, _INT_MAX)),
+    b"repl-ping-replica-period": (10, count(1, _INT_MAX)),
+    b"repl-timeout": (60, count(1, _INT_MAX)),
+    b"replica-priority": (100, count(0, _INT_MAX)),
+    b"tracking-table-max-keys": (1_000_000, count(0)),
+}
+"""By name: the default, and what reads a value."""
+
+ALIASES: Mapping[bytes, bytes] = {
+    b"hash-max-ziplist-entries": b"hash-max-listpack-entries",
+    b"hash-max-ziplist-value": b"hash-max-listpack-value",
+    b"list-max-ziplist-size": b"list-max-listpack-size",
+    b"min-slaves-max-lag": b"min-replicas-max-lag",
+    b"min-slaves-to-write": b"min-replicas-to-write",
+    b"slave-ignore-maxmemory": b"replica-ignore-maxmemory",
+    b"slave-lazy-flush": b"replica-lazy-flush",
+    b"slave-read-only": b"replica-read-only",
+    b"slave-priority": b"replica-priority",
+    b"slave-serve-stale-data": b"replica-serve-stale-data",
+    b"zset-max-ziplist-entries": b"zset-max-listpack-entries",
+    b"zset-max-ziplist-value": b"zset-max-listpack-value",
+}
+"""Older names."""

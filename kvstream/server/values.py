@@ -1,0 +1,38 @@
+"""Kinds of values that settings have: what reads each, and refuses what it cannot be."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kvstream.commands.args import I64_MAX, integer
+from kvstream.commands.settings import memory_size
+from kvstream.errors import InvalidArgument
+
+Parse: TypeAlias = Callable[[bytes], object]
+
+
+def count(least: int, most: int = I64_MAX) -> Parse:
+    def parse(raw: bytes) -> int:
+        return _within(integer(raw, "argument couldn't be parsed into an integer"), least, most)
+
+    return parse
+
+
+def memory(least: int, most: int = I64_MAX) -> Parse:
+    """Return what reads bytes, also as ``4kb`` or ``1g``."""
+
+    def parse(raw: bytes) -> int:
+        return _within(memory_size(raw), least, most)
+
+    return parse
+
+
+def _within(value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise InvalidArgument(f"argument must be between {least} and {most} inclusive")
+    return value
+
+
+def truth(raw: bytes) -> bool:
+    if raw.lower() not in (b"yes", b"no"):
+        raise InvalidArgument("argument must be 'yes' or 'no'")
+    return raw.lower() == b"yes"
