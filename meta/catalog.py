@@ -50,6 +50,8 @@ class Catalog:
         self.limits = Limits.of(options)
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time has moved since their record was written."""
+        self.expired = self.expired_unasked = 0
+        """Keys deleted since the opening, and those of them that nobody had asked for."""
         self.streams: dict[bytes, StreamMeta] = {}
         """The streams in memory, by the names of callers."""
         self.crowded = False
@@ -81,6 +83,7 @@ class Catalog:
         if key is None or not key.expire_at or key.expire_at > txn.now_ms:
             return key
         if not txn.read_only:
+            self.expired += 1
             self.drop(txn, key)
             txn.signal(name)
         return None

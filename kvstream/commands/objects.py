@@ -4,7 +4,7 @@ from kvstream.commands.args import Args, Argv, at_least, syntax_error
 from kvstream.commands.command import Session
 from kvstream.commands.replies import Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.meta.strings import StringMeta
+from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, sizes, strings
 
@@ -14,12 +14,17 @@ EMBEDDED_BYTES_MAX = 44
 
 def encoding(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer how Redis would hold a value: `stream`, or `int`, `embstr` or `raw` of a string."""
-    key = txn.key(session.prefix + argv[2])
+    found = encoding_of(txn.key(session.prefix + argv[2]))
+    return None if found is None else found.encode()
+
+
+def encoding_of(key: Key | None) -> str | None:
+    """Return how Redis would hold what a key stands for."""
     if not isinstance(key, StringMeta):
-        return None if key is None else b"stream"
+        return None if key is None else "stream"
     if strings.is_integer(key.value):
-        return b"int"
-    return b"embstr" if len(key.value) <= EMBEDDED_BYTES_MAX else b"raw"
+        return "int"
+    return "embstr" if len(key.value) <= EMBEDDED_BYTES_MAX else "raw"
 
 
 def freq(txn: Txn, session: Session, argv: Argv) -> Reply:

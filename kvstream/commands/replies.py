@@ -88,6 +88,21 @@ class Double:
 
 
 @dataclass(frozen=True, slots=True)
+class BigNumber:
+    """An integer of any size: a string in RESP2."""
+
+    digits: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """A reply with what is told about it besides; RESP2 has no place for that."""
+
+    attributes: "Map"
+    reply: "Reply"
+
+
+@dataclass(frozen=True, slots=True)
 class Boolean:
     """A truth: 1 or 0 in RESP2."""
 
@@ -123,7 +138,7 @@ class Push:
 
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
-    "ErrorReply | Double | Boolean | Verbatim | SetReply | Push | None"
+    "ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | Attributed | None"
 )
 
 OK: Final = Simple("OK")
@@ -173,6 +188,8 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Rows: _flat_entries,
     Streams: _flat_streams,
     Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,
+    BigNumber: lambda reply, _: reply.digits.encode(),
+    Attributed: lambda reply, protocol: flatten(reply.reply, protocol),
     Boolean: lambda reply, protocol: reply.truth if protocol == RESP3 else int(reply.truth),
     Verbatim: lambda reply, _: reply.data,
     SetReply: lambda reply, protocol: flatten(reply.items, protocol),

@@ -92,9 +92,11 @@ def persist(txn: Txn, name: bytes) -> bool:
 
 def delete_expired(txn: Txn, limit: int) -> int:
     """Delete up to ``limit`` keys whose time has come."""
-    names = txn.catalog.index.expired(txn, limit)
+    catalog = txn.catalog
+    names, before = catalog.index.expired(txn, limit), catalog.expired
     for name in names:
         txn.key(name)  # loading an expired key deletes it
+    catalog.expired_unasked += catalog.expired - before
     return len(names)
 
 
@@ -112,7 +114,7 @@ def scan(
     exactly once, however many others come and go.
     """
     found: list[bytes] = []
-    for place, (generation, key) in enumerate(islice(_live(txn, db, cursor), count + 1)):
+    for place, (generation, key) in enumerate(islice(live(txn, db, cursor), count + 1)):
         if place == count:
             return generation, found
         if kind is None or kind_of(key) == kind:
@@ -125,7 +127,8 @@ def first_expiries(txn: Txn, limit: int) -> list[tuple[int, bytes]]:
     return txn.catalog.index.expiries(txn, limit)
 
 
-def _live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
+def live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
+    """Yield the keys of a database from a place in the order of SCAN on, with their places."""
     for generation, name in txn.catalog.index.names(txn, db, cursor):
         key = txn.catalog.peek(txn, name)
         if key is not None:
@@ -142,7 +145,7 @@ def random_key(txn: Txn, db: int) -> bytes | None:
     if bounds is None:
         return None
     for start in (randint(*bounds), bounds[0]):
-        for _, key in _live(txn, db, start):
+        for _, key in live(txn, db, start):
             return key_of(key.name)
     return None
 

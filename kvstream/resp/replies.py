@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from kvstream.commands.replies import (
     RESP3,
+    Attributed,
+    BigNumber,
     Boolean,
     Double,
     Entries,
@@ -116,6 +118,11 @@ def _double(reply: Double, protocol: int) -> bytes:
     return b",%b\r\n" % reply.text if protocol == RESP3 else _bulk(reply.text, protocol)
 
 
+def _big_number(reply: BigNumber, protocol: int) -> bytes:
+    digits = reply.digits.encode()
+    return b"(%b\r\n" % digits if protocol == RESP3 else _bulk(digits, protocol)
+
+
 def _boolean(reply: Boolean, protocol: int) -> bytes:
     if protocol == RESP3:
         return b"#t\r\n" if reply.truth else b"#f\r\n"
@@ -148,6 +155,7 @@ _LEAVES: dict[type, _Leaf] = {
     NullArray: _null_array,
     Simple: _simple,
     ErrorReply: lambda reply, _: b"-%b\r\n" % reply.line,
+    BigNumber: _big_number,
     Double: _double,
     Boolean: _boolean,
     Verbatim: _verbatim,
@@ -167,6 +175,13 @@ def _map(reply: Map, protocol: int) -> tuple[bytes, Iterable[Any]]:
     return head, chain.from_iterable(reply.pairs)
 
 
+def _attributed(reply: Attributed, protocol: int) -> tuple[bytes, Iterable[Any]]:
+    if protocol != RESP3:
+        return b"", (reply.reply,)
+    pairs = reply.attributes.pairs
+    return b"|%d\r\n" % len(pairs), chain(chain.from_iterable(pairs), (reply.reply,))
+
+
 def _items(mark: bytes) -> _Branch:
     def open_items(reply: SetReply | Push, protocol: int) -> tuple[bytes, Iterable[Any]]:
         head = mark if protocol == RESP3 else b"*"
@@ -177,6 +192,7 @@ def _items(mark: bytes) -> _Branch:
 
 _BRANCHES: dict[type, _Branch] = {
     Map: _map,
+    Attributed: _attributed,
     SetReply: _items(b"~"),
     Push: _items(b">"),
 }

@@ -83,6 +83,8 @@ class Calls:
             reply = ErrorReply.of(error)
         spent = self._clock() - begun
         row = self.statistics.of(command.name)
+        if not txn.dirty and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
+            row.idle += 1
         row.calls += 1
         row.seconds += spent
         if spent >= self.slow_after_s and command.name not in _NOT_SLOW:

@@ -321,6 +321,8 @@ class Executor:
 
     def tell(self, client: Client, reply: Reply) -> None:
         """Answer a client that has waited: with the turn, or where there is none at once."""
+        if isinstance(reply, ErrorReply):
+            self.statistics.failed(client.last_command, reply.code)
         if self.in_turn:
             self._answer(client, reply, keeps=True)
             return

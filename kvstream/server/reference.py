@@ -56,7 +56,7 @@ SYNTAX = {
     "command|list": "[FILTERBY MODULE name|ACLCAT category|PATTERN pattern]",
     "config|get": "pattern [pattern ...]",
     "config|set": "setting value [setting value ...]",
-    "debug": "SLEEP seconds|RELOAD|LOADAOF",
+    "debug": "subcommand [arg ...]",
     "function|flush": "[ASYNC|SYNC]",
     "hello": "[protover [AUTH username password] [SETNAME name]]",
     "info": "[section [section ...]]",
@@ -81,7 +81,6 @@ OPTIONS = {
     "FILTERBY": "Not all of them, but:",
     "FORCE": "Taken and ignored.",
     "ID": "Those with these numbers.",
-    "LOADAOF": "As RELOAD.",
     "MASTER": "None ever.",
     "MODULE": "Those of a module: none.",
     "NORMAL": "All.",
@@ -89,13 +88,11 @@ OPTIONS = {
     "NOW": "Taken and ignored: there are no replicas to be waited for.",
     "PATTERN": "Those whose names match.",
     "PUBSUB": "None ever.",
-    "RELOAD": "Forget what is in memory of streams and keys; it is read from disk anew.",
     "REPLICA": "None ever.",
     "RESET": "Forget it instead.",
     "SAVE": "Write a checkpoint first.",
     "SCHEDULE": "Taken and ignored: a save never waits for a compaction.",
     "SETNAME": "Give the connection a name.",
-    "SLEEP": "Hold the whole server for so many seconds.",
     "TIMEOUT": "The other client is answered as if its time were over: the default.",
     "VERSION": "Taken and ignored.",
 }
@@ -113,7 +110,7 @@ OWN = (
     "`kvstream_version` beside it. `used_memory` is the memory of the whole process; "
     "`rdb_changes_since_last_save` counts commands that may write, not keys; `expires` and "
     "`avg_ttl` are of the first 10000 keys that expire.",
-    "INFO does not count hits and misses of keys, nor what has expired.",
+    "INFO does not count hits and misses of keys.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS, which leaves out the arguments.",
     "CLIENT PAUSE, TRACKING and CACHING are not there: nothing is paused or tracked. CLIENT LIST "
@@ -129,12 +126,15 @@ OWN = (
     "`client-output-buffer-limit` of plain clients is 256 MB, where Redis has none: a client "
     "that does not read would take all memory. XRANGE, XREVRANGE, XREAD and MGET are refused where "
     "one reply would need more memory than that; Redis closes the connection.",
-    "Settings that mean nothing here are told as they are (`appendonly yes`, `maxmemory 0`, "
-    "`save` empty), and setting them to something else is refused with the reason instead of "
-    "ignored.",
-    "CONFIG REWRITE is refused: the server does not write the file of its settings. Settings and "
-    "users hold until it stops, users for good where there is an `aclfile` and ACL SAVE was "
-    "called.",
+    "Settings that would promise what is not done are told as they are (`appendonly yes`, "
+    "`maxmemory 0`, `save` empty), and setting them to something else is refused with the reason "
+    "instead of ignored. Those of what is not here (other types, replicas, the files of Redis) are "
+    "kept and shown, for tools set them, and nothing follows from them.",
+    "CONFIG SET appendfsync changes the durability while the server runs.",
+    "CONFIG REWRITE writes the settings that CONFIG SET has changed into the TOML file that the "
+    "server was started with: options of `kvstream serve` at its top, all others in its table "
+    "`[config]`. What was not changed stays as it was written. Users hold until the server stops, "
+    "or for good where there is an `aclfile` and ACL SAVE was called.",
     "ACL has no selectors and no first-argument rules (`+select|0`). Patterns of channels are "
     "kept and shown, though there are none. Rules are shown in the order in which they were given, "
     "as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
@@ -147,7 +147,12 @@ OWN = (
     "When the server is stopped it answers what has come, ends those who wait, and closes "
     "connections once they have read all, or after `shutdown-timeout`.",
     "DEBUG is for clients on the same machine unless `enable_debug_command` says otherwise; "
-    "Redis allows nobody. It has no other subcommands.",
+    "Redis allows nobody. RELOAD and LOADAOF close the store and open it anew, the one after all "
+    "is in tables, the other from its log, while clients wait; options of RELOAD are taken and "
+    "ignored, for there is nothing that was not saved. DIGEST is a checksum of our own, which "
+    "covers groups too. Crashes on demand are left out.",
+    "INCRBYFLOAT adds exactly, in decimals; Redis shows what long doubles make of them. MOVE takes "
+    "as long as COPY.",
     "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "
     "other command of scripts. LATENCY has nothing to tell: SLOWLOG and INFO commandstats do.",
     "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",

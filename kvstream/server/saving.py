@@ -128,12 +128,17 @@ class Saving:
         job.thread.start()
         return job
 
-    def start_reload(self) -> Job:
-        """Begin to forget what is in memory of streams: it is read from disk anew."""
+    def start_reload(self, from_log: bool, changes: int) -> Job:
+        """Begin to close the store and open it anew; ``changes`` are those made by then.
+
+        Everything is in tables then, which counts as a save, unless it is to come ``from_log``.
+        """
 
         def work() -> None:
-            with self._engine.transaction() as txn:
-                txn.catalog.forget()
+            self._engine.reopen(from_log)
+            if not from_log:
+                self.last_save = int(time.time())
+                self.saved_changes = changes
 
         job = Job(self._engine, "memory", work, None)
         job.thread.start()
@@ -151,7 +156,7 @@ class Saving:
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What is in memory goes to disk while others write; then little is left for the lock.
-        self._engine.database.flush()
+        self._engine.flush()
         self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
         found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
         for old in sorted(found)[: -self._kept]:

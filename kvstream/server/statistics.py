@@ -15,6 +15,8 @@ class CommandStatistics:
     seconds: float = 0.0
     rejected: int = 0
     failed: int = 0
+    idle: int = 0
+    """Calls of a command that may write with which nothing was changed so far in its turn."""
 
 
 class Statistics:
@@ -74,9 +76,9 @@ class Statistics:
 
     @property
     def changes(self) -> int:
-        """Commands that may write and were answered without an error, since the start."""
+        """Commands that may write and did, or that came behind one that did, since the start."""
         rows = (self.commands[name] for name in self._writes if name in self.commands)
-        return self._changes_before + sum(row.calls - row.failed for row in rows)
+        return self._changes_before + sum(row.calls - row.failed - row.idle for row in rows)
 
     @property
     def error_replies(self) -> int:

@@ -50,7 +50,7 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the server knows of this connection."""
-    return Verbatim(listed(client) + "\n")
+    return Verbatim(listed(client, _size(argv)) + "\n")
 
 
 def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -63,7 +63,8 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
         clients = [each for each in clients if each.id in ids]
     elif len(argv) > 2:
         raise syntax_error()
-    return Verbatim("".join(listed(each) + "\n" for each in clients))
+    size = _size(argv)
+    return Verbatim("".join(listed(each, size * (each is client)) + "\n" for each in clients))
 
 
 def _is_normal(raw: bytes) -> bool:
@@ -71,6 +72,13 @@ def _is_normal(raw: bytes) -> bool:
     if raw.lower() not in _TYPES:
         raise InvalidArgument(f"Unknown client type '{text(raw)}'")
     return raw.lower() == b"normal"
+
+
+def _size(argv: Argv) -> int:
+    """Return the bytes of the request that is being answered: it is in its client's buffer."""
+    return sum(len(b"$%d\r\n%b\r\n" % (len(word), word)) for word in argv) + len(
+        b"*%d\r\n" % len(argv)
+    )
 
 
 # --- on and off ---------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def _summary(row: Row) -> str:
 def command_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the names of all commands, or of those of a category or a pattern."""
     if len(argv) == 2:
-        return list(client.server.commands)
+        return [name.encode() for name in _names(client)]
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
         raise syntax_error()
     choose = _CHOICES.get(argv[3].upper())
@@ -147,12 +147,14 @@ def _of_category(client: Client, word: bytes) -> Iterator[str]:
 
 def _of_pattern(client: Client, pattern: bytes) -> Iterator[str]:
     test = matcher(pattern, ignore_case=True)
-    names: list[str] = []
+    return (name for name in _names(client) if test(name.encode()))
+
+
+def _names(client: Client) -> Iterator[str]:
     for row in client.server.commands.values():
-        names.append(row.name)
+        yield row.name
         if isinstance(row, Container):
-            names += [each.name for each in row.subcommands.values()]
-    return (name for name in names if test(name.encode()))
+            yield from (each.name for each in row.subcommands.values())
 
 
 def _of_module(client: Client, word: bytes) -> Iterator[str]:

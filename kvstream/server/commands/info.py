@@ -48,6 +48,7 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _server(server: "Executor", txn: Txn) -> Fields:
     uptime = int(time.time()) - server.started_at
+    file = server.options.config_file
     return (
         ("redis_version", REDIS_VERSION.decode()),
         ("kvstream_version", __version__),
@@ -69,7 +70,7 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("configured_hz", 10),
         ("lru_clock", int(time.time()) & 0xFFFFFF),
         ("executable", sys.executable),
-        ("config_file", ""),
+        ("config_file", "" if file is None else file.path.resolve()),
         ("io_threads_active", 0),
     )
 
@@ -160,7 +161,7 @@ def _human(size: int) -> str:
 def _persistence(server: "Executor", txn: Txn) -> Fields:
     saving, failure = server.saving, server.engine.database.failure
     begun = saving.save.begun if saving.is_saving and saving.save else None
-    durability = server.engine.options.durability
+    durability = server.engine.durability
     job = saving.compaction
     compaction = int(job.seconds) if job is not None and job.done else -1
     compacting = int(time.monotonic() - job.begun) if job is not None and not job.done else -1
@@ -202,6 +203,8 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("sync_full", 0),
         ("sync_partial_ok", 0),
         ("sync_partial_err", 0),
+        ("expired_keys", server.engine.catalog.expired),
+        ("expired_keys_active", server.engine.catalog.expired_unasked),
         ("evicted_keys", 0),
         ("evicted_clients", 0),
         ("pubsub_channels", 0),

@@ -106,7 +106,7 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
     if replicas:
         return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
     if not local:
-        return [int(client.server.engine.options.durability is Durability.ALWAYS), 0]
+        return [int(client.server.engine.durability is Durability.ALWAYS), 0]
     return client.server.saving.start_sync().wait([1, 0], timeout_ms, [0, 0])
 
 
@@ -204,33 +204,6 @@ latency_help = help_of(
     ("LATEST", "Nothing: latency is not kept by events."),
     ("RESET [<event> ...]", "0: there is nothing to be forgotten."),
 )
-
-
-# --- DEBUG --------------------------------------------------------------------------------------
-
-
-def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """SLEEP holds the whole server; RELOAD and LOADAOF read the store from disk anew."""
-    server, word = client.server, argv[1].upper()
-    allowed = server.options.enable_debug_command
-    if allowed == "no" or (allowed == "local" and not client.is_local):
-        raise RequestError(
-            "DEBUG command not allowed: see the option enable_debug_command of the server"
-        )
-    if word == b"SLEEP" and len(argv) == 3:
-        time.sleep(_seconds(argv[2]))
-    elif word in (b"RELOAD", b"LOADAOF"):
-        return server.saving.start_reload().wait()
-    else:
-        raise not_so("DEBUG", argv)
-    return OK
-
-
-def _seconds(raw: bytes) -> float:
-    try:
-        return max(float(raw), 0.0)
-    except ValueError:
-        return 0.0  # as C's strtod has it
 
 
 # --- scripts: none are kept ---------------------------------------------------------------------

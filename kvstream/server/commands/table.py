@@ -10,6 +10,7 @@ from kvstream.server.commands import (
     client,
     config,
     connection,
+    debug,
     describing,
     info,
     operation,
@@ -130,7 +131,7 @@ OPERATION_COMMANDS: tuple[Command | Container, ...] = (
     _row("bgsave", -1, _JOB, operation.bgsave, "1.0.0"),
     _container("2.8.13", _COMMAND, _COMMAND_ALONE),
     _container("2.0.0", _CONFIG),
-    _row("debug", -2, _JOB, operation.debug, "1.0.0"),
+    _row("debug", -2, _JOB, debug.debug, "1.0.0"),
     _container(
         "7.0.0",
         (_row("function|flush", -2, frozenset({Flag.WRITE}), operation.function_flush, "7.0.0"),),

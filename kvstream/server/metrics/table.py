@@ -93,7 +93,7 @@ def _seconds(eid: StreamID | None) -> float | None:
 
 
 def _about(view: View) -> Values:
-    durability = str(view.executor.engine.options.durability)
+    durability = str(view.executor.engine.durability)
     return [((__version__, platform.python_version(), durability), 1)]
 
 

@@ -1,0 +1,212 @@
+"""DEBUG: reloading the real store, and what suites of tests ask of a server."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Serve, Served
+
+RELOADS = pytest.mark.parametrize("words", ["RELOAD", "LOADAOF", "RELOAD NOSAVE MERGE"])
+
+
+@pytest.fixture
+def asker(served: Served) -> Iterator[Asker]:
+    with served.asker() as connected:
+        yield connected
+
+
+@RELOADS
+def test_what_is_on_disk_is_what_is_served_after_a_reload(served: Served, words: str) -> None:
+    with served.asker() as asker:
+        asker.ask("XGROUP CREATE s g 0 MKSTREAM")
+        for number in range(1, 301):
+            asker.send("XADD", "s", f"{number}-1", "f", "v")
+        assert [asker.read() for _ in range(300)][-1] == b"300-1"
+        asker.ask("XREADGROUP GROUP g c COUNT 100 STREAMS s >")
+        asker.ask("XDEL s 5-1")
+        asker.ask("SET k v EX 1000")
+        asker.ask("SWAPDB 0 1")
+        asker.ask("SELECT 1")
+        before = asker.ask("DEBUG DIGEST"), asker.ask("XPENDING s g"), asker.ask("XLEN s")
+        was = served.engine.database._root
+        assert asker.ask("DEBUG " + words) == b"OK"
+        assert served.engine.database._root is not was
+        assert served.engine.catalog.streams == {}
+        assert (asker.ask("DEBUG DIGEST"), asker.ask("XPENDING s g"), asker.ask("XLEN s")) == before
+        assert asker.ask("TTL k") in (999, 1000)
+        assert asker.ask("XADD s 300-1 f v").startswith("ERR The ID specified")
+
+
+@RELOADS
+def test_blocked_clients_go_on_waiting_through_a_reload(served: Served, words: str) -> None:
+    with served.asker() as asker, served.asker() as reader, served.asker() as member:
+        asker.ask("XGROUP CREATE s g 0 MKSTREAM")
+        reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+        member.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
+        _await_blocked(asker, 2)
+        assert asker.ask("DEBUG " + words) == b"OK"
+        _await_blocked(asker, 2)
+        asker.ask("XADD s 1-1 f v")
+        assert reader.read() == member.read() == [[b"s", [[b"1-1", [b"f", b"v"]]]]]
+
+
+def _await_blocked(asker: Asker, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while b"blocked_clients:%d\r\n" % count not in asker.ask("INFO clients"):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_reload_counts_as_a_save_and_one_from_the_log_does_not(asker: Asker) -> None:
+    asker.ask("SET k v")
+    asker.ask("DEBUG LOADAOF")
+    assert b"rdb_changes_since_last_save:1\r\n" in asker.ask("INFO persistence")
+    asker.ask("DEBUG RELOAD")
+    assert b"rdb_changes_since_last_save:0\r\n" in asker.ask("INFO persistence")
+
+
+def test_a_store_that_cannot_be_opened_again_is_told_and_not_guessed_at(tmp_path: Path) -> None:
+    served = Served(tmp_path / "store")
+    with served.asker() as asker:
+        asker.ask("SET k v")
+        (tmp_path / "store" / "WATERMARK").unlink()
+        assert "watermark" in asker.ask("DEBUG RELOAD")
+        for command in ("GET k", "SET k w"):
+            assert "could not be opened again" in asker.ask(command)
+        asker.send("SHUTDOWN")
+        with pytest.raises(EOFError):
+            asker.read()
+    served.join()
+    served.engine.close()
+
+
+def test_the_digest_is_of_what_a_client_can_read(asker: Asker) -> None:
+    empty = asker.ask("DEBUG DIGEST")
+    assert empty == b"0" * 40
+    assert asker.ask("DEBUG DIGEST-VALUE a b") == [b"0" * 40] * 2
+    for key in ("a", "b"):
+        asker.ask(f"XADD {key} 1-1 f v")
+        asker.ask(f"XGROUP CREATE {key} g 0")
+    first, second = asker.ask("DEBUG DIGEST-VALUE a b")
+    assert first == second != b"0" * 40
+    whole = asker.ask("DEBUG DIGEST")
+    for change in ("XADD b 2-1 f v", "XREADGROUP GROUP g c STREAMS b >", "EXPIRE b 1000", "DEL b"):
+        asker.ask(change)
+        assert asker.ask("DEBUG DIGEST-VALUE b") != [second]
+        assert asker.ask("DEBUG DIGEST") != whole
+        (second,), whole = asker.ask("DEBUG DIGEST-VALUE b"), asker.ask("DEBUG DIGEST")
+    asker.ask("FLUSHALL")
+    assert asker.ask("DEBUG DIGEST") == empty
+
+
+def test_the_digest_does_not_depend_on_how_the_keys_came(asker: Asker) -> None:
+    found = set()
+    for commands in (["SET a 1", "SET b 2"], ["SET b 2", "SET x 1", "RENAME x a"]):
+        asker.ask("FLUSHALL")
+        for command in commands:
+            asker.ask(command)
+        found.add(asker.ask("DEBUG DIGEST"))
+    assert len(found) == 1
+    asker.ask("MOVE a 3")
+    assert asker.ask("DEBUG DIGEST") not in found
+
+
+def test_expired_keys_stay_while_active_expiry_is_off(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask("DEBUG SET-ACTIVE-EXPIRE 0") == b"OK"
+        asker.ask("SET k v PX 1")
+        time.sleep(0.3)
+        assert asker.ask("DBSIZE") == 1
+        assert asker.ask("GET k") is None
+        assert asker.ask("DBSIZE") == 0
+        told = asker.ask("INFO stats")
+        assert b"expired_keys:1\r\n" in told
+        assert b"expired_keys_active:0\r\n" in told
+        asker.ask("SET k v PX 1")
+        asker.ask("DEBUG SET-ACTIVE-EXPIRE 1")
+        deadline = time.monotonic() + 10
+        while asker.ask("DBSIZE"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        told = asker.ask("INFO stats")
+        assert b"expired_keys:2\r\n" in told
+        assert b"expired_keys_active:1\r\n" in told
+        asker.ask("CONFIG RESETSTAT")
+        assert b"expired_keys:0\r\n" in asker.ask("INFO stats")
+
+
+def test_an_object_is_described(asker: Asker) -> None:
+    asker.ask("XADD s 1-1 f v")
+    told = asker.ask("DEBUG OBJECT s")
+    assert told.startswith(b"Value at:")
+    assert b" encoding:stream serializedlength:" in told
+    assert asker.ask("DEBUG OBJECT missing") == Failure("ERR no such key")
+
+
+def test_an_error_has_the_code_that_its_words_begin_with(asker: Asker) -> None:
+    assert asker.ask("DEBUG", "ERROR", "some words") == Failure("ERR some words")
+    assert asker.ask("DEBUG", "ERROR", "-CODE some words") == Failure("CODE some words")
+
+
+@pytest.mark.parametrize(
+    ("kind", "resp2", "resp3"),
+    [
+        ("string", b"$11\r\nHello World\r\n", b"$11\r\nHello World\r\n"),
+        ("integer", b":12345\r\n", b":12345\r\n"),
+        ("double", b"$5\r\n3.141\r\n", b",3.141\r\n"),
+        ("null", b"$-1\r\n", b"_\r\n"),
+        ("array", b"*3\r\n:0\r\n:1\r\n:2\r\n", b"*3\r\n:0\r\n:1\r\n:2\r\n"),
+        ("set", b"*3\r\n:0\r\n:1\r\n:2\r\n", b"~3\r\n:0\r\n:1\r\n:2\r\n"),
+        (
+            "map",
+            b"*6\r\n:0\r\n:0\r\n:1\r\n:1\r\n:2\r\n:0\r\n",
+            b"%3\r\n:0\r\n#f\r\n:1\r\n#t\r\n:2\r\n#f\r\n",
+        ),
+        (
+            "attrib",
+            b"$39\r\nSome real reply following the attribute\r\n",
+            b"|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n"
+            b"$39\r\nSome real reply following the attribute\r\n",
+        ),
+        (
+            "bignum",
+            b"$37\r\n1234567999999999999999999999999999999\r\n",
+            b"(1234567999999999999999999999999999999\r\n",
+        ),
+        ("true", b":1\r\n", b"#t\r\n"),
+        ("false", b":0\r\n", b"#f\r\n"),
+        (
+            "verbatim",
+            b"$25\r\nThis is a verbatim\nstring\r\n",
+            b"=29\r\ntxt:This is a verbatim\nstring\r\n",
+        ),
+        ("nosuch", b"-ERR syntax error\r\n", b"-ERR syntax error\r\n"),
+    ],
+)
+def test_every_type_of_reply_can_be_had(
+    served: Served, kind: str, resp2: bytes, resp3: bytes
+) -> None:
+    for protocol, wanted in ((2, resp2), (3, resp3)):
+        with served.asker(protocol) as asker:
+            asker.send("DEBUG", "PROTOCOL", kind)
+            assert asker._file.read(len(wanted)) == wanted
+
+
+def test_what_does_harm_or_is_not_here_is_refused(asker: Asker) -> None:
+    for words in ("SEGFAULT", "JMAP", "RELOAD NOSUCH", "OBJECT", "SLEEP", "DIGEST x"):
+        assert isinstance(asker.ask("DEBUG " + words), Failure)
+    assert asker.ask("DEBUG HELP")[0].startswith(b"DEBUG <subcommand>")
+    assert asker.ask("PING") == b"PONG"
+
+
+def test_a_long_pattern_is_matched_in_time(asker: Asker) -> None:
+    assert asker.ask("DEBUG", "STRINGMATCH-LEN", "a*" * 100 + "b", "200") == 0
+    assert asker.ask("DEBUG", "STRINGMATCH-LEN", "a*a", "200") == 1
+
+
+def test_debug_is_refused_with_the_way_out(serve: Serve) -> None:
+    with serve(enable_debug_command="no").asker() as asker:
+        assert "enable_debug_command" in asker.ask("DEBUG HELP")
