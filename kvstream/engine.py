@@ -173,16 +173,17 @@ class Engine:
 
         For ``kvstream.turn``. Operations that this thread runs meanwhile become a part of it.
         """
-        self._lock.acquire()
         try:
+            self._lock.acquire()
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
             self._opener = threading.get_ident()  # before what makes it count
             txn = self._open = self._begin()
+            return txn
         except BaseException:
-            self._lock.release()
+            with suppress(RuntimeError):  # interrupted before it had the lock
+                self._lock.release()
             raise
-        return txn
 
     def is_open_here(self) -> bool:
         """Tell whether this thread is inside a transaction or a turn."""
@@ -214,6 +215,14 @@ class Engine:
             txn.abandon(changed=True)
         finally:
             self._lock.release()
+
+    def abandon_turn(self) -> bool:
+        """Undo the turn that this thread has open; False where it has none."""
+        txn = self._open
+        if txn is None or not self.is_open_here():
+            return False
+        self.undo_turn(txn)
+        return True
 
     # --- blocking -------------------------------------------------------------------------------
 

@@ -105,8 +105,8 @@ class Turn:
 
     def abandon(self) -> None:
         """Undo the turn where it is still open: something outside its operations has failed."""
-        if self._engine.is_open_here():
-            self.undo()
+        if self._engine.abandon_turn():
+            self._restore()
 
     def _restore(self) -> None:
         """Let waiters be as they were before the turn."""

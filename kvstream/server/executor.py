@@ -137,25 +137,33 @@ class Executor:
             return False
         until = self.clock() + TURN_S
         left = TURN_REQUESTS
-        self._turn = turn = Turn(self.engine)
         self._runner = get_ident()
         try:
-            while self.ready and left > 0 and self.clock() < until:
-                client = next(iter(self.ready))
-                del self.ready[client]
-                left -= self._run_requests(turn, client, min(left, TURN_REQUESTS))
-            self._finish(turn)
-        except TurnFailed:
-            self._run_alone()
+            self._turn = turn = Turn(self.engine)
+            try:
+                while self.ready and left > 0 and self.clock() < until:
+                    client = next(iter(self.ready))
+                    del self.ready[client]
+                    left -= self._run_requests(turn, client, min(left, TURN_REQUESTS))
+                self._finish(turn)
+            except TurnFailed:
+                self._run_alone()
         except BaseException:  # KeyboardInterrupt, where a client's own thread runs the turn
-            (self._turn or turn).abandon()
-            self._appends.clear()
-            self._slots.clear()
+            self._abandon()
             raise
         finally:
             self._turn = None
             self.statistics.requests += TURN_REQUESTS - left
         return bool(self.ready)
+
+    def _abandon(self) -> None:
+        """Undo a turn that was cut short, and forget what it has to answer."""
+        if self._turn is None:
+            self.engine.abandon_turn()
+        else:
+            self._turn.abandon()
+        self._appends.clear()
+        self._slots.clear()
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many."""

@@ -64,7 +64,8 @@ class Committer:
         """Told the seconds of every fsync of the log, in the thread that did it; must not raise."""
         self._database = database
         self._waits = level is Durability.ALWAYS
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._stopping = False
         self._queueing = threading.Lock()
         self._flushing = False
@@ -96,7 +97,7 @@ class Committer:
         callback waits on, for the disk may only be full for a while.
         """
         if self._waits and sequence > self.durable_sequence:
-            with self._changed:
+            with self._lock:  # an interrupt may leave one locked that is entered by its condition
                 self._refuse_stopped()
                 if self._waits:
                     self._awaited.append(_Awaited(sequence, durable, failed))
@@ -160,7 +161,8 @@ class Committer:
 
     def refuse_after_fork(self) -> None:
         """Forget, in a forked child, the locks and the thread of its parent."""
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._stopping = True
         self._threads = []
         self._awaited = []
