@@ -1,6 +1,7 @@
 """kvstream: durable message streams in your own process, with the semantics of Redis Streams."""
 
 from kvstream.clock import Clock, ManualClock, SystemClock
+from kvstream.connecting import connect, connect_async
 from kvstream.consumer import Consumer
 from kvstream.errors import (
     BusyGroup,
@@ -52,8 +53,7 @@ from kvstream.records import (
 )
 from kvstream.store import Store
 from kvstream.stream import Stream
-
-__version__ = "0.1.0"
+from kvstream.version import VERSION as __version__
 
 __all__ = [
     "BusyGroup",
@@ -108,4 +108,6 @@ __all__ = [
     "WriteStalled",
     "WrongType",
     "__version__",
+    "connect",
+    "connect_async",
 ]

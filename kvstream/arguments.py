@@ -13,7 +13,7 @@ from kvstream.layout.values import to_bytes
 from kvstream.operations.budget import Budget
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy, Trim
-from kvstream.options import KEY_BYTES_MAX, StoreOptions
+from kvstream.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.records import Entry, PendingEntry
 
 Name = bytes | str
@@ -180,7 +180,12 @@ def store_options(given: Mapping[str, Any]) -> StoreOptions:
 
 def _option(name: str, kind: object, value: Any) -> Any:
     """Return the value of an option of a store; a number is a count, a size or a time."""
-    if kind is float:
+    if kind is Durability:
+        try:
+            value = Durability(value)
+        except ValueError:
+            raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
+    elif kind is float:
         wait_of(value, name)
     elif kind is int:
         value = whole(value, name)

@@ -64,13 +64,9 @@ class Store:
         directory, UnknownLayout for a store of another version, LostWrites where acknowledged
         writes are missing.
         """
-        try:
-            level = Durability(durability)
-        except ValueError:
-            raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
         directory = path_of(path)
         settings = store_options(
-            {"durability": level, "read_only": read_only, "create": create, **options}
+            {"durability": durability, "read_only": read_only, "create": create, **options}
         )
         _checked_db(db, settings)
         return cls(Engine(directory, settings, clock), db)

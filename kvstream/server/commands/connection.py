@@ -1,11 +1,11 @@
 """HELLO, QUIT and RESET: what a connection is."""
 
-from kvstream import __version__
 from kvstream.commands.args import Argv, integer, text
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
+from kvstream.version import VERSION
 
 REDIS_VERSION = b"8.10.0"
 """The level of the stream commands, which clients take for the server's version."""
@@ -42,7 +42,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
         [
             (b"server", b"redis"),
             (b"version", REDIS_VERSION),
-            (b"kvstream", __version__.encode()),
+            (b"kvstream", VERSION.encode()),
             (b"proto", protocol),
             (b"id", client.id),
             (b"mode", b"standalone"),

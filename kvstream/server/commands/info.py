@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from kvstream import __version__
 from kvstream.commands.args import Argv, text
 from kvstream.commands.replies import Reply, Verbatim
 from kvstream.layout.keys import database_of
@@ -19,6 +18,7 @@ from kvstream.operations import keyspace
 from kvstream.options import Durability
 from kvstream.server.client import Client
 from kvstream.server.commands.connection import REDIS_VERSION
+from kvstream.version import VERSION
 
 if TYPE_CHECKING:
     from kvstream.server.executor import Executor
@@ -51,10 +51,10 @@ def _server(server: "Executor", txn: Txn) -> Fields:
     file = server.options.config_file
     return (
         ("redis_version", REDIS_VERSION.decode()),
-        ("kvstream_version", __version__),
+        ("kvstream_version", VERSION),
         ("redis_git_sha1", "00000000"),
         ("redis_git_dirty", 0),
-        ("redis_build_id", __version__),
+        ("redis_build_id", VERSION),
         ("redis_mode", "standalone"),
         ("os", f"{platform.system()} {platform.release()} {platform.machine()}"),
         ("arch_bits", 64 if sys.maxsize > 1 << 32 else 32),

@@ -2,7 +2,6 @@
 
 import time
 
-from kvstream import __version__
 from kvstream.commands.args import Argv, at_least, integer, syntax_error
 from kvstream.commands.command import Answer, Blocked
 from kvstream.commands.replies import OK, Map, Reply, Simple
@@ -11,6 +10,7 @@ from kvstream.meta.txn import Txn
 from kvstream.options import Durability
 from kvstream.server.client import Answers, Client
 from kvstream.server.commands.help import help_of, not_so
+from kvstream.version import VERSION
 
 _US = 1_000_000
 
@@ -28,7 +28,7 @@ def role(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def lolwut(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer a line for people."""
-    return f"Streams run to the sea; these stay. kvstream {__version__}\n".encode()
+    return f"Streams run to the sea; these stay. kvstream {VERSION}\n".encode()
 
 
 # --- saving -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Callable
 
-from kvstream import __version__
 from kvstream.errors import StoreError, StoreFull
 from kvstream.ids import StreamID
 from kvstream.layout.keys import database_of, key_of
@@ -20,6 +19,7 @@ from kvstream.server.metrics.metric import (
     level,
 )
 from kvstream.server.statistics import CommandStatistics
+from kvstream.version import VERSION
 
 _STATES = ("sound", "full", "failed")
 
@@ -94,7 +94,7 @@ def _seconds(eid: StreamID | None) -> float | None:
 
 def _about(view: View) -> Values:
     durability = str(view.executor.engine.durability)
-    return [((__version__, platform.python_version(), durability), 1)]
+    return [((VERSION, platform.python_version(), durability), 1)]
 
 
 def _states(view: View) -> Values:

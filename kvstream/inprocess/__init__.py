@@ -1,0 +1,1 @@
+"""redis-py on a store of this process: its connections lead to the table of commands, no socket."""

@@ -1,0 +1,162 @@
+"""asyncio's clients in this process: the loop goes on whatever the store does."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import kvstream
+from kvstream import InvalidArgument, Store, StoreLocked
+from tests.inprocess.peers import Peer
+from tests.inprocess.test_stores import sound
+from tests.inprocess.test_tasks import run
+
+GAP_S = 0.25
+"""A loop that waited for the store in these tests would stand still for twice as long."""
+
+
+class Heart:
+    """Beats in a loop, and remembers its longest pause."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def __aenter__(self) -> "Heart":
+        self._task = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def _beat(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.005)
+            now = time.monotonic()
+            self.longest, last = max(self.longest, now - last), now
+
+
+def test_the_loop_goes_on_while_the_store_is_held(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "data", durability="always")
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.transaction():
+            held.set()
+            release.wait(20)
+
+    async def program() -> None:
+        client: Any = kvstream.connect_async(store)
+        await client.ping()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(20)
+        async with Heart() as heart:
+            adding = [asyncio.create_task(client.xadd("s", {"n": n})) for n in range(10)]
+            await asyncio.sleep(2 * GAP_S)
+            assert not any(task.done() for task in adding)
+            release.set()
+            assert len(set(await asyncio.gather(*adding))) == 10
+        assert heart.longest < GAP_S
+        thread.join(20)
+        await client.aclose()
+
+    run(program())
+    assert store.check() == []
+    store.close()
+
+
+def test_the_store_opens_with_the_first_command_and_closes_with_its_client(tmp_path: Path) -> None:
+    async def program() -> None:
+        client: Any = kvstream.connect_async(tmp_path / "data", decode_responses=True)
+        assert type(client) is redis.asyncio.Redis
+        assert not (tmp_path / "data").exists()
+        async with client:
+            await client.xadd("s", {"a": 1})
+            with pytest.raises(StoreLocked):
+                Store.open(tmp_path / "data")
+        sound(tmp_path / "data").close()
+        assert await client.xlen("s") == 1
+        await client.aclose()
+
+    run(program())
+    sound(tmp_path / "data").close()
+
+
+def test_threads_and_tasks_share_a_store(tmp_path: Path) -> None:
+    found: list[Any] = []
+    plain: Any = kvstream.connect(tmp_path / "data", protocol=2)
+    thread = threading.Thread(target=lambda: found.append(plain.xread({"s": "$"}, block=20_000)))
+
+    async def program() -> None:
+        async with kvstream.connect_async(tmp_path / "data") as client:
+            thread.start()
+            while (await client.info("clients"))["blocked_clients"] != 1:
+                await asyncio.sleep(0.005)
+            await client.xadd("s", {"by": "a task"})
+            await asyncio.to_thread(thread.join, 20)
+
+    run(program())
+    assert found[0][0][1][0][1] == {b"by": b"a task"}
+    plain.close()
+    sound(tmp_path / "data").close()
+
+
+def test_each_loop_has_a_client_of_its_own(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with kvstream.connect_async(tmp_path / "data") as client:
+            await client.incr("n")
+
+    for _ in range(3):
+        asyncio.run(program())
+    with sound(tmp_path / "data") as store, kvstream.connect(store) as client:
+        assert client.get("n") == b"3"
+
+
+def test_a_request_inside_a_transaction_of_the_store_is_refused(store: Store, here: Peer) -> None:
+    async def program() -> None:
+        async with here.tasks_client() as client:
+            await client.ping()
+            refused = pytest.raises(InvalidArgument, match="a transaction of the store is open")
+            with store.transaction(), refused:
+                await client.ping()
+            assert await client.ping()
+
+    run(program())
+
+
+def test_a_store_that_is_closed_under_its_tasks_is_a_lost_connection(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "data")
+
+    async def program() -> None:
+        client: Any = kvstream.connect_async(store, socket_timeout=None)
+        reading = asyncio.create_task(client.xread({"s": "$"}, block=0))
+        while not len(store.engine.waiters):
+            await asyncio.sleep(0.005)
+        await asyncio.to_thread(store.close)
+        with pytest.raises(redis.RedisError, match="the store is closed"):
+            await reading
+        for _ in range(2):
+            with pytest.raises(redis.ConnectionError):
+                await client.ping()
+        await client.aclose()
+
+    run(program())
+
+
+def test_what_prevents_the_opening_is_a_lost_connection(tmp_path: Path) -> None:
+    async def program() -> None:
+        client: Any = kvstream.connect_async(tmp_path / "data")
+        taken = pytest.raises(redis.ConnectionError, match="StoreLocked")
+        with Store.open(tmp_path / "data"), taken:
+            await client.ping()
+        assert await client.ping()
+        await client.aclose()
+
+    run(program())
+    sound(tmp_path / "data").close()

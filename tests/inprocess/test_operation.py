@@ -1,0 +1,191 @@
+"""What a server's operator would do, done by a client to the host in its own process."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import kvstream
+from kvstream import Store
+from tests.engine.waiting import until
+from tests.inprocess.peers import Peer
+
+
+def test_shutdown_is_refused_with_what_to_do_instead(here: Peer) -> None:
+    client = here.client()
+    with pytest.raises(redis.ResponseError, match="closed with its last client"):
+        client.shutdown()
+    assert client.ping()
+
+
+def test_a_pipeline_is_one_turn_however_long_it_is(store: Store, here: Peer) -> None:
+    client = here.client()
+    before = store.engine.last_sequence
+    with client.pipeline(transaction=False) as pipe:
+        for n in range(1000):
+            pipe.xadd("s", {"n": n, "text": "x" * 100})
+        pipe.execute()
+    written = store.engine.last_sequence
+    client.xadd("t", {"a": 1})
+    assert before < written
+    assert client.xlen("s") == 1000
+    row = client.info("commandstats")["cmdstat_xadd"]
+    assert row["calls"] == 1001
+
+
+def test_a_reader_of_monitor_that_falls_behind_is_cut_off(here: Peer) -> None:
+    client = here.client()
+    client.config_set("client-output-buffer-limit", "normal 20000 0 0")
+    monitor = client.monitor()
+    monitor.__enter__()
+    for _ in range(20):
+        client.set("k", "v" * 2000)
+    shown: list[Any] = []
+    with pytest.raises(redis.ConnectionError):
+        shown.extend(iter(monitor.next_command, None))
+    assert 0 < len(shown) < 40
+    assert client.ping()
+    monitor.__exit__(None, None, None)
+
+
+def test_clients_beyond_the_limit_are_refused(here: Peer) -> None:
+    first, second = here.client(), here.client()
+    first.config_set("maxclients", "1")
+    with pytest.raises(redis.ConnectionError, match="max number of clients reached"):
+        second.ping()
+    first.config_set("maxclients", "2")
+    assert second.ping()
+
+
+def test_a_password_is_asked_of_clients_that_come_later(here: Peer) -> None:
+    first = here.client()
+    first.config_set("requirepass", "secret")
+    with pytest.raises(redis.AuthenticationError):
+        here.client().ping()
+    assert here.client(password="secret").ping()
+    assert first.acl_whoami() == "default"
+
+
+def test_an_idle_client_is_closed_after_the_timeout_and_comes_again(here: Peer) -> None:
+    client = here.client()
+    number = client.client_id()
+    other = here.client(health_check_interval=0)
+    other.config_set("timeout", "1")
+    until(lambda: len(other.client_list()) == 1, "the end of the idle one")
+    other.config_set("timeout", "0")
+    assert client.client_id() > number
+
+
+def test_saving_and_syncing(store: Store, here: Peer) -> None:
+    client = here.client()
+    client.set("k", "v")
+    assert client.save()
+    assert client.waitaof(1, 0, 0) == [1, 0]
+    assert client.execute_command("DEBUG RELOAD") == b"OK"
+    assert client.bgrewriteaof()
+    assert client.get("k") == b"v"
+
+
+def test_info_tells_of_clients_and_of_what_waits(here: Peer, store: Store) -> None:
+    client = here.client()
+    thread = threading.Thread(target=lambda: client.xread({"s": "$"}, block=20_000))
+    thread.start()
+    until(lambda: len(store.engine.waiters) == 1, "those who wait")
+    other = here.client()
+    told = other.info()
+    assert (told["connected_clients"], told["blocked_clients"], told["tcp_port"]) == (2, 1, 0)
+    addresses = {row["addr"] for row in other.client_list()}
+    assert all(address.startswith("inprocess:") for address in addresses)
+    assert len(addresses) == 2
+    other.xadd("s", {"a": 1})
+    thread.join(20)
+
+
+def test_a_command_may_be_sent_whose_reply_nobody_reads(here: Peer, store: Store) -> None:
+    client = here.client()
+    connection = client.connection_pool.get_connection()
+    connection.send_command("XADD", "s", "*", "a", "1")
+    assert len(store.stream("s")) == 1
+    client.connection_pool.release(connection)
+    assert client.ping()  # in a connection anew: that one has a reply too many
+    assert connection.can_read() is False
+
+
+@pytest.mark.parametrize("parser", ["_HiredisParser", "_RESP2Parser", "_RESP3Parser"])
+def test_every_parser_of_redis_py_reads_the_replies(here: Peer, parser: str) -> None:
+    from redis import _parsers
+
+    protocol = 2 if parser == "_RESP2Parser" else 3
+    client = here.client(parser_class=getattr(_parsers, parser), protocol=protocol)
+    value = bytes(range(256)) * 1000
+    assert client.set("k", value)
+    assert client.get("k") == value
+    with client.pipeline() as pipe:
+        assert pipe.xadd("s", {"a": value}).xlen("s").execute()[1] == 1
+    connection = client.connection_pool.get_connection()
+    connection.send_packed_command(connection.pack_commands([("PING",), ("PING",)]))
+    assert connection.read_response() in (b"PONG", "PONG")
+    assert connection.can_read()  # the reply to the second one
+    client.connection_pool.release(connection)
+    assert client.ping()
+    with pytest.raises(redis.TimeoutError):
+        here.client(
+            parser_class=getattr(_parsers, parser), protocol=protocol, socket_timeout=0.05
+        ).xread({"s": "$"}, block=10_000)
+
+
+def test_acknowledged_with_always_is_on_disk(tmp_path: Path) -> None:
+    with (
+        Store.open(tmp_path / "data", durability="always") as store,
+        kvstream.connect(store) as client,
+    ):
+        lengths: list[Any] = []
+
+        def add() -> None:
+            for n in range(20):
+                client.xadd("s", {"n": n})
+                assert store.engine.committer.durable_sequence >= 0
+            lengths.append(client.xlen("s"))
+
+        threads = [threading.Thread(target=add) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert max(lengths) == 160
+        sequence = store.engine.last_sequence
+        client.xadd("s", {"last": 1})
+        assert store.engine.committer.durable_sequence > sequence
+        assert store.check() == []
+
+
+def test_producers_and_consumers_in_many_threads_lose_nothing(store: Store, here: Peer) -> None:
+    client = here.client(protocol=2)
+    client.xgroup_create("jobs", "g", mkstream=True)
+    done: list[bytes] = []
+
+    def produce(name: int) -> None:
+        for n in range(100):
+            client.xadd("jobs", {"job": f"{name}-{n}"})
+
+    def consume(name: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(done) < 400 and time.monotonic() < deadline:
+            for _, entries in client.xreadgroup("g", f"c{name}", {"jobs": ">"}, 7, block=100):
+                with client.pipeline() as pipe:
+                    for eid, _ in entries:
+                        pipe.xack("jobs", "g", eid)
+                    assert sum(pipe.execute()) == len(entries)
+                done.extend(fields[b"job"] for _, fields in entries)
+
+    threads = [threading.Thread(target=produce, args=[n]) for n in range(4)]
+    threads += [threading.Thread(target=consume, args=[n]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(done) == sorted(f"{a}-{b}".encode() for a in range(4) for b in range(100))
+    assert client.xpending("jobs", "g")["pending"] == 0

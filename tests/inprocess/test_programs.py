@@ -1,0 +1,233 @@
+"""Whole programs in processes of their own: what they import, how they end, what a child may do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvstream
+from kvstream import Store
+
+ROOT = Path(kvstream.__file__).resolve().parent.parent
+
+
+def run(directory: Path, program: str, *options: str) -> str:
+    """Run a program that must end well without a word of complaint; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", program],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def length(directory: Path) -> int:
+    """Return the entries that a program has left, in a store that is sound."""
+    with Store.open(directory / "data", create=False) as store:
+        assert store.check() == []
+        return len(store.stream("s"))
+
+
+def test_importing_the_package_imports_neither_redis_py_nor_the_server(tmp_path: Path) -> None:
+    shown = run(
+        tmp_path,
+        "import sys, kvstream\n"
+        "print([name for name in sys.modules if name.startswith(('redis', 'kvstream.server'))])\n"
+        "print(kvstream.connect, kvstream.connect_async)",
+    )
+    assert shown.startswith("[]\n")
+
+
+@pytest.mark.parametrize("function", ["connect", "connect_async"])
+def test_without_redis_py_one_line_says_how_to_install_it(tmp_path: Path, function: str) -> None:
+    shown = run(
+        tmp_path,
+        "import sys, kvstream\n"
+        "sys.modules['redis'] = None\n"
+        "try:\n"
+        f"    kvstream.{function}('data')\n"
+        "except ImportError as error:\n"
+        "    print(error)",
+    )
+    assert shown == "redis-py is needed here: pip install 'kvstream[server]'\n"
+    assert not (tmp_path / "data").exists()
+
+
+FORGETFUL = """
+import threading, time
+import kvstream
+r = kvstream.connect("data", durability=DURABILITY)
+for n in range(10):
+    r.xadd("s", {"n": n})
+threading.Thread(target=lambda: r.xread({"s": "$"}, block=0), daemon=True).start()
+while r.info("clients")["blocked_clients"] != 1:
+    time.sleep(0.01)
+"""
+
+FORGETFUL_TASKS = """
+import asyncio
+import kvstream
+async def main():
+    r = kvstream.connect_async("data", durability=DURABILITY)
+    await asyncio.gather(*(r.xadd("s", {"n": n}) for n in range(10)))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("program", [FORGETFUL, FORGETFUL_TASKS], ids=["threads", "tasks"])
+@pytest.mark.parametrize("durability", ["always", "everysec"])
+def test_a_program_that_forgets_to_close_ends_in_peace(
+    tmp_path: Path, program: str, durability: str
+) -> None:
+    run(tmp_path, program.replace("DURABILITY", repr(durability)), "-W", "ignore")
+    assert length(tmp_path) == 10
+
+
+FORKING = """
+import os, sys, threading
+import kvstream, redis
+r = MAKE
+reader = threading.Thread(target=lambda: r.xread({"s": "$"}, block=20_000))
+for n in range(10):
+    r.xadd("s", {"n": n})
+reader.start()
+child = os.fork()
+if child == 0:
+    for _ in range(2):
+        try:
+            r.xadd("s", {"by": "the child"})
+        except redis.ConnectionError as error:
+            print(error, flush=True)
+    r.close()
+    sys.exit(42)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+r.xadd("s", {"by": "the parent"})
+reader.join(20)
+assert not reader.is_alive()
+"""
+
+
+def test_a_forked_child_is_refused_the_store_of_its_parent(tmp_path: Path) -> None:
+    shown = run(tmp_path, FORKING.replace("MAKE", "kvstream.connect('data')"), "-W", "ignore")
+    assert shown.count("StoreLocked") == 2
+    assert length(tmp_path) == 11
+
+
+def test_a_forked_child_is_refused_the_open_store_of_its_parent(tmp_path: Path) -> None:
+    make = "kvstream.connect(kvstream.Store.open('data'))"
+    shown = run(tmp_path, FORKING.replace("MAKE", make), "-W", "ignore")
+    assert shown.count("the store was opened before a fork") == 2
+    assert length(tmp_path) == 11
+
+
+SINGLE_FORKING = """
+import os, sys
+import kvstream, redis
+r = kvstream.connect("data", single_connection_client=True)
+r.xadd("s", {"n": 1})
+child = os.fork()
+if child == 0:
+    try:
+        r.xadd("s", {"by": "the child"})
+    except redis.ConnectionError as error:
+        print(error, flush=True)
+    sys.exit(42)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+r.xadd("s", {"by": "the parent"})
+"""
+
+
+def test_a_forked_child_is_refused_its_parent_s_connection(tmp_path: Path) -> None:
+    assert "before a fork" in run(tmp_path, SINGLE_FORKING, "-W", "ignore")
+    assert length(tmp_path) == 2
+
+
+LOST_LOOP = """
+import asyncio
+import kvstream
+store = kvstream.Store.open("data")
+r = kvstream.connect_async(store)
+async def main():
+    global reading
+    reading = asyncio.create_task(r.xread({"s": "$"}, block=0))
+    while not len(store.engine.waiters):
+        await asyncio.sleep(0.005)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+loop.close()
+other = kvstream.connect(store)
+other.xadd("s", {"n": 1})
+other.xadd("s", {"n": 2})
+print(other.xlen("s"), flush=True)
+import os
+store.close()
+os._exit(0)  # asyncio has much to say of tasks without a loop
+"""
+
+
+def test_a_loop_that_is_gone_harms_nobody(tmp_path: Path) -> None:
+    assert run(tmp_path, LOST_LOOP) == "2\n"
+    assert length(tmp_path) == 2
+
+
+INTERRUPTED = """
+import signal, sys, threading, time
+import kvstream, redis
+from redis.connection import Encoder, PythonRespSerializer
+# hiredis's serializer crashes where a signal comes while it packs.
+packer = PythonRespSerializer(6000, Encoder("utf-8", "strict", False).encode)
+r = kvstream.connect("data", durability=DURABILITY, protocol=2, command_packer=packer)
+r.xgroup_create("s", "g", mkstream=True)
+def consume():
+    while not over:
+        try:
+            r.xreadgroup("g", "c", {"s": ">"}, block=20, noack=True)
+        except redis.ConnectionError:  # it was in a turn that was interrupted
+            pass
+over = armed = False
+consumer = threading.Thread(target=consume, daemon=True)
+consumer.start()
+sys.unraisablehook = lambda unraisable: None
+def interrupt(*_):
+    global armed
+    if armed:
+        armed = False
+        raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.003, 0.0037)
+added = interrupts = 0
+end = time.monotonic() + 5
+while time.monotonic() < end:
+    try:
+        armed = True  # anew, for a destructor may have swallowed the last one
+        with r.pipeline() as pipe:
+            pipe.xadd("s", {"n": added}).xadd("s", {"n": added}).execute()
+        armed = False
+        added += 1
+    except KeyboardInterrupt:
+        interrupts += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+over = True
+consumer.join(20)
+assert not consumer.is_alive()
+length = r.xlen("s")
+assert length % 2 == 0
+assert added * 2 <= length <= (added + interrupts) * 2, (added, length, interrupts)
+assert interrupts > 50, interrupts
+print("sound", interrupts, added)
+"""
+
+
+@pytest.mark.parametrize("durability", ["always", "no"])
+def test_interrupts_at_any_moment_leave_a_client_that_works(
+    tmp_path: Path, durability: str
+) -> None:
+    program = INTERRUPTED.replace("DURABILITY", repr(durability))
+    assert run(tmp_path, program).startswith("sound")
+    assert length(tmp_path) > 0
