@@ -218,10 +218,9 @@ class Engine:
 
     def abandon_turn(self) -> bool:
         """Undo the turn that this thread has open; False where it has none."""
-        txn = self._open
-        if txn is None or not self.is_open_here():
+        if self._open is None or not self.is_open_here():
             return False
-        self.undo_turn(txn)
+        self.undo_turn(self._open)
         return True
 
     # --- blocking -------------------------------------------------------------------------------
@@ -332,13 +331,13 @@ class Engine:
 
     def sync(self) -> None:
         """Wait until everything written so far is on disk."""
-        self.run(_mark_seen)
+        self.run(Txn.write_seen)
         self.committer.sync()
 
     def checkpoint(self, target: Path) -> None:
         """Write a consistent copy of the store into a new directory; writes wait meanwhile."""
         with self._lock:
-            self.run(_mark_seen)
+            self.run(Txn.write_seen)
             self.database.checkpoint(target)
 
     def flush(self) -> None:
@@ -392,15 +391,9 @@ class Engine:
             return
         with suppress(StoreError):
             txn = self._begin()
-            _mark_seen(txn)
+            txn.write_seen()
             self._commit(txn)
 
 
 def _closed() -> StoreClosed:
     return StoreClosed("the store is closed")
-
-
-def _mark_seen(txn: Txn) -> None:
-    """Have the moved seen times of consumers written."""
-    for consumer in txn.catalog.seen.values():
-        txn.member_changed(consumer)

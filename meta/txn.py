@@ -171,6 +171,11 @@ class Txn:
             self._members.clear()
         return batch
 
+    def write_seen(self) -> None:
+        """Have the moved seen times of consumers written."""
+        for consumer in self.catalog.seen.values():
+            self.member_changed(consumer)
+
     def abandon(self, changed: bool) -> None:
         """Undo the transaction in memory; ``changed``: it may have changed something unmarked."""
         if changed or self._streams or self._members or self.batch:
