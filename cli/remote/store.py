@@ -178,7 +178,7 @@ class RemoteStore:
         try:
             found = self._connection.ask("CONFIG", "GET", "dir")
         except KVStreamError:  # hosted servers tell nobody
-            return "the server's directory"
+            return "its directory"
         return os.fsdecode(found[1])
 
     def compact(self) -> None:

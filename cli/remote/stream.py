@@ -102,9 +102,6 @@ class RemoteStream:
         length: int = self._connection.ask("XLEN", self.key)
         return length
 
-    def __bool__(self) -> bool:
-        return True
-
     def count_after(self, id: IDLike) -> int | None:
         """Return the number of entries after an ID; None where there are too many to count."""
         start = StreamID.parse(id)
@@ -126,11 +123,6 @@ class RemoteStream:
     ) -> list[Entry]:
         bounds = (id_word(end), id_word(start), *option("COUNT", count))
         return entries_of(self._connection.ask("XREVRANGE", self.key, *bounds))
-
-    def get(self, id: IDLike) -> Entry | None:
-        eid = StreamID.parse(id)
-        found = self.range(eid, eid, 1)
-        return found[0] if found else None
 
     def scan(self, start: IDLike = "-", end: IDLike = "+") -> Iterator[Entry]:
         """Yield the entries from ``start`` to ``end``, by pages: fewer where they are large."""

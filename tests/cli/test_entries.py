@@ -60,6 +60,8 @@ def test_add_repeats_nothing_for_a_producer(kvstream: Program) -> None:
     assert kvstream.one("add", "s", "a=1", "--idmp", "shop", "order-1") == first
     automatic = kvstream.one("add", "s", "a=1", "--idmpauto", "till")
     assert kvstream.one("add", "s", "a=1", "--idmpauto", "till") == automatic
+    both = ("--idmp", "shop", "order-1", "--idmpauto", "till")
+    assert "specified multiple times" in kvstream("add", "s", "a=1", *both, code=2).stderr
     assert kvstream.one("len", "s") == {"length": 2}
 
 

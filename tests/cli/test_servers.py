@@ -16,12 +16,12 @@ import redis
 from click.testing import CliRunner, Result
 from redis import exceptions
 
-from kvstream import Entry, StreamID, UnknownOutcome
+from kvstream import Entry, RequestError, StreamID, UnknownOutcome
 from kvstream.cli import main
 from kvstream.cli.contracts import Changes
 from kvstream.cli.exits import ExitCode, code_of
 from kvstream.cli.places import complete_names
-from kvstream.cli.remote import connect
+from kvstream.cli.remote import connect, connection
 from kvstream.cli.remote import stream as remote_stream
 from kvstream.cli.remote.connection import Connection
 from kvstream.cli.remote.errors import error_of
@@ -327,6 +327,14 @@ def test_a_checkpoint_is_the_servers_own_save(orders: Program) -> None:
     assert orders.lines("checkpoint") == [f"saved by the server in {path}"]
 
 
+def test_a_server_that_hides_its_settings_saves_all_the_same(orders: Program) -> None:
+    with client_of(orders) as client:
+        commands = ["+@all", "-config"]
+        client.acl_setuser("few", enabled=True, nopass=True, keys=["*"], commands=commands)
+    url = url_of(orders).replace("redis://", "redis://few:x@")
+    assert run("--url", url, "checkpoint").stdout == "saved by the server in its directory\n"
+
+
 @pytest.mark.places("server")
 def test_compact_has_the_server_compact(orders: Program) -> None:
     assert orders.one("compact")["after_bytes"] > 0
@@ -451,6 +459,22 @@ def test_rows_without_ids_go_in_whatever_others_write_meanwhile(
     with store_of(kvstream) as store:
         rows = [entry.fields or {} for entry in store.stream("s").scan()]
     assert [int(row[b"n"]) for row in rows if b"n" in row] == list(range(3000))
+
+
+def test_work_that_others_always_overtake_is_given_up(
+    orders: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "TRIES", 3)
+    with store_of(orders) as store, client_of(orders) as other:
+
+        def work(changes: Changes) -> None:
+            other.xadd("orders", {"n": "theirs"})
+            changes.persist(b"orders")
+
+        with pytest.raises(RequestError, match="others write to the same stream all the time"):
+            store.atomically([b"orders"], work)
+        assert len(store.stream("orders")) == 5 + 3
+        assert store.ttl(b"orders") is not None
 
 
 # --- what takes long ------------------------------------------------------------------------------
