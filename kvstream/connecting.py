@@ -30,6 +30,14 @@ _OF_SOCKETS = {
     "socket_read_size",
 }
 """What there is no use for, and the options of TLS."""
+_MADE_HERE = "a pool and its connections are made here: pool=... is the class of the pool"
+_NO_TRACKING = "a cache in the client needs CLIENT TRACKING, which there is not"
+_REFUSED = {
+    "connection_class": _MADE_HERE,
+    "connection_pool": _MADE_HERE,
+    "cache": _NO_TRACKING,
+    "cache_config": _NO_TRACKING,
+}
 
 
 def connect(store: Store | AnyPath, **options: Any) -> "redis.Redis":
@@ -85,10 +93,10 @@ def _client(make: Callable[..., T], store: Store | AnyPath, options: dict[str, A
 
 
 def _sorted(options: dict[str, Any]) -> _Options:
-    if "connection_pool" in options or "connection_class" in options:
-        raise InvalidArgument("a pool with its connections is made here: pool=... is its class")
     sorted_ = _Options({}, {})
     for name, value in options.items():
+        if name in _REFUSED:
+            raise InvalidArgument(f"{name}: {_REFUSED[name]}")
         if name in _OF_STORES:
             sorted_.store[name] = value
         elif name not in _OF_SOCKETS and name.partition("_")[0] != "ssl":

@@ -107,6 +107,17 @@ def test_threads_and_tasks_share_a_store(tmp_path: Path) -> None:
     sound(tmp_path / "data").close()
 
 
+def test_a_blocking_pool_waits_for_a_connection(store: Store, here: Peer) -> None:
+    async def program() -> None:
+        pool = redis.asyncio.BlockingConnectionPool
+        async with here.tasks_client(pool=pool, max_connections=2, timeout=20) as client:
+            await asyncio.gather(*(client.xadd("s", {"n": n}) for n in range(50)))
+            assert len(await client.client_list()) <= 2
+
+    run(program())
+    assert len(store.stream("s")) == 50
+
+
 def test_each_loop_has_a_client_of_its_own(tmp_path: Path) -> None:
     async def program() -> None:
         async with kvstream.connect_async(tmp_path / "data") as client:

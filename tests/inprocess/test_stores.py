@@ -100,7 +100,12 @@ def test_a_store_that_was_taken_meanwhile_is_a_lost_connection(tmp_path: Path) -
     ("options", "error", "text"),
     [
         ({"decode_response": True}, TypeError, "decode_response"),
-        ({"connection_pool": None}, InvalidArgument, "pool=... is its class"),
+        (
+            {"connection_pool": None},
+            InvalidArgument,
+            "connection_pool: .* is the class of the pool",
+        ),
+        ({"cache_config": None}, InvalidArgument, "cache_config: .* CLIENT TRACKING"),
         ({"durability": "sometimes"}, InvalidArgument, "durability must be one of"),
         ({"databases": -1}, InvalidArgument, "databases"),
     ],

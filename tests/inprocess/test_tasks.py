@@ -127,6 +127,17 @@ def test_a_client_that_was_killed_connects_anew(peer: Peer) -> None:
     run(program())
 
 
+def test_monitor_shows_what_others_do(peer: Peer) -> None:
+    async def program() -> None:
+        async with peer.tasks_client() as client, client.monitor() as monitor:
+            await client.set("k", "v")
+            while not (seen := await monitor.next_command())["command"].startswith("SET"):
+                pass  # the handshake of the connection that it took
+            assert seen["command"] == "SET k v"
+
+    run(program())
+
+
 def test_large_replies_come_whole(peer: Peer) -> None:
     async def program() -> None:
         value = bytes(range(256)) * 20_000
