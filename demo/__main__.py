@@ -38,6 +38,8 @@ SUGGESTIONS = {
     "--help": "all else, and how fast it is",
 }
 """Commands to try on the store that the demo leaves, and what they show."""
+SERVING = {"serve --port 6390": f"for every Redis client: redis-cli -p 6390 XLEN {RESULTS}"}
+"""The one that goes on until it is stopped."""
 
 
 class Show:
@@ -169,9 +171,10 @@ def _next(show: Show, folder: Path) -> None:
     if kvstream.is_relative_to(Path.cwd()):
         kvstream = kvstream.relative_to(Path.cwd())
     show.step("Try next")
-    lines = [f"{kvstream} --store {folder} {command}" for command in SUGGESTIONS]
+    suggested = {**SUGGESTIONS, **SERVING}
+    lines = [f"{kvstream} --store {folder} {command}" for command in suggested]
     width = max(map(len, lines))
-    for line, what in zip(lines, SUGGESTIONS.values(), strict=True):
+    for line, what in zip(lines, suggested.values(), strict=True):
         show.console.print(f"  {line:{width}}  [dim]# {what}", highlight=False, soft_wrap=True)
 
 

@@ -8,10 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 import demo.job
-from demo.__main__ import SUGGESTIONS, main
+from demo.__main__ import SERVING, SUGGESTIONS, main
 from demo.readings import SOURCES, DataMissing, data_folder
 from demo.sums import Sum
 
@@ -49,6 +50,16 @@ def test_what_the_demo_says_to_try_next_works(tmp_path: Path) -> None:
         run = subprocess.run([*kvstream, *command.split()], capture_output=True, text=True)
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout
+    ((serve, client),) = SERVING.items()
+    with subprocess.Popen([*kvstream, *serve.split()], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline()
+        _, port, *words = client.partition("redis-cli ")[2].split()
+        with redis.Redis(port=int(port)) as connection:
+            length = connection.execute_command(*words)
+        assert length > 0
+        server.terminate()
+    assert server.returncode == 0
 
 
 @pytest.mark.usefixtures("data")
