@@ -34,7 +34,8 @@ def peer_version() -> str:
     return match[1] if match else "unknown"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -57,7 +58,8 @@ def _arguments(folder: Path, port: int, appendfsync: str) -> list[str]:
     return ["redis-server", *(part for pair in pairs for part in pair)]
 
 
-def _wait_until_up(client: "redis.Redis", server: subprocess.Popen[bytes]) -> None:
+def wait_until_up(client: "redis.Redis", server: subprocess.Popen[bytes]) -> None:
+    """Return once a server answers; raise PeerMissing where it does not."""
     deadline = time.monotonic() + START_S_MAX
     while server.poll() is None and time.monotonic() < deadline:
         try:
@@ -65,18 +67,18 @@ def _wait_until_up(client: "redis.Redis", server: subprocess.Popen[bytes]) -> No
             return
         except redis.ConnectionError:
             time.sleep(0.05)
-    raise PeerMissing("redis-server did not start: see the log in its folder")
+    raise PeerMissing(f"{server.args!s:.60} did not start")
 
 
 @contextmanager
 def redis_server(folder: Path, appendfsync: str) -> Iterator["redis.Redis"]:
     """Run a redis-server with its append-only file in ``folder`` and yield a client of it."""
     folder.mkdir(parents=True)
-    port = _free_port()
+    port = free_port()
     server = subprocess.Popen(_arguments(folder, port, appendfsync))
     client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
     try:
-        _wait_until_up(client, server)
+        wait_until_up(client, server)
         yield client
     finally:
         client.close()

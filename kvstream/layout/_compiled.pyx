@@ -12,7 +12,15 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from kvstream.layout._msgpack cimport Bytes, Cursor, take_string
+from kvstream.layout._msgpack cimport (
+    Bytes,
+    Cursor,
+    map_head_size,
+    pack_map_head,
+    pack_string,
+    packed_size,
+    take_string,
+)
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -34,49 +42,6 @@ cdef enum:
 
 
 # --- packing ------------------------------------------------------------------------------------
-
-
-cdef inline Py_ssize_t head_size(Py_ssize_t size) noexcept nogil:
-    return 1 if size < 32 else 3 if size < 65536 else 5
-
-
-cdef inline unsigned char *put_head(unsigned char *at, Py_ssize_t size) noexcept nogil:
-    if size < 32:
-        at[0] = 0xA0 | size
-        return at + 1
-    if size < 65536:
-        at[0] = 0xDA
-        at[1] = size >> 8
-        at[2] = size & 0xFF
-        return at + 3
-    at[0] = 0xDB
-    at[1] = (size >> 24) & 0xFF
-    at[2] = (size >> 16) & 0xFF
-    at[3] = (size >> 8) & 0xFF
-    at[4] = size & 0xFF
-    return at + 5
-
-
-cdef inline unsigned char *put_string(
-    unsigned char *at, const char *data, Py_ssize_t size
-) noexcept nogil:
-    at = put_head(at, size)
-    memcpy(at, data, size)
-    return at + size
-
-
-cdef inline Py_ssize_t count_size(Py_ssize_t count) noexcept nogil:
-    return 1 if count < 16 else 3
-
-
-cdef inline unsigned char *put_count(unsigned char *at, Py_ssize_t count) noexcept nogil:
-    if count < 16:
-        at[0] = 0x80 | count
-        return at + 1
-    at[0] = 0xDE
-    at[1] = count >> 8
-    at[2] = count & 0xFF
-    return at + 3
 
 
 cdef inline int view(PyObject *part, bint text, const char **data, Py_ssize_t *size) except -1:
@@ -102,28 +67,28 @@ cdef object pack_plain(dict fields, Py_ssize_t limit):
     cdef bint text = True, first = True
     if count == 0 or count > COUNT_MAX:
         return None
-    total = 1 + count_size(count)
+    total = 1 + map_head_size(count)
     while PyDict_Next(fields, &at, &name, &value):
         if first:
             text, first = type(<object>name) is str, False
         if not view(name, text, &data, &size):
             return None
-        total += head_size(size) + size
+        total += packed_size(size)
         if not view(value, type(<object>value) is str, &data, &size):
             return None
-        total += head_size(size) + size
+        total += packed_size(size)
         if total > limit:
             return None
     packed = PyBytes_FromStringAndSize(NULL, total)
     to = <unsigned char *>PyBytes_AS_STRING(packed)
     to[0] = UNIQUE
-    to = put_count(to + 1, count)
+    to = pack_map_head(to + 1, count)
     at = 0
     while PyDict_Next(fields, &at, &name, &value):
         view(name, text, &data, &size)
-        to = put_string(to, data, size)
+        to = pack_string(to, data, size)
         view(value, type(<object>value) is str, &data, &size)
-        to = put_string(to, data, size)
+        to = pack_string(to, data, size)
     return packed, tuple(fields)
 
 
@@ -153,12 +118,12 @@ def pack_flat(list flat not None, Py_ssize_t limit):
     cdef object part, name, other
     if size == 0 or size & 1 or count > PAIRS_NEAR:
         return None
-    total = 1 + count_size(count)
+    total = 1 + map_head_size(count)
     for i in range(size):
         part = <object>PyList_GET_ITEM(flat, i)
         if type(part) is not bytes:
             return None
-        total += head_size(PyBytes_GET_SIZE(part)) + PyBytes_GET_SIZE(part)
+        total += packed_size(PyBytes_GET_SIZE(part))
         if total > limit:
             return None
     for i in range(1, count):
@@ -173,10 +138,10 @@ def pack_flat(list flat not None, Py_ssize_t limit):
     packed = PyBytes_FromStringAndSize(NULL, total)
     to = <unsigned char *>PyBytes_AS_STRING(packed)
     to[0] = UNIQUE
-    to = put_count(to + 1, count)
+    to = pack_map_head(to + 1, count)
     for i in range(size):
         part = <object>PyList_GET_ITEM(flat, i)
-        to = put_string(to, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
+        to = pack_string(to, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
     return packed, tuple(flat[::2])
 
 
@@ -489,9 +454,12 @@ def fill(
     at = start
     while at < stop:
         entry = entries[at]
-        value, given = entry
+        value, given = <tuple?>entry
         eid = ids[at]
-        ms, seq = eid
+        if not isinstance(eid, tuple) or PyTuple_GET_SIZE(eid) != 2:
+            raise TypeError("an ID is a pair of numbers")
+        ms = <object>PyTuple_GET_ITEM(eid, 0)
+        seq = <object>PyTuple_GET_ITEM(eid, 1)
         length = PyBytes_GET_SIZE(<bytes?>value)
         delta = <int64_t>(seq - first_seq)
         if (

@@ -11,7 +11,15 @@ from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from kvstream.layout._msgpack cimport Bytes, Cursor, take_string
+from kvstream.layout._msgpack cimport (
+    Bytes,
+    Cursor,
+    map_head_size,
+    pack_map_head,
+    pack_string,
+    packed_size,
+    take_string,
+)
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -88,6 +96,203 @@ def take_plain(
         left, at = number, here
 
 
+# --- appends ------------------------------------------------------------------------------------
+
+
+cdef struct Part:
+    Bytes at
+    Py_ssize_t size
+
+
+cdef inline Py_ssize_t take_bulk(Bytes data, Py_ssize_t at, Py_ssize_t size, Part *to) noexcept nogil:
+    """Take one argument; return what follows it, or -1."""
+    cdef int64_t length
+    if at >= size or data[at] != 36:  # $
+        return -1
+    at += 1
+    length = take_number(data, &at, size)
+    if length < 0 or size - at < length + 2:
+        return -1
+    to.at = data + at
+    to.size = length
+    return at + length + 2
+
+
+cdef inline bint is_append(Part *words) noexcept nogil:
+    """Tell whether the first words are XADD key *."""
+    if words[0].size != 4 or words[2].size != 1 or words[2].at[0] != 42:
+        return False
+    return memcmp(words[0].at, b"XADD", 4) == 0 or memcmp(words[0].at, b"xadd", 4) == 0
+
+
+cdef inline bint same(Part *one, Part *other) noexcept nogil:
+    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
+
+
+cdef bint names_differ(Part *fields, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i, j
+    for i in range(1, count):
+        for j in range(i):
+            if same(&fields[2 * i], &fields[2 * j]):
+                return False
+    return True
+
+
+cdef bytes pack_fields(Part *fields, Py_ssize_t count, Py_ssize_t limit):
+    """Return the row value of fields whose names differ; None for one of too many bytes."""
+    cdef Py_ssize_t total = 1 + map_head_size(count), i
+    cdef Buffer to
+    for i in range(2 * count):
+        total += packed_size(fields[i].size)
+    if total > limit:
+        return None
+    packed = PyBytes_FromStringAndSize(NULL, total)
+    to = <Buffer>PyBytes_AS_STRING(packed)
+    to[0] = UNIQUE
+    to = pack_map_head(to + 1, count)
+    for i in range(2 * count):
+        to = pack_string(to, fields[i].at, fields[i].size)
+    return packed
+
+
+cdef tuple names_of(Part *fields, Py_ssize_t count):
+    cdef Py_ssize_t i
+    return tuple(
+        [PyBytes_FromStringAndSize(<const char *>fields[2 * i].at, fields[2 * i].size) for i in range(count)]
+    )
+
+
+cdef class Burst:
+    """Does what ``PlainBurst`` of bursts.py does."""
+
+    cdef readonly object client
+    cdef readonly bytes key
+    cdef readonly list entries
+    cdef readonly object sent
+    cdef public bytes replies
+
+    def __init__(self, object client, bytes key not None, list entries not None, object sent):
+        self.client = client
+        self.key = key
+        self.entries = entries
+        self.sent = sent
+        self.replies = b""
+
+    def encoded(self):
+        return self.replies
+
+    def fail(self, error):
+        self.replies = b"-%b\r\n" % error.line * len(self.entries)
+
+
+def take_appends(object client, bytes data not None, Py_ssize_t limit):
+    """Return the burst that ``data`` is: ``XADD key * field value ...``, and no more.
+
+    None where the bytes are anything else than whole such requests, all to one key, whose fields
+    are few, differ, and take no row of more than ``limit`` bytes.
+    """
+    cdef Part words[3 + 2 * PAIRS_NEAR]
+    cdef Part known[2 * PAIRS_NEAR]
+    cdef Part key = Part(NULL, -1)
+    cdef Part *fields = &words[3]
+    cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, pairs, count = 0, i
+    cdef int64_t number
+    cdef list entries = []
+    cdef tuple names = ()
+    cdef bytes packed
+    cdef bint again
+    while at < size:
+        if start[at] != 42:  # *
+            return None
+        at += 1
+        number = take_number(start, &at, size)
+        if number < 5 or number > 3 + 2 * PAIRS_NEAR or not number & 1:
+            return None
+        for i in range(number):
+            at = take_bulk(start, at, size, &words[i])
+            if at < 0:
+                return None
+        if not is_append(words):
+            return None
+        if key.size < 0:
+            key = words[1]
+        elif not same(&key, &words[1]):
+            return None
+        pairs = (number - 3) >> 1
+        again = pairs == count
+        for i in range(pairs):
+            if not again:
+                break
+            again = same(&fields[2 * i], &known[2 * i])
+        if not again:
+            if not names_differ(fields, pairs):
+                return None
+            names = names_of(fields, pairs)
+            count = pairs
+            for i in range(pairs):
+                known[2 * i] = fields[2 * i]
+        packed = pack_fields(fields, pairs, limit)
+        if packed is None:
+            return None
+        entries.append((packed, names))
+    if key.size < 0:
+        return None
+    return Burst(
+        client, PyBytes_FromStringAndSize(<const char *>key.at, key.size), entries, data
+    )
+
+
+def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
+    """Do what ``gather_in_python`` of bursts.py does, with the same arguments and result."""
+    cdef Py_ssize_t at = 0, entries = 0
+    cdef Burst burst
+    cdef object client, name
+    cdef list others = [], same
+    while at < len(bursts) and entries < most:
+        burst = <Burst?>bursts[at]
+        at += 1
+        entries += len(burst.entries)
+        client = burst.client
+        if not (client.direct and client.user.free):
+            others.append(burst)
+            continue
+        name = client.prefix + burst.key
+        found = waiting.get(name)
+        if found is None:
+            waiting[name] = [burst]
+        else:
+            same = found
+            same.append(burst)
+    return at, others, entries
+
+
+def entries_of(list bursts not None):
+    """Return the entries of bursts, one behind the other."""
+    cdef Burst burst
+    cdef list entries = []
+    for burst in bursts:
+        entries += burst.entries
+    return entries
+
+
+def answer(list bursts not None, list ids not None, object now):
+    """Do what ``answer_in_python`` of bursts.py does, with the same arguments."""
+    cdef Py_ssize_t at = 0, stop
+    cdef Burst burst
+    cdef object client
+    for burst in bursts:
+        stop = at + len(burst.entries)
+        burst.replies = encode_ids(ids, at, stop)
+        client = burst.client
+        client.last_command = "xadd"
+        client.last_used = now
+        client.commands_run += stop - at
+        at = stop
+
+
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -144,6 +349,33 @@ cdef inline Buffer put_id(Buffer at, uint64_t ms, uint64_t seq) noexcept nogil:
     at = put_number(at, ms, before)
     at[0] = 45
     return put_end(put_number(at + 1, seq, after))
+
+
+cdef inline bint take_id(object eid, uint64_t *ms, uint64_t *seq) except -1:
+    if not isinstance(eid, tuple) or PyTuple_GET_SIZE(eid) != 2:
+        return False
+    ms[0] = <object>PyTuple_GET_ITEM(eid, 0)
+    seq[0] = <object>PyTuple_GET_ITEM(eid, 1)
+    return True
+
+
+def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):
+    """Return the IDs of ``start <= index < stop`` as bulk strings, one behind the other."""
+    cdef Py_ssize_t total = 0, i
+    cdef uint64_t ms = 0, seq = 0
+    cdef Buffer to
+    if not 0 <= start <= stop <= PyList_GET_SIZE(ids):
+        raise IndexError("no such IDs")
+    for i in range(start, stop):
+        if not take_id(<object>PyList_GET_ITEM(ids, i), &ms, &seq):
+            raise TypeError("an ID is a pair of numbers")
+        total += id_size(ms, seq)
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <Buffer>PyBytes_AS_STRING(made)
+    for i in range(start, stop):
+        take_id(<object>PyList_GET_ITEM(ids, i), &ms, &seq)
+        to = put_id(to, ms, seq)
+    return made
 
 
 # --- rows ---------------------------------------------------------------------------------------

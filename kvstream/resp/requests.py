@@ -71,6 +71,11 @@ class RequestReader:
         self._counted = self._kept = 0  # arguments of _args, and their bytes
 
     @property
+    def is_empty(self) -> bool:
+        """Whether what comes next begins a request; False too once there was a fault."""
+        return not (self._held or self._left or self._fault) and self._big is None
+
+    @property
     def buffered(self) -> int:
         """Bytes held: those not yet taken, and the arguments of a request that is not whole."""
         for argument in self._args[self._counted :]:

@@ -1,24 +1,26 @@
 """XADDs that come one after another, taken together.
 
-A plain XADD (``XADD key * field value ...``) waits until something else comes, or one for another
-stream, or the turn ends; then all that wait are appended at once. They get the IDs and
-replies that they would get one by one. Where somebody waits for the stream, where a call is to be
-told of or timed by itself, and where one of them is refused, they do run one by one.
+A plain XADD (``XADD key * field value ...``) waits until something else comes or the turn ends;
+then all that wait for one stream are appended at once, stream by stream. They get the IDs and
+replies that they would get one by one: an entry of one stream changes nothing for another. Where
+somebody waits for the stream, where a call is to be told of or timed by itself, and where one of
+them is refused, they do run one by one.
 """
 
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
 from kvstream.commands.table import find
 from kvstream.engine import Engine
-from kvstream.errors import RequestError
+from kvstream.errors import InvalidArgument, RequestError
 from kvstream.layout.values import encode_flat
-from kvstream.meta.txn import Txn
 from kvstream.operations.append import add_many
+from kvstream.server.bursts import Burst, PlainBurst, answer, entries_of, gather, requests_of
 from kvstream.server.calls import Calls
 from kvstream.server.client import Answers, Argv, Client
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Slot
+from kvstream.server.outbox import Kept, Slot
 from kvstream.turn import Turn
 
 _XADD = find([b"xadd", b"key", b"*", b"field", b"value"])
@@ -29,60 +31,99 @@ TIMED_US = 1000
 
 
 class Appends:
-    """The appends of one turn that wait to be run together; all to one stream."""
+    """The appends of one turn that wait to be run together."""
 
-    def __init__(self, engine: Engine, calls: Calls, options: ServerOptions) -> None:
+    def __init__(
+        self, engine: Engine, calls: Calls, options: ServerOptions, clock: Callable[[], float]
+    ) -> None:
         self._waiters = engine.waiters
         self._calls = calls
         self._options = options
-        self._name = b""
-        self._flats: list[list[bytes]] = []
-        self.slots: list[Slot] = []
-        """The replies to be."""
+        self._clock = clock
+        self.waiting: dict[bytes, list[PlainBurst]] = {}
+        """By the names of streams."""
 
-    def take(self, client: Client, argv: Argv) -> Slot | None:
-        """Take a request if it can wait; its reply will stand in the slot that is returned."""
+    def take_bursts(
+        self, bursts: list[PlainBurst], most: int
+    ) -> tuple[list[PlainBurst], list[PlainBurst], int]:
+        """Take the first of many bursts, of ``most`` entries or little more, out of the list.
+
+        Returns those that wait now, those that cannot, and the number of entries of both.
+        """
+        stop, others, entries = gather(bursts, self.waiting, most)
+        for name in list(self.waiting):
+            if not self._may_wait(name):
+                others += self.waiting.pop(name)
+        taken = bursts[:stop]
+        del bursts[:stop]
+        if others:
+            apart = set(map(id, others))
+            others = [burst for burst in taken if id(burst) in apart]  # as they came
+            taken = [burst for burst in taken if id(burst) not in apart]
+        return taken, others, entries
+
+    def take(self, client: Client, argv: Argv) -> PlainBurst | None:
+        """Take a request if it can wait; its reply will stand in what is returned."""
         words = len(argv)
         if words < _WORDS_MIN or not words & 1 or argv[2] != b"*" or argv[0] not in _NAMES:
             return None
         if client.queue is not None or client.answers is not Answers.ON:
             return None
-        if not (client.authenticated and client.user.free) or self._calls.monitors:
-            return None
         name = client.prefix + argv[1]
-        if name in self._waiters or 0 <= self._options.slower_than_us < TIMED_US:
+        if not (client.authenticated and client.user.free and self._may_wait(name)):
             return None
-        if self.slots and name != self._name:
+        try:
+            packed = encode_flat(argv[3:])
+        except InvalidArgument:
             return None
-        self._name = name
-        unit = partial(self._calls.answer, client, _XADD, argv)
-        slot = Slot(client, None, unit, client.db)
-        self.slots.append(slot)
-        self._flats.append(argv[3:])
-        return slot
+        burst = Burst(client, argv[1], [packed], argv)
+        self.waiting.setdefault(name, []).append(burst)
+        return burst
+
+    def _may_wait(self, name: bytes) -> bool:
+        slower_than_us = self._options.slower_than_us
+        return (
+            not self._calls.monitors
+            and name not in self._waiters
+            and not 0 <= slower_than_us < TIMED_US
+        )
 
     def flush(self, turn: Turn) -> None:
         """Run what waits."""
-        slots, self.slots = self.slots, []
-        flats, self._flats = self._flats, []
+        waiting, self.waiting = self.waiting, {}
         turn.grows = True
+        for name, bursts in waiting.items():
+            self._run(turn, name, bursts)
+
+    def _run(self, turn: Turn, name: bytes, bursts: list[PlainBurst]) -> None:
         begun = perf_counter()
+        entries = entries_of(bursts)
         try:
-            replies = turn.run(_append, self._name, flats)
+            ids = turn.run(add_many, name, entries)
         except RequestError:  # nothing has been changed: each gets its own answer
-            for slot in slots:
-                assert slot.unit is not None
-                slot.reply = turn.run(slot.unit)
+            for burst in bursts:
+                burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
             return
-        for slot, reply in zip(slots, replies, strict=True):
-            slot.reply = reply
-        self._calls.appended(slots, perf_counter() - begun)
+        answer(bursts, ids, self._clock())
+        self._calls.appended(len(entries), perf_counter() - begun)
+
+    def apart(self, kept: Kept) -> list[Slot]:
+        """Return a slot for each of the requests of a burst; a slot is alone already."""
+        if isinstance(kept, Slot):
+            return [kept]
+        assert isinstance(kept, Burst)
+        client = kept.client
+        return [
+            Slot(client, None, partial(self._calls.answer, client, _XADD, argv), client.db)
+            for argv in requests_of(kept)
+        ]
 
     def clear(self) -> None:
         """Forget what waits: the turn has failed."""
-        self.slots, self._flats = [], []
+        self.waiting = {}
 
 
-def _append(txn: Txn, name: bytes, flats: list[list[bytes]]) -> list[bytes]:
-    ids = add_many(txn, name, [encode_flat(flat) for flat in flats])
-    return [b"%d-%d" % eid for eid in ids]
+def _answered(turn: Turn, slot: Slot) -> bytes:
+    assert slot.unit is not None
+    slot.reply = turn.run(slot.unit)
+    return slot.encoded()

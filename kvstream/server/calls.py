@@ -14,9 +14,9 @@ from kvstream.server.denials import Denials
 from kvstream.server.listing import listed
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Slot
 from kvstream.server.slowlog import Slowlog
 from kvstream.server.statistics import Statistics
+
 
 _US = 1_000_000
 _REASONS = {"cmd": "command"}
@@ -102,14 +102,11 @@ class Calls:
         except Exception as error:
             return ErrorReply("ERR", f"internal error: {type(error).__name__}")
 
-    def appended(self, slots: list[Slot], seconds: float) -> None:
+    def appended(self, count: int, seconds: float) -> None:
         """Count XADDs that have run together."""
         row = self.statistics.of("xadd")
-        row.calls += len(slots)
+        row.calls += count
         row.seconds += seconds
-        for slot in slots:
-            slot.client.last_command = "xadd"
-            slot.client.commands_run += 1
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
         """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""

@@ -71,6 +71,7 @@ class Client(Session):
         "commands_run",
         "created",
         "descriptor",
+        "direct",
         "fault",
         "id",
         "is_local",
@@ -140,6 +141,9 @@ class Client(Session):
         """Names under WATCH, with what they were."""
         self.block: Block | None = None
         self.answers = Answers.ON
+        self.direct = False
+        """Nothing of it waits to be run or told, and its next request is nobody's but its own: what
+        it sends may be a burst."""
         self.closing = False
         """Nothing more is read; it is closed behind the last reply."""
         self.no_evict = self.no_touch = self.monitors = False
@@ -170,6 +174,17 @@ class Client(Session):
         self.no_evict = self.no_touch = self.monitors = False
         self.server.monitors.pop(self, None)
         self.become(self.server.acl.default, self.server.acl.is_open)
+
+    def settle(self) -> None:
+        """Find out whether the client may send bursts, once its requests have run."""
+        self.direct = (
+            self.answers is Answers.ON
+            and self.queue is None
+            and self.block is None
+            and self.authenticated
+            and not (self.requests or self.fault or self.closing)
+            and self.reader.is_empty
+        )
 
     def wants(self, reply: Reply) -> bool:
         """Tell whether a reply is to be written, as CLIENT REPLY says; SKIP holds for one."""

@@ -22,12 +22,13 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
 from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
+from kvstream.server.bursts import PlainBurst, burst_of, requests_of
 from kvstream.server.calls import Calls, name_of
 from kvstream.server.client import Argv, Client, Queue
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Operation, Outbox, Slot, told
+from kvstream.server.outbox import Kept, Operation, Outbox, Slot, told
 from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
 from kvstream.turn import Turn, TurnFailed
@@ -70,13 +71,15 @@ class Executor:
         self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}
         """Clients with requests to be run, first come first served."""
+        self.bursts: list[PlainBurst] = []
+        """What else is to be run, before those."""
         self.waits = Waits(engine, self)
         self.blocked = self.waits.blocked
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._runner = 0
-        self._slots: list[Slot] = []
-        self._appends = Appends(engine, self.calls, self.options)
+        self._slots: list[Kept] = []
+        self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self._outbox = Outbox(engine.committer, self)
 
     # --- what comes in --------------------------------------------------------------------------
@@ -86,13 +89,20 @@ class Executor:
         self.statistics.connections += 1
         client.reader.bulk_max = self.options.bulk_max
         client.reader.query_max = self.options.query_max
+        client.settle()
 
     def received(self, client: Client, data: bytes) -> None:
         """Take what a client has sent; what is whole runs in the next turn."""
-        if client.closing:
-            return
         self.statistics.bytes_in += len(data)
         client.bytes_in += len(data)
+        if client.direct:
+            burst = burst_of(client, data)
+            if burst is not None:
+                self.bursts.append(burst)
+                return
+            client.direct = False
+        elif client.closing:
+            return
         client.last_used = self.clock()
         client.reader.feed(data)
         self._pull(client)
@@ -112,7 +122,7 @@ class Executor:
 
     def gone(self, client: Client) -> None:
         """Forget a client whose connection has ended."""
-        client.closing = True
+        client.closing, client.direct = True, False
         client.requests.clear()
         self.monitors.pop(client, None)
         self.ready.pop(client, None)
@@ -133,7 +143,7 @@ class Executor:
 
     def run(self) -> bool:
         """Run one turn over what has arrived; return whether something is left for the next."""
-        if not self.ready:
+        if not self.pending:
             return False
         until = self.clock() + TURN_S
         left = TURN_REQUESTS
@@ -141,6 +151,8 @@ class Executor:
         try:
             self._turn = turn = Turn(self.engine)
             try:
+                if self.bursts:
+                    left -= self._run_bursts(left)
                 while self.ready and left > 0 and self.clock() < until:
                     client = next(iter(self.ready))
                     del self.ready[client]
@@ -154,7 +166,23 @@ class Executor:
         finally:
             self._turn = None
             self.statistics.requests += TURN_REQUESTS - left
-        return bool(self.ready)
+        return self.pending
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to be run."""
+        return bool(self.ready or self.bursts)
+
+    def _run_bursts(self, most: int) -> int:
+        """Have bursts wait for the end of the turn, or their requests run one by one."""
+        taken, others, entries = self._appends.take_bursts(self.bursts, most)
+        self._slots += taken
+        for burst in reversed(others):
+            client = burst.client
+            if not client.closing:
+                client.requests.extendleft(reversed(requests_of(burst)))
+                self.ready[client] = None
+        return entries
 
     def _abandon(self) -> None:
         """Undo a turn that was cut short, and forget what it has to answer."""
@@ -180,6 +208,8 @@ class Executor:
             elif client.fault is not None:
                 self._slots.append(Slot(client, ErrorReply.of(client.fault)))
                 client.closing = True
+            else:
+                client.settle()
         return count
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
@@ -188,7 +218,7 @@ class Executor:
         if waits is not None:
             self._slots.append(waits)
             return
-        if self._appends.slots:
+        if self._appends.waiting:
             self._appends.flush(turn)
             return self._request(turn, client, argv)
         try:
@@ -238,7 +268,7 @@ class Executor:
             turn.serve()
 
     def _finish(self, turn: Turn) -> None:
-        if self._appends.slots:
+        if self._appends.waiting:
             self._appends.flush(turn)
         sequence = turn.commit()
         for waiter, outcome in turn.served:
@@ -250,7 +280,8 @@ class Executor:
     def _run_alone(self) -> None:
         """Run each unit of a failed turn again, in a turn of its own."""
         self._appends.clear()
-        slots, self._slots = self._slots, []
+        kept, self._slots = self._slots, []
+        slots = [slot for each in kept for slot in self._appends.apart(each)]
         for slot in slots:
             if isinstance(slot.reply, Blocked):  # its waiter went with the turn
                 self.waits.end(slot.client)

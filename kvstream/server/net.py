@@ -162,7 +162,7 @@ class Listener:
 
     def _schedule(self) -> None:
         """Have a turn run behind all reads of this round of the loop."""
-        if self.executor.ready and not self._scheduled:
+        if not self._scheduled and self.executor.pending:
             self._scheduled = True
             self._loop.call_soon(self._run_turn)
 

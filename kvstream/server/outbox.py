@@ -1,7 +1,7 @@
 """Replies on their way: kept until what they tell of is as durable as the store promises."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -34,6 +34,29 @@ class Slot:
     told: bool = True
     """False: CLIENT REPLY wants nothing written."""
 
+    def encoded(self) -> bytes:
+        """Return the reply in bytes, none where it is not to be written."""
+        reply = self.reply
+        if not self.told or isinstance(reply, Blocked):
+            return b""
+        return _encoded(reply, self.protocol or self.client.protocol)
+
+    def fail(self, error: ErrorReply) -> None:
+        """Tell that the log could not be made durable instead of what is not durable."""
+        if self.keeps and not isinstance(self.reply, Blocked):
+            self.reply = error
+
+
+class Kept(Protocol):
+    """What the outbox knows of a slot, or of a burst with its replies."""
+
+    @property
+    def client(self) -> Client: ...
+
+    def encoded(self) -> bytes: ...
+
+    def fail(self, error: ErrorReply) -> None: ...
+
 
 class Poster(Protocol):
     """What has a function called in the thread of the clients."""
@@ -47,13 +70,13 @@ class Outbox:
     def __init__(self, committer: Committer, poster: Poster) -> None:
         self._committer = committer
         self._poster = poster
-        self._waiting: deque[tuple[int, list[Slot], list[Client]]] = deque()
+        self._waiting: deque[tuple[int, Sequence[Kept], list[Client]]] = deque()
 
     @property
     def is_waiting(self) -> bool:
         return bool(self._waiting)
 
-    def send(self, sequence: int, slots: list[Slot]) -> None:
+    def send(self, sequence: int, slots: Sequence[Kept]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
         closing = [slot.client for slot in slots if slot.client.closing]  # behind these, not before
         self._waiting.append((sequence, slots, closing))
@@ -69,28 +92,30 @@ class Outbox:
         while waiting and waiting[0][0] <= sequence:
             _, slots, closing = waiting.popleft()
             if error is not None:
-                _fail(slots, error)
+                for slot in slots:
+                    slot.fail(ErrorReply.of(error))
             _write(slots)
             for client in closing:
                 client.close()
 
 
-def _fail(slots: list[Slot], error: KVStreamError) -> None:
-    """Tell that the log could not be made durable instead of what is not durable."""
-    for slot in slots:
-        if slot.keeps and not isinstance(slot.reply, Blocked):
-            slot.reply = ErrorReply.of(error)
-
-
-def _write(slots: list[Slot]) -> None:
+def _write(slots: Sequence[Kept]) -> None:
     """Write replies, those of one client together."""
-    parts: dict[Client, list[bytes]] = {}
+    parts: dict[Client, bytes | list[bytes]] = {}
     for slot in slots:
-        if slot.told and not isinstance(slot.reply, Blocked):
-            reply = _encoded(slot.reply, slot.protocol or slot.client.protocol)
-            parts.setdefault(slot.client, []).append(reply)
-    for client, chunks in parts.items():
-        client.send(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        reply = slot.encoded()
+        if not reply:
+            continue
+        client = slot.client
+        before = parts.get(client)
+        if before is None:
+            parts[client] = reply
+        elif type(before) is list:
+            before.append(reply)
+        else:
+            parts[client] = [before, reply]  # type: ignore[list-item]
+    for client, reply in parts.items():
+        client.send(reply if type(reply) is bytes else b"".join(reply))
 
 
 def _encoded(reply: Reply, protocol: int) -> bytes:

@@ -110,8 +110,12 @@ def test_quotes_of_inline_requests_are_read_as_redis_reads_them(
         assert redis_bytes(data) == expected(data)
 
 
+# Damage may make a command of any argument: none may be the name of one that Redis has.
+NAMELESS = bytes(b"z"[0] if chr(byte).isalpha() and byte < 128 else byte for byte in range(256))
 ZAPS = st.lists(
-    st.lists(st.binary(max_size=12), max_size=4).map(lambda parts: framed([b"zap", *parts]))
+    st.lists(st.binary(max_size=12).map(lambda data: data.translate(NAMELESS)), max_size=4).map(
+        lambda parts: framed([b"zap", *parts])
+    )
     | st.sampled_from([b"zap 'a b' c\r\n", b"\r\n", b"*0\r\n", b"*-1\r\n", framed([b"PING"])]),
     max_size=6,
 )
