@@ -110,6 +110,6 @@ def consumed(client: Redis, pages: int) -> float:
 def _prove(client: Redis, pages: int) -> None:
     """Raise where not every entry was read and acknowledged."""
     for number in range(CLIENTS):
-        group = client.xinfo_groups(_key(number))[0]  # type: ignore[index]
+        group = client.xinfo_groups(_key(number))[0]
         if group["pending"] or group["entries-read"] != PAGE * pages:
             raise RuntimeError(f"{_key(number)} was not consumed: {group}")

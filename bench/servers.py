@@ -1,4 +1,4 @@
-"""Both servers in processes of their own, as a user starts them, and redis-benchmark as their load."""
+"""Both servers in processes of their own, as a user starts them, and redis-benchmark as load."""
 
 import csv
 import shutil

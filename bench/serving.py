@@ -97,7 +97,9 @@ SERVED = (
         lambda s: s.served // 10,
         consumed,
     ),
-    Served("serve-always", "`always`: XADD, -P 1", 1.0, "always", lambda s: s.served // 5, _xadd(1)),
+    Served(
+        "serve-always", "`always`: XADD, -P 1", 1.0, "always", lambda s: s.served // 5, _xadd(1)
+    ),
     Served(
         "serve-always-16", "`always`: XADD, -P 16", 1.0, "always", lambda s: s.served, _xadd(16)
     ),

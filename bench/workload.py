@@ -42,6 +42,8 @@ class Sizes:
     """Entries delivered and acknowledged before the stuck ones are looked for."""
     large: int
     """Entries of the store whose opening and memory are measured."""
+    served: int
+    """Requests to a server, one at a time from each client."""
 
 
 FULL = Sizes(
@@ -54,6 +56,7 @@ FULL = Sizes(
     trimmed=1_000_000,
     acked=1_000_000,
     large=10_000_000,
+    served=100_000,
 )
 QUICK = Sizes(
     rounds=3,
@@ -65,4 +68,5 @@ QUICK = Sizes(
     trimmed=10_000,
     acked=10_000,
     large=50_000,
+    served=1_000,
 )

@@ -251,6 +251,24 @@ def decode_page(values):
     return page
 
 
+cdef inline object make_id(type stream_id, uint64_t ms, uint64_t seq):
+    cdef object number
+    eid = kvstream_alloc(<PyTypeObject *>stream_id, 2)
+    number = ms
+    Py_INCREF(number)
+    PyTuple_SET_ITEM(eid, 0, number)
+    number = seq
+    Py_INCREF(number)
+    PyTuple_SET_ITEM(eid, 1, number)
+    return eid
+
+
+def ids_from(type stream_id not None, uint64_t ms, uint64_t seq, Py_ssize_t count):
+    """Do what ``ids_in_python`` of rows.py does; ``stream_id`` is the named tuple to be made."""
+    cdef Py_ssize_t i
+    return [make_id(stream_id, ms, seq + i) for i in range(count)]
+
+
 def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
     """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
 
@@ -261,7 +279,7 @@ def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
     cdef Py_ssize_t known = 0, i, count = PyList_GET_SIZE(page)
     cdef list kept = [], entries = []
     cdef Bytes at
-    cdef object row, key, value, fields, eid, number, made
+    cdef object row, key, value, fields, eid, made
     for i in range(count):
         row = <object>PyList_GET_ITEM(page, i)
         if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
@@ -276,13 +294,7 @@ def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
         if fields is None:
             return None
         at = <Bytes>PyBytes_AS_STRING(key) + prefix
-        eid = kvstream_alloc(<PyTypeObject *>stream_id, 2)
-        number = big_endian(at)
-        Py_INCREF(number)
-        PyTuple_SET_ITEM(eid, 0, number)
-        number = big_endian(at + 8)
-        Py_INCREF(number)
-        PyTuple_SET_ITEM(eid, 1, number)
+        eid = make_id(stream_id, big_endian(at), big_endian(at + 8))
         made = kvstream_alloc(<PyTypeObject *>entry, 4)
         Py_INCREF(eid)
         PyTuple_SET_ITEM(made, 0, eid)

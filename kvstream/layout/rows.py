@@ -17,6 +17,19 @@ _NOTHING = repeat(None)
 _new_entry = partial(tuple.__new__, Entry)
 
 
+def ids_in_python(first: StreamID, count: int) -> list[StreamID]:
+    """Return ``first`` and the IDs that follow it in its millisecond, ``count`` in all."""
+    ms, seq = first
+    return [new_id((ms, number)) for number in range(seq, seq + count)]
+
+
+def _ids_compiled(first: StreamID, count: int) -> list[StreamID]:
+    return twins.ids_from(StreamID, *first, count)
+
+
+ids_from = ids_in_python if twins is None else _ids_compiled
+
+
 class Rows(Sequence[Entry]):
     """Entries as the message rows that hold them, for Entries and Streams or as a reply alone.
 

@@ -8,6 +8,7 @@ import xxhash
 
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
 from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
+from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes
 from kvstream.meta.records import StreamMeta
@@ -115,9 +116,8 @@ def add_many(
 
 def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
     first = next_id(last, None, now_ms)
-    ms, seq = first
-    if seq + count <= U64_MAX:
-        return [new_id((ms, number)) for number in range(seq, seq + count)]
+    if first.seq + count <= U64_MAX:
+        return ids_from(first, count)
     ids = [first]
     while len(ids) < count:
         ids.append(next_id(ids[-1], None, now_ms))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.commands.replies import ErrorReply
 from kvstream.ids import StreamID
-from kvstream.layout.values import ENTRY_BYTES_MAX, Names
+from kvstream.layout.values import Names
+from kvstream.options import ENTRY_BYTES_MAX
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader

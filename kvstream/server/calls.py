@@ -17,7 +17,6 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.slowlog import Slowlog
 from kvstream.server.statistics import Statistics
 
-
 _US = 1_000_000
 _REASONS = {"cmd": "command"}
 """What INFO and ACL LOG call by different words."""

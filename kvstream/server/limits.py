@@ -6,6 +6,7 @@ once a second.
 
 import logging
 import resource
+import sys
 from typing import TYPE_CHECKING
 
 from kvstream.commands.replies import ErrorReply
@@ -45,6 +46,8 @@ class Limits:
         self.entering = 0
         """Connections that are no clients yet: those whose handshake is under way."""
         self._warned_at = -WARN_S
+        self.near = 0
+        """Bytes below which no limit of what clients have not read can be met."""
 
     def has_room(self) -> bool:
         """Tell whether one more client may come."""
@@ -115,8 +118,11 @@ class Limits:
 
     def bound_replies(self) -> None:
         """Have the store refuse a reply that nobody may be sent, before it is made."""
-        most = self._executor.options.output_limits[b"normal"].hard
-        self._executor.engine.catalog.limits.reply_max = most
+        limit = self._executor.options.output_limits[b"normal"]
+        self._executor.engine.catalog.limits.reply_max = limit.hard
+        self.near = min(
+            (size for size in (limit.hard, limit.soft) if size > 0), default=sys.maxsize
+        )
 
     def make_room(self) -> None:
         """Have as many descriptors as clients may come, or let as many come as there may be."""

@@ -32,6 +32,9 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._client: Client | None = None
+        # Looked up for every request otherwise.
+        self._received = listener.executor.received
+        self._statistics, self._limits = listener.executor.statistics, listener.executor.limits
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
@@ -41,7 +44,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._client is not None:
-            self._listener.received(self._client, data)
+            self._received(self._client, data)
+            self._listener.schedule()
 
     def eof_received(self) -> bool:
         return False  # closed at once: nobody reads what a blocked command would answer
@@ -57,9 +61,11 @@ class Connection(asyncio.Protocol):
         if transport is None or client is None or transport.is_closing():
             return
         transport.write(data)
-        client.bytes_out += len(data)
-        self._listener.executor.statistics.bytes_out += len(data)
-        if not self._listener.executor.limits.admits(client):
+        size = len(data)
+        client.bytes_out += size
+        self._statistics.bytes_out += size
+        is_near = transport.get_write_buffer_size() > self._limits.near or client.output_over_since
+        if is_near and not self._limits.admits(client):
             transport.abort()
 
     def pending_output(self) -> int:
@@ -144,10 +150,6 @@ class Listener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def received(self, client: Client, data: bytes) -> None:
-        self.executor.received(client, data)
-        self._schedule()
-
     def post(self, function: Callable[[], None]) -> None:
         """Call a function in the loop's thread: now where this is it."""
         if threading.get_ident() == self._thread:
@@ -158,9 +160,9 @@ class Listener:
 
     def _posted(self, function: Callable[[], None]) -> None:
         function()
-        self._schedule()
+        self.schedule()
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         """Have a turn run behind all reads of this round of the loop."""
         if not self._scheduled and self.executor.pending:
             self._scheduled = True
@@ -169,7 +171,7 @@ class Listener:
     def _run_turn(self) -> None:
         self._scheduled = False
         self.run_turn()
-        self._schedule()
+        self.schedule()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -185,7 +187,7 @@ class Listener:
     def _on_timer(self) -> None:
         self._timer = None
         self.executor.expire()
-        self._schedule()
+        self.schedule()
         self._set_timer()
 
 

@@ -114,8 +114,8 @@ def _write(slots: Sequence[Kept]) -> None:
             before.append(reply)
         else:
             parts[client] = [before, reply]  # type: ignore[list-item]
-    for client, reply in parts.items():
-        client.send(reply if type(reply) is bytes else b"".join(reply))
+    for client, said in parts.items():
+        client.send(b"".join(said) if type(said) is list else said)  # type: ignore[arg-type]
 
 
 def _encoded(reply: Reply, protocol: int) -> bytes:

@@ -1,0 +1,272 @@
+"""Plain XADDs that come together are taken together, and nobody can tell."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kvstream.commands.replies import ErrorReply
+from kvstream.errors import StoreFull
+from kvstream.ids import StreamID
+from kvstream.layout.values import encode_flat
+from kvstream.operations.checks import check
+from kvstream.resp.compiled import twins
+from kvstream.resp.requests import RequestReader
+from kvstream.server import bursts
+from kvstream.server.bursts import PlainBurst, burst_of, requests_of
+from kvstream.storage.batch import Batch
+from tests.server.talking import Server, Talker, request
+
+compiled = pytest.mark.skipif(twins is None, reason="bursts are found by compiled code alone")
+
+WORDS = st.binary(max_size=40) | st.sampled_from([b"f", b"g", b"x" * 70, b"", b"1", b"*"])
+FIELDS = st.lists(WORDS, min_size=2, max_size=8).map(lambda words: words[: len(words) // 2 * 2])
+PLAIN = st.builds(
+    lambda name, key, fields: request(name, key, b"*", *fields),
+    st.sampled_from(["XADD", "xadd"]),
+    st.sampled_from([b"s", b"s", b"s", b"t"]),
+    FIELDS,
+)
+OTHER = st.sampled_from(
+    [
+        request("XADD", "s", "1-1", "f", "v"),
+        request("XADD", "s", "*", "f"),
+        request("XADD", "s", "NOMKSTREAM", "*", "f", "v"),
+        request("Xadd", "s", "*", "f", "v"),
+        request("XADD", "s", "*", "f", "1", "f", "2"),
+        request("XADD", "string", "*", "f", "v"),
+        request("XLEN", "s"),
+        request("PING"),
+        request("MULTI"),
+        request("EXEC"),
+        request("SELECT", "1"),
+        request("SELECT", "0"),
+        request("CLIENT", "REPLY", "SKIP"),
+        request("DEL", "s"),
+        b"XADD s * f v\r\n",
+    ]
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+def plain(*values: str, key: str = "s") -> bytes:
+    return b"".join(request("XADD", key, "*", "f", value) for value in values)
+
+
+def send(server: Server, talker: Talker, data: bytes) -> None:
+    server.executor.received(talker.client, data)
+
+
+def ids(said: bytes) -> list[bytes]:
+    return said.split(b"\r\n")[1::2]
+
+
+@compiled
+@given(st.lists(PLAIN, max_size=6).map(b"".join))
+@example(plain("v" * 2000))
+@example(request("XADD", "s", "*", *[b"%d" % n for n in range(32)]))
+def test_a_burst_is_what_its_requests_are_one_by_one(data: bytes) -> None:
+    found = burst_of(None, data)  # type: ignore[arg-type]
+    reader = RequestReader()
+    reader.feed(data)
+    requests = reader.take()
+    is_one = len({argv[1] for argv in requests}) == 1 and all(
+        len(argv) > 3 and len(set(argv[3::2])) == len(argv[3::2]) for argv in requests
+    )
+    assert (found is not None) == is_one
+    if found is not None:
+        assert found.key == requests[0][1]
+        assert found.entries == [encode_flat(argv[3:]) for argv in requests]
+        assert requests_of(found) == requests
+
+
+@compiled
+@given(
+    st.lists(PLAIN | OTHER, min_size=1, max_size=4).map(b"".join),
+    st.integers(0, 1 << 16),
+    st.binary(max_size=3),
+)
+def test_damaged_bytes_are_no_burst_or_a_sound_one(data: bytes, at: int, junk: bytes) -> None:
+    at %= len(data)
+    for damaged in (data[:at], data[:at] + junk + data[at + 1 :], data[at:]):
+        found = burst_of(None, damaged)  # type: ignore[arg-type]
+        if found is not None:
+            assert requests_of(found) != []
+            assert found.entries == [encode_flat(argv[3:]) for argv in requests_of(found)]
+
+
+@compiled
+def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
+    assert twins.take_appends(None, plain("v" * 100), 100) is None
+    assert twins.take_appends(None, plain("v" * 100), 1000) is not None
+    with patch.object(bursts, "BURST_BYTES_MAX", 100):
+        assert burst_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
+
+
+def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[bytes]:
+    """Return what three clients hear, turn by turn, and what is stored in the end."""
+    server = Server(directory)
+    server.engine._now_ms = lambda: 5_000
+    talkers = [server.client() for _ in range(3)]
+    talkers[0].ask("SET", "string", "x")
+    heard = [talkers[0].ask("PING")]
+    for number, chunks in sent:
+        for chunk in chunks:
+            send(server, talkers[number], chunk)
+            if number == 2:
+                server.turn()
+        server.turn()
+        heard += [talker.heard() for talker in talkers]
+    reader = server.client()
+    heard += [reader.ask("XRANGE", key, "-", "+") for key in ("s", "t")]
+    assert server.engine.run(check) == []
+    server.engine.close()
+    return heard
+
+
+def test_nobody_can_tell_a_burst_from_requests_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    @settings(max_examples=40)
+    @given(st.lists(st.tuples(st.integers(0, 2), st.lists(PLAIN | OTHER, max_size=6)), max_size=6))
+    def prove(sent: list[tuple[int, list[bytes]]]) -> None:
+        taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
+        with patch("kvstream.server.executor.burst_of", lambda client, data: None):
+            apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
+        assert taken == apart
+
+    prove()
+
+
+def test_bursts_of_many_clients_are_one_append_and_each_hears_its_ids(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    send(server, ann, plain("1", "2"))
+    send(server, bob, plain("3"))
+    send(server, ann, plain("4"))
+    send(server, bob, plain("5", key="t"))
+    with patch.object(server.engine.database, "write", wraps=server.engine.database.write) as write:
+        server.turn()
+    assert write.call_count == 1
+    told, other = ids(ann.heard()), ids(bob.heard())
+    assert sorted([*told, other[0]]) == sorted({*told, other[0]})
+    assert len(told) == 3
+    assert ann.ask("XLEN", "s") == b":4\r\n"
+    assert ann.client.commands_run == 4
+    assert server.executor.statistics.of("xadd").calls == 5
+
+
+def test_each_request_of_a_refused_burst_is_refused(server: Server) -> None:
+    ann = server.client()
+    ann.ask("SET", "s", "x")
+    send(server, ann, plain("1", "2"))
+    server.turn()
+    assert ann.heard().count(b"-WRONGTYPE") == 2
+
+
+def test_a_reader_that_waits_gets_the_first_entry_of_a_burst(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    server.turn()
+    send(server, bob, plain("1", "2"))
+    server.turn()
+    assert ann.heard().count(b"$1\r\n1\r\n") == 1
+    assert len(ids(bob.heard())) == 2
+
+
+def test_a_burst_of_one_who_may_not_write_is_refused(server: Server) -> None:
+    ann, admin = server.client(), server.client()
+    admin.ask("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read")
+    ann.ask("AUTH", "reader", "x")
+    send(server, ann, plain("1", "2"))
+    server.turn()
+    assert ann.heard().count(b"-NOPERM") == 2
+
+
+def test_rights_that_are_taken_in_the_same_turn_hold_for_a_burst(server: Server) -> None:
+    ann, admin = server.client(), server.client()
+    admin.ask("ACL", "SETUSER", "writer", "on", "nopass", "~*", "+@all")
+    ann.ask("AUTH", "writer", "x")
+    send(server, ann, plain("1"))
+    server.executor.acl.set_user(b"writer", [b"-xadd"])
+    server.turn()
+    assert ann.heard().startswith(b"-NOPERM")
+
+
+def test_a_burst_is_watched_by_monitors(server: Server) -> None:
+    ann, eve = server.client(), server.client()
+    eve.ask("MONITOR")
+    send(server, ann, plain("1", "2"))
+    server.turn()
+    assert eve.heard().count(b'"XADD" "s" "*" "f"') == 2
+    assert len(ids(ann.heard())) == 2
+
+
+def test_one_who_is_gone_before_the_turn_writes_nothing(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    send(server, ann, plain("1"))
+    ann.leave()
+    server.turn()
+    assert ann.heard() == b""
+    assert bob.ask("XLEN", "s") == b":0\r\n"
+
+
+def test_where_the_commit_fails_each_request_of_a_burst_is_told(server: Server) -> None:
+    ann = server.client()
+    send(server, ann, plain("1", "2"))
+
+    def full(batch: Batch, frees: bool = False) -> int:
+        raise StoreFull("no room")
+
+    with patch.object(server.engine.database, "write", full):
+        server.turn()
+    said = ann.heard()
+    assert said.count(b"no room") == 2
+    assert ann.ask("XLEN", "s") == b":0\r\n"
+
+
+@pytest.mark.parametrize("kind", [PlainBurst, bursts.Burst])
+def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[PlainBurst]) -> None:
+    burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
+    burst.replies = b"$3\r\n1-1\r\n"
+    burst.fail(ErrorReply("ERR", "lost"))
+    assert burst.encoded() == b"-ERR lost\r\n-ERR lost\r\n"
+
+
+@compiled
+@pytest.mark.parametrize("clients", [1, 3])
+def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None:
+    talkers = [server.client().client for _ in range(clients)]
+    talkers[-1].direct = clients == 1
+    entry = encode_flat([b"f", b"v"])
+    found: list[Any] = []
+    twin_functions: list[tuple[Callable[..., Any], ...]] = [
+        (bursts.gather_in_python, bursts.entries_in_python, bursts.answer_in_python),
+        (twins.gather, twins.entries_of, twins.answer),
+    ]
+    for (gather, entries_of, answer), kind in zip(
+        twin_functions, [PlainBurst, twins.Burst], strict=True
+    ):
+        made: list[Any] = [
+            kind(client, b"k", [entry] * (n + 1), b"") for n, client in enumerate(talkers)
+        ]
+        waiting: dict[bytes, list[PlainBurst]] = {}
+        gathered = gather(made, waiting, 3)
+        together = [burst for same in waiting.values() for burst in same]
+        entries: Any = entries_of(together)
+        answer(together, [StreamID(7, n) for n in range(len(entries))], 12.5)
+        others = [made.index(burst) for burst in gathered[1]]
+        found.append((gathered[0], others, gathered[2], entries))
+        found[-1] += tuple(burst.encoded() for burst in made)
+        found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
+    assert found[0] == found[1]
