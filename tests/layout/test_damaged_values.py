@@ -55,11 +55,11 @@ bombs = pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 
 
 @bombs
-def test_a_bomb_is_told_as_corruption_within_a_second(bomb: bytes) -> None:
-    before = time.perf_counter()
+def test_a_bomb_is_told_as_corruption_within_a_second_of_work(bomb: bytes) -> None:
+    before = time.thread_time()
     with pytest.raises(Corruption, match=r"^a message's value "):
         decode_fields(bomb)
-    assert time.perf_counter() - before < 1
+    assert time.thread_time() - before < 1
 
 
 @bombs
