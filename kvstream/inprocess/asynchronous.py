@@ -25,7 +25,7 @@ _Base: Any = redis.asyncio.connection.UnixDomainSocketConnection
 
 
 class Writer:
-    """A task's end of its connection to a host, by the methods of an asyncio.StreamWriter."""
+    """A task's end of its connection to a host: what redis-py needs of a StreamWriter."""
 
     def __init__(self, host: Host, reader: asyncio.StreamReader) -> None:
         """Enter; ``reader`` will have the replies."""
@@ -50,9 +50,6 @@ class Writer:
             raise ConnectionResetError(errno.ECONNRESET, self._host.ended or "connection closed")
         self._host.submit(lambda: self._receive(data))
 
-    def write(self, data: bytes) -> None:
-        self.writelines([data])
-
     async def drain(self) -> None:
         """Return: what was sent is with the host already."""
 
@@ -63,9 +60,6 @@ class Writer:
             self._tell(self._reader.feed_eof)
             if not self._host.ended:
                 self._host.hand_over(self._leave)
-
-    def is_closing(self) -> bool:
-        return not self._open
 
     async def wait_closed(self) -> None:
         """Return: nothing is on the way."""

@@ -89,6 +89,29 @@ def test_saving_and_syncing(store: Store, here: Peer) -> None:
     assert client.get("k") == b"v"
 
 
+def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
+    here: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = here.client()
+    client.ping()
+    host = client.connection_pool.connection_kwargs["door"].host
+    reported: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+
+    real, failures = host.executor.limits.tick, [OSError("what nobody expects")]
+
+    def tick() -> None:
+        if failures:
+            raise failures.pop()
+        real()
+
+    before = client.client_id()
+    monkeypatch.setattr(host.executor.limits, "tick", tick)
+    until(lambda: bool(reported), "the report of the failure")
+    assert [str(error) for error in reported] == ["what nobody expects"]
+    assert client.client_id() != before  # the connection might have been owed a reply
+
+
 def test_info_tells_of_clients_and_of_what_waits(here: Peer, store: Store) -> None:
     client = here.client()
     thread = threading.Thread(target=lambda: client.xread({"s": "$"}, block=20_000))
