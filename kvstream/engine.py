@@ -290,12 +290,9 @@ class Engine:
     def _serve(self, signals: dict[bytes, None]) -> None:
         """Let the waiters of each key try, in the order in which they came."""
         for name in list(signals):
-            for waiter in self.waiters.of(name):
-                self._serve_one(waiter)
+            self.waiters.serve(name, self._serve_one)
 
-    def _serve_one(self, waiter: Waiter) -> None:
-        if waiter.done:
-            return
+    def _serve_one(self, waiter: Waiter) -> bool:
         txn = self._begin()
         outcome = Outcome()
         sequence = 0
@@ -308,13 +305,14 @@ class Engine:
                 raise
             outcome.error = error
         if outcome.reply is None and outcome.error is None:
-            return
+            return False
         self.waiters.remove(waiter)
         self.committer.after(
             sequence or self._last_sequence,
             lambda: waiter.deliver(outcome),
             lambda failure: waiter.deliver(Outcome(error=failure)),
         )
+        return True
 
     # --- upkeep ---------------------------------------------------------------------------------
 

@@ -72,19 +72,19 @@ class Turn:
             names = list(self.txn.signals)
             self.txn.signals.clear()
             for name in names:
-                for waiter in self._waiters.of(name):
-                    self._try(waiter)
+                self._waiters.serve(name, self._try)
 
-    def _try(self, waiter: Waiter) -> None:
+    def _try(self, waiter: Waiter) -> bool:
         outcome = Outcome()
         try:
             outcome.reply = self.run(waiter.attempt)
         except RequestError as error:
             outcome.error = error
         if outcome.reply is None and outcome.error is None:
-            return
+            return False
         self._waiters.remove(waiter)
         self.served.append(Served(waiter, outcome))
+        return True
 
     def commit(self) -> int:
         """Write all that the turn has changed; return the sequence number to be waited for."""

@@ -29,13 +29,14 @@ class Outcome:
 class Waiter:
     """One blocked command."""
 
-    __slots__ = ("attempt", "deliver", "done", "names")
+    __slots__ = ("attempt", "deliver", "done", "names", "shares")
 
     def __init__(
         self,
         names: list[bytes],
         attempt: Callable[[Any], Any],
         deliver: Callable[[Outcome], None],
+        shares: bytes | None = None,
     ) -> None:
         self.names = names
         self.attempt = attempt
@@ -43,6 +44,9 @@ class Waiter:
         self.deliver = deliver
         self.done = False
         """Served, timed out or cancelled; changed under the engine's lock alone."""
+        self.shares = shares
+        """What it takes from together with others, as readers of one group do: where one of them
+        finds nothing new of a key, none behind it will."""
 
 
 class Waiters:
@@ -80,6 +84,18 @@ class Waiters:
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, first come first."""
         return list(self._queues.get(name, ()))
+
+    def serve(self, name: bytes, attempt: Callable[[Waiter], bool]) -> None:
+        """Let the waiters of a key try, first come first; ``attempt`` tells whether it found any.
+
+        However many readers of a group wait, an entry costs as many attempts as it serves, and one.
+        """
+        exhausted: set[bytes] = set()
+        for waiter in self.of(name):
+            if waiter.shares in exhausted or waiter.done:
+                continue
+            if not attempt(waiter) and waiter.shares is not None:
+                exhausted.add(waiter.shares)
 
     def names(self) -> list[bytes]:
         """Return the keys that somebody waits for."""

@@ -33,6 +33,8 @@ class Blocked:
     """Unix milliseconds at which an attempt may succeed although nothing was written."""
     expired: Reply = NULL_ARRAY
     """What is answered when the time is over."""
+    shares: bytes | None = None
+    """What it takes from together with others: see ``Waiter``."""
 
 
 class Session:

@@ -90,7 +90,8 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     idle = options.claim_min_idle_ms
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
-    wait = Blocked(names, attempt, options.timeout_ms or None, retry_at)
+    shares = group if idle is None else None  # each CLAIM may find something else idle enough
+    wait = Blocked(names, attempt, options.timeout_ms or None, retry_at, shares=shares)
     return attempt(txn) or _later(wait, options)
 
 

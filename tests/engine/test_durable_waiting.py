@@ -140,9 +140,9 @@ def test_a_waiter_whose_own_fsync_fails_is_told_so(store: Store, held: HeldLog) 
     call = blocked(store, lambda: group.consumer("c").read(block=10))
     serve_one = store.engine._serve_one
 
-    def fail_from_now_on(waiter: Waiter) -> None:
+    def fail_from_now_on(waiter: Waiter) -> bool:
         held.failing = True
-        serve_one(waiter)
+        return serve_one(waiter)
 
     store.engine._serve_one = fail_from_now_on  # type: ignore[method-assign]
     add(store, b"s", "2-0")
