@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._client is not None:
             self._listener.executor.gone(self._client)
-        self._transport = None
+        self._transport = self._client = None  # no circle is left for the search of garbage
 
     def send(self, data: bytes) -> None:
         """Write to the socket; a client that reads too slowly is cut off."""
