@@ -18,6 +18,8 @@ from kvstream.server.slowlog import Slowlog
 from kvstream.server.statistics import Statistics
 
 _US = 1_000_000
+LONG_S = 0.0005
+"""Calls that take longer are not run one after another without a look at the time."""
 _REASONS = {"cmd": "command"}
 """What INFO and ACL LOG call by different words."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
@@ -31,13 +33,14 @@ class Calls:
         self, options: ServerOptions, commands: Iterable[Command], clock: Callable[[], float]
     ) -> None:
         self._options = options
-        self._clock = clock
+        self.clock = clock
         writes = (command.name for command in commands if Flag.WRITE in command.flags)
         self.statistics = Statistics(frozenset(writes))
         self.slowlog = Slowlog(options.slowlog_length)
         self.denials = Denials(options.acllog_length)
         self.monitors: dict[Client, None] = {}
-        self.slow_after_s = inf
+        self.took_long = False
+        """A call has taken long since this was set to False."""
         self.set_slow()
 
     def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
@@ -74,20 +77,20 @@ class Calls:
         client.commands_run += 1
         if self.monitors and Flag.ADMIN not in command.flags:
             tell(self.monitors, client, argv)
-        begun = self._clock()
+        begun = self.clock()
         try:
             reply: Answer = command.run(txn, client, argv)
         except RequestError as error:
             self.statistics.failed(command.name, error.code)
             reply = ErrorReply.of(error)
-        spent = self._clock() - begun
+        spent = self.clock() - begun
         row = self.statistics.of(command.name)
         if not txn.dirty and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
             row.idle += 1
         row.calls += 1
         row.seconds += spent
-        if spent >= self.slow_after_s and command.name not in _NOT_SLOW:
-            self._note_slow(client, argv, spent)
+        if spent >= self._long_s:
+            self._note_long(client, command, argv, spent)
         return reply
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
@@ -117,9 +120,14 @@ class Calls:
     def set_slow(self) -> None:
         """Take over from the options what counts as slow."""
         microseconds = self._options.slower_than_us
-        self.slow_after_s = inf if microseconds < 0 else microseconds / _US
+        self._slow_s = inf if microseconds < 0 else microseconds / _US
+        self._long_s = min(self._slow_s, LONG_S)
 
-    def _note_slow(self, client: Client, argv: Argv, spent: float) -> None:
+    def _note_long(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
+        """Have the turn look at the time, and keep what counts as slow."""
+        self.took_long = True
+        if spent < self._slow_s or command.name in _NOT_SLOW:
+            return
         now, name = int(time.time()), client.name
         self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
 

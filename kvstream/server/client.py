@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Argv = list[bytes]
 
+READ_AHEAD = 1 << 20
+"""Bytes of requests that may wait to be run before no more of a client's are read."""
+
 
 class Answers(Enum):
     """What CLIENT REPLY asked for."""
@@ -77,9 +80,12 @@ class Client(Session):
         "is_local",
         "last_command",
         "last_used",
+        "leaving",
         "lib_name",
         "lib_version",
         "local_address",
+        "look_at",
+        "lost",
         "monitors",
         "name",
         "no_evict",
@@ -91,6 +97,7 @@ class Client(Session):
         "queue",
         "reader",
         "requests",
+        "resume",
         "send",
         "server",
         "user",
@@ -129,6 +136,12 @@ class Client(Session):
         """Close the connection, and let go of what was to be sent."""
         self.pause: Callable[[], None] = lambda: None
         """Read nothing more from the connection."""
+        self.resume: Callable[[], None] = lambda: None
+        """Read from it again."""
+        self.look_at = READ_AHEAD
+        """The number of bytes received at which it is looked how much of it has not been run."""
+        self.lost = False
+        """It was cut off: nothing need be written for it."""
         self.is_local = False
         """It is on this machine."""
         self.become(server.acl.default, server.acl.is_open)
@@ -146,6 +159,8 @@ class Client(Session):
         it sends may be a burst."""
         self.closing = False
         """Nothing more is read; it is closed behind the last reply."""
+        self.leaving = False
+        """It sends no more: it is to be closed once its requests have run."""
         self.no_evict = self.no_touch = self.monitors = False
         self.last_command = ""
         self.commands_run = 0

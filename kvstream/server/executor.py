@@ -14,21 +14,20 @@ from threading import get_ident
 from time import monotonic, perf_counter
 
 from kvstream.commands.command import Blocked, Command, Container, Flag
-from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply, Simple
+from kvstream.commands.replies import ErrorReply, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import ProtocolError, RequestError
-from kvstream.meta.txn import Txn
-from kvstream.operations.watching import fingerprint
 from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
 from kvstream.server.bursts import PlainBurst, burst_of, requests_of
 from kvstream.server.calls import Calls, name_of
-from kvstream.server.client import Argv, Client, Queue
+from kvstream.server.client import Argv, Client
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Kept, Operation, Outbox, Slot, told
+from kvstream.server.queues import run_queue
 from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
 from kvstream.turn import Turn, TurnFailed
@@ -37,6 +36,8 @@ TURN_S = 0.010
 """A turn takes no new request after this time, so that the loop is never held for long."""
 TURN_REQUESTS = 2000
 """Nor after so many: their replies wait for the commit."""
+LOOKS = 32
+"""After so many requests of one client, and after each long one, the time is looked at."""
 
 QUEUED = Simple("QUEUED")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
@@ -78,6 +79,7 @@ class Executor:
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._runner = 0
+        self._until = 0.0
         self._slots: list[Kept] = []
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self._outbox = Outbox(engine.committer, self)
@@ -95,6 +97,8 @@ class Executor:
         """Take what a client has sent; what is whole runs in the next turn."""
         self.statistics.bytes_in += len(data)
         client.bytes_in += len(data)
+        if client.bytes_in > client.look_at:
+            self.limits.look(client)
         if client.direct:
             burst = burst_of(client, data)
             if burst is not None:
@@ -119,6 +123,20 @@ class Executor:
                     return
         except ProtocolError as error:
             client.fault = error
+
+    def ended(self, client: Client) -> bool:
+        """Note that a client sends no more: it is closed behind its last reply; False: at once.
+
+        Nobody reads what a blocked command would answer.
+        """
+        asked = (
+            client.requests or client.fault or any(each.client is client for each in self.bursts)
+        )
+        if client.block is not None or not (asked or self.is_answering):
+            return False
+        client.direct, client.leaving = False, True
+        self.ready[client] = None
+        return True
 
     def gone(self, client: Client) -> None:
         """Forget a client whose connection has ended."""
@@ -145,7 +163,7 @@ class Executor:
         """Run one turn over what has arrived; return whether something is left for the next."""
         if not self.pending:
             return False
-        until = self.clock() + TURN_S
+        self._until = until = self.clock() + TURN_S
         left = TURN_REQUESTS
         self._runner = get_ident()
         try:
@@ -166,6 +184,8 @@ class Executor:
         finally:
             self._turn = None
             self.statistics.requests += TURN_REQUESTS - left
+        if self.limits.held:
+            self.limits.release()
         return self.pending
 
     @property
@@ -202,15 +222,26 @@ class Executor:
             self._request(turn, client, requests.popleft())
             if not requests and client.fault is None and client.reader.buffered:
                 self._pull(client)
+            if (self.calls.took_long or not count % LOOKS) and self._is_late():
+                break
         if client.block is None and not client.closing:
             if requests:
                 self.ready[client] = None
             elif client.fault is not None:
                 self._slots.append(Slot(client, ErrorReply.of(client.fault)))
                 client.closing = True
+            elif client.leaving:
+                self._slots.append(Slot(client, None, told=False))  # what it is closed behind
+                client.closing = True
             else:
                 client.settle()
+        elif client.block is not None and client.leaving:
+            self.drop(client)
         return count
+
+    def _is_late(self) -> bool:
+        self.calls.took_long = False
+        return self.clock() >= self._until
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
@@ -334,22 +365,7 @@ class Executor:
             self._answer(client, _EXECABORT)
         else:
             turn.grows |= any(Flag.DENYOOM in command.flags for command, _ in queue.commands)
-            self._run_unit(turn, client, partial(self._run_queue, client, queue, watched))
-
-    def _run_queue(
-        self, client: Client, queue: Queue, watched: dict[bytes, object], txn: Txn
-    ) -> Reply:
-        """Run queued commands; the error of one does not stop the others."""
-        begun = self.clock()
-        if any(fingerprint(txn, name) != before for name, before in watched.items()):
-            return NULL_ARRAY
-        replies: list[Reply] = []
-        for command, argv in queue.commands:
-            refusal = self.calls.refusal(client, command, argv)  # rights may have changed since
-            reply = refusal or self.calls.answer(client, command, argv, txn)
-            replies.append(reply.expired if isinstance(reply, Blocked) else reply)
-        self.statistics.ran("exec", self.clock() - begun)
-        return replies
+            self._run_unit(turn, client, partial(run_queue, self.calls, client, queue, watched))
 
     # --- waiting --------------------------------------------------------------------------------
 

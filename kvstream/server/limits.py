@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from kvstream.commands.replies import ErrorReply
 from kvstream.resp.replies import encode
-from kvstream.server.client import Client
+from kvstream.resp.requests import ARGUMENT_BYTES
+from kvstream.server.client import READ_AHEAD, Client
 from kvstream.server.options import OutputLimit
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Limits:
         self._warned_at = -WARN_S
         self.near = 0
         """Bytes below which no limit of what clients have not read can be met."""
+        self.held: dict[Client, None] = {}
+        """Clients of whom no more is read until what they have sent has been run."""
 
     def has_room(self) -> bool:
         """Tell whether one more client may come."""
@@ -79,6 +82,7 @@ class Limits:
         limit = self._executor.options.output_limits[b"normal"]
         if 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
             self._executor.statistics.output_disconnections += 1
+            client.lost = True
             return False
         return True
 
@@ -90,6 +94,24 @@ class Limits:
         if client.output_over_since is None:
             client.output_over_since = now
         return now - client.output_over_since >= limit.seconds
+
+    def look(self, client: Client) -> None:
+        """Hold a client up where too much of what it has sent has not been run."""
+        client.look_at = client.bytes_in + READ_AHEAD
+        waiting = sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
+        bursts = (each for each in self._executor.bursts if each.client is client)
+        waiting += sum(len(data) for each in bursts for data, _names in each.entries)
+        if waiting > READ_AHEAD and client not in self.held:
+            self.held[client] = None
+            client.pause()
+
+    def release(self) -> None:
+        """Read again from clients whose requests have been run, and forget those who have gone."""
+        waiting = {burst.client for burst in self._executor.bursts}
+        for client in list(self.held):
+            if client.closing or not (client.requests or client in waiting):
+                del self.held[client]
+                client.resume()
 
     def drops_http(self, client: Client, word: bytes) -> bool:
         """Close a connection that speaks HTTP, so that nothing in the body of a POST is run."""

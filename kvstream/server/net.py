@@ -14,9 +14,6 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.client import Client
 from kvstream.server.executor import Executor
 
-READ_AHEAD = 1 << 20
-"""Bytes of requests that a client may have waiting before its socket is read no further."""
-
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""
 BACKLOG = 511
@@ -48,7 +45,7 @@ class Connection(asyncio.Protocol):
             self._listener.schedule()
 
     def eof_received(self) -> bool:
-        return False  # closed at once: nobody reads what a blocked command would answer
+        return self._client is not None and self._listener.ended(self._client)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._client is not None:
@@ -76,6 +73,11 @@ class Connection(asyncio.Protocol):
         """Read no more."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -135,7 +137,7 @@ class Listener:
         )
         self._next_id += 1
         client.pending_output, client.abort = connection.pending_output, connection.abort
-        client.pause = connection.pause
+        client.pause, client.resume = connection.pause, connection.resume
         client.is_local = local
         client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
@@ -149,6 +151,12 @@ class Listener:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def ended(self, client: Client) -> bool:
+        """Return whether a client that sends no more has something to be answered."""
+        answers = self.executor.ended(client)
+        self.schedule()
+        return answers
 
     def post(self, function: Callable[[], None]) -> None:
         """Call a function in the loop's thread: now where this is it."""

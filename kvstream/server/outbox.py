@@ -15,6 +15,9 @@ from kvstream.server.client import Client
 from kvstream.storage.durability import Committer
 from kvstream.turn import TurnFailed
 
+LONG = 64 << 10
+"""A reply from this size on is not kept until all others are made: its client may not read."""
+
 Operation = Callable[[Txn], Answer]
 
 
@@ -100,13 +103,15 @@ class Outbox:
 
 
 def _write(slots: Sequence[Kept]) -> None:
-    """Write replies, those of one client together."""
+    """Write replies, those of one client together, long ones as soon as they are made."""
     parts: dict[Client, bytes | list[bytes]] = {}
     for slot in slots:
+        client = slot.client
+        if client.lost:
+            continue
         reply = slot.encoded()
         if not reply:
             continue
-        client = slot.client
         before = parts.get(client)
         if before is None:
             parts[client] = reply
@@ -114,8 +119,14 @@ def _write(slots: Sequence[Kept]) -> None:
             before.append(reply)
         else:
             parts[client] = [before, reply]  # type: ignore[list-item]
-    for client, said in parts.items():
-        client.send(b"".join(said) if type(said) is list else said)  # type: ignore[arg-type]
+        if len(reply) > LONG:
+            _send(client, parts.pop(client))
+    for client, replies in parts.items():
+        _send(client, replies)
+
+
+def _send(client: Client, replies: bytes | list[bytes]) -> None:
+    client.send(b"".join(replies) if isinstance(replies, list) else replies)
 
 
 def _encoded(reply: Reply, protocol: int) -> bytes:

@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 class SecuredConnection(Connection):
     """A connection whose two sides know each other."""
 
+    def eof_received(self) -> bool:
+        return False  # TLS ends both ways at once
+
     def send(self, data: bytes) -> None:
         for at in range(0, len(data), CHUNK):
             super().send(data[at : at + CHUNK])

@@ -2,8 +2,11 @@
 
 import os
 import re
+import socket
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ from kvstream import Store
 from tests.cli.program import ENVIRONMENT
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
+from tests.server.talking import request
 
 MEGABYTE = 1 << 20
 LIMIT = 16 * MEGABYTE
@@ -92,6 +96,24 @@ def test_a_reply_beyond_the_limit_is_refused_before_it_takes_memory(
         )
         assert resident(pid, peak=True) - before < LIMIT + 16 * MEGABYTE
         assert len(asker.ask("XRANGE s - + COUNT 1100")) == 1100
+
+
+def test_who_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) -> None:
+    with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
+        read_by_pages(asker)
+        before = resident(pid)
+        forget_peak(pid)
+        took: list[float] = []
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(request("XRANGE", "s", "-", "+", "COUNT", "100") * 1000)  # a gigabyte
+            until = time.monotonic() + 2
+            while time.monotonic() < until:
+                began = time.monotonic()
+                asker.ask("PING")
+                took.append(time.monotonic() - began)
+            assert b"client_output_buffer_limit_disconnections:1\r\n" in asker.ask("INFO stats")
+        assert resident(pid, peak=True) - before < 2 * LIMIT
+        assert statistics.quantiles(took, n=100)[98] < 0.050
 
 
 def test_several_strings_beyond_the_limit_are_refused(served: Served) -> None:
