@@ -83,7 +83,7 @@ class Appends:
     def _may_wait(self, name: bytes) -> bool:
         slower_than_us = self._options.slower_than_us
         return (
-            not self._calls.monitors
+            not (self._calls.monitors or self._calls.paused)
             and name not in self._waiters
             and not 0 <= slower_than_us < TIMED_US
         )

@@ -39,6 +39,8 @@ class Calls:
         self.slowlog = Slowlog(options.slowlog_length)
         self.denials = Denials(options.acllog_length)
         self.monitors: dict[Client, None] = {}
+        self.paused = False
+        """Some commands, or all of them, are to wait."""
         self.took_long = False
         """A call has taken long since this was set to False."""
         self.set_slow()

@@ -74,8 +74,9 @@ class Executor:
         """Clients with requests to be run, first come first served."""
         self.bursts: list[PlainBurst] = []
         """What else is to be run, before those."""
-        self.waits = Waits(engine, self)
+        self.waits = Waits(engine, self, self.calls)
         self.blocked = self.waits.blocked
+        self.pause = self.waits.pause
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._runner = 0
@@ -263,6 +264,8 @@ class Executor:
         refusal = self.calls.refusal(client, command, argv)
         if refusal is not None:
             self._answer(client, self.calls.refused(client, command.name, refusal))
+        elif self.calls.paused and self.pause.holds(client, command):
+            self.pause.hold(turn, client, argv)
         elif client.queue is not None and Flag.IMMEDIATE not in command.flags:
             client.queue.commands.append((command, argv))
             self._answer(client, QUEUED)
@@ -385,10 +388,6 @@ class Executor:
         self._answer(client, reply, keeps=True)
         self._outbox.send(self.engine.last_sequence, self._slots)
         self._slots = slots
-
-    def unblock(self, client: Client, error: bool) -> bool:
-        """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""
-        return self.waits.unblock(client, error)
 
     def due(self) -> float | None:
         """Return when ``expire`` has something to do, on the clock; None: never."""

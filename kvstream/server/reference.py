@@ -45,6 +45,7 @@ SYNTAX = {
     "client|list": f"[TYPE {_CLIENT_TYPE}|ID client-id [client-id ...]]",
     "client|no-evict": "on|off",
     "client|no-touch": "on|off",
+    "client|pause": "timeout [WRITE|ALL]",
     "client|reply": "on|off|skip",
     "client|setinfo": "lib-name|lib-ver text",
     "client|setname": "name",
@@ -76,6 +77,7 @@ SYNTAX = {
 OPTIONS = {
     "ABORT": "Refused: a shutdown begins at once and cannot be called back.",
     "ACLCAT": "Those of an ACL category.",
+    "ALL": "Hold every command, CLIENT UNPAUSE too: the default.",
     "AUTH": "Log in first.",
     "ERROR": "The other client is told UNBLOCKED.",
     "FILTERBY": "Not all of them, but:",
@@ -95,6 +97,7 @@ OPTIONS = {
     "SETNAME": "Give the connection a name.",
     "TIMEOUT": "The other client is answered as if its time were over: the default.",
     "VERSION": "Taken and ignored.",
+    "WRITE": "Hold commands that write, and transactions with such.",
 }
 
 MEANINGS = {
@@ -113,8 +116,8 @@ OWN = (
     "INFO does not count hits and misses of keys.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS, which leaves out the arguments.",
-    "CLIENT PAUSE, TRACKING and CACHING are not there: nothing is paused or tracked. CLIENT LIST "
-    "counts no memory of arguments, for none is kept.",
+    "CLIENT TRACKING and CACHING are not there: nothing is tracked. CLIENT PAUSE does not keep "
+    "keys from expiring. CLIENT LIST counts no memory of arguments, for none is kept.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
     "and keep the newest ones; without such a directory they make everything durable where it "
     "is. SAVE holds nobody up but the client that waits for it.",

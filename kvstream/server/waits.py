@@ -14,8 +14,10 @@ from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.engine import Engine
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
+from kvstream.server.calls import Calls
 from kvstream.server.client import Block, Client
 from kvstream.server.deadlines import Deadlines
+from kvstream.server.pausing import Pause
 from kvstream.turn import Turn
 from kvstream.waiters import Outcome, Waiter
 
@@ -36,11 +38,16 @@ class Teller(Protocol):
 class Waits:
     """The waits of one server's clients."""
 
-    def __init__(self, engine: Engine, teller: Teller) -> None:
+    def __init__(self, engine: Engine, teller: Teller, calls: Calls) -> None:
         self._engine = engine
         self._teller = teller
         self.blocked: dict[Client, None] = {}
         self._deadlines = Deadlines(self.blocked)
+        self.pause = Pause(self, calls)
+
+    def now(self) -> float:
+        """Return the time on the loop's clock."""
+        return self._teller.clock()
 
     def begin(self, turn: Turn, client: Client, wait: Blocked) -> None:
         """Have a client wait for what its command has not found."""
@@ -110,11 +117,14 @@ class Waits:
 
     def due(self) -> float | None:
         """Return when ``expire`` has something to do, on the clock; None: never."""
-        return self._deadlines.next()
+        times = (self._deadlines.next(), self.pause.until)
+        return min((time for time in times if time is not None), default=None)
 
     def expire(self) -> None:
         """End the waits whose time is over, and let those try again whose time has come."""
         now = self._teller.clock()
+        if self.pause.until is not None and self.pause.until <= now:
+            self.pause.end()
         while found := self._deadlines.take(now):
             client, block = found
             if block.until is not None and block.until <= now:

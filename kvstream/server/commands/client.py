@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kvstream.commands.args import NOT_AN_INTEGER, Args, Argv, integer, syntax_error, text
+from kvstream.commands.args import NOT_AN_INTEGER, Args, Argv, at_least, integer, syntax_error, text
 from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
@@ -126,7 +126,7 @@ def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     other = client.server.clients.get(integer(argv[2], NOT_AN_INTEGER))
-    return int(other is not None and client.server.unblock(other, reason == b"ERROR"))
+    return int(other is not None and client.server.waits.unblock(other, reason == b"ERROR"))
 
 
 Test = Callable[[Client], bool]
@@ -225,6 +225,29 @@ _FILTERS: dict[bytes, Callable[[Client, bytes], Test]] = {
 }
 
 
+# --- pauses -------------------------------------------------------------------------------------
+
+_PAUSED = {b"ALL": True, b"WRITE": False}
+
+
+def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Run no command for so many milliseconds, or none that writes; then go on."""
+    if len(argv) > 4:
+        raise not_so("CLIENT", argv)
+    every = _PAUSED.get(argv[3].upper()) if len(argv) == 4 else True
+    if every is None:
+        raise InvalidArgument("CLIENT PAUSE mode must be WRITE or ALL")
+    message = "timeout is not an integer or out of range"
+    client.server.pause.begin(at_least(0, argv[2], "timeout is negative", message) / 1000, every)
+    return OK
+
+
+def client_unpause(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """End the pause; one of all commands ends by itself alone."""
+    client.server.pause.end()
+    return OK
+
+
 # --- tracking: not kept -------------------------------------------------------------------------
 
 
@@ -255,9 +278,11 @@ client_help = help_of(
     ("LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)|ID <number> ...]", "Show connections."),
     ("NO-EVICT (ON|OFF)", "Noted; no client is closed for want of memory."),
     ("NO-TOUCH (ON|OFF)", "Noted; reads leave no trace at the keys."),
+    ("PAUSE <milliseconds> [WRITE|ALL]", "Run nothing for that time, or nothing that writes."),
     ("REPLY (ON|OFF|SKIP)", "Write replies, none, or not the next one."),
     ("SETINFO (LIB-NAME|LIB-VER) <text>", "Note the library of this connection."),
     ("SETNAME <name>", "Give this connection a name."),
     ("TRACKINGINFO", "Show that keys are not tracked."),
     ("UNBLOCK <number> [TIMEOUT|ERROR]", "End the wait of a connection."),
+    ("UNPAUSE", "End a pause of what writes."),
 )

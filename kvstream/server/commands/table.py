@@ -70,11 +70,13 @@ _CLIENT = (
     _row("client|list", -2, _ADMIN, client.client_list, "2.4.0"),
     _row("client|no-evict", 3, _ADMIN, client.client_no_evict, "7.0.0"),
     _row("client|no-touch", 3, _LOCAL, client.client_no_touch, "7.2.0"),
+    _row("client|pause", -3, _ADMIN, client.client_pause, "3.0.0"),
     _row("client|reply", 3, _LOCAL, client.client_reply, "3.2.0"),
     _row("client|setinfo", 4, _LOCAL, client.client_setinfo, "7.2.0"),
     _row("client|setname", 3, _LOCAL, client.client_setname, "2.6.9"),
     _row("client|trackinginfo", 2, _LOCAL, client.client_trackinginfo, "6.2.0"),
     _row("client|unblock", -3, _ADMIN, client.client_unblock, "5.0.0"),
+    _row("client|unpause", 2, _ADMIN, client.client_unpause, "6.2.0"),
 )
 _COMMAND = (
     _row("command|count", 2, _LOCAL, describing.command_count, "2.8.13"),

@@ -1,0 +1,73 @@
+"""CLIENT PAUSE: for some time no command is run, or none that writes; who sends one waits."""
+
+from typing import Protocol
+
+from kvstream.commands.command import Blocked, Command, Flag
+from kvstream.meta.txn import Txn
+from kvstream.server.calls import Calls
+from kvstream.server.client import Argv, Client
+from kvstream.turn import Turn
+
+_TOKEN = b"p"
+"""What those wait for who are held: not the name of any key, and never news."""
+
+
+def _never(txn: Txn) -> None:
+    """Nothing is found: the end of the pause ends the wait."""
+
+
+class Waits(Protocol):
+    """Where clients wait."""
+
+    def now(self) -> float: ...
+
+    def begin(self, turn: Turn, client: Client, wait: Blocked) -> None: ...
+
+    def cancel(self, client: Client) -> None: ...
+
+
+class Pause:
+    """The pause of one server, if there is one."""
+
+    def __init__(self, waits: Waits, calls: Calls) -> None:
+        self._waits = waits
+        self._calls = calls
+        self.until: float | None = None
+        """When it ends, on the loop's clock; None: there is none."""
+        self._every = False
+        self._held: dict[Client, None] = {}
+
+    def begin(self, seconds: float, every: bool) -> None:
+        """Hold every command for a time, or those that write; what was before is over."""
+        self.until = self._waits.now() + seconds
+        self._every = every
+        self._calls.paused = True
+        self._go_on()
+
+    def end(self) -> None:
+        """Let all run who were held, first come first served."""
+        self.until = None
+        self._calls.paused = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, {}
+        for client in held:
+            self._waits.cancel(client)
+
+    def holds(self, client: Client, command: Command) -> bool:
+        """Tell whether a command has to wait."""
+        if self._every or Flag.WRITE in command.flags:
+            return True
+        queue = client.queue
+        return (
+            command.name == "exec"
+            and queue is not None
+            and any(Flag.WRITE in queued.flags for queued, _ in queue.commands)
+        )
+
+    def hold(self, turn: Turn, client: Client, argv: Argv) -> None:
+        """Have a client wait for the end of the pause, and then run a request."""
+        client.requests.appendleft(argv)
+        self._waits.begin(turn, client, Blocked([_TOKEN], _never, None))
+        self._held[client] = None

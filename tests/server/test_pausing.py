@@ -1,0 +1,139 @@
+"""CLIENT PAUSE and UNPAUSE: who waits, for how long, and in which order all goes on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kvstream.errors import StoreFull
+from kvstream.operations.checks import check
+from tests.server.asking import Asker
+from tests.server.conftest import Served
+from tests.server.talking import Server, Talker
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def ann(server: Server) -> Talker:
+    return server.client()
+
+
+@pytest.fixture
+def bob(server: Server) -> Talker:
+    return server.client()
+
+
+def test_writes_wait_for_the_end_of_a_pause_and_reads_do_not(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    assert ann.ask("CLIENT", "PAUSE", "5000", "WRITE") == b"+OK\r\n"
+    assert bob.ask("GET", "k") == b"$-1\r\n"
+    bob.send("SET", "k", "v")
+    bob.send("XADD", "s", "*", "f", "v")
+    bob.send("GET", "k")
+    server.wait(4.9)
+    assert bob.heard() == b""
+    assert ann.ask("EXISTS", "k", "s") == b":0\r\n"
+    assert server.executor.due() == pytest.approx(1005)
+    server.wait(0.2)
+    said = bob.heard()
+    assert said.startswith(b"+OK\r\n$")
+    assert said.endswith(b"$1\r\nv\r\n")
+    assert server.executor.due() is None
+
+
+def test_unpause_lets_those_go_on_who_waited_first_come_first_served(
+    server: Server, ann: Talker
+) -> None:
+    ann.ask("CLIENT", "PAUSE", "100000", "WRITE")
+    talkers = [server.client() for _ in range(5)]
+    for number, talker in enumerate(talkers):
+        talker.ask("XADD", "s", f"{number + 1}-1", "f", "v")
+    assert len(server.executor.blocked) == 5
+    assert ann.ask("CLIENT", "UNPAUSE") == b"+OK\r\n"
+    server.turn()
+    assert [talker.heard() for talker in talkers] == [
+        b"$3\r\n%d-1\r\n" % (number + 1) for number in range(5)
+    ]
+    assert not server.executor.blocked
+
+
+def test_plain_appends_wait_as_others_do(server: Server, ann: Talker, bob: Talker) -> None:
+    bob.ask("XADD", "s", "*", "f", "v")
+    ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    for _ in range(3):
+        bob.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    assert bob.heard() == b""
+    server.wait(1.1)
+    assert bob.heard().count(b"$") == 3
+
+
+def test_a_pause_of_all_holds_every_command_and_its_own_end(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("CLIENT", "PAUSE", "1000")
+    assert ann.ask("CLIENT", "UNPAUSE") == b""
+    assert bob.ask("PING") == b""
+    server.wait(1.1)
+    assert (ann.heard(), bob.heard()) == (b"+OK\r\n", b"+PONG\r\n")
+
+
+def test_transactions_wait_where_they_write(server: Server, ann: Talker, bob: Talker) -> None:
+    carl = server.client()
+    for talker, command in ((bob, ("SET", "k", "v")), (carl, ("GET", "k"))):
+        talker.ask("MULTI")
+        talker.ask(*command)
+    ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    assert bob.ask("EXEC") == b""
+    assert carl.ask("EXEC") == b"*1\r\n$-1\r\n"
+    server.wait(1.1)
+    assert bob.heard() == b"*1\r\n+OK\r\n"
+
+
+def test_who_leaves_while_held_runs_nothing(server: Server, ann: Talker, bob: Talker) -> None:
+    ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    bob.ask("SET", "k", "v")
+    bob.leave()
+    server.wait(1.1)
+    assert ann.ask("EXISTS", "k") == b":0\r\n"
+    assert len(server.engine.waiters) == 0
+
+
+def test_who_is_held_in_a_turn_that_fails_goes_on_all_the_same(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    carl = server.client()
+    ann.send("SET", "a", "1")
+    ann.send("CLIENT", "PAUSE", "1000", "WRITE")
+    bob.send("SET", "b", "2")
+    carl.send("PING")
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
+        server.turn()
+    assert ann.heard() == b"-MISCONF no room\r\n+OK\r\n"
+    assert (bob.heard(), carl.heard()) == (b"", b"+PONG\r\n")
+    server.wait(1.1)
+    assert bob.heard() == b"+OK\r\n"
+
+
+def test_wrong_words_are_answered_as_redis_answers_them(served: Served, redis_port: int) -> None:
+    for words in ("-1", "x", "1 BOTH", "1 WRITE x", "99999999999999999999"):
+        with served.asker() as ours, Asker(redis_port) as theirs:
+            line = f"CLIENT PAUSE {words}"
+            assert ours.ask(line) == theirs.ask(line)
+
+
+def test_a_real_server_goes_on_by_itself(served: Served) -> None:
+    with served.asker() as ann, served.asker() as bob:
+        assert ann.ask("CLIENT PAUSE 200 ALL") == b"OK"
+        bob.send("PING")
+        assert bob.read() == b"PONG"
+        assert ann.ask("CLIENT UNPAUSE") == b"OK"
