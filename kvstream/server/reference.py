@@ -41,6 +41,7 @@ SYNTAX = {
     "acl|setuser": "username [rule ...]",
     "auth": "[username] password",
     "bgsave": "[SCHEDULE]",
+    "client|caching": "yes|no",
     "client|kill": "ip:port|filter value [filter value ...]",
     "client|list": f"[TYPE {_CLIENT_TYPE}|ID client-id [client-id ...]]",
     "client|no-evict": "on|off",
@@ -49,6 +50,7 @@ SYNTAX = {
     "client|reply": "on|off|skip",
     "client|setinfo": "lib-name|lib-ver text",
     "client|setname": "name",
+    "client|tracking": "on|off [arg ...]",
     "client|unblock": "client-id [TIMEOUT|ERROR]",
     "command|docs": "[command [command ...]]",
     "command|getkeys": "command [arg ...]",
@@ -116,7 +118,7 @@ OWN = (
     "INFO does not count hits and misses of keys.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS, which leaves out the arguments.",
-    "CLIENT TRACKING and CACHING are not there: nothing is tracked. CLIENT PAUSE does not keep "
+    "CLIENT TRACKING ON is refused, for nothing is tracked. CLIENT PAUSE does not keep "
     "keys from expiring. CLIENT LIST counts no memory of arguments, for none is kept.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
     "and keep the newest ones; without such a directory they make everything durable where it "

@@ -6,7 +6,7 @@ import time
 import pytest
 import redis
 
-from tests.server.asking import Asker
+from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
 
 LINE_OF_REDIS_7 = """
@@ -166,3 +166,15 @@ def test_reset_makes_a_connection_as_a_new_one(served: Served) -> None:
         assert asker.ask("RESET") == b"RESET"
         told = _fields(asker)
         assert (told["name"], told["db"], told["flags"], told["resp"]) == ("", "0", "N", "2")
+
+
+def test_tracking_is_refused_before_a_client_relies_on_it(served: Served, redis_port: int) -> None:
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        assert ours.ask("CLIENT TRACKING ON") == Failure(
+            "ERR keys are not tracked here: cache none of them in the client"
+        )
+        for line in (
+            *("CLIENT TRACKING OFF", "CLIENT TRACKING x", "CLIENT TRACKING", "CLIENT CACHING yes"),
+            *("CLIENT GETREDIR", "CLIENT TRACKINGINFO"),
+        ):
+            assert ours.ask(line) == theirs.ask(line)

@@ -251,6 +251,21 @@ def client_unpause(txn: Txn, client: Client, argv: Argv) -> Reply:
 # --- tracking: not kept -------------------------------------------------------------------------
 
 
+def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Answer OK to OFF, and to ON that keys are not tracked: the client must not cache any."""
+    if _on_or_off(argv[2]):
+        raise RequestError("keys are not tracked here: cache none of them in the client")
+    return OK
+
+
+def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Refused as where nothing is tracked."""
+    raise RequestError(
+        "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or "
+        "OPTOUT mode enabled"
+    )
+
+
 def client_getredir(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer -1: keys are not tracked for clients."""
     return -1
@@ -282,6 +297,7 @@ client_help = help_of(
     ("REPLY (ON|OFF|SKIP)", "Write replies, none, or not the next one."),
     ("SETINFO (LIB-NAME|LIB-VER) <text>", "Note the library of this connection."),
     ("SETNAME <name>", "Give this connection a name."),
+    ("TRACKING (ON|OFF)", "ON is refused: keys are not tracked."),
     ("TRACKINGINFO", "Show that keys are not tracked."),
     ("UNBLOCK <number> [TIMEOUT|ERROR]", "End the wait of a connection."),
     ("UNPAUSE", "End a pause of what writes."),

@@ -61,6 +61,7 @@ _ACL = (
     _row("acl|whoami", 2, _LOCAL, authentication.acl_whoami, "6.0.0"),
 )
 _CLIENT = (
+    _row("client|caching", 3, _LOCAL, client.client_caching, "6.0.0"),
     _row("client|getname", 2, _LOCAL, client.client_getname, "2.6.9"),
     _row("client|getredir", 2, _LOCAL, client.client_getredir, "6.0.0"),
     _row("client|help", 2, _LOCAL, client.client_help, "5.0.0"),
@@ -74,6 +75,7 @@ _CLIENT = (
     _row("client|reply", 3, _LOCAL, client.client_reply, "3.2.0"),
     _row("client|setinfo", 4, _LOCAL, client.client_setinfo, "7.2.0"),
     _row("client|setname", 3, _LOCAL, client.client_setname, "2.6.9"),
+    _row("client|tracking", -3, _LOCAL, client.client_tracking, "6.0.0"),
     _row("client|trackinginfo", 2, _LOCAL, client.client_trackinginfo, "6.2.0"),
     _row("client|unblock", -3, _ADMIN, client.client_unblock, "5.0.0"),
     _row("client|unpause", 2, _ADMIN, client.client_unpause, "6.2.0"),
