@@ -16,7 +16,7 @@ from tests.inprocess.peers import Peer
 from tests.inprocess.test_stores import sound
 from tests.inprocess.test_tasks import run
 
-GAP_S = 0.25
+GAP_S = 1.0
 """A loop that waited for the store in these tests would stand still for twice as long."""
 
 
