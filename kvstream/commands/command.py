@@ -101,6 +101,14 @@ class StreamsKeys(Keys):
         return []
 
 
+class CountedPairs(Keys):
+    """The keys of MSETEX: each before its value, as many as the first argument says."""
+
+    def of(self, argv: Argv) -> list[bytes]:
+        number = argv[1] if len(argv) > 1 else b""
+        return list(argv[2 : 2 + 2 * int(number) : 2]) if number.isdigit() else []
+
+
 NO_KEYS = None
 FIRST = Keys(1, 1)
 SECOND = Keys(2, 2)
@@ -108,6 +116,7 @@ FIRST_TWO = Keys(1, 2)
 EVERY = Keys(1, -1)
 PAIRS = Keys(1, -1, 2)
 STREAMS = StreamsKeys(0, 0)
+COUNTED_PAIRS = CountedPairs(0, 0)
 
 
 @dataclass(frozen=True, slots=True)

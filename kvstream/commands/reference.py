@@ -23,6 +23,8 @@ _LIMITS = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds]"
 _EXPIRY = "[NX|XX|GT|LT]"
 _TIMES = "EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds"
 
+_COMPARED = "IFEQ value|IFNE value|IFDEQ digest|IFDNE digest"
+
 SYNTAX = {
     "append": "key value",
     "config|get": "pattern [pattern ...]",
@@ -33,6 +35,8 @@ SYNTAX = {
     "decr": "key",
     "decrby": "key decrement",
     "del": "key [key ...]",
+    "delex": f"key [{_COMPARED}]",
+    "digest": "key",
     "dump": "key",
     "echo": "message",
     "exists": "key [key ...]",
@@ -55,6 +59,7 @@ SYNTAX = {
     "mget": "key [key ...]",
     "move": "key db",
     "mset": "key value [key value ...]",
+    "msetex": f"numkeys key value [key value ...] [NX|XX] [{_TIMES}|KEEPTTL]",
     "msetnx": "key value [key value ...]",
     "object|encoding": "key",
     "object|freq": "key",
@@ -74,7 +79,7 @@ SYNTAX = {
     "restore": "key ttl serialized-value [REPLACE]",
     "scan": "cursor [MATCH pattern] [COUNT count] [TYPE type]",
     "select": "index",
-    "set": f"key value [NX|XX] [GET] [{_TIMES}|KEEPTTL]",
+    "set": f"key value [NX|XX|{_COMPARED}] [GET] [{_TIMES}|KEEPTTL]",
     "setex": "key seconds value",
     "setnx": "key value",
     "setrange": "key offset value",
@@ -162,6 +167,10 @@ OPTIONS = {
     "MKSTREAM": "Make the stream where there is none.",
     "NOACK": "Count what is given as acknowledged.",
     "NOMKSTREAM": "Make no stream where there is none.",
+    "IFDEQ": "Only where the key is a string of this digest.",
+    "IFDNE": "Only where the key is missing or a string of another digest.",
+    "IFEQ": "Only where the key is this string.",
+    "IFNE": "Only where the key is missing or another string.",
     "NX": "Only where the key has no expiry.",
     "PERSIST": "Take the expiry away.",
     "PX": "Expire after so many milliseconds.",
@@ -181,6 +190,8 @@ OPTIONS = {
 
 MEANINGS = {
     ("scan", "COUNT"): "Keys to look at: 10 unless given.",
+    ("msetex", "NX"): "Only where none of the keys exists.",
+    ("msetex", "XX"): "Only where all of the keys exist.",
     ("set", "NX"): "Only where the key does not exist.",
     ("set", "XX"): "Only where the key exists.",
     ("xautoclaim", "COUNT"): "Most entries to take over or drop: 100 unless given.",

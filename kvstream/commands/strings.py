@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from kvstream.commands import conditions
 from kvstream.commands.args import (
     I64_MAX,
     I64_MIN,
@@ -30,6 +31,8 @@ class _Options:
     """The options of SET and GETEX."""
 
     condition: bytes = b""
+    wanted: bytes = b""
+    """What a condition compares with."""
     get: bool = False
     keepttl: bool = False
     persist: bool = False
@@ -59,6 +62,12 @@ def _take_condition(word: bytes, args: Args, options: _Options) -> None:
     options.condition = word
 
 
+def _take_comparison(word: bytes, args: Args, options: _Options) -> None:
+    if options.condition:
+        raise syntax_error()
+    options.condition, options.wanted = word, args.next()
+
+
 def _take_get(args: Args, options: _Options) -> None:
     options.get = True
 
@@ -82,12 +91,16 @@ def _take_time(unit: bytes, args: Args, options: _Options) -> None:
 
 
 _TIMES: dict[bytes, Option[_Options]] = {unit: (1, partial(_take_time, unit)) for unit in _UNITS}
-_SET_OPTIONS: dict[bytes, Option[_Options]] = {
+_MSETEX_OPTIONS: dict[bytes, Option[_Options]] = {
     **_TIMES,
     b"NX": (0, partial(_take_condition, b"NX")),
     b"XX": (0, partial(_take_condition, b"XX")),
-    b"GET": (0, _take_get),
     b"KEEPTTL": (0, _take_keepttl),
+}
+_SET_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_MSETEX_OPTIONS,
+    **{word: (1, partial(_take_comparison, word)) for word in conditions.COMPARING},
+    b"GET": (0, _take_get),
 }
 _GETEX_OPTIONS: dict[bytes, Option[_Options]] = {**_TIMES, b"PERSIST": (0, _take_persist)}
 
@@ -110,16 +123,12 @@ def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
     expire_at = options.expire_at(txn, "set") or (None if options.keepttl else 0)
     name = session.prefix + argv[1]
     old = strings.get(txn, name) if options.get else None
-    done = _is_allowed(txn, name, options.condition)
+    done = conditions.is_met(txn, name, options.condition, options.wanted)
     if done:
         strings.put(txn, name, argv[2], expire_at)
     if options.get:
         return old
     return OK if done else None
-
-
-def _is_allowed(txn: Txn, name: bytes, condition: bytes) -> bool:
-    return not condition or keyspace.exists(txn, name) is (condition == b"XX")
 
 
 def setnx(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -175,6 +184,19 @@ def msetnx(txn: Txn, session: Session, argv: Argv) -> Reply:
         return 0
     for name, value in pairs:
         strings.put(txn, name, value)
+    return 1
+
+
+def msetex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set several keys to strings that expire, where NX or XX hold for all; 1 if they were set."""
+    pairs, rest = conditions.pairs_of(argv)
+    options = _parse(rest, 0, _MSETEX_OPTIONS)
+    expire_at = options.expire_at(txn, "msetex") or (None if options.keepttl else 0)
+    named = [(session.prefix + key, value) for key, value in pairs]
+    if not all(conditions.is_met(txn, name, options.condition) for name, _ in named):
+        return 0
+    for name, value in named:
+        strings.put(txn, name, value, expire_at)
     return 1
 
 

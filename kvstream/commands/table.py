@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from kvstream.commands import (
     claims,
+    conditions,
     groups,
     inspect,
     keyspace,
@@ -15,6 +16,7 @@ from kvstream.commands import (
 )
 from kvstream.commands.args import Argv, text, wrong_arity
 from kvstream.commands.command import (
+    COUNTED_PAIRS,
     EVERY,
     FIRST,
     FIRST_TWO,
@@ -132,6 +134,8 @@ STRING_COMMANDS: tuple[Command | Container, ...] = (
     Command("append", 3, _FAST_GROW, FIRST, strings.append, "2.0.0"),
     Command("decr", 2, _FAST_GROW, FIRST, strings.decr, "1.0.0"),
     Command("decrby", 3, _FAST_GROW, FIRST, strings.decrby, "1.0.0"),
+    Command("delex", -2, _FAST_WRITE, FIRST, conditions.delex, "8.4.0"),
+    Command("digest", 2, _FAST_READ, FIRST, conditions.digest, "8.4.0"),
     Command("get", 2, _FAST_READ, FIRST, strings.get, "1.0.0"),
     Command("getdel", 2, _FAST_WRITE, FIRST, strings.getdel, "6.2.0"),
     Command("getex", -2, _FAST_WRITE, FIRST, strings.getex, "6.2.0"),
@@ -142,6 +146,7 @@ STRING_COMMANDS: tuple[Command | Container, ...] = (
     Command("incrbyfloat", 3, _FAST_GROW, FIRST, strings.incrbyfloat, "2.6.0"),
     Command("mget", -2, _FAST_READ, EVERY, strings.mget, "1.0.0"),
     Command("mset", -3, _GROW, PAIRS, strings.mset, "1.0.1"),
+    Command("msetex", -4, _GROW | {Flag.MOVABLEKEYS}, COUNTED_PAIRS, strings.msetex, "8.4.0"),
     Command("msetnx", -3, _GROW, PAIRS, strings.msetnx, "1.0.1"),
     Command("psetex", 4, _GROW, FIRST, strings.psetex, "2.6.0"),
     Command("set", -3, _GROW, FIRST, strings.set_, "1.0.0"),

@@ -6,6 +6,8 @@ A string is read and written whole: it is for locks, cursors and results beside 
 import re
 from decimal import Context, Decimal
 
+import xxhash
+
 from kvstream.errors import InvalidArgument, ReplyTooLarge, WrongType
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
@@ -78,6 +80,11 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
         keyspace.make_room(txn, name)
         txn.catalog.create_string(txn, name, value, expire_at)
         txn.signal(name)
+
+
+def digest(value: bytes) -> bytes:
+    """Return the XXH3 of 64 bits of a value, as DIGEST shows it."""
+    return xxhash.xxh3_64_hexdigest(value).encode()
 
 
 def take(txn: Txn, name: bytes) -> bytes | None:

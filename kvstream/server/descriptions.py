@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kvstream.commands.args import Argv, text
-from kvstream.commands.command import Command, Container, Flag, StreamsKeys
+from kvstream.commands.command import Command, Container, CountedPairs, Flag, StreamsKeys
 
 CATEGORIES = (
     *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap"),
@@ -84,8 +84,8 @@ _CONNECTION = "auth client command echo hello ping quit reset select wait waitao
 _TRANSACTION = "discard exec multi unwatch watch"
 _SCRIPTING = "function script"
 _STRING = (
-    "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat mget mset msetnx "
-    "psetex set setex setnx setrange strlen substr"
+    "append decr decrby delex digest get getdel getex getrange getset incr incrby incrbyfloat mget "
+    "mset msetex msetnx psetex set setex setnx setrange strlen substr"
 )
 _GENERIC = (
     "copy del dump exists expire expireat expiretime keys move object persist pexpire pexpireat "
@@ -129,6 +129,7 @@ KEY_USE = {
     "decr": ("RW access update",),
     "decrby": ("RW access update",),
     "del": ("RM delete",),
+    "delex": ("RW delete",),
     "exists": ("RO",),
     "getdel": ("RW access delete",),
     "getex": ("RW access update",),
@@ -139,6 +140,7 @@ KEY_USE = {
     "memory|usage": ("RO",),
     "move": ("RW access update",),
     "mset": ("OW update",),
+    "msetex": ("OW update",),
     "msetnx": ("OW insert",),
     "object|encoding": ("RO",),
     "object|freq": ("RO",),
@@ -251,7 +253,12 @@ def key_specs(command: Command) -> list[dict[str, object]]:
     uses = _uses(command)
     specs: list[dict[str, object]] = []
     for at, use in enumerate(uses):
-        if isinstance(keys, StreamsKeys):
+        begin: dict[str, object]
+        kind = "range"
+        if isinstance(keys, CountedPairs):
+            kind, begin = "keynum", {"index": 1}
+            find = {"keynumidx": 0, "firstkey": 1, "keystep": 2}
+        elif isinstance(keys, StreamsKeys):
             begin = {"keyword": "STREAMS", "startfrom": 4 if command.name == "xreadgroup" else 1}
             find = {"lastkey": -1, "keystep": 1, "limit": 2}
         else:
@@ -262,7 +269,7 @@ def key_specs(command: Command) -> list[dict[str, object]]:
             {
                 "flags": use.split(),
                 "begin_search": {"type": next(iter(begin)), "spec": begin},
-                "find_keys": {"type": "range", "spec": find},
+                "find_keys": {"type": kind, "spec": find},
             }
         )
     return specs
