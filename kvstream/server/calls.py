@@ -73,12 +73,16 @@ class Calls:
         self.statistics.rejected(error.code, name)
         return error
 
+    def failed(self, name: str, error: ErrorReply) -> ErrorReply:
+        """Count a call that ran and failed before it did anything, and return its reply."""
+        self.statistics.ran(name, 0.0)
+        self.statistics.failed(name, error.code)
+        return error
+
     def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command; a refusal is a reply too."""
         client.last_command = command.name
         client.commands_run += 1
-        if self.monitors and Flag.ADMIN not in command.flags:
-            tell(self.monitors, client, argv)
         begun = self.clock()
         try:
             reply: Answer = command.run(txn, client, argv)
@@ -86,6 +90,8 @@ class Calls:
             self.statistics.failed(command.name, error.code)
             reply = ErrorReply.of(error)
         spent = self.clock() - begun
+        if self.monitors and Flag.ADMIN not in command.flags:
+            tell(self.monitors, client, argv)  # behind the call: RESET ends a MONITOR
         row = self.statistics.of(command.name)
         if not txn.dirty and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
             row.idle += 1

@@ -360,12 +360,11 @@ class Executor:
         """Run what MULTI has queued as one unit: whole, or not at all."""
         queue, watched = client.queue, client.watched
         if queue is None:
-            self._answer(client, _EXEC_ALONE)
+            self._answer(client, self.calls.failed("exec", _EXEC_ALONE))
             return
         client.queue, client.watched = None, {}
         if queue.failed:
-            self.statistics.rejected(_EXECABORT.code, "exec")
-            self._answer(client, _EXECABORT)
+            self._answer(client, self.calls.failed("exec", _EXECABORT))
         else:
             turn.grows |= any(Flag.DENYOOM in command.flags for command, _ in queue.commands)
             self._run_unit(turn, client, partial(run_queue, self.calls, client, queue, watched))

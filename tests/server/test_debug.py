@@ -146,9 +146,9 @@ def test_an_object_is_described(asker: Asker) -> None:
     assert asker.ask("DEBUG OBJECT missing") == Failure("ERR no such key")
 
 
-def test_an_error_has_the_code_that_its_words_begin_with(asker: Asker) -> None:
-    assert asker.ask("DEBUG", "ERROR", "some words") == Failure("ERR some words")
-    assert asker.ask("DEBUG", "ERROR", "-CODE some words") == Failure("CODE some words")
+def test_an_error_is_made_of_the_words_that_are_given(asker: Asker) -> None:
+    assert asker.ask("DEBUG", "ERROR", "LOADING some words") == Failure("LOADING some words")
+    assert asker.ask("DEBUG", "ERROR", "ERR other words") == Failure("ERR other words")
 
 
 @pytest.mark.parametrize(

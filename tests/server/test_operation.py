@@ -270,3 +270,70 @@ def test_small_things_answer_as_clients_expect(client: redis.Redis) -> None:
     assert client.command_count() == len(client.command())
     assert client.info("server")["process_id"] == os.getpid()
     assert client.command_getkeys("XADD", "s", "*", "f", "v") in ([b"s"], ["s"])
+
+
+def test_an_exec_that_fails_is_a_call_that_failed(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("EXEC")
+        asker.ask("MULTI")
+        asker.ask("NOSUCH")
+        assert asker.ask("EXEC").startswith("EXECABORT")
+        told = asker.ask("INFO commandstats")
+        (row,) = [line for line in told.split(b"\r\n") if line.startswith(b"cmdstat_exec:")]
+        assert row.startswith(b"cmdstat_exec:calls=2,")
+        assert row.endswith(b"rejected_calls=0,failed_calls=2")
+
+
+def test_an_error_that_ends_a_wait_is_counted(served: Served) -> None:
+    with served.asker() as asker, served.asker() as member:
+        asker.ask("XGROUP CREATE s g $ MKSTREAM")
+        member.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
+        while b"blocked_clients:1\r\n" not in asker.ask("INFO clients"):
+            time.sleep(0.005)
+        asker.ask("XGROUP DESTROY s g")
+        assert member.read().startswith("NOGROUP")
+        assert b"errorstat_NOGROUP:count=1" in asker.ask("INFO errorstats")
+        assert b"cmdstat_xreadgroup:calls=1," in asker.ask("INFO commandstats")
+
+
+def test_only_what_changes_something_counts_as_a_change(served: Served) -> None:
+    def changes() -> bytes:
+        told: bytes = asker.ask("INFO persistence")
+        return told.partition(b"rdb_changes_since_last_save:")[2].partition(b"\r\n")[0]
+
+    with served.asker() as asker:
+        for command in ("XADD s 1-1 f v", "XGROUP CREATE s g 0", "SET k v"):
+            asker.ask(command)
+        for command in (
+            *("DEL missing", "XDEL s 9-9", "XACK s g 1-1", "SET k w NX", "EXPIRE missing 1"),
+            *("XTRIM s MAXLEN 5", "XREADGROUP GROUP g c STREAMS s 0", "XADD k * f v", "GET k"),
+        ):
+            asker.ask(command)
+        assert changes() == b"4"  # the consumer c is new
+        asker.ask("XREADGROUP GROUP g c STREAMS s 0")
+        assert changes() == b"4"
+        asker.ask("XREADGROUP GROUP g c STREAMS s >")
+        asker.ask("XACK s g 1-1")
+        assert changes() == b"6"
+
+
+def test_a_monitor_that_is_reset_hears_of_it_no_more(served: Served) -> None:
+    with served.asker() as monitor:
+        monitor.ask("MONITOR")
+        assert monitor.ask("RESET") == b"RESET"
+        assert monitor.ask("PING") == b"PONG"
+
+
+def test_a_client_sees_the_bytes_of_its_own_request(served: Served) -> None:
+    with served.asker() as asker, served.asker() as other:
+        other.ask("PING")
+        assert b" qbuf=26 " in asker.ask("client list").split(b"\n")[0]
+        assert b" qbuf=0 " in asker.ask("client list").split(b"\n")[1]
+        assert b" qbuf=26 " in asker.ask("client info")
+
+
+def test_every_subcommand_is_listed(served: Served) -> None:
+    with served.asker() as asker:
+        listed = asker.ask("COMMAND LIST")
+        assert {b"xadd", b"xgroup", b"xgroup|create", b"client|list"} <= set(listed)
+        assert len(listed) == len(set(listed))

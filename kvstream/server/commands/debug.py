@@ -105,9 +105,8 @@ def _nothing(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _error(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer an error of the caller's words, with a code of its own where they begin with ``-``."""
-    words = text(argv[2])
-    code, _, message = words[1:].partition(" ") if words[:1] == "-" else ("ERR", "", words)
+    """Answer an error of the caller's words, of which the first one is the code."""
+    code, _, message = text(argv[2]).partition(" ")
     return ErrorReply(code, message)
 
 
