@@ -10,6 +10,7 @@ _SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\
 _SIGNS |= {ord('"'): '\\"', ord("\\"): "\\\\"}
 _SECRET = {b"ACL", b"AUTH", b"HELLO"}
 """Commands whose arguments may be passwords."""
+_REDACTED = b"(redacted)"
 
 
 def tell(monitors: Iterable[Client], client: Client, argv: Argv) -> None:
@@ -18,13 +19,24 @@ def tell(monitors: Iterable[Client], client: Client, argv: Argv) -> None:
     shown = " ".join(quoted(word) for word in told(argv))
     line = f"+{seconds}.{microseconds:06} [{client.db} {client.address}] {shown}\r\n"
     data = line.encode("ascii")
-    for monitor in monitors:
+    for monitor in list(monitors):  # one that reads too slowly goes meanwhile
         monitor.send(data)
 
 
 def told(argv: Argv) -> Argv:
     """Return a request without what may be passwords."""
-    return argv[:1] + [b"(redacted)"] * (len(argv) - 1) if argv[0].upper() in _SECRET else argv
+    word = argv[0].upper()
+    if word in _SECRET:
+        return argv[:1] + [_REDACTED] * (len(argv) - 1)
+    if word == b"CONFIG" and any(name.lower() == b"requirepass" for name in argv[2::2]):
+        return [_shown(argv, at) for at in range(len(argv))]
+    return argv
+
+
+def _shown(argv: Argv, at: int) -> bytes:
+    """Return a word of CONFIG SET, but for the value of the setting that is a password."""
+    is_value = at > 2 and at % 2 == 1
+    return _REDACTED if is_value and argv[at - 1].lower() == b"requirepass" else argv[at]
 
 
 def quoted(word: bytes) -> str:

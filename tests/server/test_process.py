@@ -1,10 +1,13 @@
 """What only a process shows: the loop that users have, its timers, the end of connections."""
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.server.talking import request
 from tests.serving import ServerProcess
 
 
@@ -23,3 +26,38 @@ def test_a_wait_that_ends_while_the_loop_is_busy_is_told(server: ServerProcess) 
             other.send("PING")
             assert waiting.read() is None
             assert (sleeper.read(), other.read()) == (b"OK", b"PONG")
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+def test_who_closes_one_side_behind_its_requests_is_answered(
+    server: ServerProcess, count: int
+) -> None:
+    for words in (("PING",), ("XADD", "s", "*", "f", "v")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+            connection.sendall(request(*words) * count)
+            connection.shutdown(socket.SHUT_WR)
+            received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert received.count(b"PONG") + received.count(b"-") == count
+    with server.asker() as asker:
+        assert asker.ask("XLEN s") == count
+
+
+def test_a_writer_that_is_faster_than_the_server_is_held_up(server: ServerProcess) -> None:
+    """Bursts of one client pile up no further than what may wait, and all of them are run."""
+    data = request("XADD", "s", "*", "f", "v" * 100) * 1000
+    before = server.resident
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as writer:
+        replies = threading.Thread(target=_read_all, args=(writer, 200_000))
+        replies.start()
+        for _ in range(200):
+            writer.sendall(data)
+        replies.join(60)
+        assert not replies.is_alive()
+    with server.asker() as asker:
+        assert asker.ask("XLEN s") == 200_000
+    assert server.peak - before < 64 << 20  # all that is sent at once would be 92 MB
+
+
+def _read_all(connection: socket.socket, count: int) -> None:
+    while count > 0:
+        count -= connection.recv(1 << 20).count(b"$")

@@ -179,3 +179,21 @@ def test_refusals_are_noted_as_redis_notes_them(served: Served, redis_port: int)
     ours, theirs = ([{name: each[name] for name in SAME} for each in entries] for entries in told)
     assert ours == theirs
     assert {*told[1][0]} <= {*told[0][0]}  # Redis 7.0 has no times
+
+
+# --- passwords in what is shown -------------------------------------------------------------------
+
+
+def test_no_password_is_kept_in_the_slow_log(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG SET slowlog-log-slower-than 0")
+        asker.ask("CONFIG SET timeout 0 requirepass secret maxclients 100")
+        asker.ask("AUTH secret")
+        asker.ask("ACL SETUSER ann on >secret")
+        asker.ask("AUTH ann secret2")
+        asker.ask("HELLO 3 AUTH default secret")
+        shown = [entry[3] for entry in asker.ask("SLOWLOG GET -1")]
+    hidden = b"(redacted)"
+    assert not any(b"secret" in word for words in shown for word in words)
+    settings = [b"timeout", b"0", b"requirepass", hidden, b"maxclients", b"100"]
+    assert [b"CONFIG", b"SET", *settings] in shown
