@@ -6,7 +6,6 @@ when all of them were understood. This module knows no client.
 
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -18,6 +17,7 @@ from kvstream.commands.command import Command, Container
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
 from kvstream.server.descriptions import CATEGORIES, every, key_uses, meant_by
+from kvstream.storage import durable_files
 
 DEFAULT = b"default"
 _HASH = re.compile(rb"[0-9a-f]{64}")
@@ -151,10 +151,6 @@ def sha256(password: bytes) -> bytes:
     return hashlib.sha256(password).hexdigest().encode()
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
 class Acl:
     """All users by name; there is always ``default``."""
 
@@ -214,12 +210,7 @@ class Acl:
     def save(self, path: Path) -> None:
         """Write all users into a file, which has them all or is as it was."""
         lines = [user.describe() + b"\n" for _, user in sorted(self.users.items())]
-        staged = path.with_name(f"{path.name}.new")
-        with open(staged, "wb", opener=_open_private) as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
+        durable_files.write(path, b"".join(lines))
 
     def load(self, path: Path) -> list[User]:
         """Have the users of a file and no others; return those who are gone."""

@@ -63,12 +63,12 @@ def test_old_checkpoints_that_are_links_are_not_followed(serve: Serve, tmp_path:
 def test_the_file_of_users_is_written_through_no_link(serve: Serve, tmp_path: Path) -> None:
     aclfile, precious = tmp_path / "users.acl", tmp_path / "precious"
     precious.write_text("x")
-    (tmp_path / "users.acl.new").symlink_to(precious)
+    (tmp_path / "users.acl.partial").symlink_to(precious)
     served = serve(aclfile=aclfile)
     with served.asker() as asker:
         assert isinstance(asker.ask("ACL SAVE"), Failure)
         assert precious.read_text() == "x"
-        (tmp_path / "users.acl.new").unlink()
+        (tmp_path / "users.acl.partial").unlink()
         assert asker.ask("ACL SAVE") == b"OK"
     assert aclfile.stat().st_mode & 0o777 == 0o600
     assert aclfile.stat().st_uid == os.geteuid()
