@@ -16,6 +16,7 @@ from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Command, Container
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
+from kvstream.server.absent import is_absent
 from kvstream.server.descriptions import CATEGORIES, every, key_uses, meant_by
 from kvstream.storage import durable_files
 
@@ -256,11 +257,17 @@ class Acl:
         if word == b"@all":
             user.rules = [rule]
             return
-        if text(word[1:]) in CATEGORIES if word[:1] == b"@" else meant_by(word, self._commands):
+        if self._is_known(word):
             user.rules = [each for each in user.rules if each[1:] != word]
             user.rules.append(rule)
             return
         raise BadRule("Unknown command or category name in ACL")
+
+    def _is_known(self, word: bytes) -> bool:
+        """Tell whether a rule may speak of this: a category, or a command of Redis's."""
+        if word[:1] == b"@":
+            return text(word[1:]) in CATEGORIES
+        return bool(meant_by(word, self._commands)) or is_absent(text(word))
 
 
 # --- rules --------------------------------------------------------------------------------------

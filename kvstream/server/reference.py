@@ -140,8 +140,9 @@ OWN = (
     "server was started with: options of `kvstream serve` at its top, all others in its table "
     "`[config]`. What was not changed stays as it was written. Users hold until the server stops, "
     "or for good where there is an `aclfile` and ACL SAVE was called.",
-    "ACL has no selectors and no first-argument rules (`+select|0`). Patterns of channels are "
-    "kept and shown, though there are none. Rules are shown in the order in which they were given, "
+    "ACL has no selectors and no first-argument rules (`+select|0`). Rules of commands that are "
+    "not here, and patterns of channels, are kept and shown, though nothing follows from them. "
+    "Rules are shown in the order in which they were given, "
     "as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
     "users that are gone.",
     "A client that needs a password has a minute to give it, and one that has not sent a whole "

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.commands.command import Flag
+from kvstream.server.absent import is_absent
 from kvstream.server.commands.table import TABLE
 from kvstream.server.descriptions import categories_of, every
 from tests.server.asking import Asker, Failure
@@ -242,3 +243,20 @@ def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) 
         assert b"hidden" not in seen
         assert b'"AUTH" "(redacted)" "(redacted)"' in seen
         assert "hidden" not in str(asker.ask("SLOWLOG GET -1"))
+
+
+def test_rules_of_commands_that_are_not_here_are_kept(served: Served) -> None:
+    rules = b"-@all +get +zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set"
+    with served.asker() as asker:
+        assert asker.ask(b"ACL", b"SETUSER", b"u", b"on", b"nopass", *rules.split()) == b"OK"
+        (told,) = [line for line in asker.ask("ACL LIST") if line.startswith(b"user u ")]
+        assert told.endswith(b"+zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set")
+        assert asker.ask("ACL DRYRUN u SET k v").startswith(b"No permissions to access a key")
+        assert b"no permissions to run" in asker.ask("ACL DRYRUN u GET k")
+        assert "Unknown command or category" in asker.ask("ACL SETUSER u +nosuch")
+        assert "Unknown command or category" in asker.ask("ACL SETUSER u +client|nosuch")
+
+
+def test_no_command_is_both_here_and_not() -> None:
+    here = {command.name for command in every(TABLE)} | {name.decode() for name in TABLE}
+    assert not [name for name in here if is_absent(name)]
