@@ -79,7 +79,7 @@ SYNTAX = {
     "restore": "key ttl serialized-value [REPLACE]",
     "scan": "cursor [MATCH pattern] [COUNT count] [TYPE type]",
     "select": "index",
-    "set": f"key value [NX|XX|{_COMPARED}] [GET] [{_TIMES}|KEEPTTL]",
+    "set": f"key value [{_COMPARED}|NX|XX] [GET] [{_TIMES}|KEEPTTL]",
     "setex": "key seconds value",
     "setnx": "key value",
     "setrange": "key offset value",

@@ -13,6 +13,7 @@ from kvstream.server.commands.table import (
     SERVER_COMMANDS,
     TRANSACTION_COMMANDS,
 )
+from kvstream.server.syntax import SYNTAX
 
 _OURS = {row.name for row in SERVER_COMMANDS}
 _STORE_ROWS = tuple(row for row in STORE_CONNECTION_COMMANDS if row.name not in _OURS)
@@ -28,53 +29,6 @@ TABLES: Tables = (
     ("Transactions", TRANSACTION_COMMANDS),
     ("Operation", OPERATION_COMMANDS),
 )
-
-_CLIENT_TYPE = "NORMAL|MASTER|REPLICA|PUBSUB"
-
-SYNTAX = {
-    "acl|cat": "[category]",
-    "acl|deluser": "username [username ...]",
-    "acl|dryrun": "username command [arg ...]",
-    "acl|genpass": "[bits]",
-    "acl|getuser": "username",
-    "acl|log": "[count|RESET]",
-    "acl|setuser": "username [rule ...]",
-    "auth": "[username] password",
-    "bgsave": "[SCHEDULE]",
-    "client|caching": "yes|no",
-    "client|kill": "ip:port|filter value [filter value ...]",
-    "client|list": f"[TYPE {_CLIENT_TYPE}|ID client-id [client-id ...]]",
-    "client|no-evict": "on|off",
-    "client|no-touch": "on|off",
-    "client|pause": "timeout [WRITE|ALL]",
-    "client|reply": "on|off|skip",
-    "client|setinfo": "lib-name|lib-ver text",
-    "client|setname": "name",
-    "client|tracking": "on|off [arg ...]",
-    "client|unblock": "client-id [TIMEOUT|ERROR]",
-    "command|docs": "[command [command ...]]",
-    "command|getkeys": "command [arg ...]",
-    "command|getkeysandflags": "command [arg ...]",
-    "command|info": "[command [command ...]]",
-    "command|list": "[FILTERBY MODULE name|ACLCAT category|PATTERN pattern]",
-    "config|get": "pattern [pattern ...]",
-    "config|set": "setting value [setting value ...]",
-    "debug": "subcommand [arg ...]",
-    "function|flush": "[ASYNC|SYNC]",
-    "hello": "[protover [AUTH username password] [SETNAME name]]",
-    "info": "[section [section ...]]",
-    "latency|histogram": "[command [command ...]]",
-    "latency|history": "event",
-    "latency|reset": "[event [event ...]]",
-    "lolwut": "[VERSION version]",
-    "script|flush": "[ASYNC|SYNC]",
-    "shutdown": "[NOSAVE|SAVE] [NOW] [FORCE] [ABORT]",
-    "slowlog|get": "[count]",
-    "wait": "numreplicas timeout",
-    "waitaof": "numlocal numreplicas timeout",
-    "watch": "key [key ...]",
-}
-"""Of commands with arguments; all others have none."""
 
 OPTIONS = {
     "ABORT": "Refused: a shutdown begins at once and cannot be called back.",
@@ -117,7 +71,7 @@ OWN = (
     "`avg_ttl` are of the first 10000 keys that expire.",
     "INFO does not count hits and misses of keys.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
-    "own; so are the summaries of COMMAND DOCS, which leaves out the arguments.",
+    "own; so are the summaries of COMMAND DOCS.",
     "CLIENT TRACKING ON is refused, for nothing is tracked. CLIENT PAUSE does not keep "
     "keys from expiring. CLIENT LIST counts no memory of arguments, for none is kept.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
@@ -166,7 +120,7 @@ OWN = (
 
 _NAMES = [command.name for _, table in TABLES for command in reference.rows(table)]
 WORDS = Words(
-    {**dict.fromkeys(_NAMES, ""), **reference.SYNTAX, **SYNTAX},
+    {**dict.fromkeys(_NAMES, ""), **SYNTAX},
     {**reference.OPTIONS, **OPTIONS},
     {**reference.MEANINGS, **MEANINGS},
 )

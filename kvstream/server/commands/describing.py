@@ -9,6 +9,7 @@ from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
+from kvstream.server.arguments import Argument, arguments_of
 from kvstream.server.client import Client
 from kvstream.server.commands.help import help_of
 from kvstream.server.descriptions import (
@@ -20,6 +21,7 @@ from kvstream.server.descriptions import (
     key_uses,
     named,
 )
+from kvstream.server.syntax import SYNTAX
 
 Row = Command | Container
 
@@ -114,9 +116,27 @@ def _documented(row: Row) -> Reply:
         (b"since", row.since.encode()),
         (b"group", group),
     ]
+    arguments = arguments_of(SYNTAX.get(row.name, ""))
+    if arguments:
+        pairs.append((b"arguments", [_argument(each) for each in arguments]))
     if isinstance(row, Container):
         parts = [(each.name.encode(), _documented(each)) for each in row.subcommands.values()]
         pairs.append((b"subcommands", Map(parts)))
+    return Map(pairs)
+
+
+def _argument(argument: Argument) -> Reply:
+    token, parts = argument.token, argument.parts
+    flags = [word for word in ("optional", "multiple") if getattr(argument, word)]
+    pairs: list[tuple[Reply, Reply]] = [
+        (b"name", argument.name.encode()),
+        (b"type", argument.kind.encode()),
+        (b"display_text", argument.name.encode()),
+        *([(b"key_spec_index", 0)] if argument.kind == "key" else []),
+        *([(b"token", token.encode())] if token else []),
+        *([(b"flags", _set(flags))] if flags else []),
+        *([(b"arguments", [_argument(each) for each in parts])] if parts else []),
+    ]
     return Map(pairs)
 
 
