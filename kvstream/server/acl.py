@@ -90,7 +90,8 @@ class User:
         words = [b"on" if self.on else b"off"]
         words += [b"nopass"] if self.nopass else []
         words += [b"#" + digest for digest in self.passwords]
-        words += [self.keys_text, self.channels_text or b"resetchannels", b" ".join(self.rules)]
+        words += [self.keys_text, b"" if self.channels == [b"*"] else b"resetchannels"]
+        words += [self.channels_text, b" ".join(self.rules)]
         return b"user %b %b" % (self.name, b" ".join(word for word in words if word))
 
     @property

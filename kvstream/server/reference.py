@@ -96,6 +96,7 @@ OWN = (
     "or for good where there is an `aclfile` and ACL SAVE was called.",
     "ACL has no selectors and no first-argument rules (`+select|0`). Rules of commands that are "
     "not here, and patterns of channels, are kept and shown, though nothing follows from them. "
+    "Payloads are always looked at: `sanitize-payload` is not shown. "
     "Rules are shown in the order in which they were given, "
     "as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
     "users that are gone.",

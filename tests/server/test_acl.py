@@ -260,3 +260,13 @@ def test_rules_of_commands_that_are_not_here_are_kept(served: Served) -> None:
 def test_no_command_is_both_here_and_not() -> None:
     here = {command.name for command in every(TABLE)} | {name.decode() for name in TABLE}
     assert not [name for name in here if is_absent(name)]
+
+
+def test_channels_are_shown_behind_what_keeps_others_out(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("ACL SETUSER u on nopass &foo")
+        asker.ask("ACL SETUSER v allchannels")
+        assert asker.ask("ACL LIST")[1:] == [
+            b"user u on nopass resetchannels &foo -@all",
+            b"user v off &* -@all",
+        ]
