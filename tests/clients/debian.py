@@ -1,0 +1,31 @@
+"""The programs of Debian's redis-tools."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+
+def require(program: str) -> str:
+    """Return the path of a program; skip where it is not installed, or fail if nothing may."""
+    path = shutil.which(program)
+    if path is None:
+        reason = f"{program} is not installed: apt-get install redis-tools"
+        if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
+            pytest.fail(reason.replace("is not installed", "is required here"))
+        pytest.skip(reason)
+    return path
+
+
+def run(program: str, port: int, *arguments: str, input: bytes = b"") -> bytes:
+    """Run a program against a port to its end, and return what it printed."""
+    done = subprocess.run(
+        [require(program), "-p", str(port), *arguments],
+        input=input,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    return done.stdout
