@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
+from bench.gaps import loop_gaps
 from bench.peer import redis_server
 from bench.results import Claim
 from bench.workload import BATCH, Fields, Sizes, entries
@@ -139,4 +140,5 @@ CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
     "head": ("first entry of a trimmed stream", head_of_a_trimmed_stream),
     "stuck": ("stuck entries of a busy group", stuck_entries),
     "large": ("a large store: open and memory", large_store),
+    "gaps": ("how long the server keeps others waiting", loop_gaps),
 }

@@ -44,6 +44,10 @@ class Sizes:
     """Entries of the store whose opening and memory are measured."""
     served: int
     """Requests to a server, one at a time from each client."""
+    keys: int
+    """Keys of a database that is listed and flushed."""
+    window_s: float
+    """How long other clients are watched while one asks for something large."""
 
 
 FULL = Sizes(
@@ -57,6 +61,8 @@ FULL = Sizes(
     acked=1_000_000,
     large=10_000_000,
     served=100_000,
+    keys=200_000,
+    window_s=1.0,
 )
 QUICK = Sizes(
     rounds=3,
@@ -69,4 +75,6 @@ QUICK = Sizes(
     acked=10_000,
     large=50_000,
     served=1_000,
+    keys=2_000,
+    window_s=0.05,
 )
