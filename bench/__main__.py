@@ -16,12 +16,16 @@ from bench.peer import PeerMissing, require_peer
 from bench.report import Report, as_json, print_report, write_docs
 from bench.results import Claim
 from bench.runner import run_contests
+from bench.servers import require_load
+from bench.serving import SERVED, run_served
+from bench.serving_claims import SERVED_CLAIMS
 from bench.workload import FULL, QUICK, Sizes
 
 WIDTH = 120
 """Columns of the tables where the output is no terminal."""
 
-ROWS = (*(work.key for work in CONTESTS), *CLAIMS)
+ALL_CLAIMS = {**CLAIMS, **SERVED_CLAIMS}
+ROWS = (*(work.key for work in (*CONTESTS, *SERVED)), *ALL_CLAIMS)
 
 
 def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) -> Report:
@@ -31,12 +35,13 @@ def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) ->
         console.print(f"[dim]measuring: {title}")
 
     contests = run_contests([work for work in CONTESTS if work.key in chosen], sizes, folder, tell)
+    served = run_served([work for work in SERVED if work.key in chosen], sizes, folder, tell)
     claims: list[Claim] = []
-    for key, (title, claim) in CLAIMS.items():
+    for key, (title, claim) in ALL_CLAIMS.items():
         if key in chosen:
             tell(title)
             claims += claim(folder, sizes)
-    return Report(load, contests, claims)
+    return Report(load, contests, claims, served)
 
 
 @click.command()
@@ -54,6 +59,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()
+        require_load()
     except PeerMissing as error:
         raise click.ClickException(str(error)) from None
     # In the working directory, not in /tmp: that may be memory, where an fsync costs nothing.

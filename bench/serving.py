@@ -39,7 +39,8 @@ class Served:
     prepare: Callable[[Redis], None] = lambda client: None
 
 
-def _words(fields: Fields) -> list[str]:
+def words(fields: Fields) -> list[str]:
+    """Return the words of a command that names the fields of an entry."""
     return [word for pair in fields.items() for word in pair]
 
 
@@ -51,7 +52,7 @@ def _bench(pipeline: int, *command: str) -> Load:
 
 
 def _xadd(pipeline: int) -> Load:
-    return _bench(pipeline, "XADD", KEY, "*", *_words(entries(1)[0]))
+    return _bench(pipeline, "XADD", KEY, "*", *words(entries(1)[0]))
 
 
 def fill(client: Redis, count: int, key: str = KEY) -> None:

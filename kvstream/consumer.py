@@ -63,7 +63,7 @@ class Consumer:
             claim_ms = None
             if claim_min_idle is not None:
                 claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
-            return self._engine.run(
+            found = self._engine.run(
                 deliver.read_new,
                 self._key,
                 self._group,
@@ -73,6 +73,7 @@ class Consumer:
                 claim_ms,
                 budget_of(max_count, max_size),
             )
+            return list(found)
         reply = group_read(
             self._engine,
             self._group,

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
+from kvstream.layout.compiled import twins
 
 T = TypeVar("T")
 
@@ -69,6 +70,15 @@ def stream_id(raw: bytes, missing_seq: int = 0) -> StreamID:
         return StreamID.parse(raw, missing_seq)
     except InvalidID:
         return _loose_id(raw, missing_seq)
+
+
+def stream_ids(raw: Argv) -> list[StreamID]:
+    """Return whole IDs; InvalidID where one is none."""
+    if twins is not None and type(raw) is list:
+        ids = twins.parse_ids(raw, StreamID)
+        if ids is not None:
+            return ids
+    return [stream_id(each) for each in raw]
 
 
 def _loose_id(raw: bytes, missing_seq: int) -> StreamID:

@@ -1,6 +1,6 @@
 """XGROUP, XACK, XACKDEL and XNACK."""
 
-from kvstream.commands.args import Args, Argv, stream_id, stream_id_or_sign, text
+from kvstream.commands.args import Args, Argv, stream_id, stream_id_or_sign, stream_ids, text
 from kvstream.commands.command import Session
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.commands.streams import parse_ids, policy_and_ids
@@ -137,7 +137,7 @@ def xackdel(txn: Txn, session: Session, argv: Argv) -> Reply:
     policy, raw = policy_and_ids(Args(argv, 3))
     if missing:
         return [-1] * len(raw)
-    ids = [stream_id(each) for each in raw]
+    ids = stream_ids(raw)
     outcomes = acks.acknowledge_and_delete(txn, name, group, ids, policy)
     return [int(outcome) for outcome in outcomes]
 
@@ -156,7 +156,7 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:
     count = args.at_least(1, message, message)
     if count > len(args):
         raise InvalidArgument("number of IDs doesn't match numids")
-    ids = [stream_id(each) for each in args.take(count)]
+    ids = stream_ids(args.take(count))
     retrycount: int | None = None
     force = False
     while args:

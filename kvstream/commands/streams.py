@@ -11,6 +11,7 @@ from kvstream.commands.args import (
     range_end,
     range_start,
     stream_id,
+    stream_ids,
     syntax_error,
     text,
 )
@@ -232,7 +233,7 @@ def parse_ids(raw: Argv, ignorable: Callable[[], bool]) -> list[StreamID] | None
     None where one is faulty and ``ignorable``: Redis does not look at the IDs then.
     """
     try:
-        return [stream_id(each) for each in raw]
+        return stream_ids(raw)
     except InvalidID:
         if ignorable():
             return None
@@ -274,7 +275,7 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Reply:
     policy, raw = policy_and_ids(Args(argv, 2))
     if stream is None:
         return [-1] * len(raw)
-    ids = [stream_id(each) for each in raw]
+    ids = stream_ids(raw)
     return [int(outcome) for outcome in delete.delete_with_policy(txn, name, ids, policy)]
 
 

@@ -269,6 +269,75 @@ def ids_from(type stream_id not None, uint64_t ms, uint64_t seq, Py_ssize_t coun
     return [make_id(stream_id, ms, seq + i) for i in range(count)]
 
 
+cdef inline Bytes take_u64(Bytes at, Bytes end, uint64_t *to) noexcept nogil:
+    """Take a number of at most 19 digits; return what follows it, NULL where there is none."""
+    cdef Bytes start = at
+    cdef uint64_t number = 0
+    while at < end and 48 <= at[0] <= 57:
+        number = number * 10 + (at[0] - 48)
+        at += 1
+    to[0] = number
+    return at if 0 < at - start < 20 else NULL
+
+
+def parse_ids(list words not None, type stream_id not None):
+    """Return the IDs that words of digits, ``ms-seq`` or ``ms``, are; None where one is not."""
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(words)
+    cdef uint64_t ms = 0, seq = 0
+    cdef Bytes at, end
+    cdef object word
+    cdef list ids = []
+    for i in range(count):
+        word = <object>PyList_GET_ITEM(words, i)
+        if type(word) is not bytes:
+            return None
+        at = <Bytes>PyBytes_AS_STRING(word)
+        end = at + PyBytes_GET_SIZE(word)
+        at = take_u64(at, end, &ms)
+        seq = 0
+        if at != NULL and at < end and at[0] == 45:  # a hyphen
+            at = take_u64(at + 1, end, &seq)
+        if at != end:
+            return None
+        ids.append(make_id(stream_id, ms, seq))
+    return ids
+
+
+cdef bint is_sound(bytes value) noexcept:
+    """Tell whether a row value is strings, as many as it says, and no more."""
+    cdef Cursor cursor
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    if count <= 0:
+        return False
+    for i in range(2 * count):
+        if not take_string(&cursor, &data, &size):
+            return False
+    return cursor.at == cursor.end
+
+
+def packed_ids(list page not None, Py_ssize_t prefix):
+    """Return the last 16 bytes of the keys of sound rows; None where one may be damaged."""
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(page)
+    cdef object row, key, value
+    cdef list ids = []
+    for i in range(count):
+        row = <object>PyList_GET_ITEM(page, i)
+        if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
+            return None
+        key = <object>PyTuple_GET_ITEM(row, 0)
+        value = <object>PyTuple_GET_ITEM(row, 1)
+        if type(key) is not bytes or PyBytes_GET_SIZE(key) != prefix + 16:
+            return None
+        if type(value) is not bytes or not is_sound(<bytes>value):
+            return None
+        ids.append(PyBytes_FromStringAndSize(PyBytes_AS_STRING(key) + prefix, 16))
+    return ids
+
+
 def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
     """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
 

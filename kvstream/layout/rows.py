@@ -60,6 +60,14 @@ class Rows(Sequence[Entry]):
     def __repr__(self) -> str:
         return f"Rows({self.page!r}, {self.prefix})"
 
+    def packed_ids(self) -> list[bytes]:
+        """Return the IDs of the entries as they stand in rows; Corruption where one is damaged."""
+        if twins is not None and self._entries is None:
+            ids = twins.packed_ids(self.page, self.prefix)
+            if ids is not None:
+                return ids
+        return [entry.id.packed for entry in self.entries()]
+
     def entries(self) -> list[Entry]:
         """Return the entries of the rows; Corruption where one is damaged."""
         entries = self._entries

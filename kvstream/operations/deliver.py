@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, PACKED, StreamID
+from kvstream.layout.rows import Rows
 from kvstream.meta import activity
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.pending import (
@@ -81,7 +82,7 @@ def read_new(
     noack: bool = False,
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
-) -> list[Entry]:
+) -> Sequence[Entry]:
     """Deliver what one stream's group has given to nobody, after what it may claim."""
     if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
         raise InvalidArgument("min-idle-time must be a positive integer")
@@ -98,7 +99,8 @@ def read_new(
     if budget.exhausted or (rest is not None and rest <= 0):
         return given
     tell = claim_min_idle_ms is not None
-    return given + _deliver_new(txn, stream, found, member, rest, noack, budget, tell)
+    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell)
+    return [*given, *fresh] if given else fresh
 
 
 def read_history(
@@ -139,25 +141,26 @@ def _deliver_new(
     noack: bool,
     budget: Budget | None = None,
     tell: bool = False,
-) -> list[Entry]:
+) -> Sequence[Entry]:
     """Deliver new entries; with ``tell`` each says that it was never delivered before."""
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
+    found: Sequence[Entry]
     if count is not None and count <= SMALL_READ:
         found = _from_ahead(txn, stream, group, count)
     else:
-        found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count).entries()
+        found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
     if tell:
         found = [entry._replace(idle_ms=0, deliveries=0) for entry in found]
     if budget is not None and budget.limited:
         found = found[: budget.take(found)]
     if not found:
         return []
-    ids = [entry[0] for entry in found]
+    ids = found.packed_ids() if isinstance(found, Rows) else [PACKED(*each[0]) for each in found]
     advance_over(stream, group, ids)
     txn.member_changed(group)
     if not noack:
-        deliver(txn, group, [PACKED(*eid) for eid in ids], consumer.name, txn.now_ms)
+        deliver(txn, group, ids, consumer.name, txn.now_ms)
         activity.note(txn, group, consumer)
     else:
         txn.member_changed(consumer)

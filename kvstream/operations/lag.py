@@ -4,6 +4,8 @@ The rules are those of Redis 7.0 with the later corrections; ``nodes.live_after`
 where Redis's own numbers give up.
 """
 
+from collections.abc import Sequence
+
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta.records import UNKNOWN, GroupMeta, StreamMeta
 
@@ -62,16 +64,17 @@ def advance(stream: StreamMeta, group: GroupMeta, eid: StreamID) -> None:
     group.last_delivered = eid
 
 
-def advance_over(stream: StreamMeta, group: GroupMeta, ids: list[StreamID]) -> None:
-    """Count the delivery of ``ids``, ascending: ``advance`` for each, at the cost of the first.
+def advance_over(stream: StreamMeta, group: GroupMeta, ids: Sequence[bytes]) -> None:
+    """Count the delivery of packed ``ids``, ascending, as ``advance`` for each would.
 
-    Once an entry of the stream itself has been counted with no tombstone ahead, each further one
-    adds one.
+    It costs what the first does: once an entry of the stream itself has been counted with no
+    tombstone ahead, each further one adds one.
     """
-    for at, eid in enumerate(ids):
+    for at, packed in enumerate(ids):
+        eid = StreamID.unpack(packed)
         advance(stream, group, eid)
         rest = len(ids) - at - 1
         if rest and group.entries_read != UNKNOWN and not _tombstone_ahead(stream, eid):
             group.entries_read += rest
-            group.last_delivered = ids[-1]
+            group.last_delivered = StreamID.unpack(ids[-1])
             return

@@ -5,7 +5,8 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from ssl import SSLContext
 from typing import NamedTuple
@@ -28,6 +29,8 @@ __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 GARBAGE = 50_000
 """New objects that set off a search for cycles: those of a turn are no garbage, and going over them
 again and again took an eighth of the time."""
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_HEEDED = (*_ENDING, signal.SIGHUP)
 HARD_END = 1
 """The exit code of a server that was not let come to its end."""
 
@@ -84,7 +87,7 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
     gc.set_threshold(GARBAGE)
     engine = Engine(directory, store)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with _signals_kept(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             ending = runner.run(serve(engine, options, started, tls))
         if not ending.durable:
             _end_hard("the disk did not take all in time")
@@ -113,9 +116,20 @@ def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDING:
         loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, _read_certificates, listener)
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Give the caller's handlers of signals back: a loop that is closed would swallow Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in _HEEDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end_hard(reason: str, code: int = HARD_END) -> None:

@@ -41,7 +41,7 @@ def test_every_row_runs_and_is_reported(row: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     told = json.loads(figures.read_text())
-    assert [*told["contests"], *told["claims"]] != []
+    assert [*told["contests"], *told["served"], *told["claims"]] != []
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
 
 

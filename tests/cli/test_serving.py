@@ -19,7 +19,8 @@ import redis
 from kvstream import Store
 from kvstream.cli.examples import examples_of
 from kvstream.cli.serving import serve
-from kvstream.server.serving import ServerOptions
+from kvstream.options import StoreOptions
+from kvstream.server.serving import Places, ServerOptions, run
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
 
@@ -111,6 +112,18 @@ def test_a_port_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None
             "serve", "--dir", str(tmp_path / "other"), "--port", str(port_of(lines)), code=5
         )
         assert "address already in use" in result.stderr
+
+
+def test_signals_are_as_before_once_a_server_has_ended(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def started(_: Places) -> None:
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+        signal.raise_signal(signal.SIGTERM)
+
+    run(tmp_path / "data", StoreOptions(), ServerOptions(port=0), started)
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The compiled twins do what the Python functions do, or leave it to them."""
 
 import os
+import re
 import struct
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kvstream.errors import Corruption
 from kvstream.ids import U64_MAX, StreamID
-from kvstream.layout import values
+from kvstream.layout import rows, values
 from kvstream.layout.compiled import twins
 from kvstream.meta.filling import fill_in_python
 from kvstream.meta.measuring import data_size, size_in_python
@@ -176,3 +178,48 @@ def test_only_whole_entries_of_strings_are_taken(content: object, mark: bytes) -
     assert twins.decode_page([5]) is None
     assert twins.decode_rows([(b"k" * 15, value)], 0, Entry, StreamID) is None
     assert twins.decode_rows([5], 0, Entry, StreamID) is None  # type: ignore[list-item]
+
+
+WORDS = (
+    st.builds(lambda ms, seq: b"%d-%d" % (ms, seq), st.integers(0, U64_MAX), st.integers(0, 99))
+    | st.integers(0, U64_MAX).map(lambda ms: b"%d" % ms)
+    | st.sampled_from([b"", b"-", b"1-", b"-1", b"1-2-3", b" 1", b"1 ", b"+1", b"007-01", b"x"])
+    | st.text("0123456789-", max_size=24).map(str.encode)
+)
+
+
+@given(st.lists(WORDS, max_size=5))
+@example([b"9" * 19, b"0-" + b"9" * 19])
+@example([b"9" * 20])
+def test_ids_are_read_alike_or_left_to_python(words: list[bytes]) -> None:
+    ids = twins.parse_ids(words, StreamID)
+    if ids is not None:
+        assert ids == [StreamID.parse(word) for word in words]
+        assert all(type(eid) is StreamID for eid in ids)
+    elif all(re.fullmatch(rb"[0-9]{1,19}(-[0-9]{1,19})?", word) for word in words):
+        pytest.fail(f"{words} are plain")
+
+
+@given(st.integers(0, U64_MAX), st.integers(0, U64_MAX - 9), st.integers(0, 9))
+def test_ids_in_a_row_are_made_alike(ms: int, seq: int, count: int) -> None:
+    made = rows.ids_from(StreamID(ms, seq), count)
+    assert made == rows.ids_in_python(StreamID(ms, seq), count)
+    assert all(type(eid) is StreamID for eid in made)
+
+
+@given(st.lists(st.tuples(st.builds(StreamID, st.integers(0, 9), st.integers(0, 9)), FLAT)))
+def test_ids_of_rows_are_those_of_the_entries(found: list[tuple[StreamID, list[bytes]]]) -> None:
+    page = [(b"prefix" + eid.packed, values.encode_flat(flat)[0]) for eid, flat in found]
+    assert twins.packed_ids(page, 6) == [eid.packed for eid, _ in found]
+    assert rows.Rows(page, 6).packed_ids() == [eid.packed for eid, _ in found]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\x01", b"\x01\x81\xa1a", b"\x01\x81\xa1a\xa1b\xa1", b"\x07"]
+)
+def test_ids_of_damaged_rows_are_not_told(value: bytes) -> None:
+    sound = values.encode_flat([b"f", b"v"])[0]
+    page = [(bytes(16), sound), (bytes(16), value)]
+    assert twins.packed_ids(page, 0) is None
+    with pytest.raises(Corruption):
+        rows.Rows(page, 0).packed_ids()

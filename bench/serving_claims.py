@@ -1,0 +1,119 @@
+"""What the server alone is held to: its memory, and its latency while work goes on behind it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from redis import Redis
+
+from bench.results import Claim
+from bench.servers import both, kvstream_server, loaded, port_of
+from bench.serving import KEY, words
+from bench.workload import Sizes, entries
+
+MEMORY_SHARE_MAX = 0.25
+SLOWER_MAX = 3.0
+PIPELINE = 100
+OLD = "old"
+PAGE_BYTES = 4096
+MEGABYTE = 1 << 20
+
+Work = Callable[[Any], object]
+
+
+def _fill(client: Redis, key: str, count: int) -> None:
+    loaded(client, count, PIPELINE, "XADD", key, "*", *words(entries(1)[0]))
+
+
+def _resident_mb(client: Any) -> float:
+    """Return the memory that a server's process holds, in megabytes."""
+    pid = client.info("server")["process_id"]
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * PAGE_BYTES / MEGABYTE
+
+
+def memory(folder: Path, sizes: Sizes) -> list[Claim]:
+    """Fill both servers, read some, and compare what their processes hold."""
+    held = []
+    with both(folder, "everysec") as servers:
+        for client in servers:
+            _fill(client, KEY, sizes.large)
+            for _ in range(10):
+                client.xrange(KEY, count=1000)
+                client.xrevrange(KEY, count=1000)
+            held.append(_resident_mb(client))
+    own, peer = held
+    title = f"server with {sizes.large:,} entries of 100 bytes: memory, beside redis-server"
+    note = f"{own:,.0f} MB against {peer:,.0f} MB"
+    return [Claim("serve-memory", title, own / peer, MEMORY_SHARE_MAX, "x", note)]
+
+
+def _p99_ms(client: Redis, count: int) -> float:
+    return loaded(client, count, 1, "XADD", KEY, "*", *words(entries(1)[0]))["p99_latency_ms"]
+
+
+@contextmanager
+def _meanwhile(port: int, work: Work) -> Iterator[None]:
+    """Have a client of its own do something again and again."""
+    over = Event()
+
+    def repeat() -> None:
+        with Redis(port=port, protocol=2) as client:
+            while not over.is_set():
+                work(client)
+
+    thread = Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _compact(client: Any) -> None:
+    client.bgrewriteaof()
+    while client.info("persistence")["aof_rewrite_in_progress"]:
+        Event().wait(0.01)
+
+
+def _once(work: Work) -> Work:
+    """Return work that is done once, and then nothing."""
+    done = Event()
+
+    def run(client: Any) -> None:
+        if not done.is_set():
+            done.set()
+            work(client)
+        Event().wait(0.01)
+
+    return run
+
+
+def latency(folder: Path, sizes: Sizes) -> list[Claim]:
+    """Take the p99 of XADD with nothing else going on, and beside the work of an operator."""
+    works: tuple[tuple[str, str, Work], ...] = (
+        ("checkpoint", "checkpoints are made", lambda client: client.save()),
+        ("compaction", "compactions run", _compact),
+        ("del", f"a DEL of {sizes.large:,} entries runs", _once(lambda client: client.delete(OLD))),
+    )
+    claims = []
+    with kvstream_server(folder / "latency", "everysec") as client:
+        _fill(client, OLD, sizes.large)
+        _p99_ms(client, sizes.served)
+        for key, what, work in works:
+            quiet = _p99_ms(client, sizes.served)
+            with _meanwhile(port_of(client), work):
+                busy = _p99_ms(client, sizes.served)
+            note = f"{busy:.2f} ms against {quiet:.2f} ms"
+            title = f"p99 of XADD while {what}, beside quiet"
+            claims.append(Claim(f"serve-{key}", title, busy / quiet, SLOWER_MAX, "x", note))
+    return claims
+
+
+SERVED_CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
+    "serve-memory": ("memory of the server", memory),
+    "serve-latency": ("latency beside an operator's work", latency),
+}
