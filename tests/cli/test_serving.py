@@ -96,6 +96,14 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
         ("port = ", "Invalid value (at end of document)"),
         ("port = 70000", "70000 is not in the range 0<=x<=65535"),
         ('durability = "often"', "'often' is not one of"),
+        ("config = 5", "config is no table"),
+        ("[config]\nnosuch = 1", "unknown settings: config.nosuch"),
+        ("[config]\ntimeout = 1", "timeout is an option, and stands above the table config"),
+        ('[config]\nslowlog-max-len = "x"', "argument couldn't be parsed into an integer"),
+        ("[config]\nport = 1\nhz = 0", "port is an option"),
+        ("[config]\nhz = 0", "argument must be between 1 and"),
+        ("[config]\ndir = 'x'", "dir is an option"),
+        ("[config]\ndatabases = 5", "can't set immutable config"),
     ],
 )
 def test_bad_settings_are_refused_with_the_reason(
@@ -104,6 +112,27 @@ def test_bad_settings_are_refused_with_the_reason(
     config = tmp_path / "kvstream.toml"
     config.write_text(text)
     assert reason in kvstream("serve", "--config", str(config), code=2).stderr
+
+
+def test_settings_hold_from_the_start_and_are_rewritten(tmp_path: Path) -> None:
+    config = tmp_path / "kvstream.toml"
+    config.write_text(
+        "# ours\nport = 0\n\n[config]\nslowlog-max-len = 7 # few\naof-use-rdb-preamble = false\n"
+    )
+    arguments = ("--dir", str(tmp_path / "data"), "--config", str(config))
+    with served(*arguments) as (_, lines), redis.Redis(port=port_of(lines)) as client:
+        assert client.config_get("slowlog-max-len") == {"slowlog-max-len": "7"}
+        assert client.config_get("aof-use-rdb-preamble") == {"aof-use-rdb-preamble": "no"}
+        client.config_set("slowlog-max-len", 8)
+        client.config_set("timeout", 9)
+        assert client.config_rewrite() in (True, b"OK")
+    assert config.read_text() == (
+        "# ours\nport = 0\ntimeout = 9\n\n[config]\n"
+        'slowlog-max-len = "8" # few\naof-use-rdb-preamble = false\n'
+    )
+    with served(*arguments) as (_, lines), redis.Redis(port=port_of(lines)) as client:
+        told = client.config_get("slowlog-max-len", "timeout")
+        assert told == {"slowlog-max-len": "8", "timeout": "9"}
 
 
 def test_a_port_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None:

@@ -181,6 +181,7 @@ _SUBCOMMANDS: dict[bytes, tuple[int, int, Callable[[Txn, Client, Argv], Answer] 
     b"PROTOCOL": (3, 3, _protocol),
     b"QUICKLIST-PACKED-THRESHOLD": (3, 3, _nothing),
     b"RELOAD": (2, 5, _reload),
+    b"REPLY-COPY-AVOIDANCE": (3, 3, _nothing),
     b"REPLYBUFFER": (3, 4, _nothing),
     b"SET-ACTIVE-EXPIRE": (3, 3, _set_active_expire),
     b"SLEEP": (3, 3, _sleep),
