@@ -38,9 +38,13 @@ class Pause:
         self._held: dict[Client, None] = {}
 
     def begin(self, seconds: float, every: bool) -> None:
-        """Hold every command for a time, or those that write; what was before is over."""
-        self.until = self._waits.now() + seconds
-        self._every = every
+        """Hold every command for a time, or those that write.
+
+        A pause that there is goes on as long as it was to, and holds no less than it did.
+        """
+        until = self._waits.now() + seconds
+        self.until = until if self.until is None else max(until, self.until)
+        self._every = every or (self._every and self._calls.paused)
         self._calls.paused = True
         self._go_on()
 

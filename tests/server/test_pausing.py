@@ -87,6 +87,22 @@ def test_a_pause_of_all_holds_every_command_and_its_own_end(
     assert (ann.heard(), bob.heard()) == (b"+OK\r\n", b"+PONG\r\n")
 
 
+def test_a_shorter_and_a_milder_pause_change_nothing_about_the_one_there_is(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("CLIENT", "PAUSE", "5000", "WRITE")
+    ann.ask("CLIENT", "PAUSE", "10", "WRITE")
+    server.wait(1)
+    assert bob.ask("SET", "k", "v") == b""
+    assert ann.ask("CLIENT", "PAUSE", "20", "ALL") == b"+OK\r\n"
+    server.wait(1)
+    assert ann.ask("PING") == b""
+    server.wait(4)
+    assert (bob.heard(), ann.heard()) == (b"+OK\r\n", b"+PONG\r\n")
+    assert ann.ask("CLIENT", "PAUSE", "1000", "WRITE") == b"+OK\r\n"
+    assert ann.ask("PING") == b"+PONG\r\n"
+
+
 def test_transactions_wait_where_they_write(server: Server, ann: Talker, bob: Talker) -> None:
     carl = server.client()
     for talker, command in ((bob, ("SET", "k", "v")), (carl, ("GET", "k"))):
