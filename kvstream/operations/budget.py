@@ -4,8 +4,12 @@ from collections.abc import Sequence
 
 from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.keys import key_of
+from kvstream.layout.rows import Rows
 from kvstream.records import Entry
 
+WIRE_TIMES = 4
+"""How much longer an entry of short fields is in a reply than it is in its row, at most."""
+FEW = 100
 _CRLF = 2
 _HEAD = 1 + _CRLF
 _PAIR = _HEAD + 1
@@ -25,6 +29,34 @@ def entry_reply_size(entry: Entry) -> int:
         return size + sum(_bulk_size(len(part)) for part in flat)
     except TypeError:
         raise Corruption(f"entry {entry.id} has a value that is no bytes") from None
+
+
+class Room:
+    """The memory that the entries of one reply may still take, where a server bounds replies.
+
+    What does not fit is left for the next read. What a few streams give of few entries is not
+    counted: that would take longer than reading it.
+    """
+
+    __slots__ = ("_few", "left")
+
+    def __init__(self, streams: int, reply_max: int) -> None:
+        self.left = reply_max // WIRE_TIMES
+        """Bytes; 0: as many as there are."""
+        self._few = FEW if streams <= FEW else 0
+
+    def take(self, entries: Sequence[Entry]) -> bool:
+        """Count the entries of a stream; return whether there is room for another one's."""
+        if not self.left or len(entries) <= self._few:
+            return True
+        if isinstance(entries, Rows):
+            size = sum(len(value) for _, value in entries.page)
+        else:
+            size = sum(map(entry_reply_size, entries))
+        if size >= self.left:
+            return False
+        self.left -= size
+        return True
 
 
 class Budget:

@@ -22,7 +22,7 @@ from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.budget import Budget
+from kvstream.operations.budget import Budget, Room
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.lag import advance_over
 from kvstream.operations.reads import Reply
@@ -57,19 +57,24 @@ def read_group(
     budget = budget or Budget()
     for name, _ in wanted:
         group_of_key(txn, name, group, _WHERE)
+    room = Room(len(wanted), txn.catalog.limits.reply_max)
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:
             break
         budget.open(name)
         if after is None:
-            given = read_new(txn, name, group, consumer, count, noack, claim_min_idle_ms, budget)
+            given = read_new(
+                txn, name, group, consumer, count, noack, claim_min_idle_ms, budget, room.left
+            )
         else:
             given = read_history(txn, name, group, consumer, after, count, budget)
         shown = bool(given) or after is not None
         budget.close(len(given) if shown else None)
         if shown:
             reply.append((name, given))
+        if not room.take(given):
+            break
     return reply
 
 
@@ -82,8 +87,12 @@ def read_new(
     noack: bool = False,
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
+    room: int = 0,
 ) -> Sequence[Entry]:
-    """Deliver what one stream's group has given to nobody, after what it may claim."""
+    """Deliver what one stream's group has given to nobody, after what it may claim.
+
+    ``room`` is the memory that new entries may take; 0: as much as they do.
+    """
     if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
         raise InvalidArgument("min-idle-time must be a positive integer")
     stream, found = group_of_key(txn, name, group, _WHERE)
@@ -99,7 +108,7 @@ def read_new(
     if budget.exhausted or (rest is not None and rest <= 0):
         return given
     tell = claim_min_idle_ms is not None
-    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell)
+    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell, room)
     return [*given, *fresh] if given else fresh
 
 
@@ -141,6 +150,7 @@ def _deliver_new(
     noack: bool,
     budget: Budget | None = None,
     tell: bool = False,
+    room: int = 0,
 ) -> Sequence[Entry]:
     """Deliver new entries; with ``tell`` each says that it was never delivered before."""
     if group.last_delivered >= stream.last or stream.length == 0:
@@ -149,7 +159,8 @@ def _deliver_new(
     if count is not None and count <= SMALL_READ:
         found = _from_ahead(txn, stream, group, count)
     else:
-        found = entries.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
+        after = group.last_delivered.next()
+        found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
     if tell:
         found = [entry._replace(idle_ms=0, deliveries=0) for entry in found]
     if budget is not None and budget.limited:

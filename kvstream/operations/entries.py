@@ -47,6 +47,31 @@ def between_for_reply(
     most = txn.catalog.limits.reply_max
     if not most or (count is not None and count <= FIRST_PAGE):
         return between(txn, stream, start, end, count)
+    page, size = _gathered(txn, stream, start, end, count, most)
+    if size > most:
+        raise ReplyTooLarge.beyond(most)
+    return Rows(page, len(stream.prefix))
+
+
+def as_many_as_fit(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None, most: int
+) -> Rows:
+    """Do the same, but for those at the end that take more memory than ``most``; 0: no limit.
+
+    One is there at least. For reads that go on where they were: whoever asks again gets the rest.
+    """
+    if not most or (count is not None and count <= FIRST_PAGE):
+        return between(txn, stream, start, end, count)
+    page, size = _gathered(txn, stream, start, end, count, most)
+    while size > most and len(page) > 1:
+        size -= memory_of([page.pop()])
+    return Rows(page, len(stream.prefix))
+
+
+def _gathered(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None, most: int
+) -> tuple[list[Row], int]:
+    """Return the rows up to the first that go beyond so much memory, and what they take."""
     left = stream.length if count is None else count
     page: list[Row] = []
     size, limit = 0, FIRST_PAGE
@@ -54,14 +79,12 @@ def between_for_reply(
         part = rows(txn, stream, start, end, min(left, limit))
         page += part
         size += memory_of(part)
-        if size > most:
-            raise ReplyTooLarge.beyond(most)
-        if len(part) < limit:
+        if size > most or len(part) < limit:
             break
         left -= limit
         limit = min(PAGE_MAX, (most - size) * len(page) // size + 1)
         start = StreamID.unpack(part[-1][0][-ID_BYTES:]).next()
-    return Rows(page, len(stream.prefix))
+    return page, size
 
 
 def memory_of(page: list[Row]) -> int:

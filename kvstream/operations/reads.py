@@ -7,7 +7,7 @@ from kvstream.errors import WrongType
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.budget import Budget
+from kvstream.operations.budget import Budget, Room
 from kvstream.records import Entry
 
 Reply = list[tuple[bytes, Sequence[Entry]]]
@@ -40,10 +40,14 @@ def read(
     count: int | None = None,
     budget: Budget | None = None,
 ) -> Reply:
-    """Return up to ``count`` entries after the given ID of each stream; empty: nothing new."""
+    """Return up to ``count`` entries after the given ID of each stream; empty: nothing new.
+
+    There may be fewer of them where a server bounds replies.
+    """
     budget = budget or Budget()
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
+    room = Room(len(wanted), txn.catalog.limits.reply_max)
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:
@@ -51,8 +55,8 @@ def read(
         stream = txn.stream(name)
         if stream is None or stream.length == 0 or after >= stream.last or after == MAX_ID:
             continue
-        found: Sequence[Entry] = entries.between_for_reply(
-            txn, stream, after.next(), MAX_ID, budget.most(count)
+        found: Sequence[Entry] = entries.as_many_as_fit(
+            txn, stream, after.next(), MAX_ID, budget.most(count), room.left
         )
         if budget.limited:
             budget.open(name)
@@ -60,6 +64,8 @@ def read(
             budget.close(len(found) or None)
         if found:
             reply.append((name, found))
+            if not room.take(found):
+                break
     return reply
 
 

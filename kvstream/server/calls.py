@@ -18,7 +18,7 @@ from kvstream.server.slowlog import Slowlog
 from kvstream.server.statistics import Statistics
 
 _US = 1_000_000
-LONG_S = 0.0005
+LONG_S = 0.0001
 """Calls that take longer are not run one after another without a look at the time."""
 _REASONS = {"cmd": "command"}
 """What INFO and ACL LOG call by different words."""

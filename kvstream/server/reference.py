@@ -83,8 +83,9 @@ OWN = (
     "SHUTDOWN stops at once; what was acknowledged stays, with or without SAVE. It cannot be "
     "aborted.",
     "`client-output-buffer-limit` of plain clients is 256 MB, where Redis has none: a client "
-    "that does not read would take all memory. XRANGE, XREVRANGE, XREAD and MGET are refused where "
-    "one reply would need more memory than that; Redis closes the connection.",
+    "that does not read would take all memory. XRANGE, XREVRANGE and MGET are refused where one "
+    "reply would need more memory than that, XREAD and XREADGROUP of new entries give fewer; Redis "
+    "closes the connection.",
     "Settings that would promise what is not done are told as they are (`appendonly yes`, "
     "`maxmemory 0`, `save` empty), and setting them to something else is refused with the reason "
     "instead of ignored. Those of what is not here (other types, replicas, the files of Redis) are "
