@@ -15,6 +15,7 @@ from kvstream.commands.replies import RESP2, Reply
 from kvstream.errors import ProtocolError
 from kvstream.resp.requests import RequestReader
 from kvstream.server.acl import User, WrongPassword
+from kvstream.server.unread import PIECE, Unread
 from kvstream.waiters import Waiter
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Client(Session):
         "resume",
         "send",
         "server",
+        "unread",
         "user",
         "watched",
     )
@@ -148,6 +150,8 @@ class Client(Session):
         self.protocol = RESP2
         self.requests: deque[Argv] = deque()
         """Requests that have arrived whole and have not been run."""
+        self.unread = Unread()
+        """What follows them, where it is much or comes behind a command that waits."""
         self.queue: Queue | None = None
         """The open MULTI."""
         self.watched: dict[bytes, object] = {}
@@ -164,6 +168,39 @@ class Client(Session):
         self.no_evict = self.no_touch = self.monitors = False
         self.last_command = ""
         self.commands_run = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something of what it has sent can be run or looked at now."""
+        return bool(self.requests or self.fault or self.unread)
+
+    def receive(self, data: bytes) -> None:
+        """Keep what has come; what is little, and next, is looked at."""
+        if self.block is not None or self.unread or len(data) > PIECE:
+            self.unread.add(data)
+            return
+        self.reader.feed(data)
+        self.take_in()
+
+    def take_in(self) -> bool:
+        """Take requests out of what comes next; False: there is nothing to be looked at.
+
+        Before AUTH they come one by one, for each may change what the next may be.
+        """
+        reader, unread = self.reader, self.unread
+        if self.fault is not None or (reader.is_empty and not unread):
+            return False
+        try:
+            found = reader.take()
+            fed = not found and bool(unread)
+            if fed:
+                reader.feed(unread.piece())
+                found = reader.take()
+        except ProtocolError as error:
+            self.fault = error
+            return False
+        self.requests += found
+        return fed or bool(found)
 
     def become(self, user: User, authenticated: bool = True) -> None:
         """Be a user, or somebody who has yet to say who: that one may send little at once."""
@@ -197,7 +234,7 @@ class Client(Session):
             and self.queue is None
             and self.block is None
             and self.authenticated
-            and not (self.requests or self.fault or self.closing)
+            and not (self.has_work or self.closing)
             and self.reader.is_empty
         )
 

@@ -17,7 +17,7 @@ from kvstream.commands.command import Blocked, Command, Container, Flag
 from kvstream.commands.replies import ErrorReply, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
-from kvstream.errors import ProtocolError, RequestError
+from kvstream.errors import RequestError
 from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
 from kvstream.server.bursts import PlainBurst, burst_of, requests_of
@@ -111,30 +111,19 @@ class Executor:
         elif client.closing:
             return
         client.last_used = self.clock()
-        client.reader.feed(data)
-        self._pull(client)
-        if (client.requests or client.fault) and client.block is None:
+        client.receive(data)
+        if client.block is not None:
+            if client.unread.size > client.reader.query_max:
+                self.drop(client)
+        elif client.has_work:
             self.ready[client] = None
-
-    def _pull(self, client: Client) -> None:
-        """Take the requests that are whole; before AUTH one, for it may change what is let in."""
-        reader, requests = client.reader, client.requests
-        try:
-            while found := reader.take():
-                requests += found
-                if not reader.trusted:
-                    return
-        except ProtocolError as error:
-            client.fault = error
 
     def ended(self, client: Client) -> bool:
         """Note that a client sends no more: it is closed behind its last reply; False: at once.
 
         Nobody reads what a blocked command would answer.
         """
-        asked = (
-            client.requests or client.fault or any(each.client is client for each in self.bursts)
-        )
+        asked = client.has_work or any(each.client is client for each in self.bursts)
         if client.block is not None or not (asked or self.is_answering):
             return False
         client.direct, client.leaving = False, True
@@ -145,6 +134,7 @@ class Executor:
         """Forget a client whose connection has ended."""
         client.closing, client.direct = True, False
         client.requests.clear()
+        client.unread.clear()
         self.monitors.pop(client, None)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
@@ -219,16 +209,19 @@ class Executor:
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many."""
         requests = client.requests
-        count = 0
-        while requests and count < most and client.block is None and not client.closing:
-            count += 1
-            self._request(turn, client, requests.popleft())
-            if not requests and client.fault is None and client.reader.buffered:
-                self._pull(client)
-            if (self.calls.took_long or not count % LOOKS) and self._is_late():
+        count, more = 0, True
+        while count < most and client.block is None and not client.closing:
+            if requests:
+                count += 1
+                self._request(turn, client, requests.popleft())
+                if not (self.calls.took_long or not count % LOOKS):
+                    continue
+            elif not (more := client.take_in()):
+                break
+            if self._is_late():
                 break
         if client.block is None and not client.closing:
-            if requests:
+            if more:
                 self.ready[client] = None
             elif client.fault is not None:
                 self._slots.append(Slot(client, ErrorReply.of(client.fault)))

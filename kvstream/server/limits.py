@@ -18,6 +18,9 @@ from kvstream.server.options import OutputLimit
 if TYPE_CHECKING:
     from kvstream.server.executor import Executor
 
+BEHIND_WAIT = 2 * READ_AHEAD
+"""Bytes that a client may send behind a command that waits. The end of a connection is seen behind
+what was sent alone, so there must be room for what a client may mean."""
 DESCRIPTORS = 512
 """Open files beside those of clients: what the store has open, and some to spare."""
 FIRST_BYTES_A_SECOND = 1024
@@ -98,7 +101,10 @@ class Limits:
     def look(self, client: Client) -> None:
         """Hold a client up where too much of what it has sent has not been run."""
         client.look_at = client.bytes_in + READ_AHEAD
-        waiting = sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
+        waiting = client.unread.size
+        if client.block is not None and waiting <= BEHIND_WAIT:
+            return
+        waiting += sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
         bursts = (each for each in self._executor.bursts if each.client is client)
         waiting += sum(len(data) for each in bursts for data, _names in each.entries)
         if waiting > READ_AHEAD and client not in self.held:
@@ -109,7 +115,9 @@ class Limits:
         """Read again from clients whose requests have been run, and forget those who have gone."""
         waiting = {burst.client for burst in self._executor.bursts}
         for client in list(self.held):
-            if client.closing or not (client.requests or client in waiting):
+            over = not (client.requests or client.unread or client in waiting)
+            waits = client.block is not None and client.unread.size <= BEHIND_WAIT
+            if over or waits or client.closing:
                 del self.held[client]
                 client.resume()
 

@@ -14,7 +14,7 @@ _LINE = (
 def listed(client: Client, asking: int = 0) -> str:
     """Return a line of CLIENT LIST; ``asking``: the bytes of the request for it, if it is its."""
     now = client.server.clock()
-    pending, held = client.pending_output(), client.reader.buffered + asking
+    pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
         *(now - client.created, now - client.last_used, _flags(client), client.db),

@@ -95,7 +95,7 @@ class Waits:
         client.block = None
         client.last_used = self._teller.clock()
         self.blocked.pop(client, None)
-        if (client.requests or client.fault) and not client.closing:
+        if client.has_work and not client.closing:
             self._teller.ready[client] = None
 
     def cancel(self, client: Client) -> None:

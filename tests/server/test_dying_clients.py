@@ -80,7 +80,7 @@ def test_requests_behind_the_wait_of_a_dead_client_are_not_run(
 ) -> None:
     connection = wait_in_group(served)
     connection.sendall(request("SET", "k", "v") * 10)
-    until(lambda: any(client.requests for client in served.executor.clients.values()))
+    until(lambda: any(client.has_work for client in served.executor.clients.values()))
     reset(connection)
     assert_nobody_waits(served, asker)
     assert asker.ask("EXISTS k") == 0

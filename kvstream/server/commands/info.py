@@ -80,7 +80,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     names = {name for client in readers for name in _awaited(client)}
     groups = [client for client in readers if client.last_command == "xreadgroup"]
     on_nokey = {name for client in groups for name in _awaited(client)}
-    inputs = [client.reader.buffered for client in server.clients.values()]
+    inputs = [client.reader.buffered + client.unread.size for client in server.clients.values()]
     outputs = [client.pending_output() for client in server.clients.values()]
     return (
         ("connected_clients", len(server.clients)),
