@@ -59,6 +59,10 @@ class ServerProcess:
         """The most that it has ever held."""
         return self._status("VmHWM")
 
+    def forget_peak(self) -> None:
+        """Let the most that it has held be what it holds now."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def _status(self, field: str) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)

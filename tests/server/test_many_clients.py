@@ -107,7 +107,8 @@ def test_a_thousand_waits_come_to_their_end_together(server: ServerProcess) -> N
 
 
 def _kill_all(crowd: Crowd, asker: Asker) -> None:
-    assert asker.ask("CLIENT KILL TYPE normal SKIPME yes") == len(crowd.sockets)
+    killed = asker.ask("CLIENT KILL TYPE normal SKIPME yes")
+    assert killed >= len(crowd.sockets)  # who asked for INFO last may be just going
     assert [connection.recv(1) for connection in crowd.sockets] == [b""] * len(crowd.sockets)
 
 
