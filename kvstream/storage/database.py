@@ -266,7 +266,10 @@ class Database:
 
     def property_int(self, name: str, family: int) -> int:
         """Return a numeric property of RocksDB, such as ``rocksdb.estimate-num-keys``."""
-        return self._families[family].property_int_value(name) or 0
+        try:
+            return self._families[family].property_int_value(name) or 0
+        except Exception as error:  # closed, or about to be opened anew, by another thread
+            raise classified(error) from None
 
     def statistics(self) -> dict[str, Any]:
         """Return sizes and counts for people; they may change with any version."""

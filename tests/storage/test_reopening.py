@@ -1,5 +1,6 @@
 """A database that is closed and opened anew under its users."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,27 @@ def test_a_reader_sees_what_there_is(directory: Path) -> None:
     with pytest.raises(StoreReadOnly):
         put_one_by_one(reader, range(1))
     reader.close()
+
+
+def test_who_asks_for_figures_meanwhile_gets_them_or_hears_that_it_is_closed(
+    database: Database,
+) -> None:
+    put_one_by_one(database, range(10))
+    ended, told = threading.Event(), []
+
+    def ask() -> None:
+        while not ended.is_set():
+            try:
+                told.append(database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES))
+            except StoreClosed:
+                told.append(-1)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for turn in range(6):
+        database.reopen(from_log=turn % 2 == 1)
+    ended.set()
+    asking.join(10)
+    assert not asking.is_alive()
+    assert set(told) <= {-1, 0, 10}
+    assert database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES) == 10
