@@ -17,6 +17,8 @@ IDLE_BYTES_MAX = 20 << 10
 GROWTH_MAX = 2 * MEGABYTE
 """Memory that a thousand clients may leave behind, of what the allocator keeps."""
 ROUNDS = 3
+ALONE = 100
+"""How many are killed one by one; each time all clients are looked through."""
 FOREVER = ("BLOCK", "0", "STREAMS")
 
 
@@ -116,8 +118,9 @@ def _kill_each(crowd: Crowd, asker: Asker) -> None:
     own = b"%d" % asker.ask("CLIENT ID")
     lines = asker.ask("CLIENT LIST").splitlines()
     numbers = {line.split()[0].removeprefix(b"id=") for line in lines} - {own}
-    for number in numbers:
+    for number in sorted(numbers)[:ALONE]:
         assert asker.ask("CLIENT", "KILL", "ID", number) == 1
+    crowd.close()
 
 
 ENDS: dict[str, Callable[[Crowd, Asker], None]] = {
