@@ -97,6 +97,25 @@ class KeyIndex:
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
             yield U64.unpack_from(key, 3)[0], qualified(db, value)
 
+    def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
+        """Return up to ``limit`` keys from a place on, and the place behind them, 0 at the end.
+
+        No record is read: what has expired unnoticed is known by the rows for expiry.
+        """
+        rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
+        following = U64.unpack_from(rows[limit][0], 3)[0] if len(rows) > limit else 0
+        keys = [key for _, key in rows[:limit]]
+        gone = self._gone(txn, self._databases.stored(txn, db))
+        return [key for key in keys if key not in gone] if gone else keys, following
+
+    def _gone(self, txn: Txn, stored_db: int) -> set[bytes]:
+        """Return the keys of a database that have expired and are still there."""
+        if txn.now_ms < self._next_expiry:
+            return set()
+        upper = EXPIRY_TAG + U64.pack(txn.now_ms + 1)
+        due = (key[_EXPIRY_NAME:] for key, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, upper))
+        return {key_of(name) for name in due if database_of(name) == stored_db}
+
     def bounds(self, txn: Txn, db: int) -> tuple[int, int] | None:
         """Return the least and the greatest generation of a database's keys, None without any."""
         rows = self._rows(txn, db)

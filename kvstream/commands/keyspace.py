@@ -124,8 +124,10 @@ def _cursor(raw: bytes) -> int:
 
 def keys(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer all keys that match a pattern."""
-    matches = matcher(argv[1])
     _, found = keyspace.scan(txn, session.db, 0, _ALL)
+    if argv[1] == b"*":
+        return list(found)
+    matches = matcher(argv[1])
     return [key for key in found if matches(key)]
 
 

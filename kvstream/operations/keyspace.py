@@ -113,11 +113,14 @@ def scan(
     Keys come in the order in which they were made, so that every key that stays throughout is seen
     exactly once, however many others come and go.
     """
-    found: list[bytes] = []
+    if kind is None:
+        found, following = txn.catalog.index.page(txn, db, cursor, count)
+        return following, found
+    found = []
     for place, (generation, key) in enumerate(islice(live(txn, db, cursor), count + 1)):
         if place == count:
             return generation, found
-        if kind is None or kind_of(key) == kind:
+        if kind_of(key) == kind:
             found.append(key_of(key.name))
     return 0, found
 

@@ -355,3 +355,15 @@ def test_ids_of_another_database_s_stream_are_its_own(store: Store) -> None:
     store.select(1).stream("s").add({"f": "v"}, id="1-0")
     assert ms_of(store.stream("s").range()) == [5]
     assert store.select(1).stream("s").info().last_generated_id == StreamID(1, 0)
+
+
+def test_keys_that_have_expired_unnoticed_are_not_listed(store: Store, clock: ManualClock) -> None:
+    for db in (0, 1):
+        for name in ("a", "b", "c"):
+            store.select(db).stream(name).add({"f": "v"})
+    store.expire("b", 1)
+    store.select(1).expire("c", 1)
+    store.select(1).expire("a", 60)
+    clock.advance(2000)
+    assert (store.keys(), store.select(1).keys()) == ([b"a", b"c"], [b"a", b"b"])
+    assert (list(store.scan_keys()), store.keys("[bc]")) == ([b"a", b"c"], [b"c"])
