@@ -15,7 +15,7 @@ import pytest
 
 from kvstream import Store, WriteStalled
 from kvstream.options import MEGABYTE
-from kvstream.storage import database as databases
+from kvstream.storage import opener
 from kvstream.storage.families import Settings, database_settings
 
 LOAD = int(os.environ.get("KVSTREAM_LOAD") or 40_000)
@@ -154,7 +154,7 @@ def test_a_slow_compaction_pushes_back_and_neither_stops_the_loop_nor_loses_anyt
         settings = database_settings(*arguments, **named)  # type: ignore[arg-type]
         return settings | {"set_ratelimiter": (COMPACTION_BYTES_S, 100_000, 10)}
 
-    monkeypatch.setattr(databases, "database_settings", throttled)
+    monkeypatch.setattr(opener, "database_settings", throttled)
     store = Store.open(
         tmp_path / "store",
         durability="no",
