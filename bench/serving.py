@@ -95,7 +95,7 @@ SERVED = (
         "XREADGROUP COUNT 100, XACK of 100",
         1.0,
         "everysec",
-        lambda s: s.served // 10,
+        lambda s: max(s.served // 50, 100),
         consumed,
     ),
     Served(
