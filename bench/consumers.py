@@ -11,18 +11,13 @@ from collections.abc import Iterator
 
 from redis import Redis
 
-from bench.servers import CLIENTS, port_of
+from bench.servers import CLIENTS, framed, port_of
 from bench.workload import BATCH, entries
 
 PAGE = 100
 FIRST_ID = 1_000_000
 """IDs from here on: all of the same length."""
 GROUP = "billing"
-
-
-def _request(*words: str) -> bytes:
-    parts = [f"${len(word)}\r\n{word}\r\n" for word in words]
-    return f"*{len(words)}\r\n{''.join(parts)}".encode()
 
 
 def _key(number: int) -> str:
@@ -52,7 +47,7 @@ class _Consumer:
 
     def _all(self, key: str, pages: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield each request with the bytes that its reply ends with."""
-        read = _request("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(PAGE), "STREAMS", key, ">")
+        read = framed("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(PAGE), "STREAMS", key, ">")
         pool = entries(PAGE * pages)
         for page in range(pages):
             start = FIRST_ID + page * PAGE
@@ -63,7 +58,7 @@ class _Consumer:
                 for word in pair
             )
             yield read, f"${len(ids[-1])}\r\n{ids[-1]}\r\n*8\r\n{last}".encode()
-            yield _request("XACK", key, GROUP, *ids), f":{PAGE}\r\n".encode()
+            yield framed("XACK", key, GROUP, *ids), f":{PAGE}\r\n".encode()
 
     def send(self) -> bool:
         """Send the next request; False where there is none."""

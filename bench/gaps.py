@@ -4,19 +4,16 @@ A probe adds an entry every millisecond. An answer that comes late stands for al
 could not be sent meanwhile: each counts with what it would have waited.
 """
 
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
 from bench.results import Claim
+from bench.servers import framed, kvstream_server, port_of
 from bench.workload import BATCH, Sizes, entries
 from kvstream import Store
 
@@ -32,11 +29,6 @@ KEPT = 4096
 """The end of a reply that is kept: enough for a section of INFO."""
 _END = b"$3\r\nend\r\n"
 CONSUMER = "worker-1"
-
-
-def framed(*words: object) -> bytes:
-    parts = [str(word).encode() for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
 
 
 class Line:
@@ -193,22 +185,6 @@ def fill_keys(line: Line, sizes: Sizes) -> None:
     line.ask(("SELECT", 0))
 
 
-@contextmanager
-def served(path: Path) -> Iterator[int]:
-    """Serve a store in a process of its own, and yield the port."""
-    command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(path), "--port", "0"]
-    checkpoints = ["--checkpoint-dir", str(path.with_name("checkpoints"))]
-    process = subprocess.Popen(
-        [*command, *checkpoints], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
-    assert process.stdout is not None
-    try:
-        yield int(process.stdout.readline().rpartition(":")[2])
-    finally:
-        process.terminate()
-        process.communicate()
-
-
 def watch(work: Work, line: Line, probe: Probe, sizes: Sizes) -> tuple[float, float, float]:
     """Run a work; return the 99th percentile and the longest of the waits, and its own seconds.
 
@@ -236,7 +212,8 @@ def loop_gaps(folder: Path, sizes: Sizes) -> list[Claim]:
     """Hold each work's longest waits, but for one in a hundred, against the bound."""
     fill(folder / "gaps", sizes)
     claims = []
-    with served(folder / "gaps") as port:
+    with kvstream_server(folder / "gaps", "everysec") as client:
+        port = port_of(client)
         line = Line(port)
         fill_keys(line, sizes)
         probe = Probe(port)

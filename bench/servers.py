@@ -53,6 +53,12 @@ def both(folder: Path, durability: str) -> Iterator[tuple[Redis, Redis]]:
         yield own, peer
 
 
+def framed(*words: object) -> bytes:
+    """Return a request as clients send it."""
+    parts = [str(word).encode() for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
+
+
 def port_of(client: Redis) -> int:
     """Return the port that a client talks to."""
     return int(client.connection_pool.connection_kwargs["port"])

@@ -13,12 +13,17 @@ from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from kvstream.layout._msgpack cimport (
+    ID_BYTES,
+    UNIQUE,
     Bytes,
     Cursor,
+    big_endian,
     map_head_size,
     pack_map_head,
     pack_string,
     packed_size,
+    take_count,
+    take_row,
     take_string,
 )
 from libc.stdint cimport int64_t, uint64_t
@@ -34,8 +39,6 @@ cdef extern from *:
 
 
 cdef enum:
-    UNIQUE = 1
-    REPEATED = 2
     COUNT_MAX = 65535  # pairs of a msgpack map16
     PAIRS_NEAR = 32  # so many names are compared with each other
     FIELDS_NEAR = 64  # names of so many fields are kept from row to row
@@ -148,48 +151,10 @@ def pack_flat(list flat not None, Py_ssize_t limit):
 # --- reading ------------------------------------------------------------------------------------
 
 
-cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
-    """Take the mark and the head of a row value; return its pairs, or -1."""
-    cdef Py_ssize_t left = from_.end - from_.at
-    cdef Bytes at = from_.at
-    cdef unsigned char head
-    cdef Py_ssize_t count
-    if left < 2:
-        return -1
-    head = at[1]
-    if at[0] == UNIQUE:
-        if (head & 0xF0) == 0x80:
-            from_.at += 2
-            return head & 0x0F
-        if head == 0xDE and left >= 4:
-            from_.at += 4
-            return (<Py_ssize_t>at[2] << 8) | at[3]
-        return -1
-    if at[0] != REPEATED:
-        return -1
-    if (head & 0xF0) == 0x90:
-        from_.at += 2
-        count = head & 0x0F
-    elif head == 0xDC and left >= 4:
-        from_.at += 4
-        count = (<Py_ssize_t>at[2] << 8) | at[3]
-    else:
-        return -1
-    return -1 if count & 1 else count >> 1
-
-
 cdef struct Name:
     Bytes data
     Py_ssize_t size
     PyObject *object
-
-
-cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
-    cdef uint64_t number = 0
-    cdef int i
-    for i in range(8):
-        number = (number << 8) | at[i]
-    return number
 
 
 cdef inline void put_big_endian(unsigned char *at, uint64_t number) noexcept nogil:
@@ -322,19 +287,15 @@ cdef bint is_sound(bytes value) noexcept:
 def packed_ids(list page not None, Py_ssize_t prefix):
     """Return the last 16 bytes of the keys of sound rows; None where one may be damaged."""
     cdef Py_ssize_t i, count = PyList_GET_SIZE(page)
-    cdef object row, key, value
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
     cdef list ids = []
     for i in range(count):
-        row = <object>PyList_GET_ITEM(page, i)
-        if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
+        if not take_row(page, i, prefix, &key, &value) or not is_sound(<bytes>value):
             return None
-        key = <object>PyTuple_GET_ITEM(row, 0)
-        value = <object>PyTuple_GET_ITEM(row, 1)
-        if type(key) is not bytes or PyBytes_GET_SIZE(key) != prefix + 16:
-            return None
-        if type(value) is not bytes or not is_sound(<bytes>value):
-            return None
-        ids.append(PyBytes_FromStringAndSize(PyBytes_AS_STRING(key) + prefix, 16))
+        ids.append(
+            PyBytes_FromStringAndSize(PyBytes_AS_STRING(<object>key) + prefix, ID_BYTES)
+        )
     return ids
 
 
@@ -348,22 +309,17 @@ def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
     cdef Py_ssize_t known = 0, i, count = PyList_GET_SIZE(page)
     cdef list kept = [], entries = []
     cdef Bytes at
-    cdef object row, key, value, fields, eid, made
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
+    cdef object fields, eid, made
     for i in range(count):
-        row = <object>PyList_GET_ITEM(page, i)
-        if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
+        if not take_row(page, i, prefix, &key, &value):
             return None
-        key = <object>PyTuple_GET_ITEM(row, 0)
-        value = <object>PyTuple_GET_ITEM(row, 1)
-        if type(key) is not bytes or PyBytes_GET_SIZE(key) != prefix + 16:
-            return None
-        if type(value) is not bytes:
-            return None
+        at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
+        eid = make_id(stream_id, big_endian(at), big_endian(at + 8))
         fields = decode_fields(<bytes>value, names, &known, kept)
         if fields is None:
             return None
-        at = <Bytes>PyBytes_AS_STRING(key) + prefix
-        eid = make_id(stream_id, big_endian(at), big_endian(at + 8))
         made = kvstream_alloc(<PyTypeObject *>entry, 4)
         Py_INCREF(eid)
         PyTuple_SET_ITEM(made, 0, eid)

@@ -1,10 +1,20 @@
-"""The msgpack strings of stored values, for the compiled modules: reading, with bounds checked, and
-writing into room that was measured.
+"""Stored rows, for the compiled modules: their msgpack strings are read with bounds checked, and
+written into room that was measured. The grammar is in values.py.
 """
 
+from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 ctypedef const unsigned char *Bytes
+
+cdef enum:
+    UNIQUE = 1
+    REPEATED = 2
+    ID_BYTES = 16
 
 
 cdef struct Cursor:
@@ -82,3 +92,58 @@ cdef inline unsigned char *pack_map_head(unsigned char *at, Py_ssize_t count) no
     at[1] = count >> 8
     at[2] = count & 0xFF
     return at + 3
+
+
+cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
+    """Take the mark and the head of a row value; return its pairs, or -1."""
+    cdef Py_ssize_t left = from_.end - from_.at
+    cdef Bytes at = from_.at
+    cdef unsigned char head
+    cdef Py_ssize_t count
+    if left < 2:
+        return -1
+    head = at[1]
+    if at[0] == UNIQUE:
+        if (head & 0xF0) == 0x80:
+            from_.at += 2
+            return head & 0x0F
+        if head == 0xDE and left >= 4:
+            from_.at += 4
+            return (<Py_ssize_t>at[2] << 8) | at[3]
+        return -1
+    if at[0] != REPEATED:
+        return -1
+    if (head & 0xF0) == 0x90:
+        from_.at += 2
+        count = head & 0x0F
+    elif head == 0xDC and left >= 4:
+        from_.at += 4
+        count = (<Py_ssize_t>at[2] << 8) | at[3]
+    else:
+        return -1
+    return -1 if count & 1 else count >> 1
+
+
+cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
+    cdef uint64_t number = 0
+    cdef int i
+    for i in range(8):
+        number = (number << 8) | at[i]
+    return number
+
+
+cdef inline bint take_row(
+    list page, Py_ssize_t at, Py_ssize_t prefix, PyObject **key, PyObject **value
+) noexcept:
+    """Look at a row of a page: a key with an ID after ``prefix`` bytes, and a value, both bytes.
+
+    False where it is something else. The page must have so many rows, and go on holding them.
+    """
+    cdef object row = <object>PyList_GET_ITEM(page, at)
+    if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
+        return False
+    key[0] = PyTuple_GET_ITEM(row, 0)
+    value[0] = PyTuple_GET_ITEM(row, 1)
+    if type(<object>key[0]) is not bytes or type(<object>value[0]) is not bytes:
+        return False
+    return PyBytes_GET_SIZE(<object>key[0]) == prefix + ID_BYTES

@@ -12,12 +12,16 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from kvstream.layout._msgpack cimport (
+    UNIQUE,
     Bytes,
     Cursor,
+    big_endian,
     map_head_size,
     pack_map_head,
     pack_string,
     packed_size,
+    take_count,
+    take_row,
     take_string,
 )
 from libc.stdint cimport int64_t, uint64_t
@@ -26,8 +30,6 @@ from libc.string cimport memcmp, memcpy
 ctypedef unsigned char *Buffer
 
 cdef enum:
-    UNIQUE = 1
-    REPEATED = 2
     PAIRS_NEAR = 16  # so many names are compared with each other
     NUMBER_MAX = 20  # digits of 64 bits
     RESP3 = 3
@@ -381,27 +383,6 @@ def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):
 # --- rows ---------------------------------------------------------------------------------------
 
 
-cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
-    """Take the mark and the head of a row value; return its strings, or -1."""
-    cdef Py_ssize_t left = from_.end - from_.at, count
-    cdef Bytes at = from_.at
-    cdef unsigned char short_form, long_form
-    if left < 2 or (at[0] != UNIQUE and at[0] != REPEATED):
-        return -1
-    short_form, long_form = (0x80, 0xDE) if at[0] == UNIQUE else (0x90, 0xDC)
-    if (at[1] & 0xF0) == short_form:
-        from_.at += 2
-        count = at[1] & 0x0F
-    elif at[1] == long_form and left >= 4:
-        from_.at += 4
-        count = (<Py_ssize_t>at[2] << 8) | at[3]
-    else:
-        return -1
-    if at[0] == UNIQUE:
-        return 2 * count
-    return -1 if count & 1 else count
-
-
 cdef bint few_differ(Bytes *names, Py_ssize_t *sizes, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t i, j
     for i in range(1, count):
@@ -428,15 +409,15 @@ cdef Py_ssize_t fields_size(bytes value) except -2:
     cdef Py_ssize_t sizes[PAIRS_NEAR]
     cdef Cursor cursor, first
     cdef Bytes data = NULL
-    cdef Py_ssize_t size = 0, count, i, total
+    cdef Py_ssize_t size = 0, pairs, i, total
     cursor.at = <Bytes>PyBytes_AS_STRING(value)
     cursor.end = cursor.at + PyBytes_GET_SIZE(value)
-    count = take_count(&cursor)
-    if count <= 0:
+    pairs = take_count(&cursor)
+    if pairs <= 0:
         return -1
     first = cursor
-    total = head_size(count)
-    for i in range(count):
+    total = head_size(2 * pairs)
+    for i in range(2 * pairs):
         if not take_string(&cursor, &data, &size):
             return -1
         if not i & 1 and i < 2 * PAIRS_NEAR:
@@ -447,9 +428,8 @@ cdef Py_ssize_t fields_size(bytes value) except -2:
         return -1
     # A map in which a name stands twice is none of ours.
     if (<Bytes>PyBytes_AS_STRING(value))[0] == UNIQUE:
-        count >>= 1
         if not (
-            few_differ(names, sizes, count) if count <= PAIRS_NEAR else many_differ(first, count)
+            few_differ(names, sizes, pairs) if pairs <= PAIRS_NEAR else many_differ(first, pairs)
         ):
             return -1
     return total
@@ -462,20 +442,12 @@ cdef inline Buffer put_fields(Buffer to, bytes value) noexcept:
     cdef Py_ssize_t size = 0, count, i
     cursor.at = <Bytes>PyBytes_AS_STRING(value)
     cursor.end = cursor.at + PyBytes_GET_SIZE(value)
-    count = take_count(&cursor)
+    count = 2 * take_count(&cursor)
     to = put_head(to, 42, count)
     for i in range(count):
         take_string(&cursor, &data, &size)
         to = put_string(to, data, size)
     return to
-
-
-cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
-    cdef uint64_t number = 0
-    cdef int i
-    for i in range(8):
-        number = (number << 8) | at[i]
-    return number
 
 
 def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssize_t room):
@@ -484,35 +456,29 @@ def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssiz
     The keys have an ID after ``prefix`` bytes. Once ``room`` bytes are full no row is added.
     """
     cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(page), total = 0, size, i
-    cdef object row, key, value
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
     cdef Bytes at
     cdef Buffer to
     if prefix < 0 or start < 0:
         return None
     while stop < count and total < room:
-        row = <object>PyList_GET_ITEM(page, stop)
-        if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:
-            return None
-        key = <object>PyTuple_GET_ITEM(row, 0)
-        value = <object>PyTuple_GET_ITEM(row, 1)
-        if type(key) is not bytes or PyBytes_GET_SIZE(key) != prefix + 16:
-            return None
-        if type(value) is not bytes:
+        if not take_row(page, stop, prefix, &key, &value):
             return None
         size = fields_size(<bytes>value)
         if size < 0:
             return None
-        at = <Bytes>PyBytes_AS_STRING(key) + prefix
+        at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
         total += 4 + id_size(big_endian(at), big_endian(at + 8)) + size
         stop += 1
     made = PyBytes_FromStringAndSize(NULL, total)
     to = <Buffer>PyBytes_AS_STRING(made)
     for i in range(start, stop):
-        row = <object>PyList_GET_ITEM(page, i)
-        at = <Bytes>PyBytes_AS_STRING(<object>PyTuple_GET_ITEM(row, 0)) + prefix
+        take_row(page, i, prefix, &key, &value)
+        at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
         memcpy(to, b"*2\r\n", 4)
         to = put_id(to + 4, big_endian(at), big_endian(at + 8))
-        to = put_fields(to, <bytes>PyTuple_GET_ITEM(row, 1))
+        to = put_fields(to, <bytes>value)
     return made, stop
 
 

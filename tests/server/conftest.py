@@ -26,6 +26,7 @@ from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
 from kvstream.server.tls import SecuredServer, listen_secured
 from tests.server.asking import Asker
+from tests.server.talking import Server, Talker
 
 Serve = Callable[..., "Served"]
 
@@ -118,6 +119,25 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def served(serve: Serve) -> Served:
     """A server as it is without any option."""
     return serve()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """An executor without sockets, on a store that must be sound at the end."""
+    started = Server(tmp_path / "store")
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def ann(server: Server) -> Talker:
+    return server.client()
+
+
+@pytest.fixture
+def bob(server: Server) -> Talker:
+    return server.client()
 
 
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])

@@ -1,6 +1,6 @@
 """Plain XADDs that come together are taken together, and nobody can tell."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -50,14 +50,6 @@ OTHER = st.sampled_from(
         b"XADD s * f v\r\n",
     ]
 )
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
 
 
 def plain(*values: str, key: str = "s") -> bytes:

@@ -1,25 +1,15 @@
 """The deadlines of those who wait: met in time, at a cost that does not grow with their number."""
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
 
-from kvstream.operations.checks import check
 from kvstream.server.deadlines import SPARE, TIMES
 from tests.server.talking import Server, Talker
 
 WAITERS = 1000
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
 
 
 def wait_for(server: Server, stream: str, block_ms: int) -> Talker:

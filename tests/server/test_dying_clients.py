@@ -5,11 +5,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from kvstream.operations.checks import check
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
 from tests.server.talking import Server, request
@@ -143,14 +141,6 @@ def test_what_comes_while_clients_die_is_given_to_one_of_them_or_to_the_next(
 
 
 # --- one who is dropped in the very turn that has news for it -------------------------------------
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
 
 
 def test_a_client_killed_in_the_turn_before_the_news_takes_nothing(server: Server) -> None:

@@ -1,7 +1,6 @@
 """Turns: what clients see of each other, of failures, of waiting; without sockets."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,27 +8,8 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
-from kvstream.operations.checks import check
 from kvstream.storage.batch import Batch, Family
 from tests.server.talking import Server, Talker
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
-
-
-@pytest.fixture
-def ann(server: Server) -> Talker:
-    return server.client()
-
-
-@pytest.fixture
-def bob(server: Server) -> Talker:
-    return server.client()
 
 
 def test_all_that_has_arrived_is_one_commit(server: Server, ann: Talker, bob: Talker) -> None:

@@ -2,8 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -14,16 +13,7 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import add_many
-from kvstream.operations.checks import check
 from tests.server.talking import Server, Talker
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
 
 
 def _in_another_thread(work: threading.Thread) -> None:

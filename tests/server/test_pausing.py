@@ -1,34 +1,13 @@
 """CLIENT PAUSE and UNPAUSE: who waits, for how long, and in which order all goes on."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from kvstream.errors import StoreFull
-from kvstream.operations.checks import check
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
-
-
-@pytest.fixture
-def ann(server: Server) -> Talker:
-    return server.client()
-
-
-@pytest.fixture
-def bob(server: Server) -> Talker:
-    return server.client()
 
 
 def test_writes_wait_for_the_end_of_a_pause_and_reads_do_not(
