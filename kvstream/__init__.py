@@ -4,6 +4,7 @@ from kvstream.clock import Clock, ManualClock, SystemClock
 from kvstream.connecting import connect, connect_async
 from kvstream.consumer import Consumer
 from kvstream.errors import (
+    BadPayload,
     BusyGroup,
     Corruption,
     DataError,
@@ -11,14 +12,17 @@ from kvstream.errors import (
     IDTooSmall,
     InvalidArgument,
     InvalidID,
+    KeyExists,
     KVStreamError,
     LostWrites,
     NoGroup,
     NoSuchKey,
     NoSuchStore,
     ProtocolError,
+    ReplicationRefused,
     ReplyTooLarge,
     RequestError,
+    SourceNotReady,
     StoreClosed,
     StoreError,
     StoreFull,
@@ -56,6 +60,7 @@ from kvstream.stream import Stream
 from kvstream.version import VERSION as __version__
 
 __all__ = [
+    "BadPayload",
     "BusyGroup",
     "Claimed",
     "Clock",
@@ -75,6 +80,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidID",
     "KVStreamError",
+    "KeyExists",
     "LostWrites",
     "ManualClock",
     "NackMode",
@@ -87,8 +93,10 @@ __all__ = [
     "PendingSummary",
     "ProtocolError",
     "RefPolicy",
+    "ReplicationRefused",
     "ReplyTooLarge",
     "RequestError",
+    "SourceNotReady",
     "Store",
     "StoreClosed",
     "StoreError",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from kvstream.errors import InvalidArgument, shown
 from kvstream.ids import IDLike, StreamID
+from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.budget import Budget
 from kvstream.operations.references import RefPolicy
@@ -67,6 +68,11 @@ def whole(number: int, what: str) -> int:
     if not -NUMBER_MAX <= plain <= NUMBER_MAX:
         raise InvalidArgument(f"{what} is out of range")
     return plain
+
+
+def mark_of(mark: tuple[Name, int] | None, db: int) -> tuple[bytes, int] | None:
+    """Return the name of a mark's key, and its number."""
+    return None if mark is None else (qualified(db, name_bytes(mark[0])), whole(mark[1], "mark"))
 
 
 def optional(number: int | None, what: str) -> int | None:

@@ -130,7 +130,7 @@ class Consumer:
         self, *ids: IDs, min_idle: Seconds = 0, force: bool = False, justid: bool = False
     ) -> list[Entry]:
         """Take over pending entries of others, as XCLAIM does, and return them."""
-        return self._engine.run(
+        claimed = self._engine.run(
             claims.claim,
             self._key,
             self._group,
@@ -140,6 +140,7 @@ class Consumer:
             force=force,
             justid=justid,
         )
+        return list(claimed)
 
     def autoclaim(
         self,
@@ -152,7 +153,7 @@ class Consumer:
         """Scan pending entries from ``start`` and take over the idle ones, as XAUTOCLAIM does."""
         if type(count) is not int:
             count = whole(count, "count")
-        return self._engine.run(
+        taken = self._engine.run(
             claims.autoclaim,
             self._key,
             self._group,
@@ -162,6 +163,7 @@ class Consumer:
             count,
             justid,
         )
+        return taken.listed()
 
     def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry]:
         """Return what is pending with this consumer, by ID."""

@@ -13,10 +13,12 @@ from time import perf_counter
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
+from kvstream.copies import Copying
 from kvstream.errors import InvalidArgument, RequestError, StoreClosed, StoreError
 from kvstream.expiry import Expiry
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
+from kvstream.operations import recovery
 from kvstream.options import Durability, StoreOptions
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -51,7 +53,9 @@ class Engine:
         self._flushing = threading.Lock()
         self._closed = False
         self.committer = Committer(self.database, self.options.durability)
-        self.expiry = Expiry(self.run)
+        copying = Copying(self.database.directory, self.flush, self.checkpoint)
+        self.expiry = Expiry(self.run, copying.look)
+        recovery.recover(self.run, self.options.read_only)
         if not self.options.read_only:
             self.expiry.start()
 
@@ -82,7 +86,7 @@ class Engine:
     def _begin(self) -> Txn:
         """Return an empty transaction: the last one that has ended, where there is one."""
         if self._closed:
-            raise _closed()
+            raise StoreClosed
         txn = self._spare
         if txn is None:
             now_ms = self._now_ms()
@@ -93,8 +97,7 @@ class Engine:
 
     def _commit(self, txn: Txn) -> int:
         """Write what ``txn`` changed; return its sequence number, 0 where it changed nothing."""
-        batch = txn.finish()
-        sequence = 0
+        batch, sequence = txn.finish(), 0
         if batch is not None:
             write = self.database.write if self.on_commit is None else self._timed_write
             sequence = self._last_sequence = write(batch, txn.frees)
@@ -113,10 +116,8 @@ class Engine:
         return sequence
 
     def _settle(self, sequence: int, txn: Txn) -> None:
-        """With ``always``: wait until what was written, or read, is on disk; then wake waiters.
-
-        A store whose log has failed is still read, as it is in memory.
-        """
+        """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
+        # A store whose log has failed is still read, as it is in memory.
         if sequence or self.database.failure is None:
             self.committer.wait(sequence or self._last_sequence)
         if txn.signals:
@@ -160,6 +161,14 @@ class Engine:
         except BaseException:
             txn.failed = True
             raise
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep all others out through several commits of this thread, of which none is open."""
+        with self._lock:
+            if self._open is not None:
+                raise InvalidArgument("a transaction is open in this thread already")
+            yield
 
     @property
     def last_sequence(self) -> int:
@@ -333,10 +342,9 @@ class Engine:
         self.committer.sync()
 
     def checkpoint(self, target: Path) -> None:
-        """Write a consistent copy of the store into a new directory; writes wait meanwhile."""
-        with self._lock:
-            self.run(Txn.write_seen)
-            self.database.checkpoint(target)
+        """Write a consistent copy of the store into a new directory; writes wait for most of it."""
+        self.run(Txn.write_seen)
+        self.database.checkpoint(target, self._lock)
 
     def flush(self) -> None:
         """Write what is in memory into tables; the others go on, ``close`` waits."""
@@ -356,7 +364,7 @@ class Engine:
         """
         with self._compacting, self._flushing, self.committer.held(), self._lock:
             if self._open is not None or self._closed:
-                raise _closed() if self._closed else InvalidArgument("a transaction is open")
+                raise StoreClosed() if self._closed else InvalidArgument("a transaction is open")
             self._write_seen()
             self._spare = None
             self.catalog.forget()
@@ -373,10 +381,7 @@ class Engine:
                 return
             self._write_seen()
             self._closed = True
-            for name in self.waiters.names():
-                for waiter in self.waiters.of(name):
-                    self.waiters.remove(waiter)
-                    waiter.deliver(Outcome(error=_closed()))
+            self.waiters.end(StoreClosed)
         try:
             self.committer.close()
         finally:
@@ -391,7 +396,3 @@ class Engine:
             txn = self._begin()
             txn.write_seen()
             self._commit(txn)
-
-
-def _closed() -> StoreClosed:
-    return StoreClosed("the store is closed")

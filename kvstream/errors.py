@@ -9,12 +9,15 @@
     │   ├── NoSuchKey                 "no such key"
     │   ├── IDTooSmall                the ID does not lie above the stream's last one
     │   ├── IDsExhausted              the stream has used up the last possible ID
+    │   ├── KeyExists                 code BUSYKEY: something has the name that was to be given
     │   ├── WrongType                 code WRONGTYPE
     │   ├── NoGroup                   code NOGROUP
     │   ├── BusyGroup                 code BUSYGROUP
     │   ├── ReplyTooLarge             a reply would take more memory than the server lets one take
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
-    │   └── ProtocolError             the bytes that a client sent are no request
+    │   ├── ReplicationRefused        a server does not let itself be followed
+    │   ├── ProtocolError             the bytes that a client sent are no request
+    │   └── BadPayload                bytes that should be a payload or file of Redis's are none
     ├── StoreError                    the store cannot do it now
     │   ├── StoreClosed
     │   ├── NoSuchStore               there is none, and none was to be made
@@ -23,6 +26,7 @@
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
     │   ├── WriteStalled              compaction cannot keep up; nothing was written
     │   ├── UnknownOutcome            the write may or may not be durable
+    │   ├── SourceNotReady            a server that is followed has nothing to give yet
     │   └── UnsafeDirectory           the data directory is not ours alone
     └── DataError                     the data on disk is not what was written
         ├── Corruption
@@ -117,6 +121,15 @@ class ReplyTooLarge(RequestError):
         )
 
 
+class KeyExists(RequestError):
+    """Something else has the name, and was not to be replaced."""
+
+    code = "BUSYKEY"
+
+    def __init__(self, message: str = "Target key name already exists.") -> None:
+        super().__init__(message)
+
+
 class WrongType(RequestError, TypeError):
     """The key holds another kind of value."""
 
@@ -152,8 +165,34 @@ class Unblocked(RequestError):
     code = "UNBLOCKED"
 
 
+class ReplicationRefused(RequestError):
+    """A server does not let itself be followed: it cannot, or this user may not."""
+
+
 class ProtocolError(RequestError):
     """The bytes that a client sent are no request; nothing after them can be read either."""
+
+
+class BadPayload(RequestError):
+    """Bytes that should be a payload, or a file, of Redis's are none; nothing of them was taken.
+
+    The text says what is wrong, at which byte and, once ``key`` was set, in which key; the Redis
+    reply does not.
+    """
+
+    def __init__(
+        self, reason: str, offset: int | None = None, message: str = "Bad data format"
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.offset = offset
+        self.key: bytes | None = None
+
+    @property
+    def detail(self) -> str:  # type: ignore[override]
+        """What the text says more than the Redis reply."""
+        place = "" if self.offset is None else f", at byte {self.offset}"
+        return f"{self.reason}{place}" + ("" if self.key is None else f", in {shown(self.key)}")
 
 
 class StoreError(KVStreamError):
@@ -162,6 +201,9 @@ class StoreError(KVStreamError):
 
 class StoreClosed(StoreError):
     """The store has been closed."""
+
+    def __init__(self, message: str = "the store is closed") -> None:
+        super().__init__(message)
 
 
 class NoSuchStore(StoreError):
@@ -190,6 +232,10 @@ class WriteStalled(StoreError):
 
 class UnknownOutcome(StoreError):
     """The write was handed to the system, which then failed: it may or may not be durable."""
+
+
+class SourceNotReady(StoreError):
+    """A server that is followed has nothing to give yet, or no more: another try may do."""
 
 
 class UnsafeDirectory(StoreError):

@@ -1,13 +1,16 @@
 """The thread that deletes what has expired or was flushed, a few keys at a time.
 
 Reads pass such keys over, and delete what they meet: nothing is wrong where this thread is late.
+It also looks after what readers in other processes ask of the store.
 """
 
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from time import monotonic
 
-from kvstream.errors import KVStreamError
+from kvstream.errors import Corruption, KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 
@@ -18,32 +21,66 @@ EXPIRE_PAUSE_S = 0.1
 EXPIRE_STEP_PAUSE_S = 0.001
 """Pause between steps: the lock is not fair, and goes to those who wait for it only in a pause."""
 
+DAMAGED_PAUSE_S = 1.0
+"""Pause between tries to delete keys that were damaged: each makes the store forget its cache."""
+
 _Step = Callable[[Txn, int], int]
 
 
 class Expiry(threading.Thread):
     """Runs from ``start`` until ``stop``."""
 
-    def __init__(self, commit: Callable[[_Step, int], int]) -> None:
-        """``commit`` runs a step as one commit."""
+    def __init__(
+        self, commit: Callable[[_Step, int], int], look: Callable[[], None] = lambda: None
+    ) -> None:
+        """``commit`` runs a step as one commit; ``look`` is called each time before."""
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
         """Expired keys are deleted also where nobody asks for them."""
         self._commit = commit
+        self._look = look
         self._closing = threading.Event()
+        self._damaged = 0
+        """The keys that are due first, and cannot be deleted."""
+        self._try_at = 0.0
 
     def run(self) -> None:
         """Delete until told to stop."""
         while not self._closing.wait(EXPIRE_PAUSE_S):
-            for step in (keyspace.delete_expired, keyspace.sweep):
-                if self.active or step is keyspace.sweep:
-                    self._repeat(step)
+            self._look()
+            with suppress(KVStreamError):  # closed, full or damaged
+                if self.active:
+                    self._delete_expired()
+            with suppress(KVStreamError):
+                self._repeat(keyspace.sweep)
+
+    def _delete_expired(self) -> None:
+        """Delete what has expired, past keys that are damaged: these are tried now and then."""
+        if self._damaged and monotonic() >= self._try_at:
+            self._damaged = 0
+        try:
+            self._repeat(partial(keyspace.delete_expired, skip=self._damaged))
+        except Corruption:
+            self._find_damage()
+            self._try_at = monotonic() + DAMAGED_PAUSE_S
 
     def _repeat(self, step: _Step) -> None:
-        with suppress(KVStreamError):  # closed, full or damaged
-            while self._commit(step, EXPIRE_KEYS) == EXPIRE_KEYS:
-                if self._closing.wait(EXPIRE_STEP_PAUSE_S):
+        while self._commit(step, EXPIRE_KEYS) == EXPIRE_KEYS:
+            if self._closing.wait(EXPIRE_STEP_PAUSE_S):
+                return
+
+    def _find_damage(self) -> None:
+        """Delete key by key, and count those at the head that cannot be deleted.
+
+        They stay, are told of by ``check``, and hold up no other.
+        """
+        self._damaged = 0
+        for _ in range(EXPIRE_KEYS):
+            try:
+                if not self._commit(partial(keyspace.delete_expired, skip=self._damaged), 1):
                     return
+            except Corruption:
+                self._damaged += 1
 
     def stop(self) -> None:
         """End the thread; one that was not started is none."""

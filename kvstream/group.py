@@ -114,7 +114,7 @@ class Group:
         time_ms = None if time is None else milliseconds(time, "time")
         if idle is not None:
             time_ms = self._engine.clock.now_ms() - milliseconds(idle, "idle")
-        return self._engine.run(
+        claimed = self._engine.run(
             claims.claim,
             self._key,
             self._name,
@@ -127,6 +127,7 @@ class Group:
             justid=justid,
             last_id=None if last_id is None else StreamID.parse(last_id),
         )
+        return list(claimed)
 
     def autoclaim(
         self,
@@ -144,7 +145,7 @@ class Group:
         """
         if type(count) is not int:
             count = whole(count, "count")
-        return self._engine.run(
+        taken = self._engine.run(
             claims.autoclaim,
             self._key,
             self._name,
@@ -154,6 +155,7 @@ class Group:
             count,
             justid,
         )
+        return taken.listed()
 
     # --- looking --------------------------------------------------------------------------------
 

@@ -6,8 +6,11 @@ excludes its bound.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
+from operator import lt
 from struct import Struct
 from typing import NamedTuple
 
@@ -84,6 +87,11 @@ class StreamID(NamedTuple):
         if self.ms > 0:
             return StreamID(self.ms - 1, U64_MAX)
         raise InvalidID
+
+
+def is_ascending(ids: Sequence[StreamID] | Sequence[bytes]) -> bool:
+    """Tell whether IDs, packed or not, each are above the one before."""
+    return all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
 
 
 IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime

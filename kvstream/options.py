@@ -31,6 +31,9 @@ KEY_BYTES_MAX = 1 * MEGABYTE
 ENTRY_BYTES_MAX = 512 * MEGABYTE
 """Largest entry: Redis's ``proto-max-bulk-len``; RocksDB itself would take a gigabyte."""
 
+DUMP_TARGET_AUTO = "auto"
+"""A payload of DUMP is of the oldest form that loses nothing of what it holds."""
+
 SWEEP_ENTRIES = 1000
 """Trimmed entries that wait for one ``delete_range``: range tombstones cost every reader."""
 
@@ -56,6 +59,9 @@ class StoreOptions:
 
     durability: Durability = Durability.EVERYSEC
     read_only: bool = False
+    following: bool = False
+    """Beside the process that writes, which is not asked and not told; for reading alone. What is
+    read is of the last ``Database.catch_up``, perhaps in parts of different moments."""
     create: bool = True
     """Make the directory and the store where there is none."""
     accept_loss: bool = False
@@ -73,7 +79,19 @@ class StoreOptions:
     stream_node_max_bytes: int = STREAM_NODE_MAX_BYTES
     stream_idmp_duration_s: int = STREAM_IDMP_DURATION_S
     stream_idmp_maxsize: int = STREAM_IDMP_MAXSIZE
+    dump_target: str = DUMP_TARGET_AUTO
+    """The server that payloads of DUMP are meant for, such as ``redis:7.2`` or ``valkey``."""
+
+    def access(self) -> dict[str, bool]:
+        """Return how the directory is taken."""
+        return {
+            "create": self.create,
+            "read_only": self.read_only,
+            "locks": not self.following,
+        }
 
     def __post_init__(self) -> None:
+        if self.following and not self.read_only:
+            raise InvalidArgument("following is for a store that is opened read-only")
         if not 1 <= self.databases <= DATABASES_MAX:
             raise InvalidArgument(f"databases must be between 1 and {DATABASES_MAX}")

@@ -178,3 +178,17 @@ class Fault:
     """The key, group or row it is about."""
     message: str
     repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedLoad:
+    """A load of a stream that is under way, or was interrupted and can be gone on with."""
+
+    label: bytes
+    """Empty where nobody can go on with it."""
+    db: int
+    key: bytes
+    last: StreamID
+    """The last entry that is there already."""
+    entries: int
+    begun_ms: int

@@ -1,16 +1,18 @@
 """The store: a directory of streams, opened by one process."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from kvstream import bulk
 from kvstream.arguments import (
     AnyPath,
     Name,
     Seconds,
     budget_of,
     expiry_ms,
+    mark_of,
     name_bytes,
     path_of,
     store_options,
@@ -20,12 +22,18 @@ from kvstream.clock import Clock
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.glob import matcher
-from kvstream.ids import IDLike
+from kvstream.ids import U64_MAX, IDLike, StreamID
+from kvstream.images import StreamSource
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import checks, keyspace
+from kvstream.loading import Loader
+from kvstream.operations import appending, checks, images, keyspace, payloads, staging
+from kvstream.operations.appending import BulkResult
+from kvstream.operations.images import StreamImage
+from kvstream.operations.loading import Loaded
 from kvstream.options import Durability, StoreOptions
+from kvstream.parts import BulkTicket, Part
 from kvstream.reading import group_read, plain_read
-from kvstream.records import Entry, Fault
+from kvstream.records import Entry, Fault, UnfinishedLoad
 from kvstream.stream import Stream
 
 _KEYS_PAGE = 1000
@@ -236,6 +244,126 @@ class Store:
     def flush_all(self) -> int:
         """Delete every key of every database in one commit, and return how many there were."""
         return self.engine.run(keyspace.flush_all, self.engine.options.databases)
+
+    # --- whole streams --------------------------------------------------------------------------
+
+    def image(self, key: Name, start: IDLike | None = None) -> StreamImage | None:
+        """Return a stream as it is now, to be read node by node; None where there is no such key.
+
+        What is written meanwhile does not change it; reading it changes nothing, seen times
+        included. ``start``: its nodes begin with the one in which that ID is. The pending entries
+        are copied at once, and other threads wait meanwhile. InvalidArgument in a transaction that
+        has changed something.
+        """
+        first = None if start is None else StreamID.parse(start).packed
+        return self.engine.run(images.image_of_now, self._name(key), self.engine.database, first)
+
+    def rows(self, key: Name, start: IDLike, end: IDLike, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the first ``count`` entries of a range as packed IDs and stored values."""
+        first, last = StreamID.parse(start), StreamID.parse(end, U64_MAX)
+        return self.engine.run(images.page, self._name(key), first, last, whole(count, "count"))
+
+    def load(
+        self,
+        key: Name,
+        source: StreamSource,
+        *,
+        replace: bool = False,
+        expire_at_ms: int = 0,
+    ) -> Loaded:
+        """Make a stream of a source, all or nothing, and return what there was and was set right.
+
+        Raises KeyExists where the key is there and ``replace`` is false, and whatever the source
+        raises. ``expire_at_ms`` is a Unix time; 0: the key does not expire.
+        """
+        loader = Loader(self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms)
+        with loader:
+            for node in source.nodes():
+                loader.node(node)
+            return loader.finish(source.state())
+
+    def dump(self, key: Name, target: str | None = None) -> bytes | None:
+        """Return a key as the payload that RESTORE takes, None where there is no such key.
+
+        ``target`` names the server that it is for, such as ``"redis:7.2"`` or ``"valkey"``: what
+        that cannot hold is left out. Unless the store has another ``dump_target``, the payload is
+        otherwise of the oldest form that loses nothing.
+        """
+        return self.engine.run(payloads.dump, self._name(key), target)
+
+    def restore(
+        self, key: Name, payload: bytes, *, replace: bool = False, expire_at_ms: int = 0
+    ) -> list[str]:
+        """Make a key of what DUMP gave, here or in Redis; return what was wrong and set right.
+
+        Raises BadPayload for bytes that are none, KeyExists where the key is there and ``replace``
+        is false; nothing is changed then.
+        """
+        return self.engine.run(payloads.restore, self._name(key), payload, replace, expire_at_ms)
+
+    def loader(
+        self,
+        key: Name,
+        *,
+        replace: bool = False,
+        expire_at_ms: int = 0,
+        label: bytes = b"",
+    ) -> Loader:
+        """Return a load of a stream in pieces, for a ``with`` block.
+
+        With a ``label``, which must be this load's own, what is there when it is interrupted in any
+        way is kept for a week, and the next loader of that label goes on behind it.
+        """
+        return Loader(
+            self.engine,
+            self._name(key),
+            replace=replace,
+            expire_at_ms=expire_at_ms,
+            label=label,
+        )
+
+    def unfinished_loads(self) -> list[UnfinishedLoad]:
+        """Return the loads of all databases that are under way or can be gone on with."""
+        return self.engine.run(staging.unfinished)
+
+    def discard_load(self, label: bytes) -> bool:
+        """Delete what a load that came to no end has brought; tell whether there was one."""
+        return self.engine.run(staging.discard, label)
+
+    # --- bulk loads -----------------------------------------------------------------------------
+
+    def bulk_ticket(self, keys: Iterable[Name]) -> BulkTicket:
+        """Return what PartWriter needs to make parts for one bulk load, in whatever process.
+
+        Name the streams that the load will append to: entries of streams that are there and were
+        not named are written once more by ``bulk_load``. A ticket is for one load.
+        """
+        names = [name_bytes(key) for key in keys]
+        return self.engine.run(bulk.ticket, self.db, names)
+
+    def bulk_load(
+        self, ticket: BulkTicket, parts: Iterable[Part], *, mark: tuple[Name, int] | None = None
+    ) -> BulkResult:
+        """Append what parts hold, in one commit: all or nothing, and not to be seen before.
+
+        ``mark`` is a key, of a plain string, and the number of a batch: it is set in the same
+        commit, and where it is there with that number, or a higher one, nothing is done. Others
+        wait while rows are written once more. IDTooSmall where IDs are not above a stream's last.
+        """
+        return bulk.load(self.engine, ticket, parts, mark_of(mark, self.db))
+
+    def bulk_append(
+        self,
+        streams: Mapping[Name, tuple[list[bytes] | None, list[bytes]]],
+        *,
+        mark: tuple[Name, int] | None = None,
+    ) -> BulkResult:
+        """Append packed IDs, or None for such as the store allots, and stored values to streams.
+
+        For what fits into one commit, with the same ``mark``.
+        """
+        wanted = {self._name(key): entries for key, entries in streams.items()}
+        return self.engine.run(appending.append_many, wanted, mark_of(mark, self.db))
 
     # --- care -----------------------------------------------------------------------------------
 

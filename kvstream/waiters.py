@@ -85,6 +85,13 @@ class Waiters:
         """Return the waiters of a key, first come first."""
         return list(self._queues.get(name, ()))
 
+    def end(self, error: Callable[[], Exception]) -> None:
+        """Tell every waiter that its wait has ended so, each by an error of its own."""
+        for name in list(self._queues):
+            for waiter in self.of(name):
+                self.remove(waiter)
+                waiter.deliver(Outcome(error=error()))
+
     def serve(self, name: bytes, attempt: Callable[[Waiter], bool]) -> None:
         """Let the waiters of a key try, first come first; ``attempt`` tells whether it found any.
 

@@ -10,12 +10,10 @@ from itertools import islice
 
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import (
-    ALLOCATOR_KEY,
     U16,
     U64,
     database_bounds,
     database_of,
-    decode_number,
     key_count_row,
     qualified,
     scan_row,
@@ -23,7 +21,8 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
-from kvstream.meta import activity
+from kvstream.meta import activity, staged
+from kvstream.meta.allocator import Allocator
 from kvstream.meta.databases import Databases
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
@@ -56,21 +55,20 @@ class Catalog:
         """The streams in memory, by the names of callers."""
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
+        self.held: set[bytes] = set()
+        """Prefixes above whose last entries rows may stand that do not count (meta/intake.py)."""
         self._flushed = Flushed()
         self.databases = Databases()
         self.index = KeyIndex(self._flushed, self.databases)
         """No stream expires before this Unix time in milliseconds; 0: not looked up yet."""
-        self._next_id = 0
-        """The next number to give out; 0: still to be read."""
-        self._first_free = 1
-        """Above every number that was given out since the store was opened, used or not."""
+        self.numbers = Allocator()
 
     # --- keys -----------------------------------------------------------------------------------
 
     def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None where there is none or it has expired."""
         stream = self.streams.get(name)
-        if stream is None or (stream.expire_at and stream.expire_at <= txn.now_ms):
+        if stream is None or (stream.expire_at and stream.expire_at <= txn.expiry_ms):
             key = self.key(txn, name)
             if isinstance(key, StringMeta):
                 raise WrongType
@@ -80,7 +78,7 @@ class Catalog:
     def key(self, txn: Txn, name: bytes) -> Key | None:
         """Return what a name stands for, of any kind; None where that is nothing or has expired."""
         key = self.streams.get(name) or self._load(txn, name)
-        if key is None or not key.expire_at or key.expire_at > txn.now_ms:
+        if key is None or not key.expire_at or key.expire_at > txn.expiry_ms:
             return key
         if not txn.read_only:
             self.expired += 1
@@ -93,7 +91,8 @@ class Catalog:
         if key is None or self._is_gone(txn, key):
             return None
         if isinstance(key, StreamMeta):
-            catch_up(txn.batch, key)
+            if key.prefix not in self.held:
+                catch_up(txn.batch, key)
             self._keep(name, key)
         return key
 
@@ -109,7 +108,7 @@ class Catalog:
     def peek(self, txn: Txn, name: bytes) -> Key | None:
         """Return the same as ``key``, with nothing loaded or deleted; its counts may lag behind."""
         key = self.streams.get(name) or self._stored_key(txn, name)
-        return None if key is None or (key.expire_at and key.expire_at <= txn.now_ms) else key
+        return None if key is None or (key.expire_at and key.expire_at <= txn.expiry_ms) else key
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Make an empty stream under a name that is free."""
@@ -209,6 +208,9 @@ class Catalog:
         txn.frees = True
         self._let_go(txn, db)
         stored = self.databases.stored(txn, db)
+        for load in staged.all_of(txn):
+            if database_of(load.stream.name) == stored:  # its entries go with this commit too
+                staged.discard(txn, load)
         swept = self._flushed.of(txn, stored).swept
         self._flushed.put(txn, stored, Bounds(self.allocate(txn), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
@@ -249,7 +251,11 @@ class Catalog:
 
     def _is_gone(self, txn: Txn, key: Key) -> bool:
         """Tell whether a key was made before its database was flushed."""
-        return key.generation < self._flushed.of(txn, database_of(key.name)).bound
+        return self.is_before_flush(txn, database_of(key.name), key.generation)
+
+    def is_before_flush(self, txn: Txn, stored_db: int, generation: int) -> bool:
+        """Tell whether keys of a generation are gone from a database, by its number in rows."""
+        return generation < self._flushed.of(txn, stored_db).bound
 
     def _drop_gone(self, txn: Txn, name: bytes) -> None:
         """Delete what a key that a flush made gone has left under a stored name."""
@@ -369,13 +375,7 @@ class Catalog:
 
     def allocate(self, txn: Txn) -> int:
         """Return a number never given out before, for a tree or a generation."""
-        if not self._next_id:
-            value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
-            self._next_id = max(self._first_free, decode_number(ALLOCATOR_KEY, value, missing=1))
-        number = self._next_id
-        self._next_id = self._first_free = number + 1
-        txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next_id))
-        return number
+        return self.numbers.take(txn).start
 
     def forget(self) -> None:
         """Drop everything in memory, since a failed transaction may have changed it."""
@@ -384,7 +384,7 @@ class Catalog:
         self._flushed.forget()
         self.databases.forget()
         self.index.forget()
-        self._next_id = 0
+        self.numbers.forget()
 
     def evict(self) -> None:
         """Keep memory bounded; called when nothing in memory is unwritten."""

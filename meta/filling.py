@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.compiled import twins
-from kvstream.layout.listpack import elements_size, integer_size, node_size
+from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names
 from kvstream.meta.measuring import data_size, measure, set_names
 from kvstream.meta.nodes import open_node, put
@@ -17,11 +17,11 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
 
 _MESSAGES: int = Family.MESSAGES
-_NODE_BYTES_MAX = 1 << 30
+NODE_BYTES_MAX = 1 << 30
 """Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
 _NOTED_BYTES_MAX = 4096
 """A value longer than this is measured at once, not kept in memory until its node is looked at."""
-_NODE_ENTRIES_MAX = 1 << 30
+NODE_ENTRIES_MAX = 1 << 30
 """Entries of a node when stream-node-max-entries is 0: no limit."""
 _ALL = 1 << 30
 _NEAR = 4096
@@ -41,10 +41,10 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
         appended == 0
         or 0 < limits.node_max_entries <= appended
         or stream.open_bytes + stream.slack + length + _COUNTERS_MAX
-        >= (limits.node_max_bytes or _NODE_BYTES_MAX)
+        >= (limits.node_max_bytes or NODE_BYTES_MAX)
     ) and _is_full(txn.batch, stream, value, limits.node_max_entries, limits.node_max_bytes):
-        _close(txn, stream)
-        _open(txn, stream, eid, names)
+        close(txn, stream)
+        _open(stream, eid, names)
         appended = 0
         txn.changed(stream)
     ms, seq = eid
@@ -98,8 +98,8 @@ def _fill(
     if stream.open_live == 0 or stream.unmeasured is None:
         return start
     limits = txn.catalog.limits
-    room = (limits.node_max_bytes or _NODE_BYTES_MAX) - stream.open_bytes - _COUNTERS_MAX
-    most = start + (limits.node_max_entries or _NODE_ENTRIES_MAX) - stream.open_appended
+    room = (limits.node_max_bytes or NODE_BYTES_MAX) - stream.open_bytes - _COUNTERS_MAX
+    most = start + (limits.node_max_entries or NODE_ENTRIES_MAX) - stream.open_appended
     at, stream.slack = _fill_while(
         ids,
         entries,
@@ -195,31 +195,39 @@ def _is_full(
         return True
     measure(batch, stream)
     dead = stream.open_appended - stream.open_live
-    counters = integer_size(stream.open_live) + integer_size(dead)
-    limit = max_bytes or _NODE_BYTES_MAX
+    counters = counters_size(stream.open_live, dead)
+    limit = max_bytes or NODE_BYTES_MAX
     return stream.open_bytes + counters + data_size(value) >= limit
 
 
 def _same_names(stream: StreamMeta, names: Names) -> bool:
     """Tell whether ``names`` are the node's, given as text or as bytes; remember the form."""
-    plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
-    if plain != stream.names:
+    if plain_names(names) != stream.names:
         return False
     stream.names_seen = names
     return True
 
 
-def _close(txn: Txn, stream: StreamMeta) -> None:
+def close(txn: Txn, stream: StreamMeta) -> None:
     """Write the open node's row, so that it is open no more."""
     if stream.open_live:
         measure(txn.batch, stream)
         put(txn.batch, stream, open_node(stream))
 
 
-def _open(txn: Txn, stream: StreamMeta, eid: StreamID, names: Names) -> None:
-    plain = tuple(name.encode() if isinstance(name, str) else name for name in names)
-    if names != stream.names_seen or plain != stream.names:
-        set_names(stream, plain, names)
+def _open(stream: StreamMeta, eid: StreamID, names: Names) -> None:
+    begin_node(stream, eid, plain_names(names), names)
+
+
+def plain_names(names: Names) -> tuple[bytes, ...]:
+    """Return field names, given as text or as bytes, as bytes."""
+    return tuple(name.encode() if isinstance(name, str) else name for name in names)
+
+
+def begin_node(stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], given: Names) -> None:
+    """Make a new node the open one; the entry that it begins with is still to be joined to it."""
+    if given != stream.names_seen or plain != stream.names:
+        set_names(stream, plain, given)
     if stream.nodes == 0:
         stream.head = eid
     stream.nodes += 1

@@ -19,6 +19,7 @@ from typing import Any
 
 from kvstream.errors import Corruption
 from kvstream.ids import StreamID
+from kvstream.images import IdempotencyImage
 from kvstream.layout.keys import COUNTED_MAX, U64, successor, tree_prefix
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
@@ -29,6 +30,10 @@ _PRODUCER = Struct(">QQ")
 _IID = Struct(">16sQQ")
 _LENGTH = Struct(">I")
 _MS = 1000
+DURATION_MAX_S = 86_400
+MAXSIZE_MAX = 10_000
+COUNT_MAX = (1 << 63) - 1
+"""The greatest number of a source that is believed: no reply could tell a greater one."""
 ORDERS_MAX = 1 << 20
 """A producer's orders, gaps included, are never more than Redis's greatest maxsize; far below."""
 
@@ -84,13 +89,9 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
     oldest, following = _producer(txn, stream, pid)
     if following == oldest:
         stream.pids += 1
-    batch = txn.batch
-    stamp = txn.now_ms
-    batch.put(_TREES, _iid_row(stream, pid, iid), _IID.pack(eid.packed, stamp, following))
-    order = _order_prefix(stream, pid) + U64.pack(following)
-    batch.put(_TREES, order, U64.pack(stamp) + iid)
+    _put(txn, stream, pid, iid, eid, txn.now_ms, following)
     following += 1
-    batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
+    txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
     stream.iids += 1
     while following - oldest > maxsize(txn, stream):
         oldest = _drop_oldest(txn, stream, pid, oldest, following)
@@ -167,6 +168,45 @@ def remembered(txn: Txn, stream: StreamMeta, pid: bytes) -> Iterator[tuple[bytes
         if value is not None:
             eid, stamp_ms, _ = _unpacked(_IID, row, value)
             yield iid, StreamID.unpack(eid), stamp_ms
+
+
+def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
+    """Have a stream with an empty tree remember what an image does; return what was set right.
+
+    The image has no stamps: an ID is as old as its entry, which had its ID from a clock.
+    """
+    told: list[str] = []
+    stream.idmp_duration = min(image.duration_s, DURATION_MAX_S)
+    stream.idmp_maxsize = min(image.maxsize, MAXSIZE_MAX)
+    if (stream.idmp_duration, stream.idmp_maxsize) != (image.duration_s, image.maxsize):
+        told.append(f"idempotent IDs: {image.duration_s} s and {image.maxsize} are out of range")
+    stream.iids_added = min(image.iids_added, COUNT_MAX)
+    stream.iids_duplicates = min(image.iids_duplicates, COUNT_MAX)
+    for pid, iids in image.producers:
+        latest: dict[bytes, StreamID] = {}
+        for iid, eid in reversed(iids):
+            latest.setdefault(iid, eid)
+        kept = list(latest.items())[: maxsize(txn, stream)][::-1]
+        if len(kept) != len(iids):
+            told.append(f"producer {pid!r} had {len(iids)} idempotent IDs, of which some are kept")
+        if not kept or txn.batch.get(_TREES, _producer_row(stream, pid)) is not None:
+            continue
+        for order, (iid, eid) in enumerate(kept):
+            stamp = min(eid.ms, txn.now_ms)
+            _put(txn, stream, pid, iid, eid, stamp, order)
+        txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(0, len(kept)))
+        stream.pids += 1
+        stream.iids += len(kept)
+    return told
+
+
+def _put(
+    txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID, stamp: int, order: int
+) -> None:
+    """Put the two rows of an idempotent ID."""
+    txn.batch.put(_TREES, _iid_row(stream, pid, iid), _IID.pack(eid.packed, stamp, order))
+    place = _order_prefix(stream, pid) + U64.pack(order)
+    txn.batch.put(_TREES, place, U64.pack(stamp) + iid)
 
 
 def forget_all(txn: Txn, stream: StreamMeta) -> None:

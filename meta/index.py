@@ -71,17 +71,18 @@ class KeyIndex:
         txn.batch.put(_METADATA, expiry_row(at_ms, name), b"")
         self._next_expiry = min(self._next_expiry, at_ms)
 
-    def expired(self, txn: Txn, limit: int) -> list[bytes]:
-        """Return the names of up to ``limit`` keys whose time has come.
+    def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes]:
+        """Return the names of up to ``limit`` keys whose time has come, behind the first ``skip``.
 
         The index is read only when something in it is due: its deleted rows are stepped over.
         """
-        if txn.now_ms < self._next_expiry:
+        if txn.expiry_ms < self._next_expiry:
             return []
-        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit + 1)
+        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), skip + limit + 1)[skip:]
         times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
-        due = sum(at_ms <= txn.now_ms for at_ms in times[:limit])
-        self._next_expiry = times[due] if due < len(times) else NEVER
+        due = sum(at_ms <= txn.expiry_ms for at_ms in times[:limit])
+        if not skip:  # what is skipped stays due
+            self._next_expiry = times[due] if due < len(times) else NEVER
         for key, _ in rows[:due]:  # also where it stands for no key: it would be due for ever
             txn.batch.delete(_METADATA, key)
         return [self._databases.shown_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
@@ -108,11 +109,17 @@ class KeyIndex:
         gone = self._gone(txn, self._databases.stored(txn, db))
         return [key for key in keys if key not in gone] if gone else keys, following
 
+    def pages(self, txn: Txn, db: int) -> Iterator[list[bytes]]:
+        """Yield all keys as they are now, page by page, whatever is changed meanwhile."""
+        found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
+        gone = self._gone(txn, self._databases.stored(txn, db))
+        return ([key for _, key in page if key not in gone] for page in found)
+
     def _gone(self, txn: Txn, stored_db: int) -> set[bytes]:
         """Return the keys of a database that have expired and are still there."""
-        if txn.now_ms < self._next_expiry:
+        if txn.expiry_ms < self._next_expiry:
             return set()
-        upper = EXPIRY_TAG + U64.pack(txn.now_ms + 1)
+        upper = EXPIRY_TAG + U64.pack(txn.expiry_ms + 1)
         due = (key[_EXPIRY_NAME:] for key, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, upper))
         return {key_of(name) for name in due if database_of(name) == stored_db}
 

@@ -12,12 +12,15 @@ change of form is a part of the commit that makes it due.
     times row    := group's times tree(u64) times   -> empty      of indexed groups only
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from kvstream.layout.keys import ID_BYTES
+from kvstream.meta import trees
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.run_index import Owner, RunIndex, owner_of
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import HEAD_BYTES, PackedID, Run
 from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
 
 CACHED_IDS = 1 << 18
 """IDs of one group whose runs are kept in memory as a whole: 15 MB."""
@@ -132,6 +135,41 @@ def _put_index_rows(txn: Txn, group: GroupMeta, run: Run) -> None:
         consumer.runs.put(txn.batch, run.anchor, b"", run.anchor)
 
 
+# --- a group made as a whole --------------------------------------------------------------------
+
+
+def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
+    """Put all runs of a group that has none, in the form that fits them.
+
+    ``runs`` gives them in the order of their anchors, each time anew. The owners' records are in
+    ``group.consumers``, and for the caller to write, as that of the group is.
+    """
+    count = ids = size = 0
+    for run in runs():
+        count, ids, size = count + 1, ids + len(run.ids), size + len(run.owner)
+    group.indexed = (
+        count > trees.CACHED_ROWS
+        or ids > CACHED_IDS
+        or size + count * HEAD_BYTES + ids * ID_BYTES > trees.CACHED_BYTES
+    )
+    for run in runs():
+        txn.batch.put(Family.TREES, group.runs.prefix + run.anchor, run.encode())
+        if group.indexed:
+            _lay_down_indexed(txn, group, run)
+
+
+def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
+    count = len(run.ids)
+    txn.batch.put(Family.TREES, group.times.prefix + run.times_suffix, b"")
+    group.pending += count
+    if run.owned:
+        consumer = group.consumers[run.owner]
+        txn.batch.put(Family.TREES, consumer.runs.prefix + run.anchor, b"")
+        consumer.pending += count
+    else:
+        group.nacked += count
+
+
 # --- from one form to the other -----------------------------------------------------------------
 
 
@@ -143,16 +181,23 @@ def _is_light(txn: Txn, group: GroupMeta) -> bool:
 
 def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     """Make a group indexed: write both indexes and all counts."""
-    index, runs = index_of(txn, group), list(group.runs.scan(txn.batch))
+    runs = group.runs.all(txn.batch)
     group.indexed, group.index = True, None
-    group.times.begin()
-    for consumer in txn.catalog.consumers(txn, group):
-        consumer.runs.begin()
-        consumer.pending = index.pending_with(consumer.name)
-        txn.member_changed(consumer)
+    group.times.fill(txn.batch, sorted([run.times_suffix for run in runs]))
+    anchors: dict[Owner, list[PackedID]] = {}
+    pending: dict[Owner, int] = {}
     for run in runs:
-        _put_index_rows(txn, group, run)
-    group.pending, group.nacked = index.pending, index.pending_with(None)
+        owner = None if run.rank else run.owner
+        anchors.setdefault(owner, []).append(run.anchor)
+        pending[owner] = pending.get(owner, 0) + len(run.ids)
+    group.pending, group.nacked = sum(pending.values()), pending.pop(None, 0)
+    for consumer in txn.catalog.consumers(txn, group):
+        consumer.runs.fill(txn.batch, anchors.pop(consumer.name, []))
+        consumer.pending = pending.get(consumer.name, 0)
+        txn.member_changed(consumer)
+    for owner in anchors:
+        if owner is not None:
+            txn.catalog.owner(txn, group, owner)  # tells that it is no consumer
     group.runs.leave_memory()
     txn.member_changed(group)
 

@@ -1,4 +1,4 @@
-"""The settings that commands ask for: Redis's ``stream-*``, and how large a reply may be."""
+"""The settings that commands ask for: Redis's ``stream-*``, and what a reply may be."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,6 +14,8 @@ class Limits:
     node_max_bytes: int
     idmp_duration_s: int
     idmp_maxsize: int
+    dump_target: str
+    """The server that payloads are meant for, or ``auto``."""
     reply_max: int = 0
     """Bytes of memory that one reply of a read may take; 0: as many as there are."""
 
@@ -25,4 +27,5 @@ class Limits:
             options.stream_node_max_bytes,
             options.stream_idmp_duration_s,
             options.stream_idmp_maxsize,
+            options.dump_target,
         )

@@ -19,6 +19,7 @@ from kvstream.errors import Corruption
 from kvstream.ids import StreamID
 
 _NODE = Struct(">QQ III")
+_LIVE = Struct(">20x I")
 
 
 @contextmanager
@@ -27,7 +28,12 @@ def damage_told(kind: str, name: object) -> Iterator[None]:
     try:
         yield
     except (StructError, ValueError) as error:
-        raise Corruption(f"the record of {kind} {name!r} is damaged: {error!r}") from error
+        raise damaged(kind, name, error) from error
+
+
+def damaged(kind: str, name: object, error: Exception) -> Corruption:
+    """Return the error for a record that cannot be decoded."""
+    return Corruption(f"the record of {kind} {name!r} is damaged: {error!r}")
 
 
 def decode_names(packed: bytes) -> tuple[bytes, ...]:
@@ -56,12 +62,23 @@ class Node:
 
     @classmethod
     def decode(cls, first: StreamID, value: bytes) -> "Node":
-        with damage_told("node", first):
+        try:  # a trim decodes thousands: no context manager
             ms, seq, appended, live, size = _NODE.unpack_from(value)
             names = decode_names(value[_NODE.size :])
+        except (StructError, ValueError) as error:
+            raise damaged("node", first, error) from error
         return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
 
     def encode(self) -> bytes:
         head = _NODE.pack(*self.last, self.appended, self.live, self.size)
         names: bytes = msgpack.packb(self.names, use_bin_type=False)
         return head + names
+
+
+def live_in(value: bytes) -> int:
+    """Return the live entries that a node's row tells, without the rest of it."""
+    try:
+        (live,) = _LIVE.unpack_from(value)
+    except StructError as error:
+        raise Corruption(f"the record of a node is damaged: {error!r}") from error
+    return int(live)

@@ -11,19 +11,25 @@ A node leaves when its last live entry does, as in Redis; when that was the open
 before it is open again.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from struct import error as StructError
+from typing import NamedTuple
 
 from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import key_of, successor, tree_prefix
 from kvstream.meta.measuring import measure, set_names
+from kvstream.meta.node import live_in
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
 
-_WHOLE_NODE = 1 << 30
+FIRST_PAGE, PAGE_MAX = 4, 256
+"""Rows of nodes that are read at once: mostly one is asked for, sometimes thousands."""
+WHOLE_NODE = 1 << 30
 """Rows of a page that takes what a node holds, however many that is."""
+_NODES_PAGE = 5000
 
 
 def open_node(stream: StreamMeta) -> Node:
@@ -59,9 +65,18 @@ def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
     """Yield the closed nodes from the one whose first ID is ``start``, or back from the last."""
     prefix = tree_prefix(stream.nodes_tree)
-    rows = txn.batch.scan(Family.TREES, prefix + start.packed, successor(prefix), reverse)
-    for key, value in rows:
-        yield Node.decode(StreamID.unpack(key[8:]), value)
+    lower, upper = prefix + start.packed, successor(prefix)
+    if reverse:
+        for key, value in txn.batch.scan(Family.TREES, lower, upper, reverse):
+            yield Node.decode(StreamID.unpack(key[8:]), value)
+        return
+    limit = FIRST_PAGE
+    while page := txn.batch.page(Family.TREES, lower, upper, limit):
+        for key, value in page:
+            yield Node.decode(StreamID.unpack(key[8:]), value)
+        if len(page) < limit:
+            return
+        lower, limit = page[-1][0] + b"\x00", PAGE_MAX
 
 
 def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
@@ -120,6 +135,58 @@ def lose(txn: Txn, stream: StreamMeta, node: Node, count: int) -> None:
         put(txn.batch, stream, node)
 
 
+class Part(NamedTuple):
+    """Some of the live entries of a node."""
+
+    node: Node
+    ids: list[StreamID]
+    whole: bool
+    """They are all that the node has."""
+    follows: bool
+    """No other node is between this one and that of the part before."""
+
+
+def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
+    """Share live entries, in ascending order, out by the nodes that hold them."""
+    parts: list[Part] = []
+    ahead: Iterator[Node] = iter(())
+    at = 0
+    while at < len(ids):
+        node = next(ahead, None)
+        follows = node is not None and node.first <= ids[at] <= node.last
+        if node is None or not follows:
+            node = node_of(txn, stream, ids[at])
+            ahead = iter(()) if node.is_open else closed(txn, stream, node.first.next())
+        stop = len(ids) if node.is_open else bisect_right(ids, node.last, at)
+        if stop == at:
+            raise damaged(stream, f"has no node for entry {ids[at]}")
+        parts.append(Part(node, ids[at:stop], stop - at == node.live, follows))
+        at = stop
+    return parts
+
+
+def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
+    """Take what ``parts_of`` has returned, whose rows still stand, out of the nodes' counts."""
+    if len(parts) == 1:
+        lose(txn, stream, parts[0].node, len(parts[0].ids))
+        return
+    tree = tree_prefix(stream.nodes_tree)
+    headless = False
+    for node, ids, whole, _ in parts:
+        if node.is_open:  # the last part
+            lose(txn, stream, node, len(ids))
+        elif not whole:
+            node.live -= len(ids)
+            put(txn.batch, stream, node)
+        else:
+            stream.nodes -= 1
+            txn.batch.delete(Family.TREES, tree + node.first.packed)
+            headless = headless or node.first == stream.head
+    if headless:
+        stream.head_node = None
+        stream.head = _first_of(txn, stream)
+
+
 def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
     """Take out a node that has no live entry left."""
     stream.nodes -= 1
@@ -160,6 +227,32 @@ def clear_open(stream: StreamMeta) -> None:
     stream.unmeasured, stream.slack = [], 0
 
 
+def live_counts(
+    txn: Txn, stream: StreamMeta, low: StreamID, high: StreamID
+) -> Iterator[tuple[StreamID, int]]:
+    """Yield first ID and live entries of each node that may have some of ``low <= id <= high``."""
+    prefix = tree_prefix(stream.nodes_tree)
+    first = next(closed_before(txn, stream, low), stream.head)
+    lower, upper = prefix + first.packed, prefix + high.packed + b"\x00"
+    while True:
+        page = txn.batch.page(Family.TREES, lower, upper, _NODES_PAGE)
+        for key, value in page:
+            yield StreamID.unpack(key[8:]), live_in(value)
+        if len(page) < _NODES_PAGE:
+            break
+        lower = page[-1][0] + b"\x00"
+    if stream.open_live and stream.open_first <= high:
+        yield stream.open_first, stream.open_live
+
+
+def closed_before(txn: Txn, stream: StreamMeta, eid: StreamID) -> Iterator[StreamID]:
+    """Yield the first IDs of the closed nodes that begin at or below ``eid``, the last first."""
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
+    for key, _ in txn.batch.scan(Family.TREES, lower, upper, reverse=True):
+        yield StreamID.unpack(key[8:])
+
+
 def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
     """Return the exact number of live entries above ``eid``; costs nodes, not entries."""
     if eid >= stream.last or stream.length == 0:
@@ -185,5 +278,5 @@ def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
 def _rows_between(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID) -> int:
     lower = max(stream.first, new_id(above).next())
     upper = stream.prefix + last.packed + b"\x00"
-    rows = txn.batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
+    rows = txn.batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, WHOLE_NODE)
     return len(rows)

@@ -53,6 +53,9 @@ MEMBER_VERSION = 2
 UNKNOWN = -1
 """entries_read when it cannot be known, active time when there was none."""
 
+ENTRIES_ADDED_MAX = (1 << 63) - 1
+"""The greatest number that XSETID takes, as Redis: further entries are still counted above it."""
+
 ENTRIES_READ_MAX = (1 << 63) - 1
 """The greatest entries_read that is written; XSETID can let entries_added grow beyond it."""
 

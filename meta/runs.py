@@ -23,6 +23,7 @@ PackedID = bytes
 _HEAD = Struct(">QQQI")
 _TIME = Struct(">QQ")
 TIME_BYTES = _TIME.size
+HEAD_BYTES = _HEAD.size
 
 
 class Run(NamedTuple):

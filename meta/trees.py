@@ -109,6 +109,14 @@ class Tree(Generic[T]):
         """Take the tree for empty, without a look at the disk."""
         self.memory, self._tried, self._deletes = SortedRows({}), True, 0
 
+    def fill(self: "Tree[bytes]", batch: Batch, suffixes: list[bytes]) -> None:
+        """Put empty rows, in ascending order, into an empty tree whose items are its suffixes."""
+        prefix = self.prefix
+        batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes], b""))
+        few = len(suffixes) <= CACHED_ROWS
+        items = SortedRows(dict(zip(suffixes, suffixes, strict=True))) if few else None
+        self.memory, self._tried, self._deletes = items, True, 0
+
     def leave_memory(self) -> None:
         """Read from disk from now on, until many rows have been deleted."""
         self.memory, self._tried, self._deletes = None, True, 0
@@ -186,6 +194,31 @@ class Tree(Generic[T]):
             yield memory.items[key]
             start = key + b"\x00"
         yield from self._on_disk(batch, start, None)
+
+    def all(self, batch: Batch) -> list[T]:
+        """Return all items."""
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            return [memory.items[key] for key in memory.keys]
+        return list(self._on_disk(batch, b"", None))
+
+    def snapshot(self, batch: Batch, start: bytes = b"", times: int = 1) -> list[Iterator[T]]:
+        """Return iterators over the items at or above ``start`` as they are now.
+
+        Whatever is changed meanwhile. Where the tree is not in memory the batch must have changed
+        nothing.
+        """
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            items = memory.items
+            found = [items[key] for key in memory.keys[bisect_left(memory.keys, start) :]]
+            return [iter(found) for _ in range(times)]
+        return [self._pages(batch, start) for _ in range(times)]
+
+    def _pages(self, batch: Batch, start: bytes) -> Iterator[T]:
+        cut, decode = len(self.prefix), self._decode
+        pages = batch.snapshot(_TREES, self.prefix + start, successor(self.prefix))
+        return (decode(key[cut:], value) for page in pages for key, value in page)
 
     def some(self, batch: Batch, start: bytes, limit: int) -> list[T]:
         """Return the first ``limit`` items at or above ``start``.

@@ -45,6 +45,7 @@ class Txn:
         "_streams",
         "batch",
         "catalog",
+        "expiry_ms",
         "failed",
         "frees",
         "now_ms",
@@ -64,6 +65,9 @@ class Txn:
         self.catalog = catalog
         self.now_ms = now_ms
         """The time of the whole transaction."""
+        self.expiry_ms = now_ms
+        """What expires at or before this moment is gone: now, but where another server tells what
+        has expired, as a master tells its replicas."""
         self.read_only = read_only
         """The store cannot be written: what has expired is passed over, not deleted."""
         self.failed = False
@@ -79,7 +83,7 @@ class Txn:
 
     def reset(self, now_ms: int) -> None:
         """Make a committed transaction ready to be another one: cheaper than making a new one."""
-        self.now_ms = now_ms
+        self.now_ms = self.expiry_ms = now_ms
         self.frees = False
         if self.signals:
             self.signals.clear()

@@ -20,6 +20,16 @@ def entries_size(
     first_ms: int,
     first_seq: int,
 ) -> int | None: ...
+def fit(
+    ids: list[bytes],
+    values: list[bytes],
+    start: int,
+    stop: int,
+    names: tuple[bytes, ...],
+    first: bytes,
+    node: tuple[int, int, int],
+    limit: int,
+) -> tuple[int, int] | None: ...
 def data_size(value: bytes) -> int | None: ...
 def fill(
     ids: Sequence[tuple[int, int]],

@@ -12,6 +12,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from kvstream.layout._listpack cimport element_size, integer_size
 from kvstream.layout._msgpack cimport (
     ID_BYTES,
     UNIQUE,
@@ -336,64 +337,6 @@ def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
 # --- sizes of listpacks -------------------------------------------------------------------------
 
 
-cdef inline Py_ssize_t integer_size(int64_t value) noexcept nogil:
-    if 0 <= value <= 127:
-        return 2
-    if -4096 <= value < 4096:
-        return 3
-    if -32768 <= value < 32768:
-        return 4
-    if -8388608 <= value < 8388608:
-        return 5
-    if -2147483648LL <= value < 2147483648LL:
-        return 6
-    return 10
-
-
-cdef inline Py_ssize_t string_size(Py_ssize_t length) noexcept nogil:
-    cdef Py_ssize_t body = length + (1 if length < 64 else 2 if length < 4096 else 5)
-    if body <= 127:
-        return body + 1
-    if body < 16383:
-        return body + 2
-    if body < 2097151:
-        return body + 3
-    return body + (4 if body < 268435455 else 5)
-
-
-cdef inline Py_ssize_t element_size(Bytes data, Py_ssize_t size) noexcept nogil:
-    """Return the bytes of an element: canonical decimals of 64 bits are held as integers."""
-    cdef Py_ssize_t i = 0
-    cdef bint negative = False
-    cdef uint64_t number = 0
-    cdef uint64_t most = <uint64_t>1 << 63
-    cdef unsigned char digit
-    if size == 0 or size > 20:
-        return string_size(size)
-    if data[0] == 45:  # minus
-        negative = True
-        i = 1
-        if size == 1 or data[1] == 48:
-            return string_size(size)
-    elif data[0] == 48 and size > 1:  # a leading zero
-        return string_size(size)
-    if size - i > 19:
-        return string_size(size)
-    while i < size:
-        digit = data[i] - 48
-        if digit > 9:
-            return string_size(size)
-        number = number * 10 + digit
-        i += 1
-    if negative:
-        if number > most:
-            return string_size(size)
-        return integer_size(<int64_t>(0 - number))
-    if number >= most:
-        return string_size(size)
-    return integer_size(<int64_t>number)
-
-
 cdef Py_ssize_t entry_size(bytes value, tuple names) except -2:
     """Return the listpack bytes of one row value, less its ID deltas; -1 if it is not plain."""
     cdef Cursor cursor
@@ -462,6 +405,49 @@ def data_size(bytes value):
             return None
         total += size
     return total if cursor.at == cursor.end else None
+
+
+def fit(
+    list ids not None,
+    list values not None,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    tuple names not None,
+    bytes first not None,
+    tuple node not None,
+    Py_ssize_t limit,
+):
+    """Do what ``fit_in_python`` of meta/building.py does; None where an entry is not plain."""
+    cdef Py_ssize_t at, size, live, dead, one, data
+    cdef uint64_t first_ms, first_seq
+    cdef Bytes place
+    cdef object eid, value
+    if PyBytes_GET_SIZE(first) != ID_BYTES or PyList_GET_SIZE(ids) != PyList_GET_SIZE(values):
+        return None
+    if start < 0 or stop > PyList_GET_SIZE(ids):
+        return None
+    first_ms = big_endian(<Bytes>PyBytes_AS_STRING(first))
+    first_seq = big_endian(<Bytes>PyBytes_AS_STRING(first) + 8)
+    size, live, dead = node
+    for at in range(start, stop):
+        eid = <object>PyList_GET_ITEM(ids, at)
+        value = <object>PyList_GET_ITEM(values, at)
+        if type(eid) is not bytes or type(value) is not bytes:
+            return None
+        if PyBytes_GET_SIZE(eid) != ID_BYTES:
+            return None
+        one = entry_size(<bytes>value, names)
+        if one < 0:
+            return None
+        if live + dead:
+            data = size + integer_size(live) + integer_size(dead)
+            if data + PyBytes_GET_SIZE(value) >= limit and data + <Py_ssize_t>data_size(value) >= limit:
+                return at, size
+        place = <Bytes>PyBytes_AS_STRING(eid)
+        size += one + integer_size(<int64_t>(big_endian(place) - first_ms))
+        size += integer_size(<int64_t>(big_endian(place + 8) - first_seq))
+        live += 1
+    return max(start, stop), size
 
 
 # --- filling a node -----------------------------------------------------------------------------

@@ -10,9 +10,11 @@
                id    := ms(u64) seq(u64)
 
     metadata   row   := "A"                            allocator: next tree ID or generation (u64)
+                      | "B"                            rows being taken in (kvstream.meta.intake)
                       | "C" db(u16)                    number of keys of a database (u64)
                       | "D"                            swapped databases (kvstream.meta.databases)
                       | "F" db(u16)                    what FLUSHDB has left (kvstream.meta.flushed)
+                      | "L" generation(u64)            a stream being loaded (kvstream.meta.staged)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "S" name                       record of a stream (kvstream.meta.records)
                                                        or a string (kvstream.meta.strings)
@@ -25,7 +27,9 @@
 All numbers are big-endian, so that bytes sort as numbers do. The length before the key keeps one
 stream's prefix from being the beginning of another's; the generation, never used twice, lets a
 deleted or renamed stream's rows stay where they are. A renamed stream keeps the prefix that it was
-born with.
+born with. Streams that one bulk load has made without having been told of them bear a number of
+the load in its place, with the highest bit set: the key tells them apart, and the number is never
+used again.
 """
 
 from struct import Struct
@@ -34,9 +38,11 @@ from struct import error as StructError
 from kvstream.errors import Corruption
 
 ALLOCATOR_KEY = b"A"
+INTAKE_KEY = b"B"
 KEY_COUNT_TAG = b"C"
 SWAPPED_KEY = b"D"
 FLUSHED_TAG = b"F"
+LOAD_TAG = b"L"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"
 EXPIRY_TAG = b"X"
@@ -48,6 +54,9 @@ U16 = Struct(">H")
 U64 = Struct(">Q")
 _MESSAGE_HEAD = Struct(">HI")
 _SCAN = Struct(">cHQ")
+
+SHARED = 1 << 63
+"""In place of a generation: a number that prefixes of several keys bear; the keys differ."""
 
 ID_FIRST = b"\x00" * ID_BYTES
 ID_LAST = b"\xff" * ID_BYTES
@@ -85,6 +94,11 @@ def message_prefix(name: bytes, generation: int) -> bytes:
     return _MESSAGE_HEAD.pack(database_of(name), len(key)) + key + U64.pack(generation)
 
 
+def is_shared(prefix: bytes) -> bool:
+    """Tell whether the number in a prefix is that of a bulk load."""
+    return prefix[-U64.size] >= 0x80
+
+
 def database_bounds(db: int) -> tuple[bytes, bytes]:
     """Return the bounds of all message rows of a database: a stream never leaves its own."""
     prefix = U16.pack(db)
@@ -101,6 +115,10 @@ def key_count_row(db: int) -> bytes:
 
 def flushed_row(db: int) -> bytes:
     return FLUSHED_TAG + U16.pack(db)
+
+
+def load_row(generation: int) -> bytes:
+    return LOAD_TAG + U64.pack(generation)
 
 
 def scan_row(db: int, generation: int) -> bytes:

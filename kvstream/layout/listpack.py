@@ -49,10 +49,11 @@ def integer_size(value: int) -> int:
 def string_size(length: int) -> int:
     """Return the bytes of a string element of ``length`` bytes."""
     body = length + (1 if length < _SHORT else 2 if length < 4096 else 5)
-    return body + _backlen_size(body)
+    return body + backlen_size(body)
 
 
-def _backlen_size(body: int) -> int:
+def backlen_size(body: int) -> int:
+    """Return the bytes that tell, behind an element of ``body`` bytes, how many these are."""
     if body <= 127:
         return 1
     if body < 16383:
@@ -64,11 +65,17 @@ def _backlen_size(body: int) -> int:
 
 def element_size(value: bytes) -> int:
     """Return the bytes of an element: canonical decimals of 64 bits are held as integers."""
+    number = canonical_integer(value)
+    return string_size(len(value)) if number is None else integer_size(number)
+
+
+def canonical_integer(value: bytes) -> int | None:
+    """Return the integer of 64 bits that ``value`` is the canonical decimal of."""
     if len(value) <= 20 and _CANONICAL_INTEGER.fullmatch(value):
         number = int(value)
         if _INT64_MIN <= number <= _INT64_MAX:
-            return integer_size(number)
-    return string_size(len(value))
+            return number
+    return None
 
 
 def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
@@ -93,6 +100,11 @@ def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
 def node_size(names_size: int, count: int) -> int:
     """Return the bytes of a node before its first entry, less its two counters."""
     return FRAME_BYTES + integer_size(count) + names_size + SMALL_INTEGER_BYTES
+
+
+def counters_size(live: int, dead: int) -> int:
+    """Return the bytes of a node's two counters."""
+    return integer_size(live) + integer_size(dead)
 
 
 def entry_size(count: int) -> int:

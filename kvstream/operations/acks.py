@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import PACKED, StreamID
+from kvstream.ids import PACKED, StreamID, is_ascending
 from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import Outcome, erase
@@ -38,7 +38,7 @@ def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) ->
         return 0
     txn.frees = True
     packed = [PACKED(*eid) for eid in ids]
-    return drop(txn, found, packed if len(packed) == 1 else sorted(set(packed)))
+    return drop(txn, found, packed if is_ascending(packed) else sorted(set(packed)))
 
 
 def acknowledge_and_delete(

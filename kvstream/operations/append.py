@@ -11,7 +11,7 @@ from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes
-from kvstream.meta.records import StreamMeta
+from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.entries import exists
 from kvstream.operations.trim import Trim, sweep_emptied, trim_stream
@@ -20,10 +20,8 @@ from kvstream.storage.batch import Family
 _MESSAGES = Family.MESSAGES
 _NATIVE_LENGTH = Struct("<Q")
 _U64_MASK = U64_MAX
-_ENTRIES_ADDED_MAX = (1 << 63) - 1
-"""The greatest number that XSETID takes, as Redis: further entries are still counted above it."""
-IDMP_DURATION_MAX_S = 86_400
-IDMP_MAXSIZE_MAX = 10_000
+IDMP_DURATION_MAX_S = idempotency.DURATION_MAX_S
+IDMP_MAXSIZE_MAX = idempotency.MAXSIZE_MAX
 
 _TOO_SMALL = "The ID specified in XADD is equal or smaller than the target stream top item"
 _EXHAUSTED = "The stream has exhausted the last possible ID, unable to add more items"
@@ -114,6 +112,26 @@ def add_many(
     return ids
 
 
+def add_under(
+    txn: Txn, name: bytes, ids: Sequence[AddID], entries: list[tuple[bytes, Names]]
+) -> list[StreamID]:
+    """Append encoded entries under IDs of the caller's, ascending; ``ms-*`` and ``*`` among them.
+
+    IDTooSmall where one does not lie above the one before it; then nothing is added.
+    """
+    stream = txn.stream(name)
+    last = MIN_ID if stream is None else stream.last
+    new = []
+    for eid in ids:
+        last = next_id(last, eid, txn.now_ms)
+        new.append(last)
+    if not new:
+        return []
+    filling.extend(txn, stream or txn.catalog.create_stream(txn, name), new, entries)
+    txn.signal(name)
+    return new
+
+
 def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
     first = next_id(last, None, now_ms)
     if first.seq + count <= U64_MAX:
@@ -190,7 +208,7 @@ def set_id(
         )
     if entries_added is not None and entries_added < 0:
         raise InvalidArgument("entries_added must be positive")
-    if entries_added is not None and entries_added > _ENTRIES_ADDED_MAX:
+    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
         raise InvalidArgument("entries_added is out of range")
     stream = txn.stream(name)
     if stream is None:

@@ -1,28 +1,32 @@
 """XCLAIM, XAUTOCLAIM and XPENDING: looking after what consumers have not acknowledged."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
+from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MIN_ID, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, StreamID, is_ascending
+from kvstream.layout.keys import ID_BYTES
 from kvstream.meta.indexes import pending_in, pending_with
 from kvstream.meta.pending import (
     COUNT_MAX,
-    Pending,
     find,
     ids_between,
-    pending_of,
     place,
+    run_at,
     runs_by_time,
     runs_from,
     runs_of,
     take,
 )
-from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import consumer_of, group_of_key
+from kvstream.operations.hauls import Haul, count_after
+from kvstream.operations.pages import RUNS_TOGETHER, Steps
 from kvstream.records import Claimed, Entry, PendingEntry, PendingSummary
 
 AUTOCLAIM_COUNT = 100
@@ -31,6 +35,7 @@ AUTOCLAIM_COUNT_MAX = ((1 << 63) - 1) // 16
 """Redis refuses a COUNT whose buffer of IDs would overflow."""
 _ATTEMPTS_PER_COUNT = 10
 """XAUTOCLAIM looks at no more than this many pending entries for each that it may return."""
+_LAST = MAX_ID.packed
 _END_OF_TIME = (1 << 63) - 1
 _IDLE_RUNS_MAX = 4096
 """Idle runs that are sorted by ID; where there are more, reading in ID order meets them soon."""
@@ -49,7 +54,7 @@ def claim(
     force: bool = False,
     justid: bool = False,
     last_id: StreamID | None = None,
-) -> list[Entry]:
+) -> Sequence[Entry]:
     """Take over pending entries as XCLAIM does; with ``justid`` the entries have no fields.
 
     ``time_ms`` is the Unix time of delivery to note; one in the future counts as now.
@@ -62,13 +67,57 @@ def claim(
         found.last_delivered = last_id
         txn.member_changed(found)
     moment = txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
-    bound = _idle_bound(txn, min_idle_ms)
+    haul = Haul(stream, _idle_bound(txn, min_idle_ms), retrycount, justid)
+    packed = [eid.packed for eid in ids]
+    claimed: Sequence[Entry]
+    if not force and is_ascending(packed):
+        _look_by_runs(txn, found, packed, haul)
+        haul.move(txn, found, consumer, moment)
+        claimed = haul.entries
+        if justid:
+            claimed = [Entry(StreamID.unpack(key[-ID_BYTES:]), None) for key, _ in haul.rows]
+    else:
+        claimed = _claim_each(txn, found, consumer, ids, moment, force, haul)
+    if claimed:
+        member.active_ms = txn.now_ms
+    txn.member_changed(member)
+    return claimed
+
+
+def _look_by_runs(txn: Txn, group: GroupMeta, ids: list[bytes], haul: Haul) -> None:
+    """Look at those of some IDs, ascending and distinct, that are pending."""
+    at = 0
+    while at < len(ids):
+        run = run_at(txn, group, ids[at])
+        if run is None:
+            at += 1
+            continue
+        end = bisect_right(ids, run.ids[-1], at)
+        wanted = ids[at:end]
+        if wanted != run.ids:
+            there = set(run.ids)
+            wanted = [eid for eid in wanted if eid in there]
+        haul.look(txn, run, wanted)
+        at = end
+
+
+def _claim_each(
+    txn: Txn,
+    group: GroupMeta,
+    consumer: bytes,
+    ids: Sequence[StreamID],
+    moment: int,
+    force: bool,
+    haul: Haul,
+) -> list[Entry]:
+    """Claim IDs one by one: they may come in any order and again, and be forced."""
+    stream, bound = haul.stream, haul.bound
     claimed: list[Entry] = []
     counts: dict[bytes, int] = {}
     gone: set[bytes] = set()
     for eid in ids:
         packed = eid.packed
-        pending = None if packed in gone else find(txn, found, packed)
+        pending = None if packed in gone else find(txn, group, packed)
         entry = entries.get(txn, stream, eid)
         if entry is None:
             if pending is not None:
@@ -86,13 +135,10 @@ def claim(
             before = 1
         else:
             continue
-        counts[packed] = _count_after(before, retrycount, justid)
-        claimed.append(Entry(eid, None) if justid else entry)
-    take(txn, found, sorted(gone))
-    _move(txn, found, counts, consumer, moment)
-    if claimed:
-        member.active_ms = txn.now_ms
-    txn.member_changed(member)
+        counts[packed] = count_after(before, haul.retrycount, haul.justid)
+        claimed.append(Entry(eid, None) if haul.justid else entry)
+    take(txn, group, sorted(gone))
+    _move(txn, group, counts, consumer, moment)
     return claimed
 
 
@@ -104,18 +150,24 @@ def _idle_bound(txn: Txn, min_idle_ms: int) -> int:
     return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
 
 
-def _count_after(before: int, retrycount: int | None, justid: bool) -> int:
-    if retrycount is not None:
-        return retrycount
-    return before if justid else min(before + 1, COUNT_MAX)
-
-
 def _move(txn: Txn, group: GroupMeta, counts: dict[bytes, int], owner: bytes, time_ms: int) -> None:
     """Give the IDs of ``counts`` to ``owner`` with these delivery counts."""
     ids = sorted(counts)
     take(txn, group, ids)
     for count, same in groupby(ids, key=counts.__getitem__):
         place(txn, group, list(same), owner, time_ms, count)
+
+
+class Taken(NamedTuple):
+    """What ``autoclaim`` did: see ``Claimed``."""
+
+    cursor: StreamID
+    entries: Sequence[Entry]
+    deleted: list[StreamID]
+
+    def listed(self) -> Claimed:
+        """Return it with the entries in a list, outside the lock."""
+        return Claimed(self.cursor, list(self.entries), self.deleted)
 
 
 def autoclaim(
@@ -127,44 +179,38 @@ def autoclaim(
     start: StreamID = MIN_ID,
     count: int = AUTOCLAIM_COUNT,
     justid: bool = False,
-) -> Claimed:
+) -> Taken:
     """Scan the pending entries from ``start`` and take over those idle for ``min_idle_ms``."""
     if not 0 < count <= AUTOCLAIM_COUNT_MAX:
         raise InvalidArgument("COUNT must be > 0")
     stream, found = group_of_key(txn, name, group)
     member = consumer_of(txn, found, consumer)
-    bound = _idle_bound(txn, min_idle_ms)
-    claimed: list[Entry] = []
-    counts: dict[bytes, int] = {}
-    deleted: list[StreamID] = []
-    scanned = _with_entries(txn, stream, found, start)
-    for pending, entry in islice(scanned, count * _ATTEMPTS_PER_COUNT):
-        if entry is None:
-            deleted.append(StreamID.unpack(pending.id))
-        elif not pending.owned or pending.time_ms <= bound:
-            counts[pending.id] = _count_after(pending.deliveries, None, justid)
-            claimed.append(Entry(entry.id, None) if justid else entry)
-        if len(claimed) + len(deleted) == count:
-            break
-    following = next(scanned, None)
-    cursor = MIN_ID if following is None else StreamID.unpack(following[0].id)
-    take(txn, found, [eid.packed for eid in deleted])
-    _move(txn, found, counts, consumer, txn.now_ms)
-    if claimed:
+    haul = Haul(stream, _idle_bound(txn, min_idle_ms), None, justid)
+    cursor = _look_from(txn, found, start.packed, count, haul)
+    haul.move(txn, found, consumer, txn.now_ms)
+    if haul.rows:
         member.active_ms = txn.now_ms
     txn.member_changed(member)
-    return Claimed(cursor, claimed, deleted)
+    claimed: Sequence[Entry] = haul.entries
+    if justid:
+        claimed = [Entry(StreamID.unpack(key[-ID_BYTES:]), None) for key, _ in haul.rows]
+    return Taken(cursor, claimed, [StreamID.unpack(eid) for eid in haul.gone])
 
 
-def _with_entries(
-    txn: Txn, stream: StreamMeta, group: GroupMeta, start: StreamID
-) -> Iterator[tuple[Pending, Entry | None]]:
-    """Yield the pending entries from ``start`` on, each with its message or None."""
-    lower, upper = start.packed, b"\xff" * 16
-    for run in runs_from(txn, group, lower):
-        ids = list(ids_between(run, lower, upper))
-        for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True):
-            yield pending_of(run, eid), entry
+def _look_from(txn: Txn, group: GroupMeta, start: bytes, count: int, haul: Haul) -> StreamID:
+    """Look at pending entries from an ID on until there are ``count``; return where it stopped."""
+    attempts = count * _ATTEMPTS_PER_COUNT
+    for run in runs_from(txn, group, start):
+        ids = ids_between(run, start, _LAST)
+        at = 0
+        while at < len(ids):
+            left = count - len(haul.rows) - len(haul.gone)
+            if not left or not attempts:
+                return StreamID.unpack(ids[at])
+            looked = haul.look(txn, run, ids[at : at + attempts], left)
+            at += looked
+            attempts -= looked
+    return MIN_ID
 
 
 def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
@@ -200,22 +246,98 @@ def pending_range(
 
     Entries given back belong to nobody: their idle time is -1, and every idle filter lets them by.
     """
+    pieces = pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
+    return [
+        PendingEntry(StreamID.unpack(eid), piece.consumer, piece.idle_ms, piece.deliveries)
+        for piece in pieces
+        for eid in piece.ids
+    ]
+
+
+class Piece(NamedTuple):
+    """Pending entries, in the order of their IDs, that share all but these."""
+
+    ids: list[bytes]
+    """As they are stored."""
+    consumer: bytes
+    idle_ms: int
+    deliveries: int
+
+
+def pending_pieces(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    start: StreamID,
+    end: StreamID,
+    count: int,
+    consumer: bytes | None = None,
+    min_idle_ms: int = 0,
+) -> Iterator[Piece]:
+    """Return the same in pieces."""
     _, found = group_of_key(txn, name, group)
     if count <= 0 or start > end:
-        return []
+        return iter(())
+    runs = _candidates(txn, found, start.packed, consumer, min_idle_ms)
+    parts = _pieces(txn.now_ms, runs, start, end, count, consumer, min_idle_ms)
+    return (part for part in parts if part is not None)
+
+
+def pending_steps(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    start: StreamID,
+    end: StreamID,
+    count: int,
+    consumer: bytes | None = None,
+    min_idle_ms: int = 0,
+) -> Steps[Piece]:
+    """Return the same in steps, as it is now; the transaction must have changed nothing."""
+    _, found = group_of_key(txn, name, group)
+    first = found.runs.floor(txn.batch, start.packed)
+    (runs,) = found.runs.snapshot(txn.batch, first.anchor if first else start.packed)
+    return counted(_pieces(txn.now_ms, runs, start, end, count, consumer, min_idle_ms))
+
+
+def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
+    """Return steps that tell the number of entries before their pieces."""
+    pieces: list[Piece] = []
+    for part in parts:
+        if part is None:
+            yield None
+        else:
+            pieces.append(part)
+    yield sum(len(piece.ids) for piece in pieces)
+    yield from pieces
+
+
+def _pieces(
+    now_ms: int,
+    runs: Iterator[Run],
+    start: StreamID,
+    end: StreamID,
+    count: int,
+    consumer: bytes | None,
+    min_idle_ms: int,
+) -> Iterator[Piece | None]:
+    """Yield what runs have in a range, and None now and then."""
     lower, upper = start.packed, end.packed
-    rows: list[PendingEntry] = []
-    for run in _candidates(txn, found, lower, consumer, min_idle_ms):
-        if run.anchor > upper:
-            break
-        if run.owned and min_idle_ms and txn.now_ms - run.time_ms < min_idle_ms:
+    left = count
+    for at, run in enumerate(runs, 1):
+        if not at % RUNS_TOGETHER:
+            yield None
+        if run.anchor > upper or left <= 0:
+            return
+        if consumer is not None and (run.rank or run.owner != consumer):
             continue
-        idle = max(0, txn.now_ms - run.time_ms) if run.owned else -1
-        for eid in ids_between(run, lower, upper)[: count - len(rows)]:
-            rows.append(PendingEntry(StreamID.unpack(eid), run.owner, idle, run.deliveries))
-        if len(rows) == count:
-            break
-    return rows
+        if run.owned and min_idle_ms and now_ms - run.time_ms < min_idle_ms:
+            continue
+        ids = list(ids_between(run, lower, upper)[:left])
+        if ids:
+            left -= len(ids)
+            idle = max(0, now_ms - run.time_ms) if run.owned else -1
+            yield Piece(ids, run.owner, idle, run.deliveries)
 
 
 def _candidates(

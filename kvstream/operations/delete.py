@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from enum import IntEnum
 
-from kvstream.ids import StreamID
+from kvstream.ids import StreamID, is_ascending
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations.entries import exists
+from kvstream.operations.entries import exists, live
 from kvstream.operations.references import RefPolicy, drop_references, is_referenced
 from kvstream.operations.trim import remove_entries
 
@@ -27,7 +27,10 @@ def delete(txn: Txn, name: bytes, ids: Sequence[StreamID]) -> int:
     if stream is None:
         return 0
     txn.frees = True
-    doomed = [eid for eid in dict.fromkeys(ids) if exists(txn, stream, eid)]
+    if len(ids) == 1:
+        doomed = list(ids) if exists(txn, stream, ids[0]) else []
+    else:
+        doomed = live(txn, stream, list(ids) if is_ascending(ids) else sorted(set(ids)))
     erase(txn, stream, doomed)
     return len(doomed)
 
@@ -58,11 +61,11 @@ def delete_with_policy(
 
 
 def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Delete live entries, and remember the greatest of them as deleted."""
+    """Delete live entries, in ascending order, and remember the greatest of them as deleted."""
     if not ids:
         return
     remove_entries(txn, stream, ids)
-    top = max(ids)
+    top = ids[-1]
     if top > stream.max_deleted:
         stream.max_deleted = top
         txn.reshaped(stream)

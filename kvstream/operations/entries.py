@@ -1,7 +1,9 @@
 """Reading the message rows of one stream: what every other operation looks at."""
 
+from collections.abc import Iterator, Sequence
+
 from kvstream.errors import ReplyTooLarge
-from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked, decode_fields
@@ -14,6 +16,10 @@ _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
 FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before it is looked at how much memory they take."""
+FEW = 8
+"""So many rows are looked for one by one."""
+TOGETHER = 128
+"""Rows that are looked for at once."""
 ROW_MEMORY = 160
 """What a row takes beside its bytes: two objects of Python, the pair, and its place in a list."""
 
@@ -87,6 +93,42 @@ def _gathered(
     return page, size
 
 
+def gathered(
+    txn: Txn,
+    stream: StreamMeta,
+    start: StreamID,
+    end: StreamID,
+    count: int,
+    most: int,
+    reverse: bool = False,
+) -> list[Row] | None:
+    """Return the first ``count`` rows of ``start <= id <= end``; None: more than ``most`` bytes."""
+    if not reverse:
+        if count <= FIRST_PAGE:
+            return rows(txn, stream, start, end, count)
+        page, size = _gathered(txn, stream, start, end, count, most)
+        return page if size <= most else None
+    found: list[Row] = []
+    for row in _back_from(txn, stream, start, end):
+        found.append(row)
+        most -= len(row[0]) + len(row[1]) + ROW_MEMORY
+        if most < 0:
+            return None
+        if len(found) == count:
+            break
+    return found
+
+
+def _back_from(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[Row]:
+    """Yield the live rows of ``start <= id <= end`` from the last."""
+    start = max(start, stream.first)
+    if stream.length == 0 or start > end:
+        return iter(())
+    prefix = stream.prefix
+    lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
+    return txn.batch.scan(_MESSAGES, lower, upper, reverse=True)
+
+
 def memory_of(page: list[Row]) -> int:
     """Return the bytes of memory that rows take."""
     return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
@@ -99,20 +141,17 @@ def between_reversed(
 
     Raises ReplyTooLarge once there are more than one reply may have.
     """
-    prefix = stream.prefix
     page: list[Row] = []
     most = left = txn.catalog.limits.reply_max
-    if stream.length and max(start, stream.first) <= end:
-        lower = prefix + max(start, stream.first).packed
-        for row in txn.batch.scan(_MESSAGES, lower, prefix + end.packed + b"\x00", reverse=True):
-            page.append(row)
-            if len(page) == count:
-                break
-            if most:
-                left -= len(row[0]) + len(row[1]) + ROW_MEMORY
-                if left < 0:
-                    raise ReplyTooLarge.beyond(most)
-    return Rows(page, len(prefix))
+    for row in _back_from(txn, stream, start, end):
+        page.append(row)
+        if len(page) == count:
+            break
+        if most:
+            left -= len(row[0]) + len(row[1]) + ROW_MEMORY
+            if left < 0:
+                raise ReplyTooLarge.beyond(most)
+    return Rows(page, len(stream.prefix))
 
 
 def first_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
@@ -130,6 +169,29 @@ def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     return _value(txn, stream, eid) is not None
 
 
+def live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
+    """Return those of ``ids``, ascending and distinct, that are live."""
+    rows = live_rows(txn, stream, [PACKED(*eid) for eid in ids])
+    return [eid for eid, row in zip(ids, rows, strict=True) if row is not None]
+
+
+def rows_of(txn: Txn, keys: list[bytes]) -> Sequence[Row | None]:
+    """Return the row of each of ``keys``, ascending and distinct, or None.
+
+    Where few other rows are between them they are read as a page: in an eighth of the time.
+    """
+    if len(keys) >= FEW:
+        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))
+        if len(page) == len(keys) and [key for key, _ in page] == keys:
+            return page
+        if len(page) < 2 * len(keys):
+            there = dict(page)
+            return [(key, there[key]) if key in there else None for key in keys]
+    values = txn.batch.get_many(_MESSAGES, keys)
+    pairs = zip(keys, values, strict=True)
+    return [None if value is None else (key, value) for key, value in pairs]
+
+
 def get(txn: Txn, stream: StreamMeta, eid: StreamID) -> Entry | None:
     """Return one live entry."""
     value = _value(txn, stream, eid)
@@ -142,18 +204,24 @@ def _value(txn: Txn, stream: StreamMeta, eid: StreamID) -> bytes | None:
     return txn.batch.get(_MESSAGES, stream.prefix + eid.packed)
 
 
-def get_packed(txn: Txn, stream: StreamMeta, ids: list[bytes]) -> list[Entry | None]:
-    """Return the entries of packed IDs in the same order; None where there is none any more."""
-    first = stream.first.packed
-    keys = [stream.prefix + eid for eid in ids]
-    values = txn.batch.get_many(_MESSAGES, keys)
-    live = [
-        value is not None and stream.length > 0 and eid >= first
-        for eid, value in zip(ids, values, strict=True)
-    ]
-    found = [v for v, alive in zip(values, live, strict=True) if alive and v is not None]
-    fields = iter(decode_checked(found))
+def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
+    """Return the rows of packed IDs, ascending and distinct; None where there is no entry."""
+    if stream.length == 0:
+        return [None] * len(ids)
+    prefix, first = stream.prefix, stream.first.packed
+    rows: list[Row | None] = []
+    for at in range(0, len(ids), TOGETHER):
+        rows += rows_of(txn, [prefix + eid for eid in ids[at : at + TOGETHER]])
+    if not ids or ids[0] >= first:
+        return rows
+    return [row if eid >= first else None for eid, row in zip(ids, rows, strict=True)]
+
+
+def get_packed(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> list[Entry | None]:
+    """Return the entries of packed IDs, ascending and distinct; None where there is none."""
+    rows = live_rows(txn, stream, ids)
+    fields = iter(decode_checked([row[1] for row in rows if row is not None]))
     return [
-        Entry(StreamID.unpack(eid), next(fields)) if alive else None
-        for eid, alive in zip(ids, live, strict=True)
+        None if row is None else Entry(StreamID.unpack(eid), next(fields))
+        for eid, row in zip(ids, rows, strict=True)
     ]

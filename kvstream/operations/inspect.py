@@ -1,9 +1,11 @@
 """XINFO: what a stream, its groups and its consumers look like."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kvstream.errors import NoSuchKey
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.layout.rows import Rows
 from kvstream.meta import idempotency, nodes
 from kvstream.meta.indexes import nacked_in, pending_in, pending_with
 from kvstream.meta.pending import runs_from, runs_of
@@ -13,6 +15,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import existing_group
 from kvstream.operations.lag import lag
+from kvstream.operations.pages import RUNS_TOGETHER, Steps, entry_steps
 from kvstream.records import (
     ConsumerDetail,
     ConsumerInfo,
@@ -23,6 +26,8 @@ from kvstream.records import (
     StreamInfo,
 )
 
+NOTHING = 0
+"""A limit of pending entries that lets none by."""
 FULL_COUNT = 10
 """Entries and pending entries that XINFO STREAM FULL shows by default."""
 
@@ -115,6 +120,65 @@ def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
         )
         for member in txn.catalog.consumers(txn, found)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPages:
+    """One group of StreamPages; each step of pending entries is a run of them."""
+
+    detail: GroupDetail
+    """All but the pending entries."""
+    pending: Steps[Run]
+    of_consumers: list[Steps[Run]]
+    """The pending entries of each consumer of ``detail``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPages:
+    """XINFO STREAM FULL, but for the entries and pending entries, which come in steps."""
+
+    info: StreamInfo
+    entries: Steps[Rows]
+    groups: list[GroupPages]
+
+
+def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
+    """Return what ``stream_detail`` does in steps, as it is now.
+
+    The transaction must have changed nothing.
+    """
+    stream = _existing(txn, name)
+    limit = count if count > 0 else None
+    steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
+    groups = [_group_pages(txn, stream, each, limit) for each in txn.catalog.groups(txn, stream)]
+    return StreamPages(_stream_info(txn, stream), steps, groups)  # the first may change something
+
+
+def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:
+    detail = _group_detail(txn, stream, group, NOTHING)
+    runs, *others = group.runs.snapshot(txn.batch, times=1 + len(detail.consumers))
+    owners = [member.name for member in detail.consumers]
+    each = [run_steps(own, limit, owner) for own, owner in zip(others, owners, strict=True)]
+    return GroupPages(detail, run_steps(runs, limit), each)
+
+
+def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None) -> Steps[Run]:
+    """Return the steps of the first ``limit`` IDs of runs, those of one owner alone if given."""
+    found: list[Run] = []
+    total = 0
+    for at, run in enumerate(runs, 1):
+        if not at % RUNS_TOGETHER:
+            yield None
+        if owner is not None and (run.rank or run.owner != owner):
+            continue
+        if limit is not None and total + len(run.ids) >= limit:
+            found.append(run._replace(ids=run.ids[: limit - total]))
+            total = limit
+            break
+        found.append(run)
+        total += len(run.ids)
+    yield total
+    yield from found
 
 
 def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetail:

@@ -69,7 +69,7 @@ def expire_at(txn: Txn, name: bytes, at_ms: int) -> bool:
     key = txn.key(name)
     if key is None:
         return False
-    if at_ms <= txn.now_ms:
+    if at_ms <= txn.expiry_ms:
         return delete(txn, name)
     txn.catalog.set_expiry(txn, key, at_ms)
     return True
@@ -90,10 +90,10 @@ def persist(txn: Txn, name: bytes) -> bool:
     return True
 
 
-def delete_expired(txn: Txn, limit: int) -> int:
-    """Delete up to ``limit`` keys whose time has come."""
+def delete_expired(txn: Txn, limit: int, skip: int = 0) -> int:
+    """Delete up to ``limit`` keys whose time has come, but for the first ``skip`` of them."""
     catalog = txn.catalog
-    names, before = catalog.index.expired(txn, limit), catalog.expired
+    names, before = catalog.index.expired(txn, limit, skip), catalog.expired
     for name in names:
         txn.key(name)  # loading an expired key deletes it
     catalog.expired_unasked += catalog.expired - before
@@ -123,6 +123,11 @@ def scan(
         if kind_of(key) == kind:
             found.append(key_of(key.name))
     return 0, found
+
+
+def pages(txn: Txn, db: int) -> Iterator[list[bytes]]:
+    """Yield the keys of a database as they are now; the transaction must have changed nothing."""
+    return txn.catalog.index.pages(txn, db)
 
 
 def first_expiries(txn: Txn, limit: int) -> list[tuple[int, bytes]]:
@@ -166,7 +171,9 @@ def flush(txn: Txn, db: int) -> int:
 
 def flush_all(txn: Txn, databases: int) -> int:
     """Do the same for every database, as one commit."""
-    return sum(flush(txn, db) for db in range(databases))
+    count = sum(txn.catalog.flush(txn, db) for db in range(databases))
+    sweep(txn, SWEEP_KEYS)
+    return count
 
 
 def swap(txn: Txn, one: int, other: int) -> None:

@@ -5,6 +5,7 @@ from enum import Enum
 
 from kvstream.errors import WrongType
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.budget import Budget, Room
@@ -53,7 +54,7 @@ def read(
         if budget.exhausted:
             break
         stream = txn.stream(name)
-        if stream is None or stream.length == 0 or after >= stream.last or after == MAX_ID:
+        if stream is None or not has_after(stream, after):
             continue
         found: Sequence[Entry] = entries.as_many_as_fit(
             txn, stream, after.next(), MAX_ID, budget.most(count), room.left
@@ -67,6 +68,11 @@ def read(
             if not room.take(found):
                 break
     return reply
+
+
+def has_after(stream: StreamMeta, after: StreamID) -> bool:
+    """Tell whether there may be entries after an ID."""
+    return stream.length > 0 and after < stream.last and after != MAX_ID
 
 
 def read_on(

@@ -71,7 +71,7 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
     key = txn.key(name)
     if expire_at is None:
         expire_at = 0 if key is None else key.expire_at
-    if expire_at and expire_at <= txn.now_ms:
+    if expire_at and expire_at <= txn.expiry_ms:
         keyspace.delete(txn, name)
     elif isinstance(key, StringMeta):
         key.value = value

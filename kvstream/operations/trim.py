@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import nodes
 from kvstream.meta.records import Node, StreamMeta
@@ -25,6 +25,8 @@ APPROXIMATE_NODES = 100
 APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
 """That default LIMIT where nodes have no greatest number of entries, and the most it may be."""
 UNLIMITED = 0
+SPAN_ROWS = 1000
+"""Entries side by side that are deleted as one range: a range costs every reader from then on."""
 LOOK_AHEAD = 100
 """IDs of live entries looked up beyond the one that a trim needs."""
 
@@ -252,16 +254,38 @@ def _trim_entries(txn: Txn, stream: StreamMeta, how: Trim, node: Node) -> int:
 
 
 def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Delete live entries of one stream, row by row; the counters follow."""
-    for eid in ids:
-        node = nodes.node_of(txn, stream, eid)
-        nodes.lose(txn, stream, node, 1)
-        txn.batch.delete(_MESSAGES, stream.prefix + eid.packed)
+    """Delete live entries of one stream, in ascending order; the counters follow."""
+    parts = nodes.parts_of(txn, stream, ids)
+    nodes.lose_parts(txn, stream, parts)
+    _delete_rows(txn, stream, parts)
     stream.shrinks += 1
     stream.ahead.clear()
     stream.length -= len(ids)
     if stream.length == 0:
         stream.first = MIN_ID
-    elif stream.first in ids:
+    elif stream.first == ids[0]:
         stream.first = _live_at(txn, stream, 0)
     txn.changed(stream)
+
+
+def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
+    """Delete the rows of entries, in one range those of many whole nodes side by side."""
+    span: list[StreamID] = []
+    for part in parts:
+        if not (part.whole and part.follows):
+            _delete_span(txn, stream, span)
+            span = []
+        if part.whole:
+            span += part.ids
+        else:
+            _delete_span(txn, stream, part.ids)
+    _delete_span(txn, stream, span)
+
+
+def _delete_span(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
+    prefix, batch = stream.prefix, txn.batch
+    if len(ids) >= SPAN_ROWS:
+        lower, upper = prefix + ids[0].packed, prefix + ids[-1].packed + b"\x00"
+        batch.delete_range(_MESSAGES, lower, upper)
+    else:
+        batch.puts[_MESSAGES].update(dict.fromkeys([prefix + PACKED(*eid) for eid in ids]))

@@ -380,6 +380,30 @@ def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):
     return made
 
 
+def encode_alike(list ids not None, bytes head not None, bytes tail not None):
+    """Return for each packed ID the head, the ID as a bulk string, and the tail; else None."""
+    cdef Py_ssize_t total = 0, count = PyList_GET_SIZE(ids), i
+    cdef Py_ssize_t before = PyBytes_GET_SIZE(head), behind = PyBytes_GET_SIZE(tail)
+    cdef object eid
+    cdef Bytes at
+    cdef Buffer to
+    for i in range(count):
+        eid = <object>PyList_GET_ITEM(ids, i)
+        if type(eid) is not bytes or PyBytes_GET_SIZE(eid) != 16:
+            return None
+        at = <Bytes>PyBytes_AS_STRING(eid)
+        total += before + id_size(big_endian(at), big_endian(at + 8)) + behind
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <Buffer>PyBytes_AS_STRING(made)
+    for i in range(count):
+        at = <Bytes>PyBytes_AS_STRING(<object>PyList_GET_ITEM(ids, i))
+        memcpy(to, PyBytes_AS_STRING(head), before)
+        to = put_id(to + before, big_endian(at), big_endian(at + 8))
+        memcpy(to, PyBytes_AS_STRING(tail), behind)
+        to += behind
+    return made
+
+
 # --- rows ---------------------------------------------------------------------------------------
 
 

@@ -10,14 +10,17 @@ from typing import Any, Final
 
 from kvstream.commands.replies import (
     RESP3,
+    Alike,
     Attributed,
     BigNumber,
     Boolean,
     Double,
     Entries,
     ErrorReply,
+    Gradual,
     Map,
     NullArray,
+    Paged,
     Push,
     Reply,
     Rows,
@@ -27,11 +30,14 @@ from kvstream.commands.replies import (
     Verbatim,
 )
 from kvstream.errors import Corruption
+from kvstream.ids import StreamID
 from kvstream.records import Entry
 from kvstream.resp.compiled import twins
 
 CHUNK: Final = 64 << 10
-"""Bytes of one chunk of a large reply."""
+"""Bytes at which a page of a long reply is full."""
+PARTS_TOGETHER: Final = 256
+"""Parts of a reply that a page has at the most: a part may take a microsecond."""
 ROWS_TOGETHER: Final = 128
 """Rows that are decoded by one call where they are not written as they are stored."""
 
@@ -54,25 +60,22 @@ def encode(reply: Reply, protocol: int) -> bytes:
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
-def encode_chunks(reply: Reply, protocol: int) -> Iterator[bytes]:
-    """Yield a reply in chunks of 64 KB, the last one smaller: none is made before it is asked for.
+def encode_pages(reply: Reply, protocol: int) -> Iterator[bytes]:
+    """Yield a reply in pages of about 64 KB: none is made before it is asked for.
 
-    Corruption comes when the damaged row is reached, in the middle of the reply: then nothing is
-    left but to close the connection.
+    Each is made in little time; some may be empty. Corruption comes when the damaged row is
+    reached, in the middle of the reply: then nothing is left but to close the connection.
     """
-    chunk: list[bytes] = []
+    page: list[bytes] = []
     size = 0
     for part in _parts(reply, protocol):
-        chunk.append(part)
+        page.append(part)
         size += len(part)
-        if size >= CHUNK:
-            whole = b"".join(chunk)
-            cut = size - size % CHUNK
-            for at in range(0, cut, CHUNK):
-                yield whole[at : at + CHUNK]
-            chunk, size = [whole[cut:]], size - cut
-    if size:
-        yield b"".join(chunk)
+        if size >= CHUNK or len(page) >= PARTS_TOGETHER or not part:
+            yield b"".join(page)
+            page, size = [], 0
+    if page:
+        yield b"".join(page)
 
 
 def _parts(reply: Reply, protocol: int) -> Iterator[bytes]:
@@ -92,6 +95,10 @@ def _parts(reply: Reply, protocol: int) -> Iterator[bytes]:
 
 def _with_children(head: bytes, children: Iterable[Any], protocol: int) -> Iterator[bytes]:
     yield head
+    yield from _children(children, protocol)
+
+
+def _children(children: Iterable[Any], protocol: int) -> Iterator[bytes]:
     for child in children:
         leaf = _LEAVES.get(type(child))
         if leaf is None or (leaf is _bulk and len(child) > CHUNK):
@@ -210,9 +217,11 @@ def _streams(reply: Streams, protocol: int) -> Iterator[bytes]:
         yield from _entries(entries, protocol)
 
 
-def _entries(entries: Sequence[Entry], protocol: int) -> Iterator[bytes]:
+def _entries(entries: Sequence[Entry] | Gradual, protocol: int) -> Iterator[bytes]:
     if type(entries) is Rows:
         return _rows(entries, protocol)
+    if isinstance(entries, Gradual):
+        return _gradual(entries, protocol)
     return _records(entries, protocol)
 
 
@@ -231,8 +240,12 @@ def _records(entries: Sequence[Entry], protocol: int) -> Iterator[bytes]:
 
 
 def _rows(rows: Rows, protocol: int) -> Iterator[bytes]:
+    yield b"*%d\r\n" % len(rows)
+    yield from _items_of_rows(rows, protocol)
+
+
+def _items_of_rows(rows: Rows, protocol: int) -> Iterator[bytes]:
     page = rows.page
-    yield b"*%d\r\n" % len(page)
     at = 0
     if twins is not None and type(page) is list:
         while at < len(page):
@@ -273,7 +286,43 @@ def _strings(flat: Sequence[bytes]) -> bytes:
     )
 
 
+# --- what is made step by step ------------------------------------------------------------------
+
+
+def _gradual(reply: Gradual, protocol: int) -> Iterator[bytes]:
+    """Yield an array; for each step that gives nothing an empty string, to let others go on."""
+    for step in reply.steps:
+        if step is None:
+            yield b""
+        elif isinstance(step, int):
+            yield b"*%d\r\n" % step
+        elif isinstance(step, Rows):
+            yield from _items_of_rows(step, protocol)
+        elif isinstance(step, Alike):
+            yield _alike(step, protocol)
+        else:
+            yield from _children(step, protocol)
+
+
+def _alike(rows: Alike, protocol: int) -> bytes:
+    head = b"*%d\r\n" % (1 + len(rows.rest))
+    tail = b"".join([encode(each, protocol) for each in rows.rest])
+    ids = rows.ids if type(rows.ids) is list else list(rows.ids)
+    if twins is not None:
+        made = twins.encode_alike(ids, head, tail)
+        if made is not None:
+            return made
+    return b"".join([_bulk_id(head, eid) + tail for eid in ids])
+
+
+def _bulk_id(head: bytes, packed: bytes) -> bytes:
+    eid = bytes(StreamID.unpack(packed))
+    return b"%b$%d\r\n%b\r\n" % (head, len(eid), eid)
+
+
 _PAGES: dict[type, _Pages] = {
+    Gradual: _gradual,
+    Paged: lambda reply, protocol: _parts(reply.reply, protocol),
     Entries: lambda reply, protocol: _entries(reply.entries, protocol),
     Rows: _rows,
     Streams: _streams,

@@ -5,10 +5,10 @@ puts and deletes of single rows: a row put after a range delete that covers it l
 range drops the single changes inside it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from enum import IntEnum
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class Family(IntEnum):
@@ -20,6 +20,9 @@ class Family(IntEnum):
 
 
 Row = tuple[bytes, bytes]
+
+Pages: TypeAlias = Generator[list[Row], int, None]
+"""Rows of a range in order: an empty page first, then as many each time as are sent for."""
 
 
 class Rows(Protocol):
@@ -36,6 +39,10 @@ class Rows(Protocol):
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
     ) -> list[Row]: ...
+
+    def snapshot(
+        self, family: int, lower: bytes, upper: bytes, reverse: bool = False
+    ) -> Iterator[list[Row]]: ...
 
 
 class Batch:
@@ -101,6 +108,25 @@ class Batch:
         if not self._touches(family, lower, upper):
             return self._rows.scan(family, lower, upper, reverse)
         return self._merged(family, lower, upper, reverse)
+
+    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
+        """Return the same rows, with what the batch has by the time of each page."""
+        count = yield []
+        while True:
+            page = self.page(family, lower, upper, count)
+            if page:
+                lower = page[-1][0] + b"\0"
+            count = yield page
+
+    def snapshot(
+        self, family: int, lower: bytes, upper: bytes, reverse: bool = False
+    ) -> Iterator[list[Row]]:
+        """Yield the committed rows of ``lower <= key < upper`` as they are now, page by page.
+
+        The batch must have changed nothing: what it has is not seen.
+        """
+        assert not self, "a snapshot has committed rows alone"
+        return self._rows.snapshot(family, lower, upper, reverse)
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
         if not self.puts[family] and not self.ranges:

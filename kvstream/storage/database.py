@@ -1,14 +1,14 @@
 """The rows of a store: get, scan and write over three column families of one RocksDB.
 
-This is the only module, beside ``opener``, that imports ``rocksdict``. It owns every handle of it,
+Only this module, ``opener`` and ``tables`` import ``rocksdict``. It owns every open handle of it,
 keeps its fifteen traps (tests/canaries) from its callers, and hands out complete answers only: a
 read error is raised, never a shorter result. It knows nothing of streams, and of the log only
 whether it works: after the first failed write or flush the store reads on and writes no more.
 """
 
-import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
@@ -18,23 +18,17 @@ from rocksdict import Checkpoint, Rdict, ReadOptions, WriteBatch, WriteOptions
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
-from kvstream.storage import fork, reads, upkeep
-from kvstream.storage.batch import Batch, Family, Row
+from kvstream.storage import fork, reads, tables, upkeep
+from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, is_stall
 from kvstream.storage.gate import Gate
 from kvstream.storage.opener import Opener
-from kvstream.storage.opening import Opened, open_reader, open_writer
+from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.single import LARGE_WRITE, write_alone
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
-RANGE_DELETES_IN_MEMTABLE = 512
-"""The next read after a range delete sorts all of the memtable's: 0.1 ms for these, 1 ms for 5000.
-
-RocksDB's own memtable_max_range_deletions can be set only after opening, and then does not apply
-to the memtable there is.
-"""
 STALL_PAUSE_S = 0.001
 """RocksDB grants a slowed-down writer new bytes once a millisecond."""
 
@@ -69,7 +63,7 @@ class Database:
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._ranges = [0] * len(Family)
+        self._count_ranges = upkeep.RangeDeletes(self._families).count
         fork.register(self)
 
     @classmethod
@@ -79,8 +73,11 @@ class Database:
         Raises StoreLocked, UnsafeDirectory, UnknownLayout, Corruption or LostWrites with the
         store unchanged; StoreFull when recovery needs more space than there is.
         """
-        place = Directory.acquire(directory, create=options.create, read_only=options.read_only)
-        return cls(*_opened(place, options), options)
+        place = Directory.acquire(directory, **options.access())
+        rows, opened = open_any(place, options, Opener(options))
+        if not options.read_only:
+            tables.clear_staging(place.path)
+        return cls(rows, opened, options)
 
     # Reads
 
@@ -122,6 +119,29 @@ class Database:
         bounds.set_iterate_upper_bound(upper)
         return reads.page(self._families[family], bounds, lower, upper, limit, reverse)
 
+    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
+        """Return the rows of ``lower <= key < upper`` as they are now, to be read by and by.
+
+        For ranges into which nothing is put meanwhile; see ``reads.walk_pages``.
+        """
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(upper)
+        return self._scans.noted(reads.walk_pages(self._families[family], bounds, lower, upper))
+
+    def snapshot(
+        self, family: int, lower: bytes, upper: bytes, reverse: bool = False
+    ) -> Iterator[list[Row]]:
+        """Yield the rows of ``lower <= key < upper`` as they are now, in pages of some 64 KB.
+
+        What is written later is not seen. Whoever stops early closes the iterator: until then it
+        keeps what it sees on disk.
+        """
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(upper)
+        found = reads.snapshot(self._families[family], bounds, lower, upper, reverse)
+        next(found)
+        return self._scans.noted(found)
+
     # Writes
 
     def write(self, batch: Batch, frees: bool = False) -> int:
@@ -162,16 +182,6 @@ class Database:
             self._gate.admit(frees, prepared.size_in_bytes())
         return prepared  # type: ignore[no-any-return]
 
-    def _count_ranges(self, ranges: list[tuple[int, bytes, bytes]]) -> None:
-        """Have a memtable written to a table once there are many range deletes in it."""
-        for family, _, _ in ranges:
-            self._ranges[family] += 1
-            if self._ranges[family] >= RANGE_DELETES_IN_MEMTABLE:
-                self._ranges[family] = 0
-                # The write has succeeded. Should this fail, RocksDB refuses the next one.
-                with contextlib.suppress(Exception):
-                    self._families[family].flush(False)
-
     def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> None:
         """Wait out a stall and write after all; raise what any other failure means."""
         deadline = monotonic() + self._options.stall_seconds_max
@@ -186,6 +196,18 @@ class Database:
             else:
                 return
         raise self._gate.failed(error, recovers=True) from None
+
+    def ingest(self, family: int, paths: list[Path]) -> None:
+        """Take tables in, all or none, durably; none of their rows may be there already."""
+        self._gate.admit(False, sum(path.stat().st_size for path in paths))
+        try:
+            tables.take_in(self._families[family], paths)
+        except Exception as error:
+            raise self._gate.failed(error, recovers=True) from None
+
+    def staging(self) -> Path:
+        """Return the folder in which tables are made that the store is to take in."""
+        return tables.staging_of(self.directory)
 
     @property
     def failure(self) -> StoreError | None:
@@ -229,19 +251,27 @@ class Database:
 
     # Upkeep
 
-    def checkpoint(self, target: Path) -> None:
+    def catch_up(self) -> None:
+        """See what the process has written since that holds the store which is followed here."""
+        try:
+            self._root.try_catch_up_with_primary()
+        except Exception as error:
+            raise classified(error) from None
+
+    def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store of its own, with all that is written so far.
 
-        Tables are shared by hard links where the file system allows it. Raises StoreError when
-        ``target`` exists.
+        Tables are shared by hard links where the file system allows it. Nobody may write while
+        ``alone`` is held. Raises StoreError when ``target`` exists.
         """
-        self.flush()
-        sequence = self.sequence
         with directories.staged(target) as built:
-            try:
-                Checkpoint(self._root).create_checkpoint(str(built))
-            except Exception as error:
-                raise classified(error) from None
+            with alone:
+                self.flush()
+                sequence = self.sequence
+                try:
+                    Checkpoint(self._root).create_checkpoint(str(built))
+                except Exception as error:
+                    raise classified(error) from None
             directories.publish(built, target, sequence)
 
     def compact(self) -> None:
@@ -301,7 +331,7 @@ class Database:
         self._opened.let_go()
         place = self._opened.directory
         try:
-            self._hold(*_opened(place, self._options))
+            self._hold(*open_any(place, self._options, Opener(self._options)))
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"
@@ -367,15 +397,3 @@ class Database:
         self._gate.shut(StoreClosed(fork.FORKED))
         gone = self._latest_sequence = fork.Gone(fork.FORKED)
         self._replace_handles(gone)
-
-
-def _opened(place: Directory, options: StoreOptions) -> tuple[Rdict, Opened]:
-    """Open the store in a directory that is locked; where that fails, give it up."""
-    way = open_reader if options.read_only else open_writer
-    try:
-        return way(place, options, Opener(options))
-    except BaseException as error:
-        place.release()
-        if isinstance(error, OSError):
-            raise StoreError(f"cannot open the store in {place.path}: {error}") from None
-        raise

@@ -11,6 +11,7 @@ there is no lock file to remove. This module knows file names, not rows.
     WATERMARK     see watermark.py; written last, so without it the store is half-created
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
     before-recovery-N/      the files as they were before ``recover`` gave up what is lost
+    copies/                 checkpoints for readers in other processes, see kvstream/copies.py
 """
 
 import fcntl
@@ -20,7 +21,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -60,18 +61,20 @@ class Directory:
         fork.register(self)
 
     @classmethod
-    def acquire(cls, directory: Path, *, create: bool, read_only: bool) -> Self:
+    def acquire(cls, directory: Path, *, create: bool, read_only: bool, locks: bool = True) -> Self:
         """Lock ``directory``, making it when there is none and ``create`` is set.
 
-        Readers share the lock, a writer has it alone. Raises StoreLocked, UnsafeDirectory,
-        UnknownLayout, or NoSuchStore when none is to be made; then nothing has been written.
+        Readers share the lock, a writer has it alone; without ``locks`` somebody else may write
+        meanwhile. Raises StoreLocked, UnsafeDirectory, UnknownLayout, or NoSuchStore when none is
+        to be made; then nothing has been written.
         """
         path = _real(directory)
         if create and not read_only and not os.path.lexists(path):
             _make(path)
         self = cls(path, _open_directory(path), read_only)
         try:
-            self._lock()
+            if locks:
+                self._lock()
             self._check_owner()
             self._check_files()
             self._check_layout(create and not read_only)
@@ -145,12 +148,20 @@ class Directory:
         number = 1
         while (kept := self.path / _KEPT.format(number)).exists():
             number += 1
-        kept.mkdir(DIRECTORY_MODE)
-        for entry in self._shared_files():
-            # A link takes no space. RocksDB replaces and removes its files, it does not
-            # write to those of an earlier opening again.
-            os.link(entry.path, kept / entry.name)
+        self.link_into(kept)
         return kept
+
+    def link_into(self, target: Path) -> None:
+        """Make ``target`` a folder of the same files, which stay so whoever opens the store next.
+
+        Not while anybody writes. A link takes no space; RocksDB replaces and removes its files, it
+        does not write to those of an earlier opening again.
+        """
+        target.mkdir(DIRECTORY_MODE)
+        for entry in self._shared_files():
+            # The watermark alone is written to in place.
+            take = shutil.copyfile if entry.name == watermark.FILE_NAME else os.link
+            take(entry.path, target / entry.name)
 
     def _lock(self) -> None:
         mode = fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX
@@ -174,7 +185,8 @@ class Directory:
                 if entry.is_symlink():
                     raise UnsafeDirectory(f"{entry.path} is a symbolic link")
                 if entry.name not in _NOT_OURS_YET_HARMLESS:
-                    _refuse_foreign(Path(entry.path), entry.stat(follow_symlinks=False))
+                    with suppress(FileNotFoundError):  # the owner has just deleted it
+                        _refuse_foreign(Path(entry.path), entry.stat(follow_symlinks=False))
 
     def _check_layout(self, create: bool) -> None:
         try:

@@ -1,7 +1,10 @@
 """Small files and directory entries that must survive power loss. Knows nothing of stores."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -18,6 +21,27 @@ def write(path: Path, content: bytes) -> None:
     finally:
         os.close(descriptor)
     partial.rename(path)
+    sync_directory(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write, for its owner alone, that takes the place of ``path`` at the end.
+
+    It is durable then. Where the block raises nothing has happened; power loss may leave a partial
+    file beside, which the next writer replaces.
+    """
+    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with open(os.open(partial, flags, 0o600), "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

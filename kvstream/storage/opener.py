@@ -1,7 +1,7 @@
 """How RocksDB is opened: the options of a store as options of RocksDB, for each way of access.
 
-Beside ``database`` this is the only module that imports ``rocksdict``. Whether a store may be
-opened is decided in ``opening``; what the options are, in ``families``.
+Only this module, ``database`` and ``tables`` import ``rocksdict``. Whether a store may be opened is
+decided in ``opening``; what the options are, in ``families``.
 """
 
 from pathlib import Path
@@ -29,7 +29,8 @@ class Opener:
         self._options = options
         self._cache = Cache(options.block_cache_bytes)
 
-    def __call__(self, path: Path, access: Access) -> Rdict:
+    def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
+        """Open a directory; who follows its writer is given a folder for what RocksDB writes."""
         shared = database_settings(self._options, create=access is Access.CREATE)
         general = applied(Options(raw_mode=True), shared)
         mode, salvages = DBRecoveryMode, access is Access.SALVAGE
@@ -38,8 +39,12 @@ class Opener:
         )
         settings = family_settings(self._options)
         families = {family.name: self._family_options(family) for family in settings}
-        reads = access is Access.READ
+        if access is Access.FOLLOW:
+            general.set_max_open_files(-1)  # else it may miss tables that are deleted meanwhile
+        reads = access in (Access.READ, Access.FOLLOW)
         way = AccessType.read_only(False) if reads else AccessType.read_write()
+        if own is not None:
+            way = AccessType.secondary(str(own))
         try:
             rows = Rdict(str(path), general, families, way)
             for family in () if reads else settings:

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore
+from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore, StoreError
 from kvstream.options import StoreOptions
 from kvstream.storage.directory import Directory
 from kvstream.storage.views import View
@@ -29,6 +29,8 @@ class Access(Enum):
     CREATE = auto()
     WRITE = auto()
     READ = auto()
+    FOLLOW = auto()
+    """For reading beside the process that writes."""
     SALVAGE = auto()
     """For writing, skipping every damaged record of the log."""
 
@@ -42,7 +44,8 @@ class Recovered(Protocol):
 
 
 Engine = TypeVar("Engine", bound=Recovered)
-Opener = Callable[[Path, Access], Engine]
+Opener = Callable[..., Engine]
+"""Called with a directory, the access, and with FOLLOW a folder for what RocksDB writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,20 @@ class Opened:
         self.directory.release()
 
 
+def open_any(
+    place: Directory, options: StoreOptions, opener: Opener[Engine]
+) -> tuple[Engine, Opened]:
+    """Open the store in a directory that is locked, as asked; where that fails, give it up."""
+    way = open_follower if options.following else open_reader if options.read_only else open_writer
+    try:
+        return way(place, options, opener)
+    except BaseException as error:
+        place.release()
+        if isinstance(error, OSError):
+            raise StoreError(f"cannot open the store in {place.path}: {error}") from None
+        raise
+
+
 def open_reader(
     place: Directory, options: StoreOptions, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
@@ -94,6 +111,19 @@ def open_reader(
         engine = opener(view.path, Access.READ)
         if not options.accept_loss:
             _refuse_loss(engine, mark)
+    except BaseException:
+        view.remove()
+        raise
+    return engine, Opened(place, None, view, None)
+
+
+def open_follower(
+    place: Directory, options: StoreOptions, opener: Opener[Engine]
+) -> tuple[Engine, Opened]:
+    """Open the store beside the process that writes it; what must be written goes into a view."""
+    view = View.of_reader(())
+    try:
+        engine = opener(place.path, Access.FOLLOW, view.path)
     except BaseException:
         view.remove()
         raise

@@ -12,16 +12,22 @@ import time
 import weakref
 from collections.abc import Generator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from kvstream.errors import StoreClosed
-from kvstream.storage.batch import Row
+from kvstream.errors import StoreClosed, StoreError
+from kvstream.storage.batch import Pages, Row
 from kvstream.storage.failures import classified
 
 SHORT_PAGE = 4
 """Up to this limit one iterator, row by row, is faster than the bulk way and its check."""
+PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
+"""A page of a snapshot ends with the row that reaches either: it is read in a tenth of a
+millisecond."""
 _REVOKE_PAUSE_S = 0.001
 _NO_ROW = (b"", b"")
+
+Walk: TypeAlias = Generator[Any, Any, None]
+W = TypeVar("W", bound=Walk)
 
 
 class _Revoked(BaseException):
@@ -55,7 +61,47 @@ def walk(
         raise classified(error) from None
 
 
-def revoke(rows: Generator[Row, None, None]) -> None:
+def snapshot(
+    family: Any, bounds: Any, lower: bytes, upper: bytes, reverse: bool
+) -> Generator[list[Row], None, None]:
+    """Yield an empty page, and then the rows of ``lower <= key < upper`` as they were by then."""
+    try:
+        rows = family.iter(bounds)
+        if reverse:
+            rows.seek_to_last()
+        else:
+            rows.seek(lower)
+        page: list[Row] = []
+        while True:
+            try:
+                yield page
+            except _Revoked:
+                del rows
+                yield []  # to revoke(), which asked for it
+                raise StoreClosed("the store is closed") from None
+            page = _next_page(rows, lower, rows.prev if reverse else rows.next)
+            if not page:
+                rows.status()
+                return
+    except Exception as error:
+        raise classified(error) from None
+
+
+def _next_page(rows: Any, lower: bytes, advance: Any) -> list[Row]:
+    page: list[Row] = []
+    size = 0
+    while len(page) < PAGE_ROWS and size < PAGE_BYTES and rows.valid():
+        key: bytes = rows.key()
+        if key < lower:
+            break
+        value = rows.value()
+        page.append((key, value))
+        size += len(value)
+        advance()
+    return page
+
+
+def revoke(rows: Walk) -> None:
     """Take the iterator from a walk that is under way: it raises StoreClosed when it goes on."""
     while inspect.getgeneratorstate(rows) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING):
         try:
@@ -68,18 +114,43 @@ def revoke(rows: Generator[Row, None, None]) -> None:
             return
 
 
+def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
+    """Yield as many of the rows of ``lower <= key < upper`` as are asked for each time.
+
+    They are as they were when the first, empty page was asked for. Where none may be put between
+    the bounds meanwhile, a page is short at their end alone; else StoreError may be raised there.
+    """
+    try:
+        found = family.items(from_key=lower, read_opt=bounds)
+        page: list[Row] = []
+        while True:
+            try:
+                count = yield page
+            except _Revoked:
+                del found
+                yield []  # to revoke(), which asked for it
+                raise StoreClosed("the store is closed") from None
+            page = list(islice(found, count))
+            if page:
+                lower = page[-1][0] + b"\0"
+            if len(page) < count and not _ends(family, bounds, lower):
+                raise StoreError("rows could not be read as they were: they may have changed")
+    except Exception as error:
+        raise classified(error) from None
+
+
 class Scans:
     """The walks of one database that somebody may still go on with."""
 
     def __init__(self) -> None:
-        self._walks: set[weakref.ref[Generator[Row, None, None]]] = set()
+        self._walks: set[weakref.ref[Walk]] = set()
 
-    def noted(self, rows: Generator[Row, None, None]) -> Generator[Row, None, None]:
+    def noted(self, rows: W) -> W:
         """Return a walk, to be revoked if it is still there by then."""
         self._walks.add(weakref.ref(rows, self._walks.discard))
         return rows
 
-    def live(self) -> list[Generator[Row, None, None]]:
+    def live(self) -> list[Walk]:
         return [rows for reference in list(self._walks) if (rows := reference()) is not None]
 
     def revoke(self) -> None:

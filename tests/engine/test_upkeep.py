@@ -119,6 +119,29 @@ def test_the_expiry_thread_goes_on_when_it_meets_a_damaged_record(
     until(lambda: store.size() == 0, "the key to be deleted")
 
 
+def test_damaged_keys_do_not_keep_others_from_expiring(
+    open_store: Stores, clock: ManualClock
+) -> None:
+    store = open_store("own")
+    names = ["bad 1", "good 1", "bad 2", *(f"good {number}" for number in range(2, 150))]
+    records = {}
+    for at, name in enumerate(names):
+        add(store, name.encode(), "1-0")
+        store.expire(name, 1 + at / 1000)
+        if name.startswith("bad"):
+            row = stream_row(qualified(0, name.encode()))
+            records[row] = store.engine.database.get(Family.METADATA, row)
+    for row, record in records.items():
+        assert record is not None
+        overwrite(store, row, record[:20])
+    clock.advance(2000)
+    until(lambda: store.size() == 2, "all but the damaged keys to be deleted")
+    for row, record in records.items():
+        assert record is not None
+        overwrite(store, row, record)
+    until(lambda: store.size() == 0, "the mended keys to be deleted")
+
+
 def overwrite(store: Store, row: bytes, value: bytes) -> None:
     """Write a row behind the store's back."""
     batch = Batch(store.engine.database)

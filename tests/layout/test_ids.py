@@ -57,7 +57,7 @@ def test_an_id_is_told_in_several_ways(value: IDLike, expected: tuple[int, int])
     assert type(parsed) is StreamID
 
 
-@pytest.mark.parametrize("value", NO_IDS, ids=repr)
+@pytest.mark.parametrize("value", NO_IDS)
 def test_what_is_no_id_is_refused_as_such(value: IDLike) -> None:
     with pytest.raises(InvalidID) as caught:
         StreamID.parse(value)

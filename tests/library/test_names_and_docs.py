@@ -41,6 +41,7 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
     codes = {error.__name__: error.code for error in errors}
     assert set(codes.values()) == {
         "ERR",
+        "BUSYKEY",
         "WRONGTYPE",
         "NOGROUP",
         "BUSYGROUP",
@@ -48,7 +49,7 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
         "MISCONF",
     }
     assert codes["NoGroup"] == "NOGROUP"
-    for error in errors:
+    for error in errors - {kvstream.BadPayload}:  # says where, as its own tests show
         one = error("what happened")
         assert (str(one), one.reply) == ("what happened", f"{error.code} what happened")
 

@@ -19,10 +19,12 @@ from kvstream import ManualClock
 from kvstream.commands import RESP2, RESP3, Dispatcher
 from kvstream.commands.replies import (
     NULL_ARRAY,
+    Alike,
     Boolean,
     Double,
     Entries,
     ErrorReply,
+    Gradual,
     Map,
     Push,
     Reply,
@@ -37,7 +39,7 @@ from kvstream.errors import Corruption
 from kvstream.ids import StreamID
 from kvstream.layout.values import encode_flat
 from kvstream.records import Entry, RepeatedFields
-from kvstream.resp.replies import CHUNK, encode, encode_chunks
+from kvstream.resp.replies import CHUNK, encode, encode_pages
 from tests.commands.test_conversation import steps
 from tests.commands.test_replies import SHAPES
 from tests.commands.wire import wire
@@ -171,8 +173,8 @@ def test_a_reply_has_one_shape_in_each_protocol(
 ) -> None:
     assert (flatten(reply, RESP2), flatten(reply, RESP3)) == (plain2, plain3)
     assert (encode(reply, RESP2), encode(reply, RESP3)) == (wire2, wire3)
-    assert b"".join(encode_chunks(reply, RESP2)) == wire2
-    assert b"".join(encode_chunks(reply, RESP3)) == wire3
+    assert b"".join(encode_pages(reply, RESP2)) == wire2
+    assert b"".join(encode_pages(reply, RESP3)) == wire3
 
 
 @pytest.mark.parametrize("protocol", [RESP2, RESP3])
@@ -276,12 +278,19 @@ def test_clients_read_news() -> None:
 
 
 @given(REPLIES)
-def test_chunks_are_the_reply_cut_into_pieces_of_one_size(reply: Reply) -> None:
+def test_pages_are_the_reply_cut_where_they_are_full(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):
-        chunks = list(encode_chunks(reply, protocol))
-        assert b"".join(chunks) == encode(reply, protocol)
-        assert {len(chunk) for chunk in chunks[:-1]} <= {CHUNK}
-        assert 0 < len(chunks[-1]) <= CHUNK
+        pages = list(encode_pages(reply, protocol))
+        assert b"".join(pages) == encode(reply, protocol)
+        assert all(len(page) < 2 * CHUNK for page in pages)
+
+
+def test_a_step_that_gives_nothing_ends_a_page() -> None:
+    steps = iter([None, 3, [b"a"], None, Alike([StreamID(1, 2).packed] * 2, [b"c", 7])])
+    pages = list(encode_pages([Gradual(steps)], RESP2))
+    assert pages[:2] == [b"*1\r\n", b"*3\r\n$1\r\na\r\n"]
+    assert next(encode_pages(Gradual(iter([None, 0])), RESP2)) == b""
+    assert b"".join(pages) == wire([[b"a", [b"1-2", b"c", 7], [b"1-2", b"c", 7]]], RESP2)
 
 
 def page_of(count: int, size: int) -> list[tuple[bytes, bytes]]:
@@ -289,14 +298,14 @@ def page_of(count: int, size: int) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("size", [10, 1000, 5 * CHUNK])
-def test_a_chunk_is_made_when_it_is_asked_for(size: int) -> None:
+def test_a_page_is_made_when_it_is_asked_for(size: int) -> None:
     page = page_of(CHUNK * 3 // size + 300, size)
     page[-1] = (page[-1][0], b"\x01\xc1")
     for reply in (Rows(page, len(PREFIX)), Streams([(b"k", Rows(page, len(PREFIX)))])):
-        chunks = encode_chunks(reply, RESP2)
-        assert len(next(chunks)) == CHUNK
+        pages = encode_pages(reply, RESP2)
+        assert next(pages).startswith(b"*")
         with pytest.raises(Corruption):
-            list(chunks)
+            list(pages)
         with pytest.raises(Corruption):
             encode(reply, RESP2)
 
@@ -305,10 +314,10 @@ def test_a_chunk_is_made_when_it_is_asked_for(size: int) -> None:
 def test_a_long_string_is_written_in_slices(size: int) -> None:
     long = b"x" * size
     for reply in (long, [b"a", long, long], Map([(b"a", long)])):
-        assert b"".join(encode_chunks(reply, RESP3)) == wire(reply, RESP3) == encode(reply, RESP3)
+        assert b"".join(encode_pages(reply, RESP3)) == wire(reply, RESP3) == encode(reply, RESP3)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    assert sum(map(len, encode_chunks([long, long], RESP2))) > 2 * size
+    assert sum(map(len, encode_pages([long, long], RESP2))) > 2 * size
     assert tracemalloc.get_traced_memory()[1] - before < 5 * CHUNK
     tracemalloc.stop()
 
@@ -332,7 +341,7 @@ def test_a_damaged_row_is_no_reply(bad: tuple[bytes, bytes]) -> None:
     with pytest.raises(Corruption):
         encode(rows, RESP2)
     with pytest.raises(Corruption):
-        list(encode_chunks([Entries(rows)], RESP3))
+        list(encode_pages([Entries(rows)], RESP3))
 
 
 def test_rows_are_a_sequence_of_entries() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvstream.commands.replies import RESP2, RESP3, Entries, Rows
+from kvstream.commands.replies import RESP2, RESP3, Alike, Entries, Gradual, Rows
 from kvstream.errors import Corruption
 from kvstream.ids import U64_MAX, StreamID
 from kvstream.layout.values import encode_flat, pack_any
@@ -67,6 +67,18 @@ def test_rows_are_written_alike(rows: list[tuple[Any, Any]], prefix: bytes, room
         parts.append(made[0])
         at = made[1]
     assert b"".join(parts) == whole[0]
+
+
+@given(st.lists(IDS, max_size=9), st.lists(st.binary(max_size=9) | st.integers(), max_size=3))
+def test_rows_that_differ_by_their_ids_are_written_alike(ids: list[Any], rest: list[Any]) -> None:
+    reply = Gradual([len(ids), Alike([eid.packed for eid in ids], rest)])
+    assert replies.encode(reply, RESP2) == in_python(reply, RESP2)
+    assert in_python(reply, RESP2) == in_python([[bytes(eid), *rest] for eid in ids], RESP2)
+
+
+@pytest.mark.parametrize("ids", [[b"short"], [b"x" * 17], [StreamID(1, 1)], [None]])
+def test_what_is_no_packed_id_is_left_to_python(ids: list[Any]) -> None:
+    assert twins.encode_alike(ids, b"*1", b"") is None
 
 
 def parts_of(page: list[tuple[bytes, bytes]], prefix: bytes, at: int) -> bytes:

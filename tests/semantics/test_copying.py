@@ -15,7 +15,6 @@ from tests.semantics.cases import (
     newer,
     on_each,
     on_keys,
-    ours,
     wrong_arity,
 )
 from tests.semantics.implementations import Subject
@@ -235,13 +234,6 @@ BUSY = (
         "RANDOMKEY", "k",
         "DEL k", 1,
         "RANDOMKEY", None,
-    ),
-    ours(
-        "What cannot be had yet is refused in clear words",
-        "SET k v", "OK",
-        "DUMP k", Refused("ERR DUMP is not supported yet"),
-        "RESTORE k 0 x", Refused("ERR RESTORE is not supported yet"),
-        "GET k", "v",
     ),
 )  # fmt: skip
 def test_copying(subject: Subject, case: Case) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,46 @@ def test_a_scan_shows_the_rows_of_the_moment_it_began(database: Database) -> Non
     first = next(scan)
     put_one_by_one(database, range(3, 6))
     assert [first, *scan] == rows(range(3))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_snapshot_shows_the_rows_of_the_moment_it_was_made(
+    ten_rows: Database, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "PAGE_ROWS", 3)
+    pages = ten_rows.snapshot(Family.MESSAGES, key_of(10), key_of(20), reverse)
+    put(ten_rows, {key_of(13): b"new"})
+    batch = Batch(ten_rows)
+    batch.delete_range(Family.MESSAGES, key_of(15), key_of(30))
+    ten_rows.write(batch)
+    found = list(pages)
+    assert [len(page) for page in found] == [3, 3, 3, 1]
+    expected = rows(range(10, 20))
+    assert [row for page in found for row in page] == (expected[::-1] if reverse else expected)
+
+
+def test_a_page_of_a_snapshot_of_large_rows_has_few_of_them(database: Database) -> None:
+    put(database, {key_of(n): b"v" * (reads.PAGE_BYTES // 2 + 1) for n in range(5)})
+    assert [len(page) for page in database.snapshot(Family.MESSAGES, *EVERYTHING)] == [2, 2, 1]
+
+
+def test_a_snapshot_ends_with_the_store(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(10))
+    begun, untouched = (database.snapshot(Family.MESSAGES, *EVERYTHING) for _ in range(2))
+    assert len(next(begun)) == 10
+    database.close()
+    for pages in (begun, untouched):
+        with pytest.raises(StoreClosed):
+            next(pages)
+
+
+def test_a_snapshot_has_what_is_committed_alone(database: Database) -> None:
+    batch = Batch(database)
+    assert list(batch.snapshot(Family.MESSAGES, *EVERYTHING)) == []
+    batch.put(Family.TREES, b"key", b"value")
+    with pytest.raises(AssertionError, match="committed"):
+        batch.snapshot(Family.MESSAGES, *EVERYTHING)
 
 
 def test_bounds_made_on_the_way_stay_alive_as_long_as_the_scan(database: Database) -> None:
@@ -243,7 +284,7 @@ def test_a_checkpoint_is_a_store_with_all_that_was_written(
 ) -> None:
     sequence = put_one_by_one(database, range(100))
     target = tmp_path / "copy"
-    database.checkpoint(target)
+    database.checkpoint(target, nullcontext())
     put_one_by_one(database, range(100, 200))
     copy = Database.open(target, SMALL)
     assert len(keys(copy)) == 100
@@ -260,13 +301,13 @@ def test_a_checkpoint_does_not_touch_what_is_there_already(
     target.mkdir()
     (target / "theirs").touch()
     with pytest.raises(StoreError, match="exists"):
-        database.checkpoint(target)
+        database.checkpoint(target, nullcontext())
     assert [path.name for path in target.iterdir()] == ["theirs"]
 
 
 def test_a_checkpoint_says_where_it_cannot_be_made(database: Database, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
-        database.checkpoint(tmp_path / "nowhere" / "copy")
+        database.checkpoint(tmp_path / "nowhere" / "copy", nullcontext())
 
 
 def test_compacting_gives_back_the_space_of_deleted_rows(database: Database) -> None:

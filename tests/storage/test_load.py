@@ -12,7 +12,8 @@ import pytest
 from kvstream.errors import WriteStalled
 from kvstream.options import MEGABYTE, StoreOptions
 from kvstream.storage.batch import Batch, Family
-from kvstream.storage.database import RANGE_DELETES_IN_MEMTABLE, Database
+from kvstream.storage.database import Database
+from kvstream.storage.upkeep import RANGE_DELETES_IN_MEMTABLE
 from tests.storage.stores import SMALL, key_of, put, value_of
 
 DEFAULTS = StoreOptions(free_space_reserve=0)

@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_a_checkpoint_and_what_is_written_to_it_are_the_owners_alone(
     database: Database, tmp_path: Path
 ) -> None:
     put_one_by_one(database, range(2000))
-    database.checkpoint(tmp_path / "copy")
+    database.checkpoint(tmp_path / "copy", nullcontext())
     assert readable_by_others(tmp_path / "copy") == []
     copy = Database.open(tmp_path / "copy", SMALL)
     write_tables(copy)

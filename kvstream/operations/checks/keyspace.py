@@ -13,7 +13,9 @@ from kvstream.layout.keys import (
     COUNTED_MAX,
     EXPIRY_TAG,
     FLUSHED_TAG,
+    INTAKE_KEY,
     KEY_COUNT_TAG,
+    LOAD_TAG,
     SCAN_TAG,
     STREAM_TAG,
     SWAPPED_KEY,
@@ -21,17 +23,21 @@ from kvstream.layout.keys import (
     U64,
     database_of,
     expiry_row,
+    is_shared,
     key_count_row,
     key_of,
     qualified,
     scan_row,
     successor,
 )
+from kvstream.meta import intake
 from kvstream.meta.databases import decode_swapped
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import decode_bounds, encode_bounds
 from kvstream.meta.records import StreamMeta
+from kvstream.meta.staged import StagedLoad
 from kvstream.meta.strings import Key
+from kvstream.operations.checks.findings import shown
 from kvstream.operations.checks.survey import STORE, Survey
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family, Row
@@ -64,6 +70,8 @@ class KeyspaceCheck:
             ALLOCATOR_KEY: self._allocator,
             KEY_COUNT_TAG: self._key_count,
             FLUSHED_TAG: self._flushed,
+            INTAKE_KEY: self._intake,
+            LOAD_TAG: self._load,
             SWAPPED_KEY: self._swapped,
             SCAN_TAG: self._listed,
             STREAM_TAG: self._record,
@@ -130,6 +138,32 @@ class KeyspaceCheck:
         else:
             self._survey.shown_numbers = {stored: db for db, stored in numbers.items()}
 
+    def _intake(self, key: bytes, value: bytes) -> None:
+        """What is being taken in counts when it is opened again, or not: no fault by itself."""
+        try:
+            if key != INTAKE_KEY:
+                raise Corruption("its key is longer")
+            list(intake.decode(value))
+        except Corruption:
+            self._findings.fault(STORE, "what was taken in cannot be known", value[:40].hex())
+            self._findings.delete(_METADATA, key)
+
+    # --- streams under way ----------------------------------------------------------------------
+
+    def _load(self, key: bytes, value: bytes) -> None:
+        """Note what belongs to a load; its counts are its own until it makes a key."""
+        try:
+            load = StagedLoad.decode(key, value)
+        except Corruption:  # what it has brought is nobody's now
+            self._findings.fault(STORE, "a load cannot be decoded", key[:40].hex())
+            self._findings.delete(_METADATA, key)
+            return
+        place = f"load {shown(load.label)}"
+        self._survey.staged.add(load.stream.prefix)
+        self._survey.claim_generation(place, load.stream.generation)
+        for tree in (load.stream.nodes_tree, *load.trees):
+            self._survey.claim_tree(place, tree)
+
     # --- flushed databases ----------------------------------------------------------------------
 
     def _flushed(self, key: bytes, value: bytes) -> None:
@@ -194,6 +228,10 @@ class KeyspaceCheck:
             self._stream(found, value, place, gone)
 
     def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
+        if is_shared(stream.prefix) and not gone:
+            if stream.prefix in self._survey.shared:
+                self._findings.fault(place, "the prefix of its entries is another's", mended=False)
+            self._survey.shared.add(stream.prefix)
         odd = stream.encode() != value
         if odd:
             self._findings.fault(place, "the record has bytes of no meaning")

@@ -4,7 +4,7 @@ Both families are crossed by leaps, from one prefix to the next. Where a record 
 rows that nobody owns may be its own: they are told and stay.
 """
 
-from kvstream.layout.keys import U16, U64, qualified, scan_row, successor
+from kvstream.layout.keys import U16, U64, is_shared, qualified, scan_row, successor
 from kvstream.operations.checks.keyspace import EVERYTHING
 from kvstream.operations.checks.survey import STORE, Survey
 from kvstream.storage.batch import Family
@@ -65,6 +65,8 @@ def _prefix_of(key: bytes) -> bytes | None:
 
 def _is_known(survey: Survey, prefix: bytes) -> bool:
     """Tell whether a stream has this prefix."""
+    if prefix in survey.staged or is_shared(prefix):
+        return prefix in survey.staged or prefix in survey.shared
     generation = U64.unpack(prefix[-U64.size :])[0]
     if generation not in survey.generations:
         return False

@@ -5,7 +5,15 @@ from itertools import chain
 from struct import error as StructError
 
 from kvstream.errors import KVStreamError
-from kvstream.layout.keys import U64, database_of, key_of, stream_row, successor, tree_prefix
+from kvstream.layout.keys import (
+    U64,
+    database_of,
+    is_shared,
+    key_of,
+    stream_row,
+    successor,
+    tree_prefix,
+)
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
@@ -37,6 +45,10 @@ class Survey:
         """The database that each number in rows stands for, where that is another."""
         self.generations = Numbers()
         self.trees = Numbers()
+        self.staged: set[bytes] = set()
+        """The prefixes of entries for which no key stands yet."""
+        self.shared: set[bytes] = set()
+        """The prefixes of streams that bear the number of a bulk load."""
         self.owner_lost = False
         """A record cannot be read: rows that nobody owns may be its own, and must stay."""
         self.unlisted: dict[int, bytes] = {}
@@ -109,7 +121,9 @@ class Survey:
         except DECODING_ERRORS:
             return None
         if isinstance(found, StreamMeta):
-            return found if found.prefix[-U64.size :] == U64.pack(found.generation) else None
+            number = found.prefix[-U64.size :]
+            own = number == U64.pack(found.generation)
+            return found if own or (len(number) == U64.size and is_shared(number)) else None
         return found
 
     # --- numbers --------------------------------------------------------------------------------

@@ -1,0 +1,285 @@
+"""The owner's side of bulk loads: a ticket before, and one commit that takes the parts in.
+
+Parts whose rows stand where they belong are taken in as they are, in a time that does not depend on
+how many rows that are. Others, because a stream was there and not named or has moved on, are merged
+and written once more. Then all tables come in, and one commit counts what they brought:
+before it nobody sees anything, and what a crash leaves before it is deleted at the next opening.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from kvstream.engine import Engine
+from kvstream.ids import MIN_ID, StreamID
+from kvstream.images import PackedID
+from kvstream.layout.keys import (
+    ID_BYTES,
+    SHARED,
+    U16,
+    U64,
+    is_shared,
+    message_prefix,
+    qualified,
+    scan_row,
+    successor,
+)
+from kvstream.meta.txn import Txn
+from kvstream.operations import appending, recovery
+from kvstream.operations.appending import BulkResult, Joined, Mark, allotted, too_small
+from kvstream.parts import BulkTicket, Part, Piece, PieceMaker, pieces_of
+from kvstream.storage.batch import Family
+from kvstream.storage.tables import Merged, TableWriter, brought
+
+_PAGE_ROWS = 4096
+
+
+def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
+    """Return what makers of parts must know, for one load; WrongType where a key is a string.
+
+    Numbers are given out for the streams that are new: nothing else is changed.
+    """
+    catalog, limits = txn.catalog, txn.catalog.limits
+    found = {key: txn.stream(qualified(db, key)) for key in keys}
+    fresh = [key for key, stream in found.items() if stream is None]
+    numbers = iter(catalog.numbers.take(txn, 1 + len(fresh)))
+    shared = next(numbers) | SHARED
+    prefixes = {key: stream.prefix for key, stream in found.items() if stream is not None}
+    for key in fresh:
+        stored = catalog.databases.stored_name(txn, qualified(db, key))
+        prefixes[key] = message_prefix(stored, next(numbers))
+    last_ms = max((stream.last.ms for stream in found.values() if stream), default=0)
+    return BulkTicket(
+        db=db,
+        stored_db=catalog.databases.stored(txn, db),
+        shared=shared,
+        base_ms=max(txn.now_ms, last_ms + 1),
+        node_max_entries=limits.node_max_entries,
+        node_max_bytes=limits.node_max_bytes,
+        prefixes=prefixes,
+        fresh=frozenset(fresh),
+    )
+
+
+def load(
+    engine: Engine, given: BulkTicket, parts: Iterable[Part], mark: Mark | None = None
+) -> BulkResult:
+    """Take parts in, all or none, with the mark of their batch; the files go when it is done.
+
+    A batch that was there already changes nothing. Raises Corruption where a file is not as it was
+    written, IDTooSmall where IDs are not above a stream's last, or come twice, WrongType where a
+    key is a string: nothing is changed then, and the files stay.
+    """
+    every = list(parts)
+    pieces = [pieces_of(part) for part in every]
+    with engine.held():
+        if engine.run(appending.is_done, mark):
+            result = BulkResult(applied=False)
+        else:
+            result = _Load(engine, given, every, pieces).run(mark)
+    for part in every:
+        for path in (part.table, part.pieces):
+            Path(path).unlink(missing_ok=True)
+    return result
+
+
+class _Load:
+    """One load, while nobody else changes the store."""
+
+    def __init__(
+        self, engine: Engine, given: BulkTicket, parts: list[Part], pieces: list[list[Piece]]
+    ) -> None:
+        self._engine = engine
+        self._ticket = given
+        self._parts = parts
+        self._pieces = pieces
+        self._folder = engine.database.staging()
+        self._by_key: dict[bytes, list[tuple[int, Piece]]] = {}
+        for at, found in enumerate(pieces):
+            for piece in found:
+                self._by_key.setdefault(piece.key, []).append((at, piece))
+        for each in self._by_key.values():
+            each.sort(key=lambda found: found[1].first)
+
+    def run(self, mark: Mark | None) -> BulkResult:
+        engine = self._engine
+        loose = engine.run(self._loose)
+        tables: list[Path] = []
+        joined = [
+            Joined(
+                self._name(key),
+                self._ticket.prefix_of(key),
+                [(p.stream, p.nodes) for _, p in found],
+            )
+            for key, found in self._by_key.items()
+            if found[0][0] not in loose
+        ]
+        try:
+            for at, part in enumerate(self._parts):
+                if at not in loose:
+                    tables.append(brought(Path(part.table), self._folder))
+            joined += self._rewritten(sorted(loose), tables)
+            return self._take_in(tables, joined, mark)
+        finally:
+            for path in tables:
+                path.unlink(missing_ok=True)
+
+    def _name(self, key: bytes) -> bytes:
+        return qualified(self._ticket.db, key)
+
+    # --- as they are ----------------------------------------------------------------------------
+
+    def _loose(self, txn: Txn) -> set[int]:
+        """Return the parts that cannot be taken in as they are."""
+        loose: set[int] = set()
+        fits = {key: self._fits(txn, key, found) for key, found in self._by_key.items()}
+        while True:  # a part that is loose makes all parts of each of its keys so
+            more = set(loose)
+            for key, found in self._by_key.items():
+                of_key = {at for at, _ in found}
+                if not fits[key] or of_key & loose:
+                    more |= of_key
+            if more == loose:
+                return loose
+            loose = more
+
+    def _fits(self, txn: Txn, key: bytes, found: list[tuple[int, Piece]]) -> bool:
+        """Tell whether a key's pieces follow its stream, and each other, where they stand."""
+        stream = txn.stream(self._name(key))
+        prefix = self._ticket.prefix_of(key)
+        if stream is not None:
+            last, right = stream.last, stream.prefix == prefix
+        else:
+            last, right = MIN_ID, self._is_free(txn, key, prefix)
+        for _, piece in found:
+            right = right and last < piece.first
+            last = piece.last
+        return right
+
+    def _is_free(self, txn: Txn, key: bytes, prefix: bytes) -> bool:
+        """Tell whether a new stream may still have the prefix that its rows have."""
+        stored = txn.catalog.databases.stored(txn, self._ticket.db)
+        if prefix[: U16.size] != U16.pack(stored):
+            return False
+        if is_shared(prefix):
+            return not txn.batch.page(Family.MESSAGES, prefix, successor(prefix), 1)
+        generation = U64.unpack(prefix[-U64.size :])[0]
+        return (
+            key in self._ticket.fresh
+            and not txn.catalog.is_before_flush(txn, stored, generation)
+            and txn.batch.get(Family.METADATA, scan_row(stored, generation)) is None
+        )
+
+    # --- written once more ----------------------------------------------------------------------
+
+    def _rewritten(self, loose: list[int], tables: list[Path]) -> list[Joined]:
+        """Write the entries of loose parts where they belong, as tables; return what they are."""
+        if not loose:
+            return []
+        merged = {
+            given: self._merged([at for at in loose if self._parts[at].given is given])
+            for given in (True, False)
+        }
+        keys = {piece.key for at in loose for piece in self._pieces[at]}
+        try:
+            return self._write(self._engine.run(self._places, keys), merged, tables)
+        finally:
+            for each in merged.values():
+                if each is not None:
+                    each.close()
+
+    def _merged(self, parts: list[int]) -> Merged | None:
+        if not parts:
+            return None
+        folder = self._folder / uuid4().hex
+        return Merged(folder, [Path(self._parts[at].table) for at in parts])
+
+    def _places(self, txn: Txn, keys: set[bytes]) -> list[tuple[bytes, bytes, StreamID, int]]:
+        """Return prefix, key, last ID and the time of allotting for each key, by prefix."""
+        places = []
+        for key in keys:
+            stream = txn.stream(self._name(key))
+            if stream is not None:
+                places.append((stream.prefix, key, stream.last, txn.now_ms))
+            else:
+                stored = txn.catalog.databases.stored_name(txn, self._name(key))
+                prefix = message_prefix(stored, txn.catalog.allocate(txn))
+                places.append((prefix, key, MIN_ID, txn.now_ms))
+        return sorted(places)
+
+    def _write(
+        self,
+        places: list[tuple[bytes, bytes, StreamID, int]],
+        merged: dict[bool, Merged | None],
+        tables: list[Path],
+    ) -> list[Joined]:
+        limits = self._ticket
+        maker = PieceMaker(limits.node_max_entries, limits.node_max_bytes)
+        table = TableWriter(self._folder / f"{uuid4().hex}.sst")
+        tables.append(table.path)
+        joined = []
+        for prefix, key, last, now_ms in places:
+            made = []
+            for given, rows in merged.items():
+                expected = self._expected(key, given)
+                if rows is None or not expected:
+                    continue
+                pages = self._pages(rows, key)
+                if not given:
+                    pages = _with_ids(pages, last, now_ms)
+                piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
+                if piece.stream.length != expected:
+                    raise too_small(self._name(key))
+                last = piece.last
+                made.append((piece.stream, piece.nodes))
+            joined.append(Joined(self._name(key), prefix, made))
+        table.finish()
+        return joined
+
+    def _expected(self, key: bytes, given: bool) -> int:
+        """Return how many entries of a key the parts of one kind have."""
+        found = self._by_key[key]
+        return sum(p.stream.length for at, p in found if self._parts[at].given is given)
+
+    def _pages(self, rows: Merged, key: bytes) -> Iterator[tuple[list[PackedID], list[bytes]]]:
+        prefix = self._ticket.prefix_of(key)
+        lower, upper = prefix, successor(prefix)
+        while page := rows.page(lower, upper, _PAGE_ROWS):
+            lower = page[-1][0] + b"\0"
+            yield [row[-ID_BYTES:] for row, _ in page], [value for _, value in page]
+
+    # --- the commit -----------------------------------------------------------------------------
+
+    def _take_in(self, tables: list[Path], joined: list[Joined], mark: Mark | None) -> BulkResult:
+        engine, database = self._engine, self._engine.database
+        if not joined:
+            return engine.run(appending.publish, joined, mark)
+        try:
+            engine.run(appending.prepare, joined)
+            database.flush_wal()
+            database.ingest(Family.MESSAGES, tables)
+            result = engine.run(appending.publish, joined, mark)
+        except BaseException:
+            recovery.undo(engine.run)
+            raise
+        engine.run(recovery.hold)
+        return result
+
+
+_Pages = Iterator[tuple[list[PackedID], list[bytes]]]
+
+
+def _with_ids(pages: _Pages, last: StreamID, now_ms: int) -> _Pages:
+    """Give the entries IDs as XADD would allot them."""
+    for _, values in pages:
+        ids = allotted(last, len(values), now_ms)
+        last = StreamID.unpack(ids[-1])
+        yield ids, values
+
+
+def _above(pages: _Pages, last: StreamID, name: bytes) -> _Pages:
+    """Refuse entries that are not above the last of their stream."""
+    for ids, values in pages:
+        if ids[0] <= last.packed:
+            raise too_small(name)
+        yield ids, values

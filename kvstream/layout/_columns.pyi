@@ -1,0 +1,6 @@
+from typing import Any
+
+Buffers = tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[int]]
+
+def of_rows(page: list[tuple[bytes, bytes]], prefix: int) -> Buffers | None: ...
+def of_replies(reply: list[Any]) -> Buffers | None: ...

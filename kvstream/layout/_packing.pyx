@@ -1,0 +1,179 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Compiled twins of packing.py: row values from columns of strings, as Arrow lays them out.
+
+Whoever calls has seen to it that ends fit their data. What is not plain is None: the Python twin
+then has its say.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from kvstream.layout._msgpack cimport (
+    UNIQUE,
+    Bytes,
+    map_head_size,
+    pack_map_head,
+    pack_string,
+    packed_size,
+)
+from libc.stdint cimport int32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+cdef enum:
+    COLUMNS_MAX = 64  # which fields a row has is a mask of 64 bits
+    PAIRS_MAX = 64
+
+
+cdef struct Column:
+    const int32_t *ends
+    Bytes data
+    Bytes valid  # a byte a row; NULL: all have a value
+
+
+cdef class Held:
+    """The buffers behind pointers, for as long as these are used."""
+
+    cdef Py_buffer views[3 * COLUMNS_MAX]
+    cdef Py_ssize_t count
+
+    cdef const void *point(self, object buffer) except? NULL:
+        if buffer is None:
+            return NULL
+        PyObject_GetBuffer(buffer, &self.views[self.count], PyBUF_SIMPLE)
+        self.count += 1
+        return self.views[self.count - 1].buf
+
+    cdef int take(self, tuple given, Column *column) except -1:
+        column.ends = <const int32_t *>self.point(given[0])
+        column.data = <Bytes>self.point(given[1])
+        column.valid = <Bytes>self.point(given[2])
+        return 0
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            PyBuffer_Release(&self.views[i])
+
+
+cdef bytes packed_name(bytes name):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(name)
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, packed_size(size))
+    pack_string(<unsigned char *>PyBytes_AS_STRING(packed), PyBytes_AS_STRING(name), size)
+    return packed
+
+
+def pack_columns(tuple names not None, list columns not None, Py_ssize_t count, Py_ssize_t limit):
+    """Return (row value, names) of each row, None for one without fields; or None for all."""
+    cdef Py_ssize_t width = len(names), i, j, fields, total, size
+    cdef Column given[COLUMNS_MAX]
+    cdef Bytes heads[COLUMNS_MAX]
+    cdef Py_ssize_t head_sizes[COLUMNS_MAX]
+    cdef Held held = Held()
+    cdef list kept = [], packed = []
+    cdef dict shapes = {}
+    cdef uint64_t mask
+    cdef unsigned char *to
+    cdef bytes head, value
+    if width == 0 or width > COLUMNS_MAX or len(set(names)) != width or len(columns) != width:
+        return None
+    for i in range(width):
+        held.take(columns[i], &given[i])
+        head = packed_name(names[i])
+        kept.append(head)
+        heads[i] = <Bytes>PyBytes_AS_STRING(head)
+        head_sizes[i] = PyBytes_GET_SIZE(head)
+    for i in range(count):
+        mask = 0
+        fields = total = 0
+        for j in range(width):
+            if given[j].valid == NULL or given[j].valid[i]:
+                mask |= <uint64_t>1 << j
+                fields += 1
+                total += head_sizes[j] + packed_size(given[j].ends[i + 1] - given[j].ends[i])
+        total += 1 + map_head_size(fields)
+        if total > limit:
+            return None
+        if fields == 0:
+            packed.append(None)
+            continue
+        value = PyBytes_FromStringAndSize(NULL, total)
+        to = <unsigned char *>PyBytes_AS_STRING(value)
+        to[0] = UNIQUE
+        to = pack_map_head(to + 1, fields)
+        for j in range(width):
+            if mask >> j & 1:
+                memcpy(to, heads[j], head_sizes[j])
+                size = given[j].ends[i + 1] - given[j].ends[i]
+                to = pack_string(to + head_sizes[j], given[j].data + given[j].ends[i], size)
+        shape = shapes.get(mask)
+        if shape is None:
+            shape = shapes[mask] = tuple([names[j] for j in range(width) if mask >> j & 1])
+        packed.append((value, shape))
+    return packed
+
+
+cdef bint same_names(Column *names, Py_ssize_t one, Py_ssize_t other, Py_ssize_t count) noexcept:
+    cdef const int32_t *mine = names.ends + one
+    cdef const int32_t *theirs = names.ends + other
+    cdef Py_ssize_t i
+    for i in range(1, count + 1):
+        if mine[i] - mine[0] != theirs[i] - theirs[0]:
+            return False
+    return memcmp(names.data + mine[0], names.data + theirs[0], mine[count] - mine[0]) == 0
+
+
+cdef tuple names_at(Column *names, Py_ssize_t first, Py_ssize_t count):
+    cdef Py_ssize_t i
+    return tuple([
+        PyBytes_FromStringAndSize(
+            <const char *>names.data + names.ends[i], names.ends[i + 1] - names.ends[i]
+        )
+        for i in range(first, first + count)
+    ])
+
+
+def pack_lists(rows not None, tuple names not None, tuple values not None, Py_ssize_t count,
+               Py_ssize_t limit):
+    """Return (row value, names) of each row, None for one that is not plain; or None for all.
+
+    ``rows`` are the ends of the rows among names and values, all of which are there.
+    """
+    cdef Held held = Held()
+    cdef const int32_t *ends = <const int32_t *>held.point(rows)
+    cdef Column name, value
+    cdef Py_ssize_t i, j, first, fields, total, known = -1, known_fields = 0
+    cdef tuple shape = None
+    cdef list packed = []
+    cdef unsigned char *to
+    cdef bytes row
+    held.take(names, &name)
+    held.take(values, &value)
+    if name.valid != NULL or value.valid != NULL:
+        return None
+    for i in range(count):
+        first, fields = ends[i], ends[i + 1] - ends[i]
+        if fields <= 0 or fields > PAIRS_MAX:
+            packed.append(None)
+            continue
+        if known < 0 or fields != known_fields or not same_names(&name, known, first, fields):
+            shape = names_at(&name, first, fields)
+            known, known_fields = first, fields
+            if len(set(shape)) != fields:
+                known = -1
+                packed.append(None)
+                continue
+        total = 1 + map_head_size(fields)
+        for j in range(first, first + fields):
+            total += packed_size(name.ends[j + 1] - name.ends[j])
+            total += packed_size(value.ends[j + 1] - value.ends[j])
+        if total > limit:
+            packed.append(None)
+            continue
+        row = PyBytes_FromStringAndSize(NULL, total)
+        to = <unsigned char *>PyBytes_AS_STRING(row)
+        to[0] = UNIQUE
+        to = pack_map_head(to + 1, fields)
+        for j in range(first, first + fields):
+            to = pack_string(to, name.data + name.ends[j], name.ends[j + 1] - name.ends[j])
+            to = pack_string(to, value.data + value.ends[j], value.ends[j + 1] - value.ends[j])
+        packed.append((row, shape))
+    return packed

@@ -1,0 +1,113 @@
+"""Pages of entries by column: buffers as Arrow lays them out, without Arrow.
+
+::
+
+    ids         := id*                      16 bytes an entry, big-endian
+    ends        := 0 end*                   an entry's fields end there; int32, as all ends are
+    name_ends   := 0 end*                   a field's name ends there, among the names
+    value_ends  := 0 end*                   a field's value ends there, among the values
+
+Ends are in the byte order of the machine, so that they are used as they are. Whoever reads pages
+keeps them below the 2 GB that an end can say.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+from kvstream.errors import Corruption, InvalidArgument
+from kvstream.ids import StreamID
+from kvstream.layout.compiled import twins
+from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.values import decode_checked
+from kvstream.records import RepeatedFields
+
+_END_MAX = (1 << 31) - 1
+
+_compiled: Any = None
+if twins is not None:
+    from kvstream.layout import _columns as _compiled
+
+
+class Columns(NamedTuple):
+    """A page of entries; the module's docstring says what the buffers hold."""
+
+    ids: bytes
+    ends: bytes
+    name_ends: bytes
+    names: bytes
+    value_ends: bytes
+    values: bytes
+    repeated: list[int]
+    """The entries in which a field name stands more than once."""
+
+    def __len__(self) -> int:
+        return len(self.ids) // ID_BYTES
+
+    @property
+    def last(self) -> StreamID:
+        """The ID of the last entry."""
+        return StreamID.unpack(self.ids[-ID_BYTES:])
+
+    @property
+    def size(self) -> int:
+        """The bytes of all names and values."""
+        return len(self.names) + len(self.values)
+
+
+def of_rows(page: list[tuple[bytes, bytes]], prefix: int) -> Columns:
+    """Return a page of message rows, whose keys are ``prefix`` bytes and the ID.
+
+    Raises Corruption where a row is damaged.
+    """
+    buffers = None if _compiled is None else _compiled.of_rows(page, prefix)
+    return rows_in_python(page, prefix) if buffers is None else Columns(*buffers)
+
+
+def of_replies(reply: list[Any]) -> Columns:
+    """Return the entries of a reply to XRANGE: [ID, [field, value, ...]] each, in bytes."""
+    buffers = None if _compiled is None else _compiled.of_replies(reply)
+    return replies_in_python(reply) if buffers is None else Columns(*buffers)
+
+
+def rows_in_python(page: list[tuple[bytes, bytes]], prefix: int) -> Columns:
+    """Do ``of_rows`` in Python."""
+    if not all(len(key) == prefix + ID_BYTES for key, _ in page):
+        raise Corruption("the key of a message is not of its stream's length")
+    fields = decode_checked([value for _, value in page]) if page else []
+    flats = [
+        each.flat if type(each) is RepeatedFields else tuple(chain.from_iterable(each.items()))
+        for each in fields
+    ]
+    repeated = [at for at, each in enumerate(fields) if type(each) is RepeatedFields]
+    return _columns(b"".join([key[prefix:] for key, _ in page]), flats, repeated)
+
+
+def replies_in_python(reply: list[Any]) -> Columns:
+    """Do ``of_replies`` in Python."""
+    ids = b"".join(StreamID.parse(eid).packed for eid, _ in reply)
+    flats = [flat for _, flat in reply]
+    repeated = [at for at, flat in enumerate(flats) if 2 * len(set(flat[::2])) != len(flat)]
+    return _columns(ids, flats, repeated)
+
+
+def _columns(ids: bytes, flats: Sequence[Sequence[bytes]], repeated: list[int]) -> Columns:
+    flat = list(chain.from_iterable(flats))
+    names, values = flat[::2], flat[1::2]
+    return Columns(
+        ids,
+        _ends(len(each) // 2 for each in flats),
+        _ends(map(len, names)),
+        b"".join(names),
+        _ends(map(len, values)),
+        b"".join(values),
+        repeated,
+    )
+
+
+def _ends(sizes: Iterable[int]) -> bytes:
+    ends = list(accumulate(sizes, initial=0))
+    if ends[-1] > _END_MAX:
+        raise InvalidArgument("a page of entries is larger than 2 GB")
+    return array("i", ends).tobytes()

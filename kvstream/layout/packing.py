@@ -1,0 +1,47 @@
+"""Row values from columns of strings, laid out as Arrow lays them out, without Arrow.
+
+::
+
+    column := (ends, data, valid)
+    ends   := 0 end*           int32 in the byte order of the machine; the first need not be 0
+    valid  := flag*            a byte a row; None where every row has a value
+
+It is compiled; None where the compiled module is not installed, or the columns are not plain: then
+``values.encode_flat`` makes the rows one by one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvstream.layout.compiled import twins
+from kvstream.options import ENTRY_BYTES_MAX
+
+Column = tuple[Any, Any, Any]
+Packed = tuple[bytes, tuple[bytes, ...]]
+"""A row's value and the names of its fields."""
+
+_compiled: Any = None
+if twins is not None:
+    from kvstream.layout import _packing as _compiled
+
+
+def pack_columns(
+    names: tuple[bytes, ...], columns: Sequence[Column], count: int
+) -> list[Packed | None] | None:
+    """Return each row of columns that are a field each; None for one without any value."""
+    if _compiled is None:
+        return None
+    packed: list[Packed | None] | None = _compiled.pack_columns(
+        names, list(columns), count, ENTRY_BYTES_MAX
+    )
+    return packed
+
+
+def pack_lists(rows: Any, names: Column, values: Column, count: int) -> list[Packed | None] | None:
+    """Return each row of lists of names and values; None for one that is not plain."""
+    if _compiled is None:
+        return None
+    packed: list[Packed | None] | None = _compiled.pack_lists(
+        rows, names, values, count, ENTRY_BYTES_MAX
+    )
+    return packed

@@ -1,0 +1,126 @@
+"""Long reads, page by page, of the store as it is at one moment.
+
+What is found to be long is read through iterators that see what is committed when they are made, in
+a transaction that has changed nothing; others may write while the pages are made. Steps are those
+of a reply's ``Gradual``: None while there is nothing to tell yet, then how many items, then items.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+from kvstream.errors import Corruption
+from kvstream.ids import MAX_ID, StreamID
+from kvstream.layout.rows import Rows
+from kvstream.meta.counting import live_between
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.reads import has_after
+from kvstream.storage.batch import Family, Row
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Iterator[int | T | None]
+
+SHORT_ROWS, SHORT_BYTES = 1000, 1 << 20
+"""A reply of more entries than this, or more memory, is long: it takes some milliseconds."""
+LOOK_ROWS = 100
+"""A read of so many entries at the most is not looked at for its length."""
+RUNS_TOGETHER = 256
+"""Runs of pending entries that are looked at in one step."""
+STEP_ITEMS = 512
+"""Items, of the kind of which a turn makes a thousand in a millisecond, that one step is about."""
+
+
+def few(
+    txn: Txn,
+    stream: StreamMeta,
+    start: StreamID,
+    end: StreamID,
+    count: int | None,
+    reverse: bool = False,
+    most: int | None = None,
+) -> Rows | None:
+    """Return the first ``count`` entries of ``start <= id <= end``; None: they are many."""
+    most = SHORT_ROWS if most is None else most
+    rows = most + 1 if count is None or count > most else count
+    found = entries.gathered(txn, stream, start, end, rows, SHORT_BYTES, reverse)
+    if found is None or len(found) > most:
+        return None
+    return Rows(found, len(stream.prefix))
+
+
+def entry_steps(
+    txn: Txn,
+    stream: StreamMeta,
+    start: StreamID,
+    end: StreamID,
+    count: int | None = None,
+    reverse: bool = False,
+) -> Steps[Rows]:
+    """Return the steps of the first ``count`` entries of ``start <= id <= end``."""
+    prefix = stream.prefix
+    lower = prefix + max(start, stream.first).packed
+    upper = prefix + min(end, stream.last).packed + b"\x00"
+    pages = txn.batch.snapshot(Family.MESSAGES, lower, upper, reverse)
+    return _entry_steps(live_between(txn, stream, start, end), pages, len(prefix), count)
+
+
+def _entry_steps(
+    counted: Iterator[int], pages: Iterator[list[Row]], prefix: int, most: int | None
+) -> Steps[Rows]:
+    total, cut = 0, False
+    for live in counted:
+        total += live
+        if most is not None and total >= most:
+            total, cut = most, True
+            break
+        yield None
+    yield total
+    left = total
+    for page in pages:
+        if len(page) > left and not cut:
+            raise Corruption("a stream has more entries than it counts")
+        yield Rows(page[:left], prefix)
+        left -= len(page)
+        if cut and left <= 0:
+            return
+    if left:
+        raise Corruption("a stream has fewer entries than it counts")
+
+
+def read(
+    txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
+) -> list[tuple[bytes, StreamID, Rows | None]]:
+    """Return name, ID and what is behind it of each stream that has something; None: it is long."""
+    for name, _ in wanted:
+        txn.stream(name)  # a key of another kind fails the whole command
+    found: list[tuple[bytes, StreamID, Rows | None]] = []
+    left = SHORT_ROWS
+    for name, after in wanted:
+        stream = txn.stream(name)
+        if stream is None or not has_after(stream, after):
+            continue
+        rows = few(txn, stream, after.next(), MAX_ID, count, most=left)
+        if rows is None or rows:
+            found.append((name, after, rows))
+            left -= left if rows is None else len(rows)
+    return found
+
+
+def steps_after(txn: Txn, name: bytes, after: StreamID, count: int | None) -> Steps[Rows]:
+    """Return the steps of what lies after an ID in a stream that there is."""
+    stream = txn.stream(name)
+    assert stream is not None
+    return entry_steps(txn, stream, after.next(), MAX_ID, count)
+
+
+def kept(pages: Iterator[list[T]], keeps: Callable[[T], bool] | None) -> Steps[list[T]]:
+    """Return the steps of what a test lets pass of pages; None: all of it."""
+    found: list[T] = []
+    for page in pages:
+        found += page if keeps is None else filter(keeps, page)
+        yield None
+    yield len(found)
+    for at in range(0, len(found), STEP_ITEMS):
+        yield found[at : at + STEP_ITEMS]

@@ -1,0 +1,300 @@
+"""Parts of a bulk load: entries that other processes have made into tables, for one commit.
+
+Whoever writes a part has no store open, only a ticket that the store's owner has given out: it says
+under which prefix the rows of each stream are to stand. Entries of a stream that is there, and that
+the ticket does not name, are written once more by the owner. A part is a table, and beside it a
+file of pieces, msgpack::
+
+    pieces := (piece)*
+    piece  := [key, record, (first(id), node)*]
+
+A piece is one stream's entries in the table, with the nodes that they fall into: ``record`` is that
+of a stream that has no others, with its last node open (meta/records.py), ``node`` a node's row.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import lt
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import msgpack
+import xxhash
+
+from kvstream.errors import Corruption, InvalidArgument
+from kvstream.ids import StreamID
+from kvstream.images import PackedID
+from kvstream.layout.keys import U64, message_prefix, qualified, tree_prefix
+from kvstream.meta.building import append_page
+from kvstream.meta.catalog import Catalog
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.options import MEGABYTE, StoreOptions
+from kvstream.storage.batch import Family, Row
+from kvstream.storage.tables import TableWriter
+
+PART_BYTES = 64 * MEGABYTE
+"""Bytes of entries that are gathered, and then written as one part."""
+_PAGE_ROWS = 4096
+_ANY_TREE = 1
+"""The tree of a piece's nodes until it is joined to a stream."""
+_READ_BYTES = 1 * MEGABYTE
+
+
+@dataclass(frozen=True)
+class BulkTicket:
+    """What makers of parts must know of the store; to be pickled."""
+
+    db: int
+    stored_db: int
+    """The number that rows of the database bear."""
+    shared: int
+    """A number for the prefixes of keys that are not named, and new."""
+    base_ms: int
+    """Unix milliseconds from which IDs may be allotted."""
+    node_max_entries: int
+    node_max_bytes: int
+    prefixes: dict[bytes, bytes] = field(default_factory=dict)
+    """Of the keys that were named."""
+    fresh: frozenset[bytes] = frozenset()
+    """Those of them for which there was no stream."""
+
+    def prefix_of(self, key: bytes) -> bytes:
+        """Return what opens the rows of a key's entries."""
+        return self.prefixes.get(key) or message_prefix(qualified(self.stored_db, key), self.shared)
+
+
+class Part(NamedTuple):
+    """A part that is complete: what the commit takes, and small."""
+
+    table: str
+    pieces: str
+    table_digest: str
+    pieces_digest: str
+    rows: int
+    size: int
+    """Bytes of the entries before compression."""
+    given: bool
+    """The entries came with their IDs; otherwise others may be allotted."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """One stream's entries of one table."""
+
+    key: bytes
+    stream: StreamMeta
+    nodes: list[tuple[PackedID, bytes]]
+    """First ID and row of each node but the last."""
+
+    @property
+    def first(self) -> StreamID:
+        return self.stream.first
+
+    @property
+    def last(self) -> StreamID:
+        return self.stream.last
+
+
+class PieceMaker:
+    """Makes pieces: rows go to a table, a page at a time, and nodes are gathered."""
+
+    def __init__(self, node_max_entries: int, node_max_bytes: int) -> None:
+        options = StoreOptions(
+            stream_node_max_entries=node_max_entries, stream_node_max_bytes=node_max_bytes
+        )
+        self._txn = Txn(_NoRows(), Catalog(options), 0)
+
+    def make(
+        self,
+        key: bytes,
+        prefix: bytes,
+        pages: Iterable[tuple[list[PackedID], list[bytes]]],
+        table: TableWriter,
+    ) -> Piece:
+        """Write entries, ascending by ID, under a prefix; return the piece that they make."""
+        stream = StreamMeta(qualified(0, key), 1)
+        stream.prefix, stream.nodes_tree = prefix, _ANY_TREE
+        batch = self._txn.batch
+        for ids, values in pages:
+            append_page(self._txn, stream, ids, values)
+            rows = batch.puts[Family.MESSAGES]
+            table.put(rows)
+            rows.clear()
+        cut = len(tree_prefix(stream.nodes_tree))
+        nodes = [(row[cut:], value or b"") for row, value in batch.puts[Family.TREES].items()]
+        batch.clear()
+        return Piece(key, stream, nodes)
+
+
+class _NoRows:
+    """Rows of no store."""
+
+    def get(self, family: int, key: bytes) -> bytes | None:
+        return None
+
+    def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
+        return iter(())
+
+    def page(
+        self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
+    ) -> list[Row]:
+        return []
+
+    def snapshot(
+        self, family: int, lower: bytes, upper: bytes, reverse: bool = False
+    ) -> Iterator[list[Row]]:
+        return iter(())
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Entries of one key that wait to be written."""
+
+    ids: list[PackedID] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+
+class PartWriter:
+    """Writes the entries of one task as parts, into a folder that the store's owner can read."""
+
+    def __init__(
+        self, folder: str | Path, ticket: BulkTicket, *, partition: int = 0, uuid: str = ""
+    ) -> None:
+        """``uuid`` tells a task's attempts apart; ``partition`` orders what gets IDs allotted."""
+        self._folder = Path(folder)
+        self._ticket = ticket
+        self._partition = partition
+        self._name = f"{partition}-{uuid or uuid4().hex}"
+        self._maker = PieceMaker(ticket.node_max_entries, ticket.node_max_bytes)
+        self._gathered: dict[tuple[bytes, bool], _Gathered] = {}
+        self._size = 0
+        self._allotted: dict[bytes, int] = {}
+        self._parts: list[Part] = []
+        self._numbers = 0
+
+    def extend(self, key: bytes, ids: list[PackedID] | None, values: list[bytes]) -> None:
+        """Add entries of a key, with their IDs or, None, to be given some in this order.
+
+        IDs may come in any order, but each once. ``values`` are as rows have them.
+        """
+        if ids is not None and len(ids) != len(values):
+            raise InvalidArgument("there must be an ID for each value")
+        into = self._gathered.setdefault((key, ids is not None), _Gathered())
+        into.ids += self._allot(key, len(values)) if ids is None else ids
+        into.values += values
+        self._size += sum(map(len, values))
+        if self._size >= PART_BYTES:
+            self._write()
+
+    def _allot(self, key: bytes, count: int) -> list[PackedID]:
+        start = self._allotted.get(key, 0)
+        self._allotted[key] = start + count
+        ms = U64.pack(self._ticket.base_ms + self._partition)
+        return [ms + seq for seq in map(U64.pack, range(start, start + count))]
+
+    def close(self) -> list[Part]:
+        """Write what is left, and return the parts."""
+        self._write()
+        return self._parts
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        self._gathered.clear()
+        for part in self._parts:
+            for path in (part.table, part.pieces):
+                Path(path).unlink(missing_ok=True)
+        self._parts = []
+
+    def _write(self) -> None:
+        """Write what was gathered, keys that are treated differently apart."""
+        gathered, self._gathered, self._size = self._gathered, {}, 0
+        kinds: dict[tuple[bool, bool], dict[bytes, _Gathered]] = {}
+        for (key, given), each in gathered.items():
+            kinds.setdefault((key in self._ticket.prefixes, given), {})[key] = each
+        for (_, given), chosen in kinds.items():
+            self._write_part(given, chosen)
+
+    def _write_part(self, given: bool, chosen: dict[bytes, _Gathered]) -> None:
+        base = self._folder / f"{self._name}-{self._numbers}"
+        self._numbers += 1
+        table = TableWriter(base.with_suffix(".sst"))
+        pieces = []
+        try:
+            for key in sorted(chosen, key=self._ticket.prefix_of):
+                pages = _pages(*_sorted(key, chosen[key]))
+                prefix = self._ticket.prefix_of(key)
+                pieces.append(self._maker.make(key, prefix, pages, table))
+            table.finish()
+        except BaseException:
+            table.abandon()
+            raise
+        described = base.with_suffix(".pieces")
+        described.write_bytes(packed(pieces))
+        self._parts.append(
+            Part(
+                str(table.path),
+                str(described),
+                digest_of(table.path),
+                digest_of(described),
+                table.rows,
+                table.size,
+                given,
+            )
+        )
+
+
+def _sorted(key: bytes, each: _Gathered) -> tuple[list[PackedID], list[bytes]]:
+    ids, values = each.ids, each.values
+    if all(map(lt, ids, ids[1:])):
+        return ids, values
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    ids, values = [ids[at] for at in order], [values[at] for at in order]
+    for one, other in pairwise(ids):
+        if one == other:
+            raise InvalidArgument(f"stream {key!r} was given entry {StreamID.unpack(one)} twice")
+    return ids, values
+
+
+def _pages(
+    ids: list[PackedID], values: list[bytes]
+) -> Iterator[tuple[list[PackedID], list[bytes]]]:
+    for at in range(0, len(ids), _PAGE_ROWS):
+        yield ids[at : at + _PAGE_ROWS], values[at : at + _PAGE_ROWS]
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def packed(pieces: list[Piece]) -> bytes:
+    """Return the bytes of the file beside a table."""
+    rows = [[each.key, each.stream.encode(), each.nodes] for each in pieces]
+    done: bytes = msgpack.packb(rows, use_bin_type=False)
+    return done
+
+
+def pieces_of(part: Part) -> list[Piece]:
+    """Return the pieces of a part; Corruption where its files are not as they were written."""
+    for path, digest in ((part.table, part.table_digest), (part.pieces, part.pieces_digest)):
+        place = Path(path)
+        if place.is_symlink() or not place.is_file() or digest_of(place) != digest:
+            raise Corruption(f"{path} is not as it was written")
+    rows = msgpack.unpackb(Path(part.pieces).read_bytes(), raw=True, use_list=False)
+    return [
+        Piece(key, StreamMeta.decode(qualified(0, key), record), list(nodes))
+        for key, record, nodes in rows
+    ]
+
+
+def digest_of(path: Path) -> str:
+    """Return a checksum of a file."""
+    summed = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            summed.update(chunk)
+    return summed.hexdigest()

@@ -1,0 +1,810 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Compiled twins of what every node of a stream goes through; the grammars are in lzf.py, nodes.py.
+
+Each takes the plain case alone and returns None for all else, damage included: the Python twin
+then has its say. Nothing is read beyond the bytes given.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from kvstream.layout._listpack cimport (
+    ELEMENT_OVERHEAD,
+    Element,
+    Room,
+    little_endian,
+    put_integer,
+    put_text,
+    take_element,
+    take_integer,
+)
+from kvstream.layout._msgpack cimport (
+    ID_BYTES,
+    REPEATED,
+    UNIQUE,
+    Bytes,
+    Cursor,
+    big_endian,
+    map_head_size,
+    pack_map_head,
+    pack_string,
+    packed_size,
+    take_count,
+    take_string,
+)
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+
+cdef enum:
+    HEADER_BYTES = 6
+    FRAME_BYTES = 7
+    TERMINATOR = 0xFF
+    PENDING_BYTES = 24  # of a pending entry before its deliveries
+    UNCOUNTED = 65535  # what the header says of so many elements or more
+    DELETED = 1
+    SAME_FIELDS = 2
+    FLAGS = 3
+    COUNT_MAX = 65535  # pairs of a msgpack map16
+    PAIRS_NEAR = 32  # so many names are compared with each other
+    DIGITS_MAX = 20  # of 64 bits, with the sign
+    TABLE_BITS = 14
+    TABLE_SIZE = 16384
+    DISTANCE_MAX = 8192
+    LITERAL_MAX = 32
+    COPY_MAX = 264
+
+
+# --- the checksum ---------------------------------------------------------------------------------
+
+
+cdef uint64_t SUMS[8][256]  # of a byte that so many others follow
+
+
+cdef void fill_sums() noexcept:
+    cdef uint64_t crc
+    cdef int byte, i
+    for byte in range(256):
+        crc = byte
+        for i in range(8):
+            crc = crc >> 1 ^ (<uint64_t>0x95AC9329AC4BC9B5u if crc & 1 else 0)
+        SUMS[0][byte] = crc
+    for i in range(1, 8):
+        for byte in range(256):
+            SUMS[i][byte] = SUMS[0][SUMS[i - 1][byte] & 0xFF] ^ SUMS[i - 1][byte] >> 8
+
+
+fill_sums()
+
+
+cdef uint64_t add_to_crc(uint64_t crc, Bytes at, Py_ssize_t size) noexcept nogil:
+    while size >= 8:  # eight bytes at a time: they do not wait for each other
+        crc ^= little_endian(at, 8)
+        crc = (
+            SUMS[7][crc & 0xFF]
+            ^ SUMS[6][crc >> 8 & 0xFF]
+            ^ SUMS[5][crc >> 16 & 0xFF]
+            ^ SUMS[4][crc >> 24 & 0xFF]
+            ^ SUMS[3][crc >> 32 & 0xFF]
+            ^ SUMS[2][crc >> 40 & 0xFF]
+            ^ SUMS[1][crc >> 48 & 0xFF]
+            ^ SUMS[0][crc >> 56]
+        )
+        at += 8
+        size -= 8
+    while size:
+        crc = SUMS[0][(crc ^ at[0]) & 0xFF] ^ crc >> 8
+        at += 1
+        size -= 1
+    return crc
+
+
+def crc64(const unsigned char[::1] data, uint64_t crc=0):
+    """Do what ``crc64`` of crc64.py does."""
+    cdef Py_ssize_t size = data.shape[0]
+    if size == 0:
+        return crc
+    with nogil:
+        crc = add_to_crc(crc, &data[0], size)
+    return crc
+
+
+# --- LZF ----------------------------------------------------------------------------------------
+
+
+cdef bint expand(Bytes at, Bytes end, Room to, Room stop) noexcept nogil:
+    """Fill the room with what compressed bytes hold; False where they do not just fill it."""
+    cdef Room start = to
+    cdef Py_ssize_t control, length, distance
+    while at < end:
+        control = at[0]
+        at += 1
+        if control < LITERAL_MAX:
+            length = control + 1
+            if end - at < length or stop - to < length:
+                return False
+            memcpy(to, at, length)
+            at += length
+            to += length
+            continue
+        length = (control >> 5) + 2
+        if length == 9:
+            if at == end:
+                return False
+            length += at[0]
+            at += 1
+        if at == end:
+            return False
+        distance = ((control & 31) << 8 | at[0]) + 1
+        at += 1
+        if distance > to - start or stop - to < length:
+            return False
+        if distance >= length:
+            memcpy(to, to - distance, length)
+            to += length
+        else:
+            while length:
+                to[0] = (to - distance)[0]
+                to += 1
+                length -= 1
+    return to == stop
+
+
+def decompress(bytes data not None, Py_ssize_t size):
+    """Return the ``size`` bytes that ``data`` holds, or None."""
+    cdef Bytes at = <Bytes>PyBytes_AS_STRING(data)
+    cdef Room to
+    if size <= 0:
+        return None
+    made = PyBytes_FromStringAndSize(NULL, size)
+    to = <Room>PyBytes_AS_STRING(made)
+    return made if expand(at, at + PyBytes_GET_SIZE(data), to, to + size) else None
+
+
+cdef inline Room put_literals(Room to, Bytes at, Bytes end) noexcept nogil:
+    cdef Py_ssize_t length
+    while at < end:
+        length = min(end - at, <Py_ssize_t>LITERAL_MAX)
+        to[0] = length - 1
+        memcpy(to + 1, at, length)
+        to += length + 1
+        at += length
+    return to
+
+
+cdef inline Room put_copy(Room to, Py_ssize_t offset, Py_ssize_t length) noexcept nogil:
+    if length < 7:
+        to[0] = length << 5 | offset >> 8
+        to += 1
+    else:
+        to[0] = 7 << 5 | offset >> 8
+        to[1] = length - 7
+        to += 2
+    to[0] = offset & 0xFF
+    return to + 1
+
+
+cdef Room squeeze(Bytes data, Py_ssize_t size, Py_ssize_t *seen, Room to) noexcept nogil:
+    """Write the bytes compressed; ``seen`` is the table of the places of three bytes each."""
+    cdef Py_ssize_t at = 0, literal = 0, before, length, most
+    cdef uint32_t three, slot
+    while at + 3 <= size:
+        three = <uint32_t>data[at] << 16 | <uint32_t>data[at + 1] << 8 | data[at + 2]
+        slot = three * <uint32_t>2654435761u >> 32 - TABLE_BITS
+        before = seen[slot]
+        seen[slot] = at
+        if (
+            before < 0
+            or at - before > DISTANCE_MAX
+            or data[before] != data[at]
+            or data[before + 1] != data[at + 1]
+            or data[before + 2] != data[at + 2]
+        ):
+            at += 1
+            continue
+        length = 3
+        most = min(<Py_ssize_t>COPY_MAX, size - at)
+        while length < most and data[before + length] == data[at + length]:
+            length += 1
+        to = put_literals(to, data + literal, data + at)
+        to = put_copy(to, at - before - 1, length - 2)
+        at += length
+        literal = at
+    return put_literals(to, data + literal, data + size)
+
+
+def compress(bytes data not None):
+    """Do what ``compress_in_python`` of lzf.py does."""
+    cdef Py_ssize_t seen[TABLE_SIZE]
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), room = size + size // LITERAL_MAX + 1
+    cdef Room start = <Room>PyMem_Malloc(room)
+    if start == NULL:
+        raise MemoryError
+    memset(seen, 0xFF, sizeof(seen))
+    try:
+        end = squeeze(<Bytes>PyBytes_AS_STRING(data), size, seen, start)
+        return PyBytes_FromStringAndSize(<char *>start, end - start)
+    finally:
+        PyMem_Free(start)
+
+
+# --- elements as stored values --------------------------------------------------------------------
+
+
+cdef struct Scratch:
+    Element *at
+    Py_ssize_t room
+
+
+cdef inline int take_elements(Cursor *from_, Scratch *to, Py_ssize_t count) except -1:
+    """Take so many elements; 0 where there are fewer. Room is made for no more than may follow."""
+    cdef Py_ssize_t i
+    cdef Element *grown
+    if count > (from_.end - from_.at) // 2:
+        return 0
+    if count > to.room:
+        grown = <Element *>PyMem_Realloc(to.at, count * sizeof(Element))
+        if grown == NULL:
+            raise MemoryError
+        to.at = grown
+        to.room = count
+    for i in range(count):
+        if not take_element(from_, &to.at[i]):
+            return 0
+    return 1
+
+
+cdef inline Py_ssize_t digits_of(int64_t number) noexcept nogil:
+    cdef uint64_t left = <uint64_t>number if number >= 0 else 0 - <uint64_t>number
+    cdef Py_ssize_t size = 1 if number >= 0 else 2
+    while left >= 10000:
+        left //= 10000
+        size += 4
+    return size + (left >= 10) + (left >= 100) + (left >= 1000)
+
+
+cdef inline Py_ssize_t text_size(const Element *element) noexcept nogil:
+    return digits_of(element.number) if element.data == NULL else element.size
+
+
+cdef inline Bytes text_of(const Element *element, unsigned char *room) noexcept nogil:
+    """Return the text of an element: an integer's is made in a room of DIGITS_MAX."""
+    cdef uint64_t left
+    cdef Py_ssize_t at
+    if element.data != NULL:
+        return element.data
+    at = digits_of(element.number)
+    left = element.number
+    if element.number < 0:
+        left = 0 - left
+        room[0] = 45
+    while True:
+        at -= 1
+        room[at] = 48 + left % 10
+        left //= 10
+        if left == 0:
+            return room
+
+
+cdef inline object make_text(const Element *element):
+    cdef unsigned char room[DIGITS_MAX]
+    cdef Bytes text = text_of(element, room)
+    return PyBytes_FromStringAndSize(<const char *>text, text_size(element))
+
+
+cdef inline bint is_same(const Element *one, const Element *other) noexcept nogil:
+    cdef unsigned char room[DIGITS_MAX]
+    cdef unsigned char other_room[DIGITS_MAX]
+    cdef Py_ssize_t size
+    if one.data == NULL and other.data == NULL:
+        return one.number == other.number
+    size = text_size(one)
+    if size != text_size(other):
+        return False
+    return memcmp(text_of(one, room), text_of(other, other_room), size) == 0
+
+
+cdef bint is_distinct(const Element *names, Py_ssize_t count, Py_ssize_t step):
+    """Tell whether names differ from each other, each ``step`` elements from the one before."""
+    cdef Py_ssize_t i, j
+    if count > PAIRS_NEAR:
+        return len({make_text(&names[i * step]) for i in range(count)}) == count
+    for i in range(1, count):
+        for j in range(i):
+            if is_same(&names[i * step], &names[j * step]):
+                return False
+    return True
+
+
+cdef inline Room pack_element(Room to, const Element *element) noexcept nogil:
+    cdef unsigned char room[DIGITS_MAX]
+    return pack_string(to, text_of(element, room), text_size(element))
+
+
+cdef inline Room pack_head(Room to, bint distinct, Py_ssize_t count) noexcept nogil:
+    """Write what a stored value of so many fields opens with."""
+    if distinct:
+        to[0] = UNIQUE
+        return pack_map_head(to + 1, count)
+    to[0] = REPEATED
+    if count < 8:
+        to[1] = 0x90 | 2 * count
+        return to + 2
+    to[1] = 0xDC
+    to[2] = 2 * count >> 8
+    to[3] = 2 * count & 0xFF
+    return to + 4
+
+
+cdef inline Py_ssize_t head_size(bint distinct, Py_ssize_t count) noexcept nogil:
+    return 1 + (map_head_size(count) if distinct else 1 if count < 8 else 3)
+
+
+# --- a node's listpack as IDs and stored values ---------------------------------------------------
+
+
+cdef struct Master:
+    uint64_t ms
+    uint64_t seq
+    int64_t living
+    int64_t deleted
+    int64_t count  # of its fields
+
+
+cdef inline bint take_master(Bytes data, Py_ssize_t size, Cursor *from_, Master *to) noexcept nogil:
+    if size < FRAME_BYTES or little_endian(data, 4) != <uint64_t>size:
+        return False
+    if data[size - 1] != TERMINATOR:
+        return False
+    from_.at = data + HEADER_BYTES
+    from_.end = data + size - 1
+    if not (
+        take_integer(from_, &to.living)
+        and take_integer(from_, &to.deleted)
+        and take_integer(from_, &to.count)
+    ):
+        return False
+    return 0 <= to.living <= size and 0 <= to.deleted <= size and 0 <= to.count <= COUNT_MAX
+
+
+cdef struct Entry:
+    bint dead
+    bint same
+    uint64_t ms
+    uint64_t seq
+    Py_ssize_t count  # of its fields
+
+
+cdef inline int take_entry(
+    Cursor *from_, Scratch *scratch, const Master *master, Entry *to, int64_t *elements
+) except -1:
+    """Take an entry: its own elements into the scratch. 0 where it is not plain."""
+    cdef int64_t flags = 0, ms = 0, seq = 0, count = master.count, told = 0
+    cdef Py_ssize_t parts
+    if not (
+        take_integer(from_, &flags) and take_integer(from_, &ms) and take_integer(from_, &seq)
+    ):
+        return 0
+    if flags & ~FLAGS:
+        return 0
+    to.dead = (flags & DELETED) != 0
+    to.same = (flags & SAME_FIELDS) != 0
+    if not to.same and not take_integer(from_, &count):
+        return 0
+    if count <= 0 or count > COUNT_MAX // 2:
+        return 0
+    parts = count if to.same else 2 * count
+    if not take_elements(from_, scratch, parts) or not take_integer(from_, &told):
+        return 0
+    if told != parts + (3 if to.same else 4):
+        return 0
+    elements[0] += told + 1
+    to.ms = master.ms + <uint64_t>ms
+    to.seq = master.seq + <uint64_t>seq
+    to.count = count
+    return 1
+
+
+cdef inline object make_id(uint64_t ms, uint64_t seq):
+    cdef object made = PyBytes_FromStringAndSize(NULL, ID_BYTES)
+    cdef Room at = <Room>PyBytes_AS_STRING(made)
+    cdef int i
+    for i in range(7, -1, -1):
+        at[i] = ms & 0xFF
+        at[8 + i] = seq & 0xFF
+        ms >>= 8
+        seq >>= 8
+    return made
+
+
+cdef object make_same(const Element *values, tuple names, Py_ssize_t names_size, bint distinct):
+    """Make the stored value of an entry that has the fields of its node."""
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(names), i
+    cdef Py_ssize_t size = head_size(distinct, count) + names_size
+    cdef object name, made
+    cdef Room to
+    for i in range(count):
+        size += packed_size(text_size(&values[i]))
+    made = PyBytes_FromStringAndSize(NULL, size)
+    to = pack_head(<Room>PyBytes_AS_STRING(made), distinct, count)
+    for i in range(count):
+        name = <object>PyTuple_GET_ITEM(names, i)
+        to = pack_string(to, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        to = pack_element(to, &values[i])
+    return made
+
+
+cdef object make_own(const Element *parts, Py_ssize_t count):
+    """Make the stored value of an entry that has fields of its own."""
+    cdef bint distinct = is_distinct(parts, count, 2)
+    cdef Py_ssize_t size = head_size(distinct, count), i
+    cdef Room to
+    for i in range(2 * count):
+        size += packed_size(text_size(&parts[i]))
+    made = PyBytes_FromStringAndSize(NULL, size)
+    to = pack_head(<Room>PyBytes_AS_STRING(made), distinct, count)
+    for i in range(2 * count):
+        to = pack_element(to, &parts[i])
+    return made
+
+
+cdef object decode(
+    bytes key, bytes listpack, Py_ssize_t most, Py_ssize_t entry_most, Scratch *scratch
+):
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(listpack)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(listpack), i, names_size = 0, left = most
+    cdef int64_t zero = 1, elements, told
+    cdef uint64_t last_ms, last_seq, end_ms, end_seq
+    cdef bint distinct, below
+    cdef Cursor cursor
+    cdef Master master
+    cdef Entry entry
+    cdef list ids = [], values = [], texts = []
+    cdef tuple names
+    cdef object value
+    if PyBytes_GET_SIZE(key) != ID_BYTES or not take_master(data, size, &cursor, &master):
+        return None
+    master.ms = last_ms = end_ms = big_endian(<Bytes>PyBytes_AS_STRING(key))
+    master.seq = last_seq = end_seq = big_endian(<Bytes>PyBytes_AS_STRING(key) + 8)
+    if not take_elements(&cursor, scratch, master.count):
+        return None
+    for i in range(master.count):
+        texts.append(make_text(&scratch.at[i]))
+        names_size += packed_size(text_size(&scratch.at[i]))
+    names = tuple(texts)
+    distinct = is_distinct(scratch.at, master.count, 1)
+    if not take_integer(&cursor, &zero) or zero != 0:
+        return None
+    elements = 4 + master.count
+    for i in range(master.living + master.deleted):
+        if not take_entry(&cursor, scratch, &master, &entry, &elements):
+            return None
+        below = entry.ms < last_ms or (entry.ms == last_ms and entry.seq < last_seq)
+        if entry.dead:
+            end_ms, end_seq = (last_ms, last_seq) if below else (entry.ms, entry.seq)
+            continue
+        if below or (entry.ms == last_ms and entry.seq == last_seq and PyList_GET_SIZE(ids) > 0):
+            return None
+        last_ms, last_seq = end_ms, end_seq = entry.ms, entry.seq
+        if entry.same:
+            value = make_same(scratch.at, names, names_size, distinct)
+        else:
+            value = make_own(scratch.at, entry.count)
+        left -= PyBytes_GET_SIZE(value)
+        if left < 0 or PyBytes_GET_SIZE(value) > entry_most:
+            return None
+        ids.append(make_id(entry.ms, entry.seq))
+        values.append(value)
+    told = little_endian(data + 4, 2)
+    if cursor.at != cursor.end or (told != elements and told != UNCOUNTED):
+        return None
+    return (
+        names,
+        ids,
+        values,
+        master.living + master.deleted,
+        make_id(end_ms, end_seq),
+        master.living,
+    )
+
+
+def decode_node(
+    bytes key not None, bytes listpack not None, Py_ssize_t most, Py_ssize_t entry_most
+):
+    """Do what ``decode_in_python`` of nodes.py does, or return None.
+
+    None also for stored values of more than ``most`` bytes, and for one above ``entry_most``.
+    """
+    cdef Scratch scratch
+    scratch.at = NULL
+    scratch.room = 0
+    try:
+        return decode(key, listpack, most, entry_most, &scratch)
+    finally:
+        PyMem_Free(scratch.at)
+
+
+# --- IDs and stored values as a node's listpack ---------------------------------------------------
+
+
+cdef struct Growing:
+    Room start
+    Py_ssize_t used
+    Py_ssize_t room
+    int64_t elements
+
+
+cdef int reserve(Growing *to, Py_ssize_t more) except -1:
+    """Have room for so many bytes more."""
+    cdef Room grown
+    cdef Py_ssize_t room
+    if to.room - to.used >= more:
+        return 0
+    room = max(2 * to.room, to.used + more)
+    grown = <Room>PyMem_Realloc(to.start, room)
+    if grown == NULL:
+        raise MemoryError
+    to.start = grown
+    to.room = room
+    return 0
+
+
+cdef int put_master(Growing *to, tuple names, Py_ssize_t living) except -1:
+    """Write the header's room and the master entry; 0 where a name is no bytes."""
+    cdef Py_ssize_t i, count = PyTuple_GET_SIZE(names)
+    cdef object name
+    cdef Room at
+    reserve(to, HEADER_BYTES + 4 * ELEMENT_OVERHEAD)
+    at = put_integer(to.start + HEADER_BYTES, living)
+    at = put_integer(put_integer(at, 0), count)
+    to.used = at - to.start
+    for i in range(count):
+        name = <object>PyTuple_GET_ITEM(names, i)
+        if type(name) is not bytes:
+            return 0
+        reserve(to, PyBytes_GET_SIZE(name) + 2 * ELEMENT_OVERHEAD)
+        at = put_text(
+            to.start + to.used, <Bytes>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+        )
+        to.used = at - to.start
+    to.used = put_integer(to.start + to.used, 0) - to.start
+    to.elements = 4 + count
+    return 1
+
+
+cdef bint has_names(Cursor cursor, Py_ssize_t count, tuple names) noexcept:
+    """Tell whether the fields that follow have these names."""
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, i
+    cdef object name
+    if count != PyTuple_GET_SIZE(names):
+        return False
+    for i in range(count):
+        name = <object>PyTuple_GET_ITEM(names, i)
+        if not take_string(&cursor, &data, &size) or size != PyBytes_GET_SIZE(name):
+            return False
+        if memcmp(PyBytes_AS_STRING(name), data, size) or not take_string(&cursor, &data, &size):
+            return False
+    return True
+
+
+cdef int put_entry(Growing *to, bytes value, tuple names, int64_t ms, int64_t seq) except -1:
+    """Write an entry of a stored value; 0 where it is not plain."""
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i
+    cdef bint same
+    cdef Cursor cursor
+    cdef Room at
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    if count <= 0:
+        return 0
+    same = has_names(cursor, count, names)
+    reserve(to, PyBytes_GET_SIZE(value) + (2 * count + 6) * ELEMENT_OVERHEAD)
+    at = put_integer(to.start + to.used, SAME_FIELDS if same else 0)
+    at = put_integer(put_integer(at, ms), seq)
+    if not same:
+        at = put_integer(at, count)
+    for i in range(2 * count):
+        if not take_string(&cursor, &data, &size):
+            return 0
+        if i & 1 or not same:
+            at = put_text(at, data, size)
+    if cursor.at != cursor.end:
+        return 0
+    i = count + 3 if same else 2 * count + 4
+    at = put_integer(at, i)
+    to.used = at - to.start
+    to.elements += i + 1
+    return 1
+
+
+cdef object finish(Growing *to):
+    """Make the listpack of what was written."""
+    cdef int64_t count = min(to.elements, <int64_t>UNCOUNTED)
+    cdef int i
+    reserve(to, 1)
+    to.start[to.used] = TERMINATOR
+    to.used += 1
+    for i in range(4):
+        to.start[i] = (to.used >> 8 * i) & 0xFF
+    to.start[4] = count & 0xFF
+    to.start[5] = count >> 8
+    return PyBytes_FromStringAndSize(<char *>to.start, to.used)
+
+
+cdef object encode(bytes key, tuple names, list ids, list values, Growing *to):
+    cdef Py_ssize_t count = PyList_GET_SIZE(ids), i
+    cdef Bytes first = <Bytes>PyBytes_AS_STRING(key), last = first, at
+    cdef object eid, value
+    cdef int order
+    if PyBytes_GET_SIZE(key) != ID_BYTES or count == 0 or count != PyList_GET_SIZE(values):
+        return None
+    if not put_master(to, names, count):
+        return None
+    for i in range(count):
+        eid = <object>PyList_GET_ITEM(ids, i)
+        value = <object>PyList_GET_ITEM(values, i)
+        if type(eid) is not bytes or type(value) is not bytes or PyBytes_GET_SIZE(eid) != ID_BYTES:
+            return None
+        at = <Bytes>PyBytes_AS_STRING(eid)
+        order = memcmp(last, at, ID_BYTES)
+        if order > 0 or (order == 0 and i > 0):
+            return None
+        last = at
+        if not put_entry(
+            to,
+            value,
+            names,
+            <int64_t>(big_endian(at) - big_endian(first)),
+            <int64_t>(big_endian(at + 8) - big_endian(first + 8)),
+        ):
+            return None
+    return finish(to)
+
+
+def encode_node(bytes key not None, tuple names not None, list ids not None, list values not None):
+    """Do what ``encode_in_python`` of nodes.py does, or return None."""
+    cdef Growing to
+    to.start = NULL
+    to.used = to.room = to.elements = 0
+    try:
+        return encode(key, names, ids, values, &to)
+    finally:
+        PyMem_Free(to.start)
+
+
+# --- pending entries ------------------------------------------------------------------------------
+
+
+cdef struct Delivery:
+    uint64_t deliveries
+    Py_ssize_t size  # of the whole record
+
+
+cdef inline bint take_delivery(Bytes at, Bytes end, Delivery *to) noexcept nogil:
+    """Look at a pending entry; False where it is not whole, or no such thing."""
+    cdef Py_ssize_t left = end - at - PENDING_BYTES
+    cdef unsigned char head
+    if left < 1:
+        return False
+    at += PENDING_BYTES
+    head = at[0]
+    if head < 0x40:
+        to.deliveries = head
+        to.size = PENDING_BYTES + 1
+    elif head < 0x80 and left >= 2:
+        to.deliveries = (<uint64_t>head & 0x3F) << 8 | at[1]
+        to.size = PENDING_BYTES + 2
+    elif head == 0x80 and left >= 5:
+        to.deliveries = <uint64_t>at[1] << 24 | <uint64_t>at[2] << 16 | <uint64_t>at[3] << 8 | at[4]
+        to.size = PENDING_BYTES + 5
+    elif head == 0x81 and left >= 9:
+        to.deliveries = big_endian(at + 1)
+        to.size = PENDING_BYTES + 9
+    else:
+        return False
+    return True
+
+
+def decode_pending(bytes data not None, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t most):
+    """Return IDs, times and counts of the whole entries there are, as arrays, and their bytes."""
+    cdef Bytes first = <Bytes>PyBytes_AS_STRING(data) + start, at = first
+    cdef Bytes end = <Bytes>PyBytes_AS_STRING(data) + stop
+    cdef Py_ssize_t room = min(most, (stop - start) // (PENDING_BYTES + 1)), count = 0
+    cdef Delivery delivery
+    cdef Room ids
+    cdef int64_t *times
+    cdef uint64_t *deliveries
+    if room <= 0 or start < 0 or stop > PyBytes_GET_SIZE(data):
+        return None
+    ids_made = PyBytes_FromStringAndSize(NULL, room * ID_BYTES)
+    times_made = PyBytes_FromStringAndSize(NULL, room * 8)
+    deliveries_made = PyBytes_FromStringAndSize(NULL, room * 8)
+    ids = <Room>PyBytes_AS_STRING(ids_made)
+    times = <int64_t *>PyBytes_AS_STRING(times_made)
+    deliveries = <uint64_t *>PyBytes_AS_STRING(deliveries_made)
+    while count < room and take_delivery(at, end, &delivery):
+        memcpy(ids + count * ID_BYTES, at, ID_BYTES)
+        times[count] = <int64_t>little_endian(at + ID_BYTES, 8)
+        deliveries[count] = delivery.deliveries
+        count += 1
+        at += delivery.size
+    if count == 0:
+        return None
+    return (
+        ids_made[: count * ID_BYTES],
+        times_made[: count * 8],
+        deliveries_made[: count * 8],
+        at - first,
+    )
+
+
+cdef inline Room put_length(Room to, uint64_t number) noexcept nogil:
+    cdef Py_ssize_t width, i
+    if number < 64:
+        to[0] = number
+        return to + 1
+    if number < 16384:
+        to[0] = 0x40 | number >> 8
+        to[1] = number & 0xFF
+        return to + 2
+    width = 4 if number <= 0xFFFFFFFFu else 8
+    to[0] = 0x80 if width == 4 else 0x81
+    for i in range(width, 0, -1):
+        to[i] = number & 0xFF
+        number >>= 8
+    return to + width + 1
+
+
+def encode_pending(bytes ids not None, int64_t[::1] times, uint64_t[::1] deliveries):
+    """Do what ``encode_in_python`` of pending.py does."""
+    cdef Py_ssize_t count = times.shape[0], i, j
+    cdef Bytes from_ = <Bytes>PyBytes_AS_STRING(ids)
+    cdef Room start, at
+    if PyBytes_GET_SIZE(ids) != count * ID_BYTES or deliveries.shape[0] != count:
+        raise ValueError("columns differ in length")
+    start = at = <Room>PyMem_Malloc(count * (PENDING_BYTES + 9) + 1)
+    if start == NULL:
+        raise MemoryError
+    for i in range(count):
+        memcpy(at, from_ + i * ID_BYTES, ID_BYTES)
+        for j in range(8):
+            at[ID_BYTES + j] = <uint64_t>times[i] >> 8 * j & 0xFF
+        at = put_length(at + PENDING_BYTES, deliveries[i])
+    try:
+        return PyBytes_FromStringAndSize(<char *>start, at - start)
+    finally:
+        PyMem_Free(start)
+
+
+def find_ids(ids, bytes wanted not None):
+    """Do what ``positions_in_python`` of pending.py does."""
+    cdef const unsigned char[::1] view = ids
+    cdef Py_ssize_t total = view.shape[0] // ID_BYTES, count = PyBytes_GET_SIZE(wanted) // ID_BYTES
+    cdef Py_ssize_t i, low = 0, high, middle, step
+    cdef Bytes first = &view[0] if total else NULL
+    cdef Bytes eid = <Bytes>PyBytes_AS_STRING(wanted)
+    made = PyBytes_FromStringAndSize(NULL, count * 8)
+    cdef int64_t *places = <int64_t *>PyBytes_AS_STRING(made)
+    for i in range(count):
+        step = 1  # what is wanted next is mostly near
+        high = low
+        while high < total and memcmp(first + high * ID_BYTES, eid, ID_BYTES) < 0:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, total)
+        while low < high:
+            middle = (low + high) // 2
+            if memcmp(first + middle * ID_BYTES, eid, ID_BYTES) < 0:
+                low = middle + 1
+            else:
+                high = middle
+        if low == total or memcmp(first + low * ID_BYTES, eid, ID_BYTES) != 0:
+            return None
+        places[i] = low
+        low += 1
+        eid += ID_BYTES
+    return made

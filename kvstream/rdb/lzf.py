@@ -1,0 +1,132 @@
+"""LZF, by which Redis compresses strings of more than 20 bytes in its files and payloads.
+
+::
+
+    data    := (literal | copy)*
+    literal := 000lllll byte*(l + 1)
+    copy    := lllooooo o(u8)               l + 2 bytes, 1 <= l <= 6
+             | 111ooooo l(u8) o(u8)         l + 9 bytes
+
+A copy repeats what stands o + 1 bytes before the end of what there is, and may overlap it.
+"""
+
+from kvstream.rdb.compiled import twins
+
+RATIO_MAX = 88
+"""Three bytes copy 264 at the most."""
+
+_LITERAL_MAX = 32
+_COPY_MIN = 3
+_COPY_MAX = 264
+_LONG = 7
+_DISTANCE_MAX = 1 << 13
+_TABLE_BITS = 14
+_MULTIPLIER = 2654435761
+"""Of Knuth's multiplicative hash, for 32 bits."""
+_U32_MAX = (1 << 32) - 1
+
+
+class BadCompression(ValueError):
+    """The bytes are no LZF, or not of so many bytes."""
+
+
+def decompress(data: bytes, size: int) -> bytes:
+    """Return the ``size`` bytes that ``data`` holds, or raise BadCompression.
+
+    ``size`` is allocated at once: the caller has held it against RATIO_MAX.
+    """
+    if twins is not None:
+        found = twins.decompress(data, size)
+        if found is not None:
+            return found
+    return decompress_in_python(data, size)
+
+
+def decompress_in_python(data: bytes, size: int) -> bytes:
+    """Do ``decompress`` in Python."""
+    found = bytearray()
+    at = 0
+    try:
+        while at < len(data):
+            control = data[at]
+            at += 1
+            if control < _LITERAL_MAX:
+                found += data[at : at + control + 1]
+                at += control + 1
+            else:
+                length = control >> 5
+                if length == _LONG:
+                    length += data[at]
+                    at += 1
+                distance = ((control & 31) << 8 | data[at]) + 1
+                at += 1
+                _copy(found, distance, length + 2)
+            if len(found) > size:
+                break
+    except IndexError:
+        raise BadCompression("compressed bytes end within a copy") from None
+    if at != len(data) or len(found) != size:
+        raise BadCompression(f"compressed bytes are not of {size} bytes")
+    return bytes(found)
+
+
+def _copy(found: bytearray, distance: int, length: int) -> None:
+    if distance > len(found):
+        raise BadCompression("compressed bytes copy what is not there")
+    start = len(found) - distance
+    piece = found[start : start + length]
+    found += (piece * (length // distance + 1))[:length]
+
+
+def compress(data: bytes) -> bytes:
+    """Return ``data`` in LZF, which may take more bytes than it has."""
+    return compress_in_python(data) if twins is None else twins.compress(data)
+
+
+def compress_in_python(data: bytes) -> bytes:
+    """Do ``compress`` in Python."""
+    seen = [-1] * (1 << _TABLE_BITS)
+    made = bytearray()
+    at = literal = 0
+    while at + _COPY_MIN <= len(data):
+        three = int.from_bytes(data[at : at + _COPY_MIN], "big")
+        slot = (three * _MULTIPLIER & _U32_MAX) >> 32 - _TABLE_BITS
+        before, seen[slot] = seen[slot], at
+        if (
+            before < 0
+            or at - before > _DISTANCE_MAX
+            or data[before : before + _COPY_MIN] != data[at : at + _COPY_MIN]
+        ):
+            at += 1
+            continue
+        length = _common(data, before, at)
+        _put_literals(made, data, literal, at)
+        _put_copy(made, at - before - 1, length - 2)
+        at += length
+        literal = at
+    _put_literals(made, data, literal, len(data))
+    return bytes(made)
+
+
+def _common(data: bytes, before: int, at: int) -> int:
+    most = min(_COPY_MAX, len(data) - at)
+    length = _COPY_MIN
+    while length < most and data[before + length] == data[at + length]:
+        length += 1
+    return length
+
+
+def _put_literals(made: bytearray, data: bytes, start: int, stop: int) -> None:
+    for at in range(start, stop, _LITERAL_MAX):
+        run = data[at : min(at + _LITERAL_MAX, stop)]
+        made.append(len(run) - 1)
+        made += run
+
+
+def _put_copy(made: bytearray, offset: int, length: int) -> None:
+    if length < _LONG:
+        made.append(length << 5 | offset >> 8)
+    else:
+        made.append(_LONG << 5 | offset >> 8)
+        made.append(length - _LONG)
+    made.append(offset & 0xFF)

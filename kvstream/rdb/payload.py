@@ -1,0 +1,76 @@
+"""The payload of DUMP and RESTORE: one value of a key, without the key.
+
+::
+
+    payload := type(u8) object version(u16) crc(u64)        little-endian
+
+The CRC-64 is of all before it. A plain string is type 0, and its object a STRING.
+"""
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+
+from kvstream.errors import BadPayload
+from kvstream.images import NodeImage, StreamState
+from kvstream.rdb.crc64 import crc64
+from kvstream.rdb.kinds import STREAM_KINDS
+from kvstream.rdb.primitives import Reader, encode_string
+from kvstream.rdb.streams import StreamReading
+from kvstream.rdb.targets import VALKEY_VERSION, VERSION_MAX, Target
+from kvstream.rdb.writing import encode_stream
+
+STRING = 0
+
+_FOOTER = Struct("<HQ")
+_CRC_BYTES = 8
+_WRONG_FOOTER = "DUMP payload version or checksum are wrong"
+
+
+def restore(payload: bytes) -> StreamReading | bytes:
+    """Return the stream of a payload, to be read, or the value of a plain string.
+
+    BadPayload, here or while the stream is read, where it is none, has something behind it, or is
+    of a version that is not known.
+    """
+    end = len(payload) - _FOOTER.size
+    if end < 1:
+        raise BadPayload(f"{len(payload)} bytes are no payload", message=_WRONG_FOOTER)
+    version, crc = _FOOTER.unpack_from(payload, end)
+    if version > VERSION_MAX and version != VALKEY_VERSION:
+        raise BadPayload(f"version {version} is not known", end, _WRONG_FOOTER)
+    if crc64(memoryview(payload)[:-_CRC_BYTES]) != crc:
+        raise BadPayload("the checksum is another one", end + 2, _WRONG_FOOTER)
+    reader = Reader(payload, stop=end)
+    kind = reader.byte()
+    if kind in STREAM_KINDS:
+        return StreamReading(reader, kind, alone=True)
+    if kind != STRING:
+        raise BadPayload(f"type {kind} is neither a stream nor a string", 0)
+    value = reader.string()
+    if not reader.ended():
+        raise reader.bad("something follows the string")
+    return value
+
+
+def dump(
+    target: Target, nodes: Iterable[NodeImage], state: StreamState, node_count: int
+) -> Iterator[bytes]:
+    """Yield the payload of a stream in pieces; ValueError as ``encode_stream`` raises it."""
+    return _sealed(target, target.kind, encode_stream(target.kind, nodes, state, node_count))
+
+
+def dump_string(target: Target, value: bytes) -> bytes:
+    """Return the payload of a plain string."""
+    return b"".join(_sealed(target, STRING, [encode_string(value)]))
+
+
+def _sealed(target: Target, kind: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a type, the object's pieces, and the footer."""
+    head = bytes((kind,))
+    crc = crc64(head)
+    yield head
+    for piece in pieces:
+        crc = crc64(piece, crc)
+        yield piece
+    version = target.version.to_bytes(2, "little")
+    yield version + crc64(version, crc).to_bytes(_CRC_BYTES, "little")

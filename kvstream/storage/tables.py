@@ -1,0 +1,145 @@
+"""Tables made beside the store: rows in ascending order in a file that RocksDB takes in whole.
+
+Whoever writes one needs no open store, and may be another process. This is one of the modules that
+import ``rocksdict``; it knows rows and files, nothing of what stands in them.
+"""
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import repeat
+from operator import setitem
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from rocksdict import (
+    BlockBasedOptions,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+)
+
+from kvstream.options import StoreOptions
+from kvstream.storage import reads
+from kvstream.storage.batch import Family, Row
+from kvstream.storage.failures import classified
+from kvstream.storage.families import applied, family_settings
+from kvstream.storage.private_files import DIRECTORY_MODE
+
+_STAGING = "staging"
+"""The folder in the store's own where tables wait to be taken in; it ends with the process."""
+
+
+class TableWriter:
+    """A table under way; it must get a row at least."""
+
+    def __init__(self, path: Path, family: Family = Family.MESSAGES) -> None:
+        self.path = path
+        self.rows = 0
+        self.size = 0
+        """Bytes of the rows, before compression."""
+        self._writer: Any = SstFileWriter(_options(family))
+        try:
+            self._writer.open(str(path))
+        except Exception as error:
+            raise classified(error) from None
+
+    def put(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Write rows, each above all before it; StoreError where one is not, or is deleted."""
+        values = rows.values()
+        try:  # a loop of Python would take half as long again
+            deque(map(setitem, repeat(self._writer), rows, values), maxlen=0)
+            self.size += sum(map(len, rows)) + sum(map(len, values))  # type: ignore[arg-type]
+        except Exception as error:
+            raise classified(error) from None
+        self.rows += len(rows)
+
+    def finish(self) -> None:
+        """Complete the file."""
+        try:
+            self._writer.finish()
+        except Exception as error:
+            raise classified(error) from None
+        self._writer = None
+
+    def abandon(self) -> None:
+        """Remove the file; idempotent."""
+        self._writer = None
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def _options(family: Family) -> Options:
+    settings = family_settings(StoreOptions())[family]
+    options: Options = applied(Options(raw_mode=True), settings.options)
+    options.set_block_based_table_factory(applied(BlockBasedOptions(), settings.table))
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
+
+
+def take_in(family: Any, paths: list[Path]) -> None:
+    """Move tables into an open column family, all or none; later rows of a key win.
+
+    They are durable, and to be read, when this returns. Whatever RocksDB raises comes as it is.
+    """
+    how = IngestExternalFileOptions()
+    how.set_move_files(True)
+    family.ingest_external_file([str(path) for path in paths], how)
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def brought(path: Path, folder: Path) -> Path:
+    """Return a table under a name of its own in a folder: linked there, or copied."""
+    place = folder / f"{uuid4().hex}.sst"
+    try:
+        os.link(path, place, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(path, place, follow_symlinks=False)
+    return place
+
+
+def staging_of(store: Path) -> Path:
+    """Return the folder for tables of an open store, made where it is not there."""
+    folder = store / _STAGING
+    with suppress(FileExistsError):
+        os.mkdir(folder, DIRECTORY_MODE)
+    return folder
+
+
+def clear_staging(store: Path) -> None:
+    """Remove what a process that was killed has left there."""
+    shutil.rmtree(store / _STAGING, ignore_errors=True)
+
+
+class Merged:
+    """The rows of several tables in one order, in a RocksDB of their own until it is closed."""
+
+    def __init__(self, folder: Path, paths: list[Path]) -> None:
+        """``folder`` is made, and removed in the end; the tables are linked or copied, and stay."""
+        self._folder = folder
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        try:
+            self._rows: Any = Rdict(str(folder), options)
+            for path in paths:
+                self._rows.ingest_external_file([str(path)], IngestExternalFileOptions())
+        except Exception as error:
+            raise classified(error) from None
+
+    def page(self, lower: bytes, upper: bytes, limit: int) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``."""
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(upper)
+        return reads.page(self._rows, bounds, lower, upper, limit, reverse=False)
+
+    def close(self) -> None:
+        self._rows.close()
+        self._rows = None
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,160 @@
+"""Readers in other processes: copies that the owner makes, and a store that is followed."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store, copies
+from kvstream.errors import InvalidArgument, StoreError, StoreLocked
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store that no other test has asked for copies."""
+    with Store.open(tmp_path / "alone") as store:
+        yield store
+
+
+def asked(store: Store, patience_s: float = 10.0) -> Path:
+    directory = store.engine.database.directory
+    return copies.ask(directory, copies.new_token(os.getpid()), patience_s)
+
+
+def ended_process() -> int:
+    """Return the number of a process that has gone, and that nobody has taken since."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_the_owner_gives_a_copy_of_its_store_as_it_is(store: Store) -> None:
+    store.stream("orders").add({"sku": "a1"})
+    copy = asked(store)
+    store.stream("orders").add({"sku": "b7"})
+    with Store.open(copy, read_only=True) as reader:
+        assert [entry.fields for entry in reader.stream("orders")] == [{b"sku": b"a1"}]
+    again = asked(store)
+    with Store.open(again, read_only=True) as reader:
+        assert len(reader.stream("orders")) == 2
+
+
+def test_two_readers_that_ask_at_once_get_a_copy_each(store: Store) -> None:
+    store.stream("orders").add({"sku": "a1"})
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(asked(store))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 2
+    for copy in found:
+        with Store.open(copy, read_only=True) as reader:
+            assert len(reader.stream("orders")) == 1
+
+
+def test_what_keeps_the_owner_from_making_one_is_told(store: Store) -> None:
+    directory = store.engine.database.directory
+    token = copies.new_token(os.getpid())
+    copies.place_for(directory, token).mkdir()  # somebody has taken the name
+    with pytest.raises(StoreError, match=r"the owner of the store .* exists"):
+        copies.ask(directory, token, 10.0)
+    assert [path.name for path in (directory / copies.FOLDER).iterdir()] == [token]
+
+
+def test_a_store_that_nobody_owns_gives_no_copy(store: Store) -> None:
+    store.close()
+    with pytest.raises(StoreLocked, match=r"given no copy of it within 0\.05 s"):
+        asked(store, 0.05)
+    assert list((store.engine.database.directory / copies.FOLDER).iterdir()) == []
+
+
+def test_copies_of_processes_that_have_ended_are_swept(store: Store) -> None:
+    folder = store.engine.database.directory / copies.FOLDER
+    also_kept = asked(store)
+    left = asked(store)
+    gone = left.rename(folder / f"{ended_process()}-1-{copies.where()}-{'0' * 16}")
+    (folder / f".{gone.name}-half").mkdir()
+    (folder / f"{gone.name}.refused").touch()
+    other_system = "f" * 8 if copies.where() != "f" * 8 else "e" * 8
+    kept = asked(store).rename(folder / f"{ended_process()}-1-{other_system}-{'0' * 16}")
+    foreign = folder / "notes.txt"
+    foreign.touch()
+    copies.sweep(folder)
+    assert sorted(folder.iterdir()) == sorted([kept, also_kept, foreign])
+
+
+def test_a_copy_that_is_read_is_not_swept(store: Store) -> None:
+    folder = store.engine.database.directory / copies.FOLDER
+    copy = asked(store)
+    long_ago = time.time() - 2 * copies.IDLE_S
+    with Store.open(copy, read_only=True):
+        os.utime(copy, (long_ago, long_ago))
+        copies.sweep(folder)
+        assert copy.exists()
+        copies.touch(copy)
+    copies.sweep(folder)
+    assert copy.exists()
+    os.utime(copy, (long_ago, long_ago))
+    copies.sweep(folder)
+    assert not copy.exists()
+
+
+def test_copies_stay_out_of_what_the_store_counts_and_checks(store: Store) -> None:
+    store.stream("orders").add({"sku": "a1"})
+    store.sync()
+    before = store.engine.database.size_on_disk(".sst")
+    asked(store)
+    assert store.check() == []
+    assert store.engine.database.size_on_disk(".sst") < before + (1 << 20)
+
+
+def test_a_follower_sees_what_the_owner_writes(store: Store) -> None:
+    stream = store.stream("orders")
+    stream.add({"sku": "a1"})
+    directory = store.engine.database.directory
+    with Store.open(directory, read_only=True, following=True) as follower:
+        assert len(follower.stream("orders")) == 1
+        stream.add_many([{"sku": str(number)} for number in range(500)])
+        store.engine.flush()
+        stream.add({"sku": "last"})
+        txn = follower.engine.begin_turn()
+        follower.engine.database.catch_up()
+        follower.engine.undo_turn(txn)
+        assert len(follower.stream("orders")) == 502
+        assert follower.stream("orders").range() == stream.range()
+
+
+def test_following_is_for_reading_alone(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="read-only"):
+        Store.open(tmp_path / "store", following=True)
+
+
+def test_a_store_that_nobody_writes_is_copied_by_its_reader(store: Store) -> None:
+    store.stream("orders").add({"sku": "a1"})
+    directory = store.engine.database.directory
+    with pytest.raises(StoreLocked):
+        copies.linked(directory, copies.new_token(os.getpid()))
+    store.close()
+    with Store.open(directory, read_only=True):  # another reader
+        copy = copies.linked(directory, copies.new_token(os.getpid()))
+    assert copy is not None
+    with Store.open(directory) as again:
+        again.stream("orders").add_many([{"sku": str(number)} for number in range(1000)])
+        again.compact()
+    with Store.open(copy, read_only=True) as reader:
+        assert [entry.fields for entry in reader.stream("orders")] == [{b"sku": b"a1"}]
+
+
+def test_a_long_log_is_left_to_those_who_may_shorten_it(store: Store) -> None:
+    store.stream("orders").add({"sku": "a1"})
+    store.close()
+    directory = store.engine.database.directory
+    (directory / "999999.log").write_bytes(bytes(copies.LOG_MOST + 1))
+    assert copies.linked(directory, copies.new_token(os.getpid())) is None
+    (directory / "999999.log").unlink()

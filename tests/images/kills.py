@@ -1,0 +1,40 @@
+"""What kill -9 would leave of a store at each of its steps: the files, as they are just then."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream import Store
+from kvstream.storage.database import Database
+
+STEPS = ("write", "ingest")
+"""What changes the files of a store that is open."""
+
+
+@contextmanager
+def lives(store: Store, place: Path, *others: Callable[..., Any]) -> Iterator[list[Path]]:
+    """Copy a store's directory before and after each step that it takes; return the copies."""
+    copies: list[Path] = []
+    source = store.engine.database.directory
+
+    def keep() -> None:
+        copies.append(place / f"life-{len(copies)}")
+        shutil.copytree(source, copies[-1])
+
+    def kept_around(step: Callable[..., Any]) -> Callable[..., Any]:
+        def take(database: Database, *args: Any, **kwargs: Any) -> Any:
+            keep()
+            done = step(database, *args, **kwargs)
+            keep()
+            return done
+
+        return take
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (*STEPS, *(step.__name__ for step in others)):
+            patch.setattr(Database, name, kept_around(getattr(Database, name)))
+        yield copies

@@ -1,0 +1,150 @@
+"""Calls with many IDs do what the same calls do with one ID each, only sooner."""
+
+import random
+from typing import Any
+
+import pytest
+
+from kvstream import Group, ManualClock, Store, Stream
+from kvstream.operations import trim
+
+ENTRIES = 700
+
+
+@pytest.fixture
+def twins(store: Store) -> tuple[Stream, Stream]:
+    """Two streams of the same entries, in small nodes."""
+    made = store.stream("one"), store.stream("other")
+    for stream in made:
+        with store.transaction():
+            for number in range(1, ENTRIES + 1):
+                stream.add({"f": number, "v": "x" * (number % 90)}, id=f"{number}-1")
+    return made
+
+
+def shape(stream: Stream) -> Any:
+    info = stream.info()
+    return info, list(stream.range())
+
+
+def spans(draw: random.Random) -> list[str]:
+    """Return IDs in pieces side by side, in any order, some of them of no entry."""
+    numbers: list[int] = []
+    for _ in range(draw.randint(1, 4)):
+        first = draw.randint(-20, ENTRIES)
+        numbers += range(max(first, 1), first + draw.choice([1, 5, 150, 400]))
+    if draw.random() < 0.5:
+        draw.shuffle(numbers)
+    return [f"{number}-1" for number in numbers]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("span", [30, trim.SPAN_ROWS])
+def test_entries_deleted_together_leave_what_others_leave_one_by_one(
+    store: Store,
+    twins: tuple[Stream, Stream],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    span: int,
+) -> None:
+    monkeypatch.setattr(trim, "SPAN_ROWS", span)
+    draw = random.Random(seed)
+    one, other = twins
+    for _ in range(4):
+        ids = spans(draw)
+        assert one.delete(*ids) == sum(other.delete(eid) for eid in ids)
+        assert shape(one) == shape(other)
+        maxlen = draw.choice([ENTRIES, draw.randint(1, ENTRIES)])
+        assert one.trim(maxlen=maxlen) == other.trim(maxlen=maxlen)
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("span", [30, trim.SPAN_ROWS])
+def test_all_entries_deleted_together_leave_an_empty_stream(
+    store: Store, twins: tuple[Stream, Stream], monkeypatch: pytest.MonkeyPatch, span: int
+) -> None:
+    monkeypatch.setattr(trim, "SPAN_ROWS", span)
+    ids = [entry.id for entry in twins[0].range()]
+    with store.transaction():
+        assert twins[0].delete(*ids) == ENTRIES
+        twins[0].add({"f": "v"}, id=f"{ENTRIES + 1}-1")
+    assert [entry.id.ms for entry in twins[0].range()] == [ENTRIES + 1]
+    assert store.check() == []
+
+
+def delivered(streams: tuple[Stream, Stream], clock: ManualClock, seed: int) -> list[Group]:
+    """Return groups with the same pending entries, of several owners, times and counts."""
+    groups = [stream.create_group("g", start="0") for stream in streams]
+    draw = random.Random(seed)
+    while min([len(group.consumer("a").read(count=1)) for group in groups]):
+        consumer, count = draw.choice("ab"), draw.choice([1, 3, 200])
+        for group in groups:
+            group.consumer(consumer).read(count=count)
+        clock.advance(10)
+    doomed = [f"{draw.randint(1, ENTRIES)}-1" for _ in range(draw.choice([0, 1, 60]))]
+    if doomed:
+        for stream, group in zip(streams, groups, strict=True):
+            group.consumer("c").claim(*doomed[:20], justid=True)
+            group.consumer("c").nack(*doomed[5:10])
+            stream.delete(*doomed)
+    return groups
+
+
+def pending(group: Group) -> Any:
+    return list(group.pending_range(count=10 * ENTRIES)), group.pending(), group.consumers()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_entries_claimed_together_are_those_claimed_one_by_one(
+    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
+) -> None:
+    one, other = delivered(twins, clock, seed)
+    draw = random.Random(seed)
+    for _ in range(3):
+        clock.advance(5)
+        ids = sorted({int(eid.partition("-")[0]) for eid in spans(draw)})
+        options: dict[str, Any] = {
+            "min_idle": draw.choice([0, 0.5, 2]),
+            "justid": draw.random() < 0.4,
+            "retrycount": draw.choice([None, 7]),
+        }
+        together = one.claim("d", *[f"{number}-1" for number in ids], **options)
+        alone = [other.claim("d", f"{number}-1", **options) for number in ids]
+        assert together == [entry for entries in alone for entry in entries]
+        assert type(together) is list
+        assert pending(one) == pending(other)
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_scan_for_many_claims_what_small_ones_claim(
+    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
+) -> None:
+    one, other = delivered(twins, clock, seed)
+    draw = random.Random(seed)
+    idle, justid = draw.choice([0, 0.5, 1]), draw.random() < 0.4
+    whole = one.autoclaim("d", idle, count=10 * ENTRIES, justid=justid)
+    assert whole.cursor == (0, 0)
+    cursor: Any = "0-0"
+    claimed, deleted = [], []
+    while True:
+        some = other.autoclaim("d", idle, cursor, count=draw.choice([1, 2, 7, 100]), justid=justid)
+        claimed += some.entries
+        deleted += some.deleted
+        cursor = some.cursor
+        if cursor == (0, 0):
+            break
+    assert (whole.entries, whole.deleted) == (claimed, deleted)
+    assert pending(one) == pending(other)
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_entries_acknowledged_together_are_those_acknowledged_one_by_one(
+    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
+) -> None:
+    one, other = delivered(twins, clock, seed)
+    ids = spans(random.Random(seed))
+    assert one.consumer("a").ack(*ids) == sum(other.consumer("a").ack(eid) for eid in ids)
+    assert pending(one) == pending(other)
+    assert store.check() == []

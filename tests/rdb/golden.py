@@ -1,0 +1,60 @@
+"""Payloads that real servers have taken, and given: the same stream as each of them writes it.
+
+Entries 1-1 {a: 1}, 2-0 {a: hello}, 2-1 {b: -70000, c: 007}. Group g has read two, 1-1 is pending
+for c1, delivered once at 1700000000000; c1 was seen half a second later.
+"""
+
+from kvstream.rdb.crc64 import crc64
+from kvstream.rdb.kinds import Kind
+from kvstream.rdb.targets import Target
+
+_NODES = (
+    "011000000000000000010000000000000001404646000000180003010001010181610200010201000100010101"
+    "040102010101dfff028568656c6c6f0604010001010100010201816202f290eefe0481630283303037040801ff"
+    "030201"
+)
+_PENDING = "01000000000000000100000000000000010068e5cf8b0100000101026331f469e5cf8b010000"
+_ID = "0100000000000000010000000000000001"
+
+GOLDEN = {
+    Target("Redis 5.0 to 6.2", Kind.LISTPACKS, 9): bytes.fromhex(
+        f"0f{_NODES}0101670200{_PENDING}{_ID}0900cd26edaa0027c32f"
+    ),
+    Target("Redis 7.0", Kind.COUNTERS, 10): bytes.fromhex(
+        f"13{_NODES}0101000003010167020002{_PENDING}{_ID}0a00fe01d74c90eb7cf7"
+    ),
+    Target("Redis 7.2, Valkey", Kind.ACTIVE_TIMES, 11): bytes.fromhex(
+        f"15{_NODES}0101000003010167020002{_PENDING}0068e5cf8b010000{_ID}0b0001cf69ec3705dabc"
+    ),
+    Target("Redis 7.4 to 8.4", Kind.ACTIVE_TIMES, 12): bytes.fromhex(
+        f"15{_NODES}0101000003010167020002{_PENDING}0068e5cf8b010000{_ID}0c00a366e05f30b0ad7c"
+    ),
+}
+
+OF_REDIS_8_6 = bytes.fromhex(
+    "1a011000000000000000010000000000000000"
+    "1d1d0000000a00010100010101816b02000102010001000181760204"
+    "01ff010100010000000100406440640000000d00bd894df341c5e08e"
+)
+"""One entry 1-0 {k: v}, no groups, no producers."""
+
+PRODUCERS_OF_REDIS_8_6 = bytes.fromhex(
+    "1a0110000001a20035996b00000000000000004054540000001f000401000101018161020001020100010001"
+    "0101040102011a0100018568656c6c6f06040100014801000101018162020501060100017c01000102018162"
+    "02f290eefe0481630283303037040801ff0481000001a2003599e70081000001a20035996b00000004010167"
+    "81000001a200359985000202000001a20035996b00000000000000000f9a3500a201000001000001a2003599"
+    "8500000000000000000f9a3500a201000001020263310f9a3500a20100000f9a3500a201000002000001a200"
+    "35996b0000000000000000000001a20035998500000000000000000469646c65339a3500a2010000ffffffff"
+    "ffffffff005388404d02c00701c0f481000001a2003599b3000270310202693181000001a20035996b00105f"
+    "857f36e01106f774d5dff8a2ac090381000001a2003599850003010d00fd60bb1127f6b0bf"
+)
+"""Of Redis 8.6.3: four entries; group g, two pending at c1 and an idle consumer; producers.
+
+XCFGSET of 5000 s and 77 IDs; XADD IDMP p1 i1 a 1, IDMPAUTO p1 a hello, IDMP 7 -12 b 5 twice.
+"""
+
+
+def sealed(body: bytes, version: int = 10) -> bytes:
+    """Return a payload of a type and an object, with a footer that is right."""
+    data = body + version.to_bytes(2, "little")
+    return data + crc64(data).to_bytes(8, "little")
