@@ -1,5 +1,6 @@
 """XPENDING, XCLAIM and XAUTOCLAIM."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvstream.commands.args import (
@@ -9,11 +10,13 @@ from kvstream.commands.args import (
     range_end,
     range_start,
     stream_id,
+    stream_ids,
     syntax_error,
     text,
 )
-from kvstream.commands.command import Session
-from kvstream.commands.replies import NULL_ARRAY, Entries, Reply
+from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.paging import is_long, paged
+from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.ids import StreamID
 from kvstream.meta.txn import Txn
@@ -25,7 +28,7 @@ _FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
 """Words of XPENDING's extended form."""
 
 
-def xpending(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer a summary of what is pending in a group, or one row for each entry."""
     name, group = session.prefix + argv[1], argv[2]
     if len(argv) == 3:
@@ -40,8 +43,19 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> Reply:
     count = integer(argv[at + 2])
     start, end = range_start(argv[at]), range_end(argv[at + 1])
     consumer = argv[at + 3] if at + 3 < len(argv) else None
-    rows = claims.pending_range(txn, name, group, start, end, count, consumer, min_idle_ms)
-    return [[bytes(row.id), row.consumer, row.idle_ms, row.deliveries] for row in rows]
+    if is_long(session, count):
+        if txn.dirty:
+            return LATER
+        steps = claims.pending_steps(txn, name, group, start, end, count, consumer, min_idle_ms)
+        return Paged(Gradual(map(_rows, steps)))
+    pieces = claims.pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
+    return Gradual([*map(_rows, claims.counted(pieces))])
+
+
+def _rows(step: claims.Piece | int | None) -> Alike | int | None:
+    if step is None or isinstance(step, int):
+        return step
+    return Alike(step.ids, (step.consumer, step.idle_ms, step.deliveries))
 
 
 def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
@@ -52,7 +66,7 @@ def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
     return [summary.count, bytes(summary.min_id), bytes(summary.max_id), consumers]
 
 
-def _claimed(entries: list[Entry], justid: bool) -> Reply:
+def _claimed(entries: Sequence[Entry], justid: bool) -> Reply:
     return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
 
 
@@ -70,12 +84,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     group_of_key(txn, name, group)
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
-    ids: list[StreamID] = []
-    for raw in argv[5:]:
-        try:
-            ids.append(stream_id(raw))
-        except InvalidID:  # the first option, or what is no option either
-            break
+    ids = _claimed_ids(argv[5:])
     options = _claim_options(txn, Args(argv, 5 + len(ids)))
     entries = claims.claim(
         txn,
@@ -90,7 +99,21 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
         justid=options.justid,
         last_id=options.last_id,
     )
-    return _claimed(entries, options.justid)
+    return paged(session, _claimed(entries, options.justid), len(entries))
+
+
+def _claimed_ids(words: Argv) -> list[StreamID]:
+    """Return the IDs that stand before the first option, or what is no option either."""
+    try:
+        return stream_ids(words)  # the fast way
+    except InvalidID:
+        ids: list[StreamID] = []
+    for raw in words:
+        try:
+            ids.append(stream_id(raw))
+        except InvalidID:
+            break
+    return ids
 
 
 def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
@@ -141,4 +164,5 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     done = claims.autoclaim(txn, name, group, consumer, min_idle_ms, start, count, justid)
     deleted = [bytes(eid) for eid in done.deleted]
-    return [bytes(done.cursor), _claimed(done.entries, justid), deleted]
+    reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
+    return paged(session, reply, len(done.entries) + len(deleted))

@@ -6,15 +6,15 @@ calls operations and makes their results a reply; it commits nothing and waits f
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeAlias
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, Reply, Streams
+from kvstream.commands.replies import NULL_ARRAY, Paged, Reply, Streams
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 
-Attempt: TypeAlias = Callable[[Txn], Streams | None]
+Attempt: TypeAlias = Callable[[Txn], Streams | Paged | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,24 @@ class Blocked:
     """What it takes from together with others: see ``Waiter``."""
 
 
+class Later(Enum):
+    """In place of a reply: ask again, in a transaction in which nothing has been changed yet."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+
+
 class Session:
     """What one client has set: the database that its keys are in."""
 
-    __slots__ = ("databases", "db", "prefix")
+    __slots__ = ("databases", "db", "pages", "prefix")
 
     def __init__(self, databases: int, db: int = 0) -> None:
         self.databases = databases
+        self.pages = False
+        """It takes Paged for a reply, and LATER."""
         self.select(db)
 
     def select(self, db: int) -> None:
@@ -53,7 +64,7 @@ class Session:
         """Put before a key it makes the key's name: the hot form of ``qualified``."""
 
 
-Answer: TypeAlias = "Reply | Blocked"
+Answer: TypeAlias = "Reply | Blocked | Later"
 Handler: TypeAlias = Callable[[Txn, Session, Argv], Answer]
 
 

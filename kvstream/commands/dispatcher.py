@@ -4,9 +4,11 @@ A server does the same with ``find`` and the handlers, and queues what is Blocke
 waiting.
 """
 
+from typing import Any
+
 from kvstream.blocking import wait_for
 from kvstream.commands.args import Argv
-from kvstream.commands.command import Answer, Blocked, Session
+from kvstream.commands.command import Answer, Blocked, Later, Session
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.commands.table import find
 from kvstream.engine import Engine
@@ -30,11 +32,13 @@ class Dispatcher:
         try:
             command = find(argv)
             reply: Answer = self.engine.run(command.run, self.session, argv)
+            assert not isinstance(reply, Later)  # the session takes no pages
             return self._wait(reply) if isinstance(reply, Blocked) else reply
         except KVStreamError as error:
             return ErrorReply.of(error)
 
     def _wait(self, wait: Blocked) -> Reply:
         timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS
-        reply = wait_for(self.engine, wait.names, wait.attempt, timeout_s, wait.retry_at)
-        return wait.expired if reply is None else reply
+        found: Any = wait_for(self.engine, wait.names, wait.attempt, timeout_s, wait.retry_at)
+        reply: Reply = wait.expired if found is None else found
+        return reply

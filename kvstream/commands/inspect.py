@@ -1,22 +1,27 @@
 """XINFO."""
 
 from kvstream.commands.args import Args, Argv, integer
-from kvstream.commands.command import Session
+from kvstream.commands.command import LATER, Answer, Session
 from kvstream.commands.groups import bad_subcommand
-from kvstream.commands.replies import Entries, Map, Reply, Simple
+from kvstream.commands.paging import is_long
+from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply, Simple
 from kvstream.errors import NoSuchKey
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import inspect
-from kvstream.operations.inspect import FULL_COUNT
+from kvstream.operations.inspect import FULL_COUNT, GroupPages, StreamPages
 from kvstream.records import ConsumerDetail, Entry, GroupDetail, StreamInfo
 
 Pairs = list[tuple[Reply, Reply]]
 
+_I64_MAX = (1 << 63) - 1
 
-def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Reply:
+
+def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer what a stream is made of; with FULL its entries, groups and pending entries too."""
     name = session.prefix + argv[2]
-    if txn.stream(name) is None:
+    stream = txn.stream(name)
+    if stream is None:
         raise NoSuchKey
     if len(argv) == 3:
         info = inspect.stream_info(txn, name)
@@ -26,12 +31,23 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Reply:
             (b"last-entry", _entry(info.last_entry)),
         ]
         return Map(_head(info) + ends)
-    detail = inspect.stream_detail(txn, name, _full_count(argv))
+    count = _full_count(argv)
+    if is_long(session, count or stream.length):
+        return LATER if txn.dirty else Paged(_in_steps(inspect.stream_pages(txn, name, count)))
+    detail = inspect.stream_detail(txn, name, count)
     tail: Pairs = [
         (b"entries", Entries(detail.entries)),
-        (b"groups", [_group_detail(group) for group in detail.groups]),
+        (b"groups", [_listed(group) for group in detail.groups]),
     ]
     return Map(_head(detail.info) + tail)
+
+
+def _in_steps(pages: StreamPages) -> Reply:
+    tail: Pairs = [
+        (b"entries", Gradual(pages.entries)),
+        (b"groups", [_group_in_steps(group) for group in pages.groups]),
+    ]
+    return Map(_head(pages.info) + tail)
 
 
 def _full_count(argv: Argv) -> int:
@@ -50,6 +66,11 @@ def _entry(entry: Entry | None) -> Reply:
     return None if entry is None else [bytes(entry.id), list(entry.flat)]
 
 
+def _signed(number: int | None) -> int | None:
+    """Return a counter as Redis tells it, in 64 bits with a sign."""
+    return number if number is None or number <= _I64_MAX else number - (1 << 64)
+
+
 def _head(info: StreamInfo) -> Pairs:
     return [
         (b"length", info.length),
@@ -57,39 +78,64 @@ def _head(info: StreamInfo) -> Pairs:
         (b"radix-tree-nodes", info.radix_tree_nodes),
         (b"last-generated-id", bytes(info.last_generated_id)),
         (b"max-deleted-entry-id", bytes(info.max_deleted_entry_id)),
-        (b"entries-added", info.entries_added),
+        (b"entries-added", _signed(info.entries_added)),
         (b"recorded-first-entry-id", bytes(info.recorded_first_entry_id)),
         (b"idmp-duration", info.idmp_duration),
         (b"idmp-maxsize", info.idmp_maxsize),
         (b"pids-tracked", info.pids_tracked),
         (b"iids-tracked", info.iids_tracked),
-        (b"iids-added", info.iids_added),
-        (b"iids-duplicates", info.iids_duplicates),
+        (b"iids-added", _signed(info.iids_added)),
+        (b"iids-duplicates", _signed(info.iids_duplicates)),
     ]
 
 
-def _group_detail(group: GroupDetail) -> Reply:
+def _listed(group: GroupDetail) -> Reply:
     pending: Reply = [
         [bytes(row.id), row.consumer, row.delivery_time_ms, row.deliveries] for row in group.pending
     ]
+    consumers: list[Reply] = []
+    for consumer in group.consumers:
+        rows: Reply = [
+            [bytes(row.id), row.delivery_time_ms, row.deliveries] for row in consumer.pending
+        ]
+        consumers.append(_consumer(consumer, rows))
+    return _group(group, pending, consumers)
+
+
+def _group_in_steps(pages: GroupPages) -> Reply:
+    each = zip(pages.detail.consumers, pages.of_consumers, strict=True)
+    consumers = [
+        _consumer(consumer, Gradual(map(_run_of_consumer, runs))) for consumer, runs in each
+    ]
+    return _group(pages.detail, Gradual(map(_run_of_group, pages.pending)), consumers)
+
+
+def _run_of_group(step: Run | int | None) -> Alike | int | None:
+    if isinstance(step, Run):
+        return Alike(step.ids, (step.owner, step.time_ms, step.deliveries))
+    return step
+
+
+def _run_of_consumer(step: Run | int | None) -> Alike | int | None:
+    return Alike(step.ids, (step.time_ms, step.deliveries)) if isinstance(step, Run) else step
+
+
+def _group(group: GroupDetail, pending: Reply, consumers: list[Reply]) -> Reply:
     return Map(
         [
             (b"name", group.name),
             (b"last-delivered-id", bytes(group.last_delivered_id)),
-            (b"entries-read", group.entries_read),
-            (b"lag", group.lag),
+            (b"entries-read", _signed(group.entries_read)),
+            (b"lag", _signed(group.lag)),
             (b"pel-count", group.pel_count),
             (b"nacked-count", group.nacked_count),
             (b"pending", pending),
-            (b"consumers", [_consumer_detail(consumer) for consumer in group.consumers]),
+            (b"consumers", consumers),
         ]
     )
 
 
-def _consumer_detail(consumer: ConsumerDetail) -> Reply:
-    pending: Reply = [
-        [bytes(row.id), row.delivery_time_ms, row.deliveries] for row in consumer.pending
-    ]
+def _consumer(consumer: ConsumerDetail, pending: Reply) -> Reply:
     return Map(
         [
             (b"name", consumer.name),
@@ -110,8 +156,8 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Reply:
                 (b"consumers", group.consumers),
                 (b"pending", group.pending),
                 (b"last-delivered-id", bytes(group.last_delivered_id)),
-                (b"entries-read", group.entries_read),
-                (b"lag", group.lag),
+                (b"entries-read", _signed(group.entries_read)),
+                (b"lag", _signed(group.lag)),
             ]
         )
         for group in inspect.group_infos(txn, session.prefix + argv[2])

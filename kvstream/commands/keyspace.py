@@ -12,17 +12,21 @@ from kvstream.commands.args import (
     text,
     wrong_arity,
 )
-from kvstream.commands.command import Session
-from kvstream.commands.replies import OK, Reply, Simple
+from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.paging import is_long
+from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
 from kvstream.errors import InvalidArgument
 from kvstream.glob import matcher
 from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import copying, keyspace
+from kvstream.operations.pages import kept
 
 SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
+SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
+"""Keys that a server looks at in one SCAN at the most, and records: a few milliseconds of work."""
 _ALL = 1 << 62
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
@@ -110,6 +114,8 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
             kind = text(args.next()).lower()
         else:
             raise syntax_error()
+    if session.pages:  # fewer are no fault: COUNT is a hint
+        count = min(count, SCAN_TYPED_MAX if kind else SCAN_MAX)
     following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL), kind)
     matches = matcher(wanted)
     return [b"%d" % following, [key for key in keys if matches(key)]]
@@ -122,13 +128,16 @@ def _cursor(raw: bytes) -> int:
     return int(match[2]) if match[1] != b"-" else -int(match[2]) & U64_MAX
 
 
-def keys(txn: Txn, session: Session, argv: Argv) -> Reply:
+def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer all keys that match a pattern."""
+    matches = None if argv[1] == b"*" else matcher(argv[1])
+    if is_long(session, keyspace.size(txn, session.db)):
+        if txn.dirty:
+            return LATER
+        steps = kept(keyspace.pages(txn, session.db), matches)
+        return Paged(Gradual(steps))
     _, found = keyspace.scan(txn, session.db, 0, _ALL)
-    if argv[1] == b"*":
-        return list(found)
-    matches = matcher(argv[1])
-    return [key for key in found if matches(key)]
+    return found if matches is None else [key for key in found if matches(key)]
 
 
 # --- expiry -------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Commands about a key as it is stored: OBJECT, MEMORY, DUMP and RESTORE."""
+"""Commands about a key as it is stored: OBJECT and MEMORY."""
 
 from kvstream.commands.args import Args, Argv, at_least, syntax_error
 from kvstream.commands.command import Session
 from kvstream.commands.replies import Reply, Simple
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, sizes, strings
@@ -56,16 +56,6 @@ def memory_usage(txn: Txn, session: Session, argv: Argv) -> Reply:
             raise syntax_error()
         samples = at_least(0, args.next(), "syntax error") or None
     return sizes.usage(txn, session.prefix + argv[2], samples)
-
-
-def dump(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer an error: keys cannot be moved to and from Redis yet."""
-    raise RequestError("DUMP is not supported yet: read the entries with XRANGE")
-
-
-def restore(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer an error: keys cannot be moved to and from Redis yet."""
-    raise RequestError("RESTORE is not supported yet: add the entries with XADD")
 
 
 _OBJECT_HELP = [

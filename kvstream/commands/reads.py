@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from kvstream.commands import paging
 from kvstream.commands.args import Args, Argv, Option, stream_id, syntax_error, text
-from kvstream.commands.command import Answer, Blocked, Session
-from kvstream.commands.replies import NULL_ARRAY, Streams
+from kvstream.commands.command import Answer, Blocked, Later, Session
+from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
 from kvstream.errors import InvalidArgument
 from kvstream.ids import StreamID
 from kvstream.layout.keys import key_of
@@ -60,7 +61,12 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     def attempt(txn: Txn) -> Streams | None:
         return _reply(reads.read_on(txn, wanted, options.count, options.budget()))
 
-    reply = _reply(reads.read(txn, wanted, options.count, options.budget()))
+    reply: Streams | Paged | Later | None
+    budget = options.budget()
+    if budget is None and paging.may_be_long(session, options.count, len(wanted)):
+        reply = paging.of_streams(txn, wanted, options.count)
+    else:
+        reply = _reply(reads.read(txn, wanted, options.count, budget))
     return reply or _later(Blocked(names, attempt, options.timeout_ms or None), options)
 
 
@@ -74,8 +80,9 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     options.check()
     wanted = list(zip(names, _places(txn, names, ids, group), strict=True))
 
-    def attempt(txn: Txn) -> Streams | None:
-        return _reply(
+    def attempt(txn: Txn) -> Streams | Paged | None:
+        return paging.of_found(
+            session,
             deliver.read_group(
                 txn,
                 group,
@@ -85,7 +92,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
                 options.noack,
                 options.claim_min_idle_ms,
                 options.budget(),
-            )
+            ),
         )
 
     idle = options.claim_min_idle_ms

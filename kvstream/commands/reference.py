@@ -76,7 +76,7 @@ SYNTAX = {
     "randomkey": "",
     "rename": "key newkey",
     "renamenx": "key newkey",
-    "restore": "key ttl serialized-value [REPLACE]",
+    "restore": "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
     "scan": "cursor [MATCH pattern] [COUNT count] [TYPE type]",
     "select": "index",
     "set": f"key value [{_COMPARED}|NX|XX] [GET] [{_TIMES}|KEEPTTL]",
@@ -126,6 +126,7 @@ SYNTAX = {
 
 OPTIONS = {
     "ACKED": "Delete only what every group has been given and no group has pending.",
+    "ABSTTL": "The time to live is a Unix time in milliseconds.",
     "ASYNC": "Taken and ignored: deleting does not wait for the entries.",
     "BLOCK": "Wait so long for something new; 0 for ever. Nothing waits in a transaction.",
     "CLAIM": "First take over what has been pending for so many milliseconds; each entry of the "
@@ -141,10 +142,12 @@ OPTIONS = {
     "FATAL": "Not to be tried again: the count of deliveries becomes 2^63-1.",
     "FORCE": "Take entries of the stream that are not pending, too.",
     "FULL": "Show the entries, the groups and all that they have pending.",
+    "FREQ": "Taken and not kept: accesses are not counted.",
     "GET": "Answer what the key held, set or not; an error where that is no string.",
     "GROUP": "The group that reads, and the consumer that reads for it.",
     "GT": "Only to a later time; a key that never expires has none.",
     "IDLE": "The idle time to note.",
+    "IDLETIME": "Taken and not kept: accesses are not noted.",
     "IDMP": "Append once for each ID that a producer gives: a repeated one answers the first "
     "entry's ID. Only with `*`.",
     "IDMP-DURATION": "Seconds, 1 to 86400, for which an idempotent ID is remembered.",
@@ -197,6 +200,7 @@ MEANINGS = {
     ("xautoclaim", "COUNT"): "Most entries to take over or drop: 100 unless given.",
     ("xinfo|stream", "COUNT"): "Most entries, and most pending entries of each group: 10 unless "
     "given, 0 for all.",
+    ("restore", "REPLACE"): "Over whatever has the name.",
     ("xpending", "IDLE"): "Only what has been pending for so many milliseconds.",
 }
 """What an option means in one command, where that is something else."""
@@ -267,7 +271,8 @@ OWN = (
     "Every command, however many keys it names, is one atomic commit.",
     "The lines that XGROUP, XINFO and CONFIG show for HELP are in words of our own.",
     "CONFIG knows the settings of streams: `stream-node-max-entries`, `stream-node-max-bytes`, "
-    "`stream-idmp-duration`, `stream-idmp-maxsize`. They hold until the store is closed.",
+    "`stream-idmp-duration`, `stream-idmp-maxsize`, `dump-target`. They hold until the store is "
+    "closed.",
     "SCAN goes through the keys in the order in which they were made: one that stays is seen "
     "exactly once, and a cursor stays good over a restart.",
     "COPY of a stream takes time in proportion to its entries and pending entries, and holds their "
@@ -278,7 +283,13 @@ OWN = (
     "on disk it may take. Of memory it takes next to none.",
     "SET with an EXAT or PXAT in the past leaves no key at once; Redis counts it until somebody "
     "asks for it.",
-    "DUMP and RESTORE answer an error until there is a codec for them.",
+    "DUMP writes the oldest form that loses nothing of the key, so that servers as old as that can "
+    "take it: 7.0's, 7.2's and Valkey's, 8.6's or 8.8's. With `CONFIG SET dump-target redis:7.2` "
+    "(or `valkey`, ...) all payloads are for such a server, less what it cannot hold. Entries that "
+    "were deleted are not in it, where Redis keeps them marked.",
+    "RESTORE takes streams and strings of Redis 5.0 to 8.10 and of Valkey, and refuses all other "
+    "types. What a payload tells wrongly, its length for one, is set right. IDLETIME and FREQ are "
+    "taken and not kept.",
     "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
     "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
 )

@@ -6,11 +6,12 @@ the records of the core until they are written: no list is built for each of the
 knows nothing of commands.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kvstream.errors import KVStreamError
+from kvstream.ids import StreamID
 from kvstream.layout.rows import Rows as Rows
 from kvstream.records import Entry
 
@@ -32,7 +33,7 @@ class ErrorReply:
     @classmethod
     def of(cls, error: KVStreamError) -> "ErrorReply":
         """Return the reply that tells a client of ``error``."""
-        return cls(error.code, str(error))
+        return cls(error.code, error.reply.removeprefix(f"{error.code} "))
 
     @property
     def line(self) -> bytes:
@@ -69,10 +70,41 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
+class Alike:
+    """Rows that differ by their IDs alone: each ``[id, *rest]``. A piece of a Gradual."""
+
+    ids: Sequence[bytes]
+    """As they are stored: 16 bytes each."""
+    rest: "Sequence[Reply]"
+
+
+@dataclass(frozen=True, slots=True)
+class Gradual:
+    """An array that is made step by step.
+
+    A step is None where nothing is known yet, then the number of items, and from then on some of
+    the items: Rows, Alike, or a list of replies. What reads the store for them sees it as it was
+    when the Gradual was made, and raises Corruption where the items are not as many as was told.
+    """
+
+    steps: "Iterable[int | Rows | Alike | Sequence[Reply] | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A long reply, to be written page by page between what others ask.
+
+    For sessions that take ``pages``. The Graduals in it hold on to what they read from.
+    """
+
+    reply: "Reply"
+
+
+@dataclass(frozen=True, slots=True)
 class Streams:
     """The entries of several keys: a map in RESP3, an array of ``[key, entries]`` in RESP2."""
 
-    streams: Sequence[tuple[bytes, Sequence[Entry]]]
+    streams: Sequence[tuple[bytes, Sequence[Entry] | Gradual]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +170,8 @@ class Push:
 
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
-    "ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | Attributed | None"
+    "ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | Attributed | "
+    "Gradual | Paged | None"
 )
 
 OK: Final = Simple("OK")
@@ -170,8 +203,20 @@ def _flat_streams(reply: Streams, protocol: int) -> Any:
     return dict(read) if protocol == RESP3 else [list(pair) for pair in read]
 
 
-def _flat_entries(entries: Sequence[Entry], _protocol: int) -> list[Any]:
+def _flat_entries(entries: Sequence[Entry] | Gradual, protocol: int) -> list[Any]:
+    if isinstance(entries, Gradual):
+        return _flat_gradual(entries, protocol)
     return [_flat_entry(entry) for entry in entries]
+
+
+def _flat_gradual(reply: Gradual, protocol: int) -> list[Any]:
+    pieces: list[Any] = [step for step in reply.steps if not isinstance(step, int | None)]
+    return [item for piece in pieces for item in flatten(piece, protocol)]
+
+
+def _flat_alike(reply: Alike, protocol: int) -> list[Any]:
+    rest = [flatten(each, protocol) for each in reply.rest]
+    return [[bytes(StreamID.unpack(eid)), *rest] for eid in reply.ids]
 
 
 def _flat_entry(entry: Entry) -> list[Any]:
@@ -186,6 +231,9 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Map: _flat_map,
     Entries: lambda reply, protocol: _flat_entries(reply.entries, protocol),
     Rows: _flat_entries,
+    Alike: _flat_alike,
+    Gradual: _flat_gradual,
+    Paged: lambda reply, protocol: flatten(reply.reply, protocol),
     Streams: _flat_streams,
     Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,
     BigNumber: lambda reply, _: reply.digits.encode(),

@@ -10,8 +10,10 @@ from kvstream.commands.command import Session
 from kvstream.commands.replies import OK, Map, Reply, Simple
 from kvstream.errors import InvalidArgument
 from kvstream.glob import matcher
+from kvstream.meta.limits import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
+from kvstream.operations.payloads import checked_target
 
 _MEMORY = re.compile(rb"([0-9]{1,19})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
 _UNITS = {
@@ -57,7 +59,25 @@ class Setting:
         return value
 
 
-SETTINGS = {
+@dataclass(frozen=True, slots=True)
+class TextSetting:
+    """One setting that is a word: its place, and what raises where it is none that it may be."""
+
+    attribute: str
+    check: Callable[[str], str]
+
+    def read(self, raw: bytes) -> str:
+        """Return the value that ``raw`` stands for, or raise InvalidArgument with the reason."""
+        return self.check(text(raw).lower())
+
+
+def shown(limits: Limits, setting: Setting | TextSetting) -> bytes:
+    """Return the value of a setting as CONFIG GET shows it."""
+    return str(getattr(limits, setting.attribute)).encode()
+
+
+SETTINGS: dict[bytes, Setting | TextSetting] = {
+    b"dump-target": TextSetting("dump_target", checked_target),
     b"stream-node-max-bytes": Setting("node_max_bytes", 0, I64_MAX, memory_size),
     b"stream-node-max-entries": Setting("node_max_entries", 0, I64_MAX),
     b"stream-idmp-duration": Setting("idmp_duration_s", 1, IDMP_DURATION_MAX_S),
@@ -72,7 +92,7 @@ def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
     tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
     return Map(
         [
-            (name, b"%d" % getattr(limits, setting.attribute))
+            (name, shown(limits, setting))
             for name, setting in SETTINGS.items()
             if any(test(name) for test in tests)
         ]
@@ -83,7 +103,7 @@ def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Change settings until the store is closed, all of them or none."""
     if len(argv) % 2:
         raise syntax_error()
-    values: dict[bytes, int] = {}
+    values: dict[bytes, int | str] = {}
     reads: list[Callable[[], None]] = []
     for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
         name = raw_name.lower()
@@ -102,7 +122,7 @@ def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     return OK
 
 
-def _read(values: dict[bytes, int], name: bytes, raw: bytes) -> None:
+def _read(values: dict[bytes, int | str], name: bytes, raw: bytes) -> None:
     try:
         values[name] = SETTINGS[name].read(raw)
     except InvalidArgument as error:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from kvstream.commands import paging
 from kvstream.commands.args import (
     Args,
     Argv,
@@ -15,7 +16,7 @@ from kvstream.commands.args import (
     syntax_error,
     text,
 )
-from kvstream.commands.command import Session
+from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import NULL_ARRAY, OK, Entries, Reply
 from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID
 from kvstream.ids import MIN_ID, AddID, StreamID
@@ -200,12 +201,12 @@ def xlen(txn: Txn, session: Session, argv: Argv) -> Reply:
     return ranges.length(txn, session.prefix + argv[1])
 
 
-def xrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xrange(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer the entries between two IDs, oldest first."""
     return _range(txn, session, argv, range_start(argv[2]), range_end(argv[3]), False)
 
 
-def xrevrange(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xrevrange(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer the entries between two IDs, newest first; the greater ID is written first."""
     start = range_start(argv[3])  # its error comes first, though it is written last
     return _range(txn, session, argv, start, range_end(argv[2]), True)
@@ -213,14 +214,17 @@ def xrevrange(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def _range(
     txn: Txn, session: Session, argv: Argv, start: StreamID, end: StreamID, reverse: bool
-) -> Reply:
+) -> Answer:
     count = None
     args = Args(argv, 4)
     while args:
         if args.option() != b"COUNT":
             raise syntax_error()
         count = args.integer()
-    found = ranges.scan(txn, session.prefix + argv[1], start, end, count, reverse)
+    name = session.prefix + argv[1]
+    if paging.may_be_long(session, count):
+        return paging.of_range(txn, name, start, end, count, reverse)
+    found = ranges.scan(txn, name, start, end, count, reverse)
     return NULL_ARRAY if found is None else Entries(found)
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from kvstream.commands.command import Answer, Command, Container, Flag
+from kvstream.commands.command import LATER, Answer, Command, Container, Flag
 from kvstream.commands.replies import ErrorReply
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
@@ -89,6 +89,9 @@ class Calls:
         except RequestError as error:
             self.statistics.failed(command.name, error.code)
             reply = ErrorReply.of(error)
+        if reply is LATER:
+            client.commands_run -= 1
+            return reply
         spent = self.clock() - begun
         if self.monitors and Flag.ADMIN not in command.flags:
             tell(self.monitors, client, argv)  # behind the call: RESET ends a MONITOR

@@ -92,6 +92,7 @@ class Client(Session):
         "no_evict",
         "no_touch",
         "output_over_since",
+        "paged",
         "pause",
         "pending_output",
         "protocol",
@@ -157,6 +158,9 @@ class Client(Session):
         self.watched: dict[bytes, object] = {}
         """Names under WATCH, with what they were."""
         self.block: Block | None = None
+        self.paged = False
+        """A reply of it is being written page by page, or it is to be the first of the next turn:
+        nothing else of it runs."""
         self.answers = Answers.ON
         self.direct = False
         """Nothing of it waits to be run or told, and its next request is nobody's but its own: what
@@ -176,7 +180,7 @@ class Client(Session):
 
     def receive(self, data: bytes) -> None:
         """Keep what has come; what is little, and next, is looked at."""
-        if self.block is not None or self.unread or len(data) > PIECE:
+        if self.block is not None or self.paged or self.unread or len(data) > PIECE:
             self.unread.add(data)
             return
         self.reader.feed(data)

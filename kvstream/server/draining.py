@@ -36,7 +36,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     executor.limits.held.clear()  # nobody is to be read again
     for client in executor.clients.values():
         client.pause()
-    await _until(lambda: not executor.run(), until)
+    await _until(lambda: not _has_work(executor), until)
     saving = executor.saving
     idle = await _until(lambda: not saving.is_busy, until)
     sync = saving.start_sync()
@@ -53,6 +53,12 @@ async def drain(executor: Executor, seconds: float) -> Ending:
         client.abort()
     await _until(lambda: not executor.clients, until + LAST_S)
     return Ending(sync.done and sync.error is None, idle)
+
+
+def _has_work(executor: Executor) -> bool:
+    """Run and write what can be now, and return whether there is more."""
+    paging = executor.paging
+    return executor.run() or paging.write() or executor.pending or bool(paging.under_way)
 
 
 async def _until(holds: Callable[[], bool], until: float) -> bool:

@@ -6,48 +6,37 @@ Where a turn fails, each of its units is run again in a turn of its own, so that
 disk is told to the one whom it concerns.
 """
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from time import monotonic, perf_counter
+from time import monotonic
 
-from kvstream.commands.command import Blocked, Command, Container, Flag
-from kvstream.commands.replies import ErrorReply, Reply, Simple
+from kvstream.commands.command import LATER, Blocked, Command, Container, Flag, Later
+from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import RequestError
-from kvstream.server.acl import Acl
 from kvstream.server.appends import Appends
-from kvstream.server.bursts import PlainBurst, burst_of, requests_of
-from kvstream.server.calls import Calls, name_of
+from kvstream.server.arrivals import Arrivals
+from kvstream.server.bursts import requests_of
+from kvstream.server.calls import name_of
 from kvstream.server.client import Argv, Client
-from kvstream.server.descriptions import every
-from kvstream.server.limits import Limits
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Kept, Operation, Outbox, Slot, told
+from kvstream.server.pace import LOOKS, TURN_REQUESTS, Pace
 from kvstream.server.queues import run_queue
-from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
 from kvstream.turn import Turn, TurnFailed
 
-TURN_S = 0.010
-"""A turn takes no new request after this time, so that the loop is never held for long."""
-TURN_REQUESTS = 2000
-"""Nor after so many: their replies wait for the commit."""
-LONG_REST_S = 0.0075
-"""A turn ends so much sooner after a long call: the reply is long, too, and kept until the end."""
-LOOKS = 32
-"""After so many requests of one client, and after each long one, the time is looked at."""
-
 QUEUED = Simple("QUEUED")
+_HOLDING = (Blocked, Paged, Later)
+"""Answers after which nothing more of a client runs for now."""
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
 
-class Executor:
-    """All clients of a server, and the store that they share."""
+class Executor(Arrivals):
+    """What clients have sent, run in turns; and its replies."""
 
     def __init__(
         self,
@@ -58,97 +47,17 @@ class Executor:
         options: ServerOptions | None = None,
     ) -> None:
         """``post`` has a function called in the executor's thread; other threads use it."""
-        self.engine = engine
-        self.commands = commands
-        self.options = replace(options or ServerOptions())
-        self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
-        self.calls = Calls(self.options, every(commands), perf_counter)
-        self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
-        self.monitors = self.calls.monitors
-        self.limits = Limits(self)
-        self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
-        self.stop: Callable[[], None] = lambda: None
-        """Has the server stop soon."""
-        self.started_at = int(time.time())
-        self.clock = clock
-        self.clients: dict[int, Client] = {}
-        self.ready: dict[Client, None] = {}
-        """Clients with requests to be run, first come first served."""
-        self.bursts: list[PlainBurst] = []
-        """What else is to be run, before those."""
+        super().__init__(engine, commands, clock, options)
         self.waits = Waits(engine, self, self.calls)
         self.blocked = self.waits.blocked
         self.pause = self.waits.pause
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._runner = 0
-        self._until = 0.0
+        self._pace = Pace(self, self.calls)
         self._slots: list[Kept] = []
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
-        self._outbox = Outbox(engine.committer, self)
-
-    # --- what comes in --------------------------------------------------------------------------
-
-    def add(self, client: Client) -> None:
-        self.clients[client.id] = client
-        self.statistics.connections += 1
-        client.reader.bulk_max = self.options.bulk_max
-        client.reader.query_max = self.options.query_max
-        client.settle()
-
-    def received(self, client: Client, data: bytes) -> None:
-        """Take what a client has sent; what is whole runs in the next turn."""
-        self.statistics.bytes_in += len(data)
-        client.bytes_in += len(data)
-        if client.bytes_in > client.look_at:
-            self.limits.look(client)
-        if client.direct:
-            burst = burst_of(client, data)
-            if burst is not None:
-                self.bursts.append(burst)
-                return
-            client.direct = False
-        elif client.closing:
-            return
-        client.last_used = self.clock()
-        client.receive(data)
-        if client.block is not None:
-            if client.unread.size > client.reader.query_max:
-                self.drop(client)
-        elif client.has_work:
-            self.ready[client] = None
-
-    def ended(self, client: Client) -> bool:
-        """Note that a client sends no more: it is closed behind its last reply; False: at once.
-
-        Nobody reads what a blocked command would answer.
-        """
-        asked = client.has_work or any(each.client is client for each in self.bursts)
-        if client.block is not None or not (asked or self.is_answering):
-            return False
-        client.direct, client.leaving = False, True
-        self.ready[client] = None
-        return True
-
-    def gone(self, client: Client) -> None:
-        """Forget a client whose connection has ended."""
-        client.closing, client.direct = True, False
-        client.requests.clear()
-        client.unread.clear()
-        self.monitors.pop(client, None)
-        self.ready.pop(client, None)
-        self.clients.pop(client.id, None)
-        self.waits.cancel(client)
-
-    def drop(self, client: Client) -> None:
-        """Close a client's connection without a word; what it has not read is let go."""
-        self.gone(client)
-        client.abort()
-
-    @property
-    def is_answering(self) -> bool:
-        """Tell whether replies wait until what they tell of is durable."""
-        return self._outbox.is_waiting
+        self.outbox = Outbox(engine.committer, self, self.paging)
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -156,12 +65,14 @@ class Executor:
         """Run one turn over what has arrived; return whether something is left for the next."""
         if not self.pending:
             return False
-        self._until = until = self.clock() + TURN_S
+        until = self._pace.begin()
         left = TURN_REQUESTS
         self._runner = get_ident()
         try:
             self._turn = turn = Turn(self.engine)
             try:
+                if self.first:
+                    left -= self._run_first(turn)
                 if self.bursts:
                     left -= self._run_bursts(left)
                 while self.ready and left > 0 and self.clock() < until:
@@ -184,7 +95,14 @@ class Executor:
     @property
     def pending(self) -> bool:
         """Whether there is something to be run."""
-        return bool(self.ready or self.bursts)
+        return bool(self.ready or self.bursts or self.first)
+
+    def _run_first(self, turn: Turn) -> int:
+        """Run the requests that were to come before all else."""
+        first, self.first = self.first, []
+        for client in first:
+            client.paged = False
+        return sum([self._run_requests(turn, client, 1) for client in first])
 
     def _run_bursts(self, most: int) -> int:
         """Have bursts wait for the end of the turn, or their requests run one by one."""
@@ -208,9 +126,11 @@ class Executor:
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many."""
+        if client.paged:  # it will be here again
+            return 0
         requests = client.requests
         count, more = 0, True
-        while count < most and client.block is None and not client.closing:
+        while count < most and client.block is None and not client.closing and not client.paged:
             if requests:
                 count += 1
                 self._request(turn, client, requests.popleft())
@@ -218,8 +138,10 @@ class Executor:
                     continue
             elif not (more := client.take_in()):
                 break
-            if self._is_late():
+            if self._pace.is_late():
                 break
+        if client.paged:
+            return count
         if client.block is None and not client.closing:
             if more:
                 self.ready[client] = None
@@ -234,11 +156,6 @@ class Executor:
         elif client.block is not None and client.leaving:
             self.drop(client)
         return count
-
-    def _is_late(self) -> bool:
-        rest = LONG_REST_S if self.calls.took_long else 0.0
-        self.calls.took_long = False
-        return self.clock() >= self._until - rest
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
@@ -271,7 +188,7 @@ class Executor:
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
             reply = self.calls.answer_at_once(client, command, argv, turn.txn)
-            assert not isinstance(reply, Blocked)
+            assert not isinstance(reply, Blocked | Later)
             self._answer(client, reply)
             return
         if command.name == "exec":
@@ -289,13 +206,28 @@ class Executor:
 
     def _settle(self, turn: Turn, slot: Slot) -> None:
         """Block the client where its unit said so; let others have the news that it made."""
-        client = slot.client
-        if isinstance(slot.reply, Blocked):
-            self.waits.begin(turn, client, slot.reply)
+        if isinstance(slot.reply, _HOLDING):
+            self._hold(turn, slot)
         else:
-            slot.told = client.wants(slot.reply)
+            slot.told = slot.client.wants(slot.reply)
         if turn.txn.signals:
             turn.serve()
+
+    def _hold(self, turn: Turn, slot: Slot) -> None:
+        """Have a client wait for what its command waits for, or until its reply is written."""
+        client, reply = slot.client, slot.reply
+        if isinstance(reply, Blocked):
+            self.waits.begin(turn, client, reply)
+            return
+        if reply is LATER:
+            assert isinstance(slot.unit, partial)  # of ``answer``, and a request
+            client.requests.appendleft(slot.unit.args[-1])
+            self._slots.remove(slot)
+            self.first.append(client)
+            client.paged = True
+            return
+        assert isinstance(reply, Paged)
+        client.paged = slot.told = client.wants(reply)
 
     def _finish(self, turn: Turn) -> None:
         if self._appends.waiting:
@@ -305,7 +237,7 @@ class Executor:
             waiter.deliver(outcome)
         slots, self._slots = self._slots, []
         if slots:
-            self._outbox.send(sequence, slots)
+            self.outbox.send(sequence, slots)
 
     def _run_alone(self) -> None:
         """Run each unit of a failed turn again, in a turn of its own."""
@@ -315,6 +247,8 @@ class Executor:
         for slot in slots:
             if isinstance(slot.reply, Blocked):  # its waiter went with the turn
                 self.waits.end(slot.client)
+            elif type(slot.reply) is Paged:
+                self.paging.release(slot.client)
         for slot in slots:
             if slot.unit is None:
                 self._slots.append(slot)
@@ -322,7 +256,7 @@ class Executor:
             self._run_again(slot, slot.unit)
         rest, self._slots = self._slots, []
         if rest:
-            self._outbox.send(self.engine.last_sequence, rest)
+            self.outbox.send(self.engine.last_sequence, rest)
 
     def _run_again(self, slot: Slot, unit: Operation) -> None:
         client, db = slot.client, slot.client.db
@@ -338,6 +272,7 @@ class Executor:
         except TurnFailed as failure:
             if client.block is not None:
                 self.waits.end(client)
+            self.paging.release(client)
             slot.reply = told(failure)
             self._slots = [slot]
         finally:
@@ -348,6 +283,8 @@ class Executor:
 
     def _answer(self, client: Client, reply: Reply, keeps: bool = False) -> None:
         told, protocol = client.wants(reply), client.protocol
+        if type(reply) is Paged:
+            client.paged = told
         self._slots.append(Slot(client, reply, None, 0, protocol, keeps, told))
 
     # --- transactions ---------------------------------------------------------------------------
@@ -381,7 +318,7 @@ class Executor:
             return
         slots, self._slots = self._slots, []
         self._answer(client, reply, keeps=True)
-        self._outbox.send(self.engine.last_sequence, self._slots)
+        self.outbox.send(self.engine.last_sequence, self._slots)
         self._slots = slots
 
     def due(self) -> float | None:

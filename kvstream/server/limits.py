@@ -16,7 +16,7 @@ from kvstream.server.client import READ_AHEAD, Client
 from kvstream.server.options import OutputLimit
 
 if TYPE_CHECKING:
-    from kvstream.server.executor import Executor
+    from kvstream.server.arrivals import Arrivals
 
 BEHIND_WAIT = 2 * READ_AHEAD
 """Bytes that a client may send behind a command that waits. The end of a connection is seen behind
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 class Limits:
     """The limits of one server, as its options have them now."""
 
-    def __init__(self, executor: "Executor") -> None:
+    def __init__(self, executor: "Arrivals") -> None:
         self._executor = executor
         self.entering = 0
         """Connections that are no clients yet: those whose handshake is under way."""
@@ -139,6 +139,7 @@ class Limits:
         executor = self._executor
         now = executor.clock()
         executor.statistics.sample(now)
+        executor.paging.tick()
         soft = executor.options.output_limits[b"normal"].soft > 0
         for client in list(executor.clients.values()):
             if self._is_over(client, now):
@@ -170,7 +171,7 @@ class Limits:
         age = now - client.created
         if 0 < options.authentication_s <= age and _is_stranger(client, age):
             return True
-        if client.block is not None or client.monitors:
+        if client.block is not None or client.paged or client.monitors:
             return False
         return 0 < options.timeout <= now - client.last_used
 

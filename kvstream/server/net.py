@@ -13,6 +13,7 @@ from typing import cast
 from kvstream.resp.requests import RequestReader
 from kvstream.server.client import Client
 from kvstream.server.executor import Executor
+from kvstream.server.paging import AHEAD
 
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""
@@ -83,6 +84,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def resume_writing(self) -> None:
+        """Go on with a long reply: what was made of it has been taken."""
+        self._listener.write_pages()
+
     def close(self) -> None:
         """Close once what was sent has been read, or has not been for too long."""
         if self._transport is not None:
@@ -104,7 +109,7 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._scheduled = False
+        self._scheduled = self._has_pages = False
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0  # uvloop's handle of a time that has passed does not tell it
         self._next_id = 1
@@ -138,6 +143,8 @@ class Listener:
         self._next_id += 1
         client.pending_output, client.abort = connection.pending_output, connection.abort
         client.pause, client.resume = connection.pause, connection.resume
+        client.pages = True
+        transport.set_write_buffer_limits(high=AHEAD)  # and hear when there is less
         client.is_local = local
         client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
@@ -172,13 +179,20 @@ class Listener:
 
     def schedule(self) -> None:
         """Have a turn run behind all reads of this round of the loop."""
-        if not self._scheduled and self.executor.pending:
+        if not self._scheduled and (self.executor.pending or self._has_pages):
             self._scheduled = True
             self._loop.call_soon(self._run_turn)
+
+    def write_pages(self) -> None:
+        """Have the next pages of long replies written, if there are any."""
+        self._has_pages = bool(self.executor.paging.under_way)
+        self.schedule()
 
     def _run_turn(self) -> None:
         self._scheduled = False
         self.run_turn()
+        paging = self.executor.paging
+        self._has_pages = bool(paging.under_way) and paging.write()
         self.schedule()
         self._set_timer()
 

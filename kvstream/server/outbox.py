@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from kvstream.commands.command import Answer, Blocked
-from kvstream.commands.replies import ErrorReply, Reply
+from kvstream.commands.command import Answer, Blocked, Later
+from kvstream.commands.replies import ErrorReply, Paged, Reply
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
 from kvstream.server.client import Client
+from kvstream.server.paging import Paging
 from kvstream.storage.durability import Committer
 from kvstream.turn import TurnFailed
 
@@ -40,7 +41,7 @@ class Slot:
     def encoded(self) -> bytes:
         """Return the reply in bytes, none where it is not to be written."""
         reply = self.reply
-        if not self.told or isinstance(reply, Blocked):
+        if not self.told or isinstance(reply, Blocked | Later | Paged):
             return b""
         return _encoded(reply, self.protocol or self.client.protocol)
 
@@ -70,9 +71,10 @@ class Poster(Protocol):
 class Outbox:
     """The replies of committed turns, in order."""
 
-    def __init__(self, committer: Committer, poster: Poster) -> None:
+    def __init__(self, committer: Committer, poster: Poster, paging: Paging) -> None:
         self._committer = committer
         self._poster = poster
+        self._paging = paging
         self._waiting: deque[tuple[int, Sequence[Kept], list[Client]]] = deque()
 
     @property
@@ -97,32 +99,39 @@ class Outbox:
             if error is not None:
                 for slot in slots:
                     slot.fail(ErrorReply.of(error))
-            _write(slots)
+                    self._paging.release(slot.client)
+            self._write(slots)
             for client in closing:
                 client.close()
 
+    def _write(self, slots: Sequence[Kept]) -> None:
+        """Write replies, those of one client together, long ones as soon as they are made."""
+        parts: dict[Client, bytes | list[bytes]] = {}
+        for slot in slots:
+            client = slot.client
+            if client.lost:
+                continue
+            reply = slot.encoded()
+            if not reply:
+                if client.paged:
+                    self._begin_pages(slot)
+                continue
+            before = parts.get(client)
+            if before is None:
+                parts[client] = reply
+            elif type(before) is list:
+                before.append(reply)
+            else:
+                parts[client] = [before, reply]  # type: ignore[list-item]
+            if len(reply) > LONG:
+                _send(client, parts.pop(client))
+        for client, replies in parts.items():
+            _send(client, replies)
 
-def _write(slots: Sequence[Kept]) -> None:
-    """Write replies, those of one client together, long ones as soon as they are made."""
-    parts: dict[Client, bytes | list[bytes]] = {}
-    for slot in slots:
-        client = slot.client
-        if client.lost:
-            continue
-        reply = slot.encoded()
-        if not reply:
-            continue
-        before = parts.get(client)
-        if before is None:
-            parts[client] = reply
-        elif type(before) is list:
-            before.append(reply)
-        else:
-            parts[client] = [before, reply]  # type: ignore[list-item]
-        if len(reply) > LONG:
-            _send(client, parts.pop(client))
-    for client, replies in parts.items():
-        _send(client, replies)
+    def _begin_pages(self, slot: Kept) -> None:
+        """Have a long reply written behind what is written now: nothing follows it."""
+        if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
+            self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
 def _send(client: Client, replies: bytes | list[bytes]) -> None:

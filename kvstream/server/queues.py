@@ -1,11 +1,11 @@
 """What MULTI has queued, as EXEC runs it: one unit of a turn."""
 
-from kvstream.commands.command import Blocked
+from kvstream.commands.command import Blocked, Command, Later
 from kvstream.commands.replies import NULL_ARRAY, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
 from kvstream.server.calls import Calls
-from kvstream.server.client import Client, Queue
+from kvstream.server.client import Argv, Client, Queue
 
 
 def run_queue(
@@ -15,10 +15,17 @@ def run_queue(
     begun = calls.clock()
     if any(fingerprint(txn, name) != before for name, before in watched.items()):
         return NULL_ARRAY
-    replies: list[Reply] = []
-    for command, argv in queue.commands:
-        refusal = calls.refusal(client, command, argv)  # rights may have changed since
-        reply = refusal or calls.answer(client, command, argv, txn)
-        replies.append(reply.expired if isinstance(reply, Blocked) else reply)
+    pages, client.pages = client.pages, False  # what follows must be seen by none of its reads
+    try:
+        replies = [_answer(calls, client, command, argv, txn) for command, argv in queue.commands]
+    finally:
+        client.pages = pages
     calls.statistics.ran("exec", calls.clock() - begun)
     return replies
+
+
+def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
+    refusal = calls.refusal(client, command, argv)  # rights may have changed since
+    reply = refusal or calls.answer(client, command, argv, txn)
+    assert not isinstance(reply, Later)
+    return reply.expired if isinstance(reply, Blocked) else reply

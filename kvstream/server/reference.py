@@ -87,9 +87,14 @@ OWN = (
     "SHUTDOWN stops at once; what was acknowledged stays, with or without SAVE. It cannot be "
     "aborted.",
     "`client-output-buffer-limit` of plain clients is 256 MB, where Redis has none: a client "
-    "that does not read would take all memory. XRANGE, XREVRANGE and MGET are refused where one "
-    "reply would need more memory than that, XREAD and XREADGROUP of new entries give fewer; Redis "
-    "closes the connection.",
+    "that does not read would take all memory. MGET, and inside EXEC XRANGE and XREVRANGE, are "
+    "refused where one reply would need more memory than that, XREADGROUP of new entries gives "
+    "fewer; Redis closes the connection.",
+    "Long replies of XRANGE, XREVRANGE, XREAD, XPENDING, KEYS and XINFO STREAM FULL are written "
+    "page by page while others are served: they show the store as it was at one moment, and take "
+    "little memory however long they are. A client that takes nothing of one for a minute is cut "
+    "off; damage that is met in the middle, and DEBUG RELOAD, close the connection.",
+    "SCAN looks at no more than 1000 keys in one call, with TYPE at 250, whatever COUNT asks for.",
     "Settings that would promise what is not done are told as they are (`appendonly yes`, "
     "`maxmemory 0`, `save` empty), and setting them to something else is refused with the reason "
     "instead of ignored. Those of what is not here (other types, replicas, the files of Redis) are "

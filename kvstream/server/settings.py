@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvstream.commands.args import integer
-from kvstream.commands.settings import SETTINGS, failure, memory_size
+from kvstream.commands.settings import SETTINGS, failure, memory_size, shown
 from kvstream.errors import InvalidArgument
 from kvstream.options import Durability
 from kvstream.server.kept_settings import ALIASES, KEPT
@@ -235,7 +235,7 @@ def read(executor: "Executor", name: bytes) -> bytes:
     """Return a setting as CONFIG GET shows it."""
     setting = SETTINGS.get(name)
     if setting is not None:
-        return b"%d" % getattr(executor.engine.catalog.limits, setting.attribute)
+        return shown(executor.engine.catalog.limits, setting)
     return SERVER_SETTINGS[name].read(executor)
 
 

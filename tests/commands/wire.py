@@ -12,7 +12,8 @@ from kvstream.commands import (
     Simple,
     Streams,
 )
-from kvstream.commands.replies import Rows
+from kvstream.commands.replies import Alike, Gradual, Rows
+from kvstream.ids import StreamID
 from kvstream.records import Entry
 
 CRLF = b"\r\n"
@@ -38,9 +39,20 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return _array([_entry(entry, protocol) for entry in reply.entries])
     if isinstance(reply, Streams):
         return _streams(reply, protocol)
+    if isinstance(reply, Gradual):
+        return _array([item for step in reply.steps for item in _items(step, protocol)])
     if isinstance(reply, Sequence) and not isinstance(reply, Rows):
         return _array([wire(item, protocol) for item in reply])
     raise TypeError(f"no reply of a stream command: {reply!r}")
+
+
+def _items(step: object, protocol: int) -> list[bytes]:
+    """Return the items that a step of a Gradual gives: those of stream commands are Alike."""
+    if step is None or isinstance(step, int):
+        return []
+    assert isinstance(step, Alike)
+    ids = [bytes(StreamID.unpack(eid)) for eid in step.ids]
+    return [wire([eid, *step.rest], protocol) for eid in ids]
 
 
 def _array(items: list[bytes]) -> bytes:
@@ -55,7 +67,10 @@ def _pairs(pairs: Sequence[tuple[Reply, Reply]], protocol: int) -> bytes:
 
 
 def _streams(reply: Streams, protocol: int) -> bytes:
-    pairs = [(key, Entries(entries)) for key, entries in reply.streams]
+    pairs: list[tuple[Reply, Reply]] = []
+    for key, entries in reply.streams:
+        assert not isinstance(entries, Gradual)
+        pairs.append((key, Entries(entries)))
     if protocol == RESP3:
         return _pairs(pairs, protocol)
     return _array([wire(pair, protocol) for pair in pairs])

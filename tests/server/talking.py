@@ -77,7 +77,8 @@ class Server:
 
     def turn(self) -> None:
         """Run turns until nothing is left to be run."""
-        while self.executor.run():
+        executor = self.executor
+        while executor.run() or executor.paging.write() or executor.pending:
             pass
 
     def wait(self, seconds: float) -> None:

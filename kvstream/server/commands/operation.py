@@ -138,6 +138,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
 def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Show this connection every command from here on."""
     client.monitors = True
+    client.pages = False  # what it is shown must not come in the middle of a reply
     client.server.monitors[client] = None
     return OK
 

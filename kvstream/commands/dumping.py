@@ -1,0 +1,87 @@
+"""DUMP and RESTORE: whole keys as the payloads that Redis makes and takes."""
+
+from dataclasses import dataclass
+
+from kvstream.commands.args import (
+    I64_MAX,
+    Args,
+    Argv,
+    Option,
+    at_least,
+    syntax_error,
+)
+from kvstream.commands.command import Session
+from kvstream.commands.replies import OK, Reply
+from kvstream.errors import InvalidArgument
+from kvstream.meta.txn import Txn
+from kvstream.operations import payloads
+from kvstream.operations.loading import refuse_existing
+
+_FREQ_MAX = 255
+
+
+def dump(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer a key as a payload that RESTORE takes, here and in Redis; a null for a missing one."""
+    return payloads.dump(txn, session.prefix + argv[1])
+
+
+@dataclass(slots=True)
+class _Options:
+    replace: bool = False
+    absolute: bool = False
+    has_idletime: bool = False
+    has_freq: bool = False
+
+
+def restore(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Make a key of a payload that DUMP answered, here or in Redis."""
+    options = _options(Args(argv, 4))
+    name = session.prefix + argv[1]
+    refuse_existing(txn, name, options.replace)
+    ttl = at_least(0, argv[2], "Invalid TTL value, must be >= 0")
+    expire_at = ttl + txn.now_ms if ttl and not options.absolute else ttl
+    if expire_at > I64_MAX:
+        raise InvalidArgument("invalid expire time in 'restore' command")
+    payloads.restore(txn, name, argv[3], options.replace, expire_at)
+    return OK
+
+
+def _options(args: Args) -> _Options:
+    options = _Options()
+    while args:
+        if not args.take_option(_OPTIONS, options):
+            raise syntax_error()
+    return options
+
+
+def _replace(args: Args, options: _Options) -> None:
+    options.replace = True
+
+
+def _absttl(args: Args, options: _Options) -> None:
+    options.absolute = True
+
+
+def _idletime(args: Args, options: _Options) -> None:
+    """Take how long nobody has used the key, which is not noted here."""
+    if options.has_freq:
+        raise syntax_error()
+    args.at_least(0, "Invalid IDLETIME value, must be >= 0")
+    options.has_idletime = True
+
+
+def _freq(args: Args, options: _Options) -> None:
+    """Take how often it was used, which is not noted either."""
+    if options.has_idletime:
+        raise syntax_error()
+    if not 0 <= args.integer() <= _FREQ_MAX:
+        raise InvalidArgument("Invalid FREQ value, must be >= 0 and <= 255")
+    options.has_freq = True
+
+
+_OPTIONS: dict[bytes, Option[_Options]] = {
+    b"REPLACE": (0, _replace),
+    b"ABSTTL": (0, _absttl),
+    b"IDLETIME": (1, _idletime),
+    b"FREQ": (1, _freq),
+}

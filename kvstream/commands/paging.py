@@ -1,0 +1,71 @@
+"""Long replies of sessions that take them page by page.
+
+What is short is answered as to anybody. What is long is read from the store as it is when nothing
+of the transaction is uncommitted, so that others may go on: until then the answer is LATER.
+"""
+
+from collections.abc import Sequence
+
+from kvstream.commands.command import LATER, Answer, Later, Session
+from kvstream.commands.replies import Entries, Gradual, Paged, Reply, Rows, Streams
+from kvstream.ids import StreamID
+from kvstream.layout.keys import key_of
+from kvstream.meta.txn import Txn
+from kvstream.operations import pages
+from kvstream.operations.reads import Reply as Found
+
+
+def may_be_long(session: Session, count: int | None, streams: int = 1) -> bool:
+    """Tell whether it is worth looking how much there is, of ``count`` for each stream."""
+    return session.pages and (count is None or count * streams > pages.LOOK_ROWS)
+
+
+def is_long(session: Session, items: int) -> bool:
+    """Tell whether a reply of so many items is to be written in pages."""
+    return session.pages and items > pages.SHORT_ROWS
+
+
+def paged(session: Session, reply: Reply, items: int) -> Reply:
+    """Return a reply of so many items, to be written in pages where it is long."""
+    return Paged(reply) if is_long(session, items) else reply
+
+
+def of_range(
+    txn: Txn, name: bytes, start: StreamID, end: StreamID, count: int | None, reverse: bool
+) -> Answer:
+    """Answer the entries between two IDs."""
+    stream = txn.stream(name)
+    if stream is None:
+        return []
+    found = pages.few(txn, stream, start, end, count, reverse)
+    if found is not None:
+        return Entries(found)
+    if txn.dirty:
+        return LATER
+    return Paged(Gradual(pages.entry_steps(txn, stream, start, end, count, reverse)))
+
+
+def of_streams(
+    txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
+) -> Streams | Paged | Later | None:
+    """Answer what lies after an ID in each of several streams; None: nothing."""
+    found = pages.read(txn, wanted, count)
+    if not any(rows is None for _, _, rows in found):
+        return Streams([(key_of(name), rows or []) for name, _, rows in found]) if found else None
+    if txn.dirty:
+        return LATER
+    streams: list[tuple[bytes, Rows | Gradual]] = []
+    for name, after, rows in found:
+        made = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
+        streams.append((key_of(name), made))
+    return Paged(Streams(streams))
+
+
+def of_found(session: Session, found: Found) -> Streams | Paged | None:
+    """Answer what a read has found; None: nothing."""
+    if not found:
+        return None
+    reply = Streams([(key_of(name), entries) for name, entries in found])
+    if is_long(session, sum(len(entries) for _, entries in found)):
+        return Paged(reply)
+    return reply

@@ -1,0 +1,118 @@
+"""What comes in: the clients of a server, and what they have sent that has yet to be run."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import perf_counter
+
+from kvstream.commands.command import Command, Container
+from kvstream.engine import Engine
+from kvstream.server.acl import Acl
+from kvstream.server.bursts import PlainBurst, burst_of
+from kvstream.server.calls import Calls
+from kvstream.server.client import Client
+from kvstream.server.descriptions import every
+from kvstream.server.limits import Limits
+from kvstream.server.options import ServerOptions
+from kvstream.server.outbox import Outbox
+from kvstream.server.paging import Paging
+from kvstream.server.saving import Saving
+from kvstream.server.waits import Waits
+
+
+class Arrivals:
+    """All clients of a server, and the store that they share."""
+
+    waits: Waits
+    outbox: Outbox
+
+    def __init__(
+        self,
+        engine: Engine,
+        commands: Mapping[bytes, Command | Container],
+        clock: Callable[[], float],
+        options: ServerOptions | None,
+    ) -> None:
+        self.engine = engine
+        self.commands = commands
+        self.options = replace(options or ServerOptions())
+        self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
+        self.calls = Calls(self.options, every(commands), perf_counter)
+        self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
+        self.monitors = self.calls.monitors
+        self.limits = Limits(self)
+        self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
+        self.stop: Callable[[], None] = lambda: None
+        """Has the server stop soon."""
+        self.started_at = int(time.time())
+        self.clock = clock
+        self.clients: dict[int, Client] = {}
+        self.ready: dict[Client, None] = {}
+        """Clients with requests to be run, first come first served."""
+        self.bursts: list[PlainBurst] = []
+        """What else is to be run, before those."""
+        self.first: list[Client] = []
+        """Whose next request is to be the first of a turn."""
+        self.paging = Paging(self)
+
+    def add(self, client: Client) -> None:
+        self.clients[client.id] = client
+        self.statistics.connections += 1
+        client.reader.bulk_max = self.options.bulk_max
+        client.reader.query_max = self.options.query_max
+        client.settle()
+
+    def received(self, client: Client, data: bytes) -> None:
+        """Take what a client has sent; what is whole runs in the next turn."""
+        self.statistics.bytes_in += len(data)
+        client.bytes_in += len(data)
+        if client.bytes_in > client.look_at:
+            self.limits.look(client)
+        if client.direct:
+            burst = burst_of(client, data)
+            if burst is not None:
+                self.bursts.append(burst)
+                return
+            client.direct = False
+        elif client.closing:
+            return
+        client.last_used = self.clock()
+        client.receive(data)
+        if client.block is not None:
+            if client.unread.size > client.reader.query_max:
+                self.drop(client)
+        elif client.has_work:
+            self.ready[client] = None
+
+    def ended(self, client: Client) -> bool:
+        """Note that a client sends no more: it is closed behind its last reply; False: at once.
+
+        Nobody reads what a blocked command would answer.
+        """
+        asked = client.has_work or any(each.client is client for each in self.bursts)
+        if client.block is not None or not (asked or client.paged or self.is_answering):
+            return False
+        client.direct, client.leaving = False, True
+        self.ready[client] = None
+        return True
+
+    def gone(self, client: Client) -> None:
+        """Forget a client whose connection has ended."""
+        client.closing, client.direct = True, False
+        client.requests.clear()
+        client.unread.clear()
+        self.monitors.pop(client, None)
+        self.ready.pop(client, None)
+        self.clients.pop(client.id, None)
+        self.waits.cancel(client)
+        self.paging.forget(client)
+
+    def drop(self, client: Client) -> None:
+        """Close a client's connection without a word; what it has not read is let go."""
+        self.gone(client)
+        client.abort()
+
+    @property
+    def is_answering(self) -> bool:
+        """Tell whether replies wait until what they tell of is durable."""
+        return self.outbox.is_waiting

@@ -1,0 +1,402 @@
+"""Long replies, page by page: what they show, what their client and others see of each other."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.errors import StoreFull
+from kvstream.layout.rows import Rows
+from kvstream.operations import pages
+from kvstream.operations.checks import check
+from kvstream.options import Durability
+from kvstream.resp.replies import CHUNK
+from kvstream.server.draining import drain
+from kvstream.server.net import Listener
+from kvstream.server.paging import AHEAD, IDLE_S
+from kvstream.storage.batch import Batch
+from tests.server.talking import Server, Talker
+
+VALUE = b"v" * 200
+ENTRIES = 2000
+"""Some 500 KB of a reply: more than a few pages."""
+
+
+class Reader(Talker):
+    """A client that takes long replies page by page, and none while it does not read."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        super().__init__(server, number)
+        self.client.pages = True
+        self.reads = True
+        self.client.pending_output = lambda: 0 if self.reads else AHEAD + 1
+        self.client.abort = self._close
+
+    def page(self) -> bytes:
+        """Run a turn or two and take one page, the first that is not empty."""
+        executor = self._server.executor
+        while executor.run():
+            pass
+        self.reads = True
+        said = b""
+        with patch("kvstream.server.paging.PAGES_S", -1.0):
+            while not said and self.client.paged:
+                executor.paging.write()
+                said = self.heard()
+        self.reads = False
+        return said
+
+    def rest(self) -> bytes:
+        self.reads = True
+        self._server.turn()
+        return self.heard()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "store", clock=ManualClock())
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def reader(server: Server) -> Reader:
+    return Reader(server, 100)
+
+
+@pytest.fixture
+def ann(server: Server) -> Talker:
+    """Somebody who gets every reply at once."""
+    return server.client()
+
+
+@pytest.fixture
+def filled(server: Server, ann: Talker) -> None:
+    for number in range(1, ENTRIES + 1):
+        ann.send("XADD", "s", f"{number}-1", "f", VALUE)
+    server.turn()
+    ann.heard()
+
+
+def held(server: Server) -> int:
+    """Return how many iterators somebody may still go on with."""
+    return len(server.engine.database._scans.live())
+
+
+def random_read() -> list[str]:
+    low, high = sorted(random.choices(range(-5, ENTRIES + 50), k=2))
+    ends = [random.choice(["", "("]) + str(max(end, 1)) for end in (low, high)]
+    count = random.choice([[], ["COUNT", str(random.randint(900, ENTRIES + 10))]])
+    return random.choice(
+        [
+            ["XRANGE", "s", *ends, *count],
+            ["XREVRANGE", "s", *ends[::-1], *count],
+            ["XRANGE", "s", "-", "+", *count],
+            ["XREVRANGE", "s", "+", "-", *count],
+            ["XREAD", *count, "STREAMS", "none", "s", "few", "0", ends[0].strip("("), "0"],
+            ["XPENDING", "s", "g", *ends, str(random.randint(900, ENTRIES))],
+            ["XPENDING", "s", "g", "IDLE", "5000", "-", "+", "5000", random.choice("ab")],
+            ["XPENDING", "s", "g", "-", "+", "5000", random.choice("abc")],
+            ["XINFO", "STREAM", "s", "FULL", "COUNT", random.choice(["0", "1100", "5000"])],
+            ["KEYS", random.choice(["*", "k*9*", "none"])],
+        ]
+    )
+
+
+@pytest.mark.parametrize("protocol", ["2", "3"])
+def test_a_reply_in_pages_is_the_whole_reply(
+    server: Server, ann: Talker, reader: Reader, filled: None, protocol: str
+) -> None:
+    for client in (ann, reader):
+        client.ask("HELLO", protocol)
+    ann.ask("XADD", "few", "1-1", "f", "v")
+    ann.ask("XGROUP", "CREATE", "s", "g", "0")
+    for number in range(1500):
+        ann.send("SET", f"key:{number}", "v")
+    server.turn()
+    for change in range(12):
+        consumer = random.choice("ab")
+        for _ in range(20):
+            ann.send("XREADGROUP", "GROUP", "g", consumer, "COUNT", str(change + 1), *STREAMS)
+        doomed = [f"{random.randint(1, ENTRIES)}-1" for _ in range(20)]
+        ann.send("XDEL", "s", *doomed)
+        ann.send("XACK", "s", "g", *doomed)
+        ann.send("XTRIM", "s", "MAXLEN", str(ENTRIES - 30 * change))
+        server.turn()
+        ann.heard()
+        for _ in range(15):
+            words = random_read()
+            whole = ann.ask(*words)
+            assert reader.ask(*words) == whole, words
+            assert not reader.client.paged
+    assert held(server) == 0
+
+
+STREAMS = ["STREAMS", "s", ">"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_reply_shows_the_store_as_it_was_when_it_began(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    whole = ann.ask("XRANGE", "s", "-", "+")
+    reader.send("XRANGE", "s", "-", "+")
+    said = reader.page()
+    assert 0 < len(said) < len(whole) // 2
+    for words in (
+        ["XADD", "s", "MAXLEN", "100", "*", "f", "new"],
+        ["XDEL", "s", f"{ENTRIES}-1"],
+        ["DEL", "s"],
+        ["XADD", "s", "1-1", "f", "another stream"],
+        ["FLUSHALL"],
+    ):
+        assert not ann.ask(*words).startswith(b"-")
+        said += reader.page()
+    assert said + reader.rest() == whole
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_its_client_is_answered_in_order_and_others_meanwhile(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    whole = ann.ask("XRANGE", "s", "-", "+")
+    for words in (["PING"], ["XRANGE", "s", "-", "+"], ["XLEN", "s"], ["PING", "last"]):
+        reader.send(*words)
+    server.executor.run()
+    said = reader.heard() + reader.page()
+    assert ann.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+    said += reader.page()
+    assert ann.ask("PING") == b"+PONG\r\n"
+    said += reader.rest()
+    assert said == b"+PONG\r\n" + whole + b":%d\r\n$4\r\nlast\r\n" % (ENTRIES + 1)
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_reply_has_what_was_written_before_in_the_same_turn(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    reader.send("XADD", "s", f"{ENTRIES + 1}-1", "f", "mine")
+    ann.send("XADD", "s", f"{ENTRIES + 2}-1", "f", "another's")
+    reader.send("XREVRANGE", "s", "+", "-")
+    reader.send("XADD", "s", f"{ENTRIES + 3}-1", "f", "later")
+    said = reader.rest()
+    assert said.count(VALUE) == ENTRIES
+    assert b"mine" in said
+    assert said.endswith(b"$6\r\n%d-1\r\n" % (ENTRIES + 3))
+    assert b"later" not in said
+    statistics = server.executor.statistics.of("xrevrange")
+    assert statistics.calls == 1
+    assert reader.client.commands_run == 3
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_is_found_to_have_expired_does_not_keep_a_stream_from_being_shown(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    clock = server.engine.clock
+    assert isinstance(clock, ManualClock)
+    assert ann.ask("XADD", "s", "IDMP", "p", "i", "*", "f", "v").startswith(b"$")
+    clock.advance(10_000_000)
+    said = reader.ask("XINFO", "STREAM", "s", "FULL", "COUNT", "0")
+    assert b"$12\r\niids-tracked\r\n:0\r\n" in said
+    assert said.count(VALUE) == ENTRIES
+
+
+@pytest.mark.usefixtures("filled")
+def test_reads_of_a_transaction_stay_in_its_turn(server: Server, reader: Reader) -> None:
+    reader.ask("MULTI")
+    reader.send("XADD", "s", f"{ENTRIES + 1}-1", "f", "mine")
+    reader.send("XRANGE", "s", "-", "+")
+    reader.send("DEL", "s")
+    server.turn()
+    reader.heard()
+    reader.reads = False
+    said = reader.ask("EXEC")
+    assert said.startswith(b"*3\r\n$6\r\n")
+    assert b"mine" in said
+    assert said.endswith(b":1\r\n")
+
+
+@pytest.mark.usefixtures("filled")
+def test_damage_in_the_middle_ends_the_connection(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    reader.send("XRANGE", "s", "-", "+")
+    said = reader.page()
+    with patch.object(pages, "Rows", lambda page, at: Rows([(page[0][0], b"\x01\xc1")], at)):
+        reader.rest()
+    assert reader.closed
+    assert said.startswith(b"*%d\r\n" % ENTRIES)
+    assert server.executor.statistics.of("xrange").failed == 1
+    assert ann.ask("PING") == b"+PONG\r\n"
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_stream_that_has_other_entries_than_it_counts_is_damaged(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    for change in (1, -1):
+        stream = server.engine.catalog.streams[b"\x00\x00s"]
+        stream.length += change
+        reader = Reader(server, 200 + change)
+        reader.send("XRANGE", "s", "-", "+")
+        reader.rest()
+        assert reader.closed
+        stream.length -= change
+
+
+@pytest.mark.usefixtures("filled")
+def test_who_goes_away_leaves_nothing(server: Server, reader: Reader) -> None:
+    reader.send("XRANGE", "s", "-", "+")
+    assert reader.page()
+    assert held(server) == 1
+    reader.leave()
+    assert held(server) == 0
+    assert not server.executor.paging.under_way
+
+
+@pytest.mark.usefixtures("filled")
+def test_who_takes_nothing_for_long_is_cut_off(server: Server, reader: Reader) -> None:
+    reader.send("XRANGE", "s", "-", "+")
+    assert reader.page()
+    server.executor.options.timeout = 1
+    for _ in range(int(IDLE_S)):
+        server.now += 1
+        server.executor.limits.tick()
+    assert not reader.closed
+    server.now += 1
+    server.executor.limits.tick()
+    assert reader.closed
+    assert server.executor.statistics.output_disconnections == 1
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_nothing_is_made_for_who_wants_no_reply(server: Server, reader: Reader) -> None:
+    reader.send("CLIENT", "REPLY", "SKIP")
+    reader.send("XRANGE", "s", "-", "+")
+    reader.send("PING")
+    assert reader.rest() == b"+PONG\r\n"
+    assert held(server) == 0
+
+
+def test_a_delivery_is_one_commit_and_its_reply_in_pages(
+    server: Server, ann: Talker, reader: Reader, filled: None
+) -> None:
+    for group in "gh":
+        ann.ask("XGROUP", "CREATE", "s", group, "0")
+    whole = ann.ask("XREADGROUP", "GROUP", "g", "c", *STREAMS)
+    reader.send("XREADGROUP", "GROUP", "h", "c", *STREAMS)
+    said = reader.page()
+    assert len(said) < 4 * CHUNK < len(whole)
+    assert ann.ask("XPENDING", "s", "h").startswith(b"*4\r\n:%d\r\n" % ENTRIES)
+    assert said + reader.rest() == whole
+    ids = [f"{number}-1" for number in range(1, ENTRIES + 1)]
+    whole = ann.ask("XCLAIM", "s", "g", "d", "0", *ids)
+    assert reader.ask("XCLAIM", "s", "h", "d", "0", *ids) == whole
+    whole = ann.ask("XAUTOCLAIM", "s", "g", "e", "0", "0", "COUNT", "1500")
+    assert reader.ask("XAUTOCLAIM", "s", "h", "e", "0", "0", "COUNT", "1500") == whole
+
+
+def test_a_blocked_read_that_finds_much_is_answered_in_pages(
+    server: Server, ann: Talker, reader: Reader, filled: None
+) -> None:
+    ann.ask("XGROUP", "CREATE", "s", "g", "$")
+    reader.ask("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", *STREAMS)
+    reader.send("PING")
+    ann.ask("MULTI")
+    for _ in range(ENTRIES):
+        ann.send("XADD", "s", "*", "f", VALUE)
+    server.turn()
+    reader.reads = False
+    ann.ask("EXEC")
+    said = reader.page()
+    assert said.startswith(b"*1\r\n*2\r\n$1\r\ns\r\n*%d\r\n" % ENTRIES)
+    assert not said.endswith(b"+PONG\r\n")
+    assert reader.rest().endswith(b"+PONG\r\n")
+
+
+@pytest.mark.parametrize("before", [[], ["XADD", "s", "*", "f", "v"]])
+def test_a_turn_that_cannot_be_committed_is_told_to_its_client_alone(
+    server: Server, ann: Talker, reader: Reader, filled: None, before: list[str]
+) -> None:
+    ann.ask("XGROUP", "CREATE", "s", "g", "0")
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        raise StoreFull("no room")
+
+    with patch.object(server.engine.database, "write", write):
+        if before:
+            ann.send(*before)
+        reader.send("XREADGROUP", "GROUP", "g", "c", *STREAMS)
+        reader.send("XRANGE", "s", "-", "+")
+        said = reader.rest()
+    assert said.startswith(b"-MISCONF")
+    assert said.count(VALUE) == ENTRIES
+    assert reader.ask("PING") == b"+PONG\r\n"
+    assert held(server) == 0
+
+
+def test_replies_are_begun_once_they_are_durable(tmp_path: Path) -> None:
+    server = Server(tmp_path / "durable", Durability.ALWAYS)
+    posted: list[object] = []
+    reader = Reader(server, 1)
+    server.executor.post = lambda function: posted.append(function)
+    for number in range(1, ENTRIES + 1):
+        reader.send("XADD", "s", f"{number}-1", "f", VALUE)
+    reader.send("XRANGE", "s", "-", "+")
+    assert reader.rest() == b""
+    server.engine.committer.wait(server.engine.last_sequence)
+    while not (reader.client.paged and server.executor.paging.under_way):
+        for function in posted[:]:
+            posted.remove(function)
+            function()  # type: ignore[operator]
+        server.executor.run()
+    assert reader.rest().count(VALUE) == ENTRIES
+    server.engine.close()
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_reply_under_way_ends_with_the_store_that_it_is_made_from(
+    server: Server, reader: Reader
+) -> None:
+    reader.send("XRANGE", "s", "-", "+")
+    assert reader.page()
+    server.engine.reopen()
+    reader.rest()
+    assert reader.closed
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_server_that_ends_writes_what_it_has_begun(server: Server, reader: Reader) -> None:
+    async def end() -> bytes:
+        Listener(server.executor)
+        reader.send("XRANGE", "s", "-", "+")
+        reader.send("PING")
+        said = reader.page()
+        reader.reads = True
+        await drain(server.executor, 5)
+        return said + reader.heard()
+
+    said = asyncio.run(end())
+    assert said.count(VALUE) == ENTRIES
+    assert said.endswith(b"+PONG\r\n")
+    assert reader.closed
+
+
+def test_scan_looks_at_so_many_keys_and_no_more(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    for number in range(1200):
+        ann.send("SET", f"key:{number}", "v")
+    server.turn()
+    assert reader.ask("SCAN", "0", "COUNT", "5000").count(b"key:") == 1000
+    assert reader.ask("SCAN", "0", "COUNT", "5000", "TYPE", "string").count(b"key:") == 250
+    assert ann.heard().count(b"+OK") == ann.ask("SCAN", "0", "COUNT", "5000").count(b"key:")
