@@ -25,8 +25,10 @@ from kvstream.cli import (
     importing,
     inspecting,
     keys,
+    migrating,
     recovering,
     serving,
+    spark,
     top,
     working,
 )
@@ -67,7 +69,8 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
         ),
     ),
     ("Server", (serving.serve, top.top)),
-    ("Files", (importing.import_, exporting.export)),
+    ("Files", (importing.import_, exporting.export, migrating.migrate)),
+    ("Spark", (spark.spark,)),
     (
         "Care",
         (

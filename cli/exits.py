@@ -10,6 +10,7 @@ import click
 
 from kvstream.cli.text import printable
 from kvstream.errors import (
+    BadPayload,
     Corruption,
     DataError,
     InvalidArgument,
@@ -47,13 +48,14 @@ MEANINGS = {
     ExitCode.FAILED: (
         "The request was refused or found nothing: no such stream, group or consumer; an ID that "
         "is too small; none of the entries named to `del`, `ack`, `nack` or `claim` was there; "
-        "`read` got nothing; a bad line stopped an `import`."
+        "`read` got nothing; a bad line stopped an `import`; `migrate verify` found a difference; "
+        "`migrate run` met keys that differ, or was refused for what would be lost."
     ),
     ExitCode.USAGE: "Wrong usage: an unknown option, a value out of range, not an ID.",
     ExitCode.LOCKED: "Another process holds the store. Nothing was done.",
     ExitCode.DAMAGED: (
-        "The data is not what was written: damage, lost writes, an unknown layout; or `check` has "
-        "found faults that it did not repair."
+        "The data is not what was written: damage, of a file that is migrated too; lost writes, an "
+        "unknown layout; or `check` has found faults that it did not repair."
     ),
     ExitCode.UNAVAILABLE: (
         "The store cannot be used now: there is none in that directory, the directory is unsafe, "
@@ -65,6 +67,7 @@ MEANINGS = {
 }
 
 _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
+    (BadPayload, ExitCode.DAMAGED),
     (InvalidArgument, ExitCode.USAGE),
     (RequestError, ExitCode.FAILED),
     (StoreLocked, ExitCode.LOCKED),

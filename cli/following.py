@@ -16,11 +16,11 @@ from kvstream.cli.contracts import AnyStore, AnyStream, Session
 from kvstream.cli.examples import example
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Position, stream_argument
-from kvstream.cli.remote.errors import ServerUnavailable
 from kvstream.cli.session import existing_stream
 from kvstream.errors import StoreLocked
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.records import Entry
+from kvstream.remote.errors import ServerUnavailable
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from kvstream.cli.examples import example
 from kvstream.cli.exits import explain
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Name
-from kvstream.cli.remote.connection import Connection, connect
-from kvstream.cli.remote.errors import ServerUnavailable
 from kvstream.cli.top_frames import SORTS, Frame, with_rates
 from kvstream.cli.top_sources import ServerSource, Source, StoreSource
 from kvstream.errors import StoreLocked
+from kvstream.remote.connection import Connection, connect
+from kvstream.remote.errors import ServerUnavailable
 
 STREAMS = 100
 """Streams that are shown by default: more than a terminal has lines."""

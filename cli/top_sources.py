@@ -11,7 +11,6 @@ from time import monotonic
 from typing import Any, Protocol
 
 from kvstream.cli.output import pages
-from kvstream.cli.remote.connection import Connection
 from kvstream.cli.session import IMPORT_PREFIX
 from kvstream.cli.text import printable
 from kvstream.cli.top_frames import Frame, GroupFrame, Server, StreamFrame
@@ -19,6 +18,7 @@ from kvstream.errors import NoSuchKey, RequestError, WrongType
 from kvstream.ids import StreamID
 from kvstream.layout.keys import qualified
 from kvstream.operations import figures
+from kvstream.remote.connection import Connection
 from kvstream.store import Store
 
 FIRST_WALK_S = 2.0

@@ -4,7 +4,3 @@ It speaks the commands that both know, and gives back the library's records. Wha
 says itself. Nothing here imports redis-py before a server is named: it comes with
 ``kvstream[server]``.
 """
-
-from kvstream.cli.remote.connection import connect
-
-__all__ = ["connect"]

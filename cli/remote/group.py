@@ -3,17 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from kvstream.cli.contracts import IDList
-from kvstream.cli.remote.connection import Connection, Word
-from kvstream.cli.remote.replies import (
-    RemoteConsumerInfo,
-    autoclaimed_of,
-    claimed_of,
-    consumer_info_of,
-    group_info_of,
-    pending_entries_of,
-    pending_of,
-    streams_of,
-)
 from kvstream.cli.remote.words import (
     duration,
     flag,
@@ -34,6 +23,17 @@ from kvstream.records import (
     GroupInfo,
     PendingEntry,
     PendingSummary,
+)
+from kvstream.remote.connection import Connection, Word
+from kvstream.remote.replies import (
+    RemoteConsumerInfo,
+    autoclaimed_of,
+    claimed_of,
+    consumer_info_of,
+    group_info_of,
+    pending_entries_of,
+    pending_of,
+    streams_of,
 )
 
 

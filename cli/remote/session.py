@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from kvstream.cli.contracts import Scratch
-from kvstream.cli.remote.connection import CONNECT_S, REPLY_S, Connection, connect
-from kvstream.cli.remote.errors import ServerLoading
 from kvstream.cli.session import retried
+from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, connect
+from kvstream.remote.errors import ServerLoading
 
 if TYPE_CHECKING:
     from kvstream.cli.remote.store import RemoteStore

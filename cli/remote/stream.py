@@ -4,17 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from kvstream.cli.contracts import IDList
-from kvstream.cli.remote.connection import Connection, Words
 from kvstream.cli.remote.group import RemoteGroup
-from kvstream.cli.remote.replies import (
-    entries_of,
-    group_detail_of,
-    group_info_of,
-    id_or_none,
-    members,
-    stream_info_of,
-    streams_of,
-)
 from kvstream.cli.remote.words import (
     flag,
     id_block,
@@ -30,6 +20,16 @@ from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
 from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
+from kvstream.remote.connection import Connection, Words
+from kvstream.remote.replies import (
+    entries_of,
+    group_detail_of,
+    group_info_of,
+    id_or_none,
+    members,
+    stream_info_of,
+    streams_of,
+)
 
 PAGE_MIN, PAGE_MAX = 10, 1000
 """Entries of one read while a stream is gone through: the first, and the most."""

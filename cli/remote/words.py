@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from kvstream.arguments import trim_of
-from kvstream.cli.remote.connection import Word
 from kvstream.ids import IDLike, StreamID
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy
+from kvstream.remote.connection import Word
 
 Words = tuple[Word, ...]
 

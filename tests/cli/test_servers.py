@@ -21,12 +21,12 @@ from kvstream.cli import main
 from kvstream.cli.contracts import Changes
 from kvstream.cli.exits import ExitCode, code_of
 from kvstream.cli.places import complete_names
-from kvstream.cli.remote import connect, connection
 from kvstream.cli.remote import stream as remote_stream
-from kvstream.cli.remote.connection import Connection
-from kvstream.cli.remote.errors import error_of
-from kvstream.cli.remote.replies import TooOld, stream_info_of
 from kvstream.cli.remote.store import RemoteStore
+from kvstream.remote import connection
+from kvstream.remote.connection import Connection, connect
+from kvstream.remote.errors import error_of
+from kvstream.remote.replies import TooOld, stream_info_of
 from tests.cli.program import FIRST, Program, RemoteProgram
 from tests.cli.test_processes import ended, eventually, read_line
 from tests.server.authorities import Authority

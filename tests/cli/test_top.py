@@ -22,11 +22,11 @@ from rich.console import Console
 from kvstream import Store
 from kvstream.cli import main, top_sources, top_view
 from kvstream.cli.examples import examples_of
-from kvstream.cli.remote.connection import Connection, connect
 from kvstream.cli.top import top
 from kvstream.cli.top_frames import SORTS, Frame, lines_of, with_rates
 from kvstream.cli.top_sources import GROUPS_MAX, ServerSource, StoreSource
 from kvstream.errors import RequestError
+from kvstream.remote.connection import Connection, connect
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
 from tests.server.conftest import Served

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from kvstream.cli.remote.errors import ClientMissing, error_of, translated
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.remote.errors import ClientMissing, error_of, translated
 
 if TYPE_CHECKING:
     import redis
@@ -128,9 +128,19 @@ class Connection:
                 for reply in pipeline.execute(raise_on_error=False)
             ]
 
+    def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
+        """Return the replies to commands that change nothing, all of one moment."""
+        with translated(), self._client.pipeline() as pipeline:
+            return _executed(pipeline, commands)
+
     def do_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies."""
         with translated(writing=True), self._client.pipeline() as pipeline:
+            return _executed(pipeline, commands)
+
+    def do_many(self, commands: Iterable[Words]) -> list[Any]:
+        """Run commands that are sent together, each for itself; raises the first error of them."""
+        with translated(writing=True), self._client.pipeline(transaction=False) as pipeline:
             return _executed(pipeline, commands)
 
     def optimistically(self, keys: Sequence[bytes], work: Callable[[list[Words]], T]) -> T:

@@ -1,0 +1,45 @@
+"""Migration: streams from any place to any place, with all that belongs to them.
+
+``plan`` says what would be lost, ``run`` brings the keys, ``verify`` compares two places;
+a place is the directory of a store, an RDB file, an append-only file, or the URL of a server::
+
+    from kvstream import migration
+
+    migration.run("redis://127.0.0.1:6379", "data")
+    assert migration.verify("redis://127.0.0.1:6379", "data").equal
+
+The command line ``kvstream migrate`` does the same.
+"""
+
+from kvstream.migration.carrying import Carried, LossRefused, Outcome
+from kvstream.migration.differences import Difference
+from kvstream.migration.face import plan, run, verify
+from kvstream.migration.items import Item, Selection, Source, Target
+from kvstream.migration.opening import open_source, open_target
+from kvstream.migration.places import Place, PlaceKind, parse_place
+from kvstream.migration.running import Planned, Report
+from kvstream.migration.verifying import Verification
+from kvstream.rdb.targets import Loss
+
+__all__ = [
+    "Carried",
+    "Difference",
+    "Item",
+    "Loss",
+    "LossRefused",
+    "Outcome",
+    "Place",
+    "PlaceKind",
+    "Planned",
+    "Report",
+    "Selection",
+    "Source",
+    "Target",
+    "Verification",
+    "open_source",
+    "open_target",
+    "parse_place",
+    "plan",
+    "run",
+    "verify",
+]

@@ -1,0 +1,242 @@
+"""Keys on their way: what every source gives and every target takes.
+
+A source yields items one by one; what an item holds is read before the next is asked for. Sources
+that can be asked for one key at any time are *ranged*: stores and live servers.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from kvstream.clock import NANOSECONDS_PER_MS
+from kvstream.errors import KVStreamError
+from kvstream.glob import matcher
+from kvstream.images import ID_BYTES, NodeImage, PackedID, StreamSource, StreamState
+from kvstream.rdb.targets import Loss
+
+STREAM, STRING = "stream", "string"
+CARRIED = (STREAM, STRING)
+"""The kinds of keys that kvstream has; all others are named and skipped."""
+OWN_PREFIXES = (b"kvstream:migrate:", b"kvstream:follow:")
+"""Open the names of keys that a migration keeps at its target while it lasts."""
+
+
+def now_ms() -> int:
+    """Return the Unix time in milliseconds."""
+    return time.time_ns() // NANOSECONDS_PER_MS
+
+
+class NotRead(KVStreamError):
+    """A source was asked for what only a read stream can tell."""
+
+
+class Outline(NamedTuple):
+    """What there is to say of a stream before it is carried."""
+
+    entries: int
+    bytes: int
+    state: StreamState
+    notes: list[Loss]
+    """What reading it this way loses."""
+
+
+class Content(StreamSource, Protocol):
+    """A stream being read, and what this way of reading it cannot tell."""
+
+    @property
+    def notes(self) -> list[Loss]:
+        """What is lost by reading it this way; complete after ``state``."""
+        ...
+
+    @property
+    def corrections(self) -> list[str]:
+        """What its source told wrongly, and was counted anew; complete after ``state``."""
+        ...
+
+    @property
+    def inexact_ms(self) -> int:
+        """By how much times of delivery may be off; known after ``state``."""
+        ...
+
+
+Watch = Callable[[int, int], None]
+Page = tuple[list[PackedID], list[bytes]]
+"""IDs and stored values of entries, ascending."""
+
+
+@dataclass(slots=True)
+class Item:
+    """A key of a source."""
+
+    db: int
+    key: bytes
+    kind: str
+    """TYPE's word for it."""
+    expire_at_ms: int = 0
+    """Unix milliseconds; 0: never."""
+    inexact_ms: int = 0
+    """By how much times may be off that this source had to calculate."""
+    again: bool = False
+    """Whether what it holds can be read any number of times; else once, before the next item."""
+    size: int = 0
+    """Bytes of a value that is skipped, where the source tells."""
+    stream: Callable[[], Content] | None = None
+    """Begin to read the stream."""
+    value: Callable[[], bytes | None] | None = None
+    """Read the string; None: it has gone meanwhile."""
+    between: Callable[[PackedID, PackedID], Iterator[Page]] | None = None
+    """Read the entries from one ID to another; ranged sources only."""
+    outline: Callable[[], Outline] | None = None
+    """Say what there is without reading it all, where the source can."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the key's time has come: a file may still have it."""
+        return bool(self.expire_at_ms and self.expire_at_ms <= now_ms())
+
+    def content(self) -> Content:
+        if self.stream is None:
+            raise NotRead(f"{self.key!r} is no stream")
+        return self.stream()
+
+
+class Source(Protocol):
+    """A place that is read."""
+
+    ranged: bool
+    """Whether ``item`` and ``Item.between`` work."""
+    may_lose: bool
+    """Whether there are streams that it cannot read whole."""
+    remarks: list[str]
+    """What was met there that is not carried and belongs to no key."""
+
+    def size(self, selection: "Selection") -> int | None:
+        """Return how much there is to read, in the units of ``position``; None: nobody knows."""
+        ...
+
+    def position(self) -> int | None:
+        """Return how much has been read; None where that is the entries that have come."""
+        ...
+
+    def items(self, selection: "Selection") -> Iterator[Item]:
+        """Yield the keys selected, each once, in the order of the place."""
+        ...
+
+    def item(self, db: int, key: bytes) -> Item | None:
+        """Return one key, None where it is not there; ranged sources only."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Done(NamedTuple):
+    """What became of a stream at its target."""
+
+    entries: int
+    corrections: list[str]
+    """Counters that were wrong, and have been counted anew."""
+    resumed: int = 0
+    """Entries that an earlier run had brought there already."""
+
+
+Consent = Callable[[list[Loss]], None]
+"""Told what is lost of a key before any of it can be seen; raises where that is not allowed."""
+
+
+class Reception(Protocol):
+    """What a target says before it is written."""
+
+    @property
+    def existing(self) -> Source | None:
+        """What is there already, as a ranged source; None where the place is made anew."""
+        ...
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        """Return what of a stream does not arrive."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the place; without ``finish`` an unfinished file is not left behind."""
+        ...
+
+
+class Target(Reception, Protocol):
+    """A place that is written."""
+
+    may_lose: bool
+    """Whether there are streams that it cannot hold whole."""
+
+    def put_stream(
+        self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
+    ) -> Done:
+        """Write a stream, which is seen whole or not at all.
+
+        What an interrupted call with the same ``label`` has written is gone on with.
+        """
+        ...
+
+    def put_string(self, item: Item, value: bytes, *, replace: bool) -> None: ...
+
+    def finish(self) -> None:
+        """Make all that was put there durable, and visible."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which keys a migration is about."""
+
+    match: tuple[bytes, ...] = ()
+    """Redis patterns, of which one must fit; none: every key."""
+    databases: frozenset[int] | None = None
+    """None: all."""
+    _matchers: tuple[Callable[[bytes], bool], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_matchers", tuple(map(matcher, self.match)))
+
+    def has(self, db: int, key: bytes) -> bool:
+        """Tell whether a key is selected; those that migrations keep for themselves never are."""
+        if self.databases is not None and db not in self.databases:
+            return False
+        if key.startswith(OWN_PREFIXES):
+            return False
+        return not self._matchers or any(fits(key) for fits in self._matchers)
+
+    def has_database(self, db: int) -> bool:
+        return self.databases is None or db in self.databases
+
+
+class Counted:
+    """A stream whose entries are counted on their way."""
+
+    def __init__(self, content: Content, watch: Watch = lambda entries, bytes: None) -> None:
+        """``watch`` is told of the entries and bytes of each node."""
+        self.entries = self.bytes = 0
+        self._content = content
+        self._watch = watch
+
+    @property
+    def notes(self) -> list[Loss]:
+        return self._content.notes
+
+    @property
+    def corrections(self) -> list[str]:
+        return self._content.corrections
+
+    @property
+    def inexact_ms(self) -> int:
+        return self._content.inexact_ms
+
+    def nodes(self) -> Iterator[NodeImage]:
+        for node in self._content.nodes():
+            count = len(node.ids)
+            size = sum(map(len, node.values)) + ID_BYTES * count
+            self.entries += count
+            self.bytes += size
+            yield node
+            self._watch(count, size)
+
+    def state(self) -> StreamState:
+        return self._content.state()

@@ -1,0 +1,127 @@
+"""Places: what a text names, where streams come from or go to.
+
+::
+
+    place := redis://... | rediss://... | unix://...      a server: Redis, Valkey or kvstream
+           | ["store:" | "rdb:" | "aof:"] path            by what is there, unless the prefix says
+
+A path that is not there yet is an RDB file where it ends in ``.rdb``, and the directory of a store
+otherwise. What a place shows of itself has no password in it. It opens nothing.
+"""
+
+import os
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from kvstream.errors import InvalidArgument, NoSuchStore, shown
+from kvstream.storage.directory import LAYOUT_FILE
+
+SCHEMES = ("redis", "rediss", "unix")
+MANIFEST_SUFFIX = ".manifest"
+LOG_FOLDER = "appendonlydir"
+"""Where Redis keeps its append-only files, inside its own directory."""
+_MAGICS = (b"REDIS0", b"VALKEY")
+_RDB_SUFFIX, _AOF_SUFFIX = ".rdb", ".aof"
+
+
+class PlaceKind(StrEnum):
+    """What a place is."""
+
+    STORE = "store"
+    SERVER = "server"
+    RDB = "rdb"
+    AOF = "aof"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place; ``address`` is a path, or a URL that may hold a password."""
+
+    kind: PlaceKind
+    address: str = field(repr=False)
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    """What to log in with, where the URL does not say it."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.address)
+
+    def __str__(self) -> str:
+        """What people are shown, and what a later run knows the place by: no password in it."""
+        if self.kind is not PlaceKind.SERVER:
+            return os.path.realpath(self.address)
+        parts = urlsplit(self.address)
+        host = parts.netloc.rpartition("@")[2]
+        database = self.database
+        path = parts.path if parts.scheme == "unix" else ""
+        return f"{parts.scheme}://{host}{path}" + (f"/{database}" if database is not None else "")
+
+    @property
+    def database(self) -> int | None:
+        """The database that a URL names; None where it names none."""
+        if self.kind is not PlaceKind.SERVER:
+            return None
+        parts = urlsplit(self.address)
+        named = parse_qs(parts.query).get("db", [""])[-1]
+        if parts.scheme != "unix":
+            named = named or parts.path.strip("/")
+        return int(named) if named.isdecimal() else None
+
+    @property
+    def has_password(self) -> bool:
+        """Whether the address itself holds a password, as others may see it."""
+        if self.kind is not PlaceKind.SERVER:
+            return False
+        parts = urlsplit(self.address)
+        return parts.password is not None or "password" in parse_qs(parts.query)
+
+
+def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
+    """Return the place that a text names; with ``create`` it may be yet to be made.
+
+    Raises InvalidArgument where it is none, NoSuchStore where nothing is there.
+    """
+    text = os.fspath(text)
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        if scheme not in SCHEMES:
+            raise InvalidArgument(f"{shown(scheme)} is no scheme of a server: {', '.join(SCHEMES)}")
+        return Place(PlaceKind.SERVER, text)
+    for kind in (PlaceKind.STORE, PlaceKind.RDB, PlaceKind.AOF):
+        if text.startswith(f"{kind}:"):
+            return _existing(kind, text.removeprefix(f"{kind}:"), create)
+    return _existing(_kind_of(Path(text)), text, create)
+
+
+def _existing(kind: PlaceKind, text: str, create: bool) -> Place:
+    if not create and not os.path.lexists(text):
+        raise NoSuchStore(f"there is nothing at {text}")
+    return Place(kind, text)
+
+
+def _kind_of(path: Path) -> PlaceKind:
+    if path.is_dir():
+        is_log = (path / LOG_FOLDER).is_dir() or any(path.glob(f"*{MANIFEST_SUFFIX}"))
+        is_store = (path / LAYOUT_FILE).exists() or not is_log
+        return PlaceKind.STORE if is_store else PlaceKind.AOF
+    if path.suffix in (_AOF_SUFFIX, MANIFEST_SUFFIX):
+        return PlaceKind.AOF
+    if path.suffix == _RDB_SUFFIX:
+        return PlaceKind.RDB
+    if path.is_file():
+        return _kind_of_file(path)
+    return PlaceKind.STORE
+
+
+def _kind_of_file(path: Path) -> PlaceKind:
+    """Look at how a file begins: an append-only one may do so as an RDB file does, by its name."""
+    with path.open("rb") as file:
+        start = file.read(len(_MAGICS[0]))
+    if start in _MAGICS:
+        return PlaceKind.RDB
+    if start.startswith(b"*"):
+        return PlaceKind.AOF
+    raise InvalidArgument(f"{path} is no store, RDB file or append-only file")

@@ -1,0 +1,160 @@
+"""An RDB file as a source, read from its beginning to its end, and as a target."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from kvstream.errors import RequestError
+from kvstream.images import NodeImage, StreamState
+from kvstream.migration.items import (
+    STREAM,
+    STRING,
+    Consent,
+    Content,
+    Done,
+    Item,
+    Selection,
+    Source,
+)
+from kvstream.migration.read_stream import ReadStream
+from kvstream.rdb.file_reader import (
+    FileReader,
+    FunctionRecord,
+    KeyRecord,
+    OtherRecord,
+    StreamRecord,
+    StringRecord,
+    verify,
+)
+from kvstream.rdb.file_writer import FileWriter
+from kvstream.rdb.targets import NEWEST, Loss, Target, losses, reduce
+from kvstream.storage.durable_files import replacing
+
+_FUNCTIONS = "functions are in the file, which kvstream does not have"
+
+
+class RdbSource:
+    """A file, read from its first key to its last each time that its items are asked for."""
+
+    ranged = False
+    may_lose = False
+
+    def __init__(self, path: Path) -> None:
+        """Hold the file against its checksum: what is damaged is noticed before it is used."""
+        self.remarks: list[str] = []
+        self._path = path
+        self._reader: FileReader | None = None
+        with path.open("rb", buffering=0) as file:
+            if not verify(file):  # it has none: walk through it, so that it breaks off now
+                file.seek(0)
+                for _ in FileReader(file):
+                    pass
+
+    def close(self) -> None:
+        """Nothing is open between two readings."""
+
+    def size(self, selection: Selection) -> int | None:
+        return self._path.stat().st_size
+
+    def position(self) -> int | None:
+        return 0 if self._reader is None else self._reader.offset
+
+    def items(self, selection: Selection) -> Iterator[Item]:
+        with self._path.open("rb", buffering=0) as file:
+            self._reader = FileReader(file)
+            for record in self._reader:
+                if isinstance(record, KeyRecord):
+                    if selection.has(record.db, record.key):
+                        yield _item_of(record)
+                elif isinstance(record, FunctionRecord) and _FUNCTIONS not in self.remarks:
+                    self.remarks.append(_FUNCTIONS)
+
+    def item(self, db: int, key: bytes) -> Item | None:
+        """Nobody can ask for one key of a file."""
+        raise NotImplementedError("a file is read from its beginning to its end")
+
+
+def _item_of(record: KeyRecord) -> Item:
+    at_ms = record.expire_at_ms or 0
+    if isinstance(record, StreamRecord):
+        reading = record.stream
+        return Item(record.db, record.key, STREAM, at_ms, stream=lambda: ReadStream(reading))
+    if isinstance(record, StringRecord):
+        return Item(record.db, record.key, STRING, at_ms, value=record.value)
+    assert isinstance(record, OtherRecord)
+    return Item(record.db, record.key, record.kind, at_ms, size=record.size)
+
+
+class RdbTarget:
+    """A file that is written beside, and has its name once it is whole."""
+
+    existing: Source | None = None
+
+    def __init__(self, path: Path, target: Target, replace: bool = False) -> None:
+        """RequestError where there is such a file, and it may not be replaced."""
+        if not replace and os.path.lexists(path):
+            raise RequestError(f"{path} is there already: --replace writes it anew")
+        self._target = target
+        self.may_lose = target.kind < NEWEST.kind
+        self._closing = ExitStack()
+        file = self._closing.enter_context(replacing(path))
+        self._writer = FileWriter(file, target, ctime_s=int(time.time()))
+        self._finished = False
+
+    def close(self) -> None:
+        """Remove what was written, unless it was finished."""
+        if not self._finished:
+            abandoned = _Abandoned()
+            self._closing.__exit__(_Abandoned, abandoned, None)
+
+    def finish(self) -> None:
+        self._writer.finish()
+        self._closing.close()
+        self._finished = True
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        return losses(state, self._target)
+
+    def put_stream(
+        self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
+    ) -> Done:
+        entries = 0
+
+        def nodes() -> Iterator[NodeImage]:
+            nonlocal entries
+            for node in content.nodes():
+                entries += len(node.ids)
+                yield node
+
+        def state() -> StreamState:
+            told = content.state()
+            consent([*content.notes, *self.losses(told)])
+            reduce(told, self._target)
+            return told
+
+        self._writer.stream(item.db, item.key, nodes(), state, item.expire_at_ms)
+        return Done(entries, list(content.corrections))
+
+    def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
+        self._writer.string(item.db, item.key, value, item.expire_at_ms)
+
+
+class PlannedFile:
+    """What a file for a server of some version would not hold."""
+
+    existing: Source | None = None
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        return losses(state, self._target)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class _Abandoned(Exception):
+    """What the file that is being written is told when it is not finished."""

@@ -1,0 +1,341 @@
+"""What a command means that a Redis server sends to its replicas, in commands of kvstream.
+
+Most are run as they are. What is not:
+
+- Redis writes ``~`` as ``=`` with what is left, and lets the LIMIT behind it stand; XADD with IDMP
+  comes with its ID. From clients both are errors.
+- A key may come from one that we have not: one of another type, or one that is not followed.
+- Commands that kvstream has not may put another type in the place of a key that we have.
+
+This module is pure: it looks at one command and at which keys are followed, never at a store.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvstream.commands.args import Argv
+from kvstream.commands.command import Command, Container, Flag
+from kvstream.commands.streams import POLICIES
+from kvstream.commands.table import COMMANDS
+from kvstream.migration.items import Selection
+from kvstream.operations.append import automatic_iid
+
+Name = tuple[int, bytes]
+"""A key and the database that it is in."""
+
+
+class Run(NamedTuple):
+    """A command of kvstream, in a database."""
+
+    db: int
+    argv: list[bytes]
+
+
+@dataclass(slots=True)
+class Meaning:
+    """What is to be done for one command."""
+
+    runs: list[Run] = field(default_factory=list)
+    again: list[Name] = field(default_factory=list)
+    """Keys whose value only the source can tell: they are to be copied whole."""
+    is_known: bool = True
+    """False: kvstream has no such command; what it does to keys that we have is in ``runs``."""
+    flushed: list[int] = field(default_factory=list)
+    """Databases whose followed keys are all gone."""
+    moved: tuple[Name, Name, bool] | None = None
+    """From where to where a value went, and whether it stays there as well."""
+    swapped: tuple[int, int] | None = None
+    """Databases that were exchanged, both of them followed."""
+    is_exchange: bool = False
+    """What is followed was exchanged for what is not: all of it is to be copied anew."""
+
+
+class Context(NamedTuple):
+    """The database that a command is for, and what is followed."""
+
+    db: int
+    selection: Selection
+
+    def has(self, key: bytes, db: int | None = None) -> bool:
+        return self.selection.has(self.db if db is None else db, key)
+
+    def run(self, *argv: bytes, db: int | None = None) -> Run:
+        return Run(self.db if db is None else db, list(argv))
+
+
+Rule = Callable[[Context, Argv], Meaning]
+EVERY_DATABASE = -1
+"""In place of a database that was flushed: all of them."""
+
+_KEPT_TYPES = (0, 15, 19, 21, 26, 27)
+"""The first bytes of payloads of what kvstream keeps: strings and streams."""
+SILENT = frozenset(
+    b"asking auth client cluster config debug echo function latency memory module multi ping "
+    b"publish readonly replconf script slowlog spublish wait".split()
+)
+"""Commands that touch no key: nothing is lost where they are passed over."""
+
+
+def meaning(db: int, argv: Argv, selection: Selection) -> Meaning:
+    """Return what a command of the stream means."""
+    context = Context(db, selection)
+    word = argv[0].lower()
+    rule = _RULES.get(word)
+    if rule is not None:
+        return rule(context, argv)
+    found = COMMANDS.get(word)
+    if isinstance(found, Container):
+        found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
+    if found is None:
+        return Meaning(is_known=word in SILENT)
+    return _as_it_is(context, found, argv)
+
+
+def _as_it_is(context: Context, command: Command, argv: Argv) -> Meaning:
+    keys = command.keys_of(argv) if Flag.WRITE in command.flags else []
+    return Meaning([context.run(*argv)]) if keys and all(map(context.has, keys)) else Meaning()
+
+
+# --- many keys ----------------------------------------------------------------------------------
+
+
+def _each(step: int) -> Rule:
+    """Return the rule of a command of keys alone, or of keys and values."""
+
+    def rule(context: Context, argv: Argv) -> Meaning:
+        wanted = _wanted(context, argv[1:], step)
+        return Meaning([context.run(argv[0], *wanted)] if wanted else [])
+
+    return rule
+
+
+def _wanted(context: Context, words: Sequence[bytes], step: int) -> list[bytes]:
+    """Return the words that belong to keys which are followed."""
+    return [
+        word
+        for at in range(0, len(words), step)
+        if context.has(words[at])
+        for word in words[at : at + step]
+    ]
+
+
+def _msetex(context: Context, argv: Argv) -> Meaning:
+    end = 2 + 2 * _number(argv, 1)
+    wanted = _wanted(context, argv[2:end], 2)
+    count = b"%d" % (len(wanted) // 2)
+    return Meaning([context.run(argv[0], count, *wanted, *argv[end:])] if wanted else [])
+
+
+def _number(argv: Argv, at: int) -> int:
+    return int(argv[at]) if len(argv) > at and argv[at].isdigit() else 0
+
+
+# --- keys that become others --------------------------------------------------------------------
+
+
+def _moved(
+    context: Context, source: bytes, target: bytes, db: int, argv: Argv, keeps: bool
+) -> Meaning:
+    """Return what it means that a key has come to have what another one had.
+
+    Where we have no such source, being of a type that we do not keep, the target is gone with it:
+    that is why it is deleted first.
+    """
+    has_source, has_target = context.has(source), context.has(target, db)
+    if (source, context.db) == (target, db):
+        return Meaning()
+    runs = [context.run(b"DEL", target, db=db)] if has_target else []
+    if has_source and has_target:
+        moved = ((context.db, source), (db, target), keeps)
+        return Meaning([*runs, context.run(*argv)], moved=moved)
+    if has_source and not keeps:
+        runs.append(context.run(b"DEL", source))
+    return Meaning(runs, again=[(db, target)] if has_target else [])
+
+
+def _rename(context: Context, argv: Argv) -> Meaning:
+    return _moved(context, argv[1], argv[2], context.db, argv, keeps=False)
+
+
+def _move(context: Context, argv: Argv) -> Meaning:
+    return _moved(context, argv[1], argv[1], _number(argv, 2), argv, keeps=False)
+
+
+def _copy(context: Context, argv: Argv) -> Meaning:
+    words = [word.upper() for word in argv[3:]]
+    db = _number(argv, 4 + words.index(b"DB")) if b"DB" in words else context.db
+    return _moved(context, argv[1], argv[2], db, argv, keeps=True)
+
+
+def _restore(context: Context, argv: Argv) -> Meaning:
+    """Return what a payload means: the key, or that it is of a type that we do not keep."""
+    if not context.has(argv[1]):
+        return Meaning()
+    gone = context.run(b"DEL", argv[1])
+    if argv[3][:1] and argv[3][0] not in _KEPT_TYPES:
+        return Meaning([gone], is_known=False)
+    return Meaning([gone, context.run(*argv)])
+
+
+# --- whole databases ----------------------------------------------------------------------------
+
+
+def _flushdb(context: Context, _argv: Argv) -> Meaning:
+    return Meaning(flushed=[context.db] if context.selection.has_database(context.db) else [])
+
+
+def _swapdb(context: Context, argv: Argv) -> Meaning:
+    both = _number(argv, 1), _number(argv, 2)
+    followed = sum(map(context.selection.has_database, both))
+    if followed == 1:
+        return Meaning(is_exchange=True)
+    return Meaning([context.run(*argv)], swapped=both) if followed else Meaning()
+
+
+# --- entries ------------------------------------------------------------------------------------
+
+_TRIMS = (b"MAXLEN", b"MINID")
+
+
+@dataclass(slots=True)
+class _Options:
+    """The options of an XADD or XTRIM as they are to be run."""
+
+    kept: list[bytes] = field(default_factory=list)
+    approximate: bool = False
+    limit: bytes | None = None
+    pid: bytes | None = None
+    iid: bytes | None = None
+
+    @property
+    def words(self) -> list[bytes]:
+        """The options but for what only clients are asked for, or may not say."""
+        if self.approximate and self.limit is not None:
+            return [*self.kept, b"LIMIT", self.limit]
+        return self.kept
+
+
+def _options(argv: Argv) -> tuple[_Options, int]:
+    """Return the options behind the key, and where they end."""
+    options, at = _Options(), 2
+    while at < len(argv):
+        word = argv[at].upper()
+        if word in _TRIMS:
+            signed = argv[at + 1 : at + 2] in ([b"~"], [b"="])
+            options.approximate = argv[at + 1] == b"~" if signed else False
+            options.kept += argv[at : at + 2 + signed]
+            at += 2 + signed
+        elif word == b"LIMIT":
+            options.limit = argv[at + 1]
+            at += 2
+        elif word == b"IDMP":
+            options.pid, options.iid = argv[at + 1 : at + 3]
+            at += 3
+        elif word == b"IDMPAUTO":
+            options.pid = argv[at + 1]
+            at += 2
+        elif word == b"NOMKSTREAM":  # it was there, or nothing would have come
+            at += 1
+        elif word in POLICIES:
+            options.kept.append(argv[at])
+            at += 1
+        else:
+            break
+    return options, at
+
+
+def _xadd(context: Context, argv: Argv) -> Meaning:
+    key = argv[1]
+    if not context.has(key):
+        return Meaning()
+    options, at = _options(argv)
+    if not options.kept and options.pid is None:
+        return Meaning([context.run(argv[0], key, *argv[at:])])
+    if options.pid is not None and argv[at : at + 1] == [b"*"]:  # nothing but a client says that
+        return Meaning([context.run(*argv)])
+    runs = [context.run(argv[0], key, *options.words, *argv[at:])]
+    if options.pid is not None:
+        iid = automatic_iid(argv[at + 1 :]) if options.iid is None else options.iid
+        runs.append(context.run(b"XIDMPRECORD", key, options.pid, iid, argv[at]))
+    return Meaning(runs)
+
+
+def _xtrim(context: Context, argv: Argv) -> Meaning:
+    if not context.has(argv[1]):
+        return Meaning()
+    options, at = _options(argv)
+    return Meaning([context.run(argv[0], argv[1], *options.words, *argv[at:])])
+
+
+# --- commands that kvstream has not -------------------------------------------------------------
+
+
+def _replaces(place: int) -> Rule:
+    """Return the rule of a command that puts another type in the place of a key."""
+
+    def rule(context: Context, argv: Argv) -> Meaning:
+        return _replaced(context, argv[place : place + 1])
+
+    return rule
+
+
+def _replaced(context: Context, keys: Sequence[bytes]) -> Meaning:
+    wanted = [key for key in keys if context.has(key)]
+    return Meaning([context.run(b"DEL", *wanted)] if wanted else [], is_known=False)
+
+
+def _stores(*words: bytes) -> Rule:
+    """Return the rule of a command whose option names the key that gets the result."""
+
+    def rule(context: Context, argv: Argv) -> Meaning:
+        given = [argv[at + 1] for at, word in enumerate(argv[:-1]) if word.upper() in words]
+        return _replaced(context, given[-1:])
+
+    return rule
+
+
+def _changes(place: int) -> Rule:
+    """Return the rule of a command that writes a string in a way that kvstream cannot."""
+
+    def rule(context: Context, argv: Argv) -> Meaning:
+        keys = [(context.db, key) for key in argv[place : place + 1] if context.has(key)]
+        return Meaning(again=keys, is_known=False)
+
+    return rule
+
+
+def _script(context: Context, argv: Argv) -> Meaning:
+    """Tell of a script that was sent as such: before Redis 5, that is what was done."""
+    keys = argv[3 : 3 + _number(argv, 2)]
+    return Meaning(again=[(context.db, key) for key in keys if context.has(key)], is_known=False)
+
+
+_RULES: dict[bytes, Rule] = {
+    b"del": _each(1),
+    b"unlink": _each(1),
+    b"mset": _each(2),
+    b"msetnx": _each(2),
+    b"msetex": _msetex,
+    b"rename": _rename,
+    b"renamenx": _rename,
+    b"move": _move,
+    b"copy": _copy,
+    b"restore": _restore,
+    b"flushdb": _flushdb,
+    b"flushall": lambda context, argv: Meaning(flushed=[EVERY_DATABASE]),
+    b"swapdb": _swapdb,
+    b"xadd": _xadd,
+    b"xtrim": _xtrim,
+    **dict.fromkeys(
+        b"sunionstore sinterstore sdiffstore zunionstore zinterstore zdiffstore zrangestore "
+        b"geosearchstore".split(),
+        _replaces(1),
+    ),
+    b"sort": _stores(b"STORE"),
+    b"georadius": _stores(b"STORE", b"STOREDIST"),
+    b"georadiusbymember": _stores(b"STORE", b"STOREDIST"),
+    **dict.fromkeys(b"setbit bitfield pfadd pfmerge".split(), _changes(1)),
+    b"bitop": _changes(2),
+    **dict.fromkeys(b"eval evalsha fcall".split(), _script),
+}

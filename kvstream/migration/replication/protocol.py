@@ -1,0 +1,279 @@
+"""The replica's side of Redis replication: bytes in, events out; no socket, no store, no clock.
+
+::
+
+    we say     handshake := PING [AUTH] REPLCONF-listening-port REPLCONF-capa PSYNC
+               PSYNC     := "PSYNC" replid offset      the next byte wanted; "?" and -1: any
+               ack       := "REPLCONF" "ACK" offset
+    they say   greeting  := a line for each of ours; then
+               sync      := "+FULLRESYNC" replid offset CRLF snapshot stream
+                          | "+CONTINUE" [replid] CRLF stream
+               snapshot  := LF* "$" length CRLF byte*length
+                          | LF* "$EOF:" mark(40) CRLF byte* mark
+               stream    := request*                 as clients send them; no replies are wanted
+
+An offset counts the bytes of the stream. That of a command is the one behind its last byte: whoever
+has applied it asks for what follows it. Lines are bounded, and so are requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from kvstream.errors import ProtocolError, ReplicationRefused, SourceNotReady
+from kvstream.resp.requests import Request, RequestReader
+
+NO_HISTORY: Final = b"?"
+LINE_MAX: Final = 64 << 10
+"""Bytes of a line of the handshake."""
+REPLID_BYTES: Final = 40
+MARK_BYTES: Final = 40
+PASSING = (b"NOMASTERLINK", b"LOADING", b"MASTERDOWN", b"BUSY", b"TRYAGAIN")
+"""Refusals that pass: the source has not got its own data yet, or is held up."""
+_EOF_HEAD: Final = b"EOF:"
+
+
+class Position(NamedTuple):
+    """A place in the history of a server: its stream up to there has been applied."""
+
+    replid: bytes
+    offset: int
+
+
+NOWHERE = Position(NO_HISTORY, -1)
+
+
+class FullSync(NamedTuple):
+    """A snapshot comes, of the history at this position."""
+
+    position: Position
+
+
+class SnapshotData(NamedTuple):
+    data: bytes
+
+
+class SnapshotEnd(NamedTuple):
+    """The snapshot is whole; the stream follows once an acknowledgement was sent."""
+
+
+class Continued(NamedTuple):
+    """The stream goes on where it was asked to, maybe under another replid."""
+
+    position: Position
+
+
+class Received(NamedTuple):
+    """A command, and the offset behind it."""
+
+    argv: Request
+    end: int
+
+
+Event: TypeAlias = FullSync | SnapshotData | SnapshotEnd | Continued | Received
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who we are to the source."""
+
+    username: bytes | None
+    password: bytes
+
+    @property
+    def words(self) -> list[bytes]:
+        if self.username is None:
+            return [b"AUTH", self.password]
+        return [b"AUTH", self.username, self.password]
+
+
+def request(*words: bytes) -> bytes:
+    """Return a request in bytes."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+
+
+def size_of(argv: Request) -> int:
+    """Return the bytes that a request takes in the stream, where it is written as Redis does."""
+    size = len(b"*%d\r\n" % len(argv))
+    for word in argv:
+        size += len(word) + len(b"%d" % len(word)) + 5
+    return size
+
+
+class Replica:
+    """One connection to a source, from its first byte on.
+
+    ``feed`` what comes and look at its events in order; send what ``outgoing`` gives. Where the
+    source refuses, or what it sends is no replication, an error is raised for good.
+    """
+
+    def __init__(
+        self,
+        position: Position = NOWHERE,
+        port: int = 0,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """``port`` is the one that the source shows for us: nobody can connect to it."""
+        self.position = position
+        """Behind the last command that was given out."""
+        self._steps = self._handshake(port, credentials)
+        self._buffer = b""
+        self._outgoing = bytearray()
+        self._read: Callable[[list[Event]], bool] = self._greeting
+        self._reader = RequestReader()
+        self._missing = 0
+        self._mark = b""
+        self._say()
+
+    def _handshake(self, port: int, credentials: Credentials | None) -> list[list[bytes]]:
+        replid, offset = self.position
+        steps = [[b"PING"]]
+        if credentials is not None:
+            steps = [credentials.words, *steps]  # before it a PING may be refused
+        return [
+            *steps,
+            [b"REPLCONF", b"listening-port", b"%d" % port],
+            [b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"],
+            [b"PSYNC", replid, b"%d" % (offset if replid == NO_HISTORY else offset + 1)],
+        ]
+
+    def _say(self) -> None:
+        self._outgoing += request(*self._steps[0])
+
+    def outgoing(self) -> bytes:
+        """Return what is to be sent, once."""
+        data = bytes(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return what the bytes that came next tell.
+
+        Raises ReplicationRefused where the source will not, SourceNotReady where it cannot yet, and
+        ProtocolError where the bytes are none of a source.
+        """
+        events: list[Event] = []
+        self._buffer += data
+        while self._buffer and self._read(events):
+            pass
+        return events
+
+    @staticmethod
+    def ack(offset: int) -> bytes:
+        """Return the bytes that tell the source how far we are."""
+        return request(b"REPLCONF", b"ACK", b"%d" % offset)
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def _line(self) -> bytes | None:
+        """Take a line; None where its end has not come. Empty ones only say: still there."""
+        self._buffer = self._buffer.lstrip(b"\n")
+        end = self._buffer.find(b"\n")
+        if end < 0:
+            if len(self._buffer) > LINE_MAX:
+                raise ProtocolError("the source sends a line without an end: is it a Redis server?")
+            return None
+        line, self._buffer = self._buffer[:end].removesuffix(b"\r"), self._buffer[end + 1 :]
+        return line
+
+    def _greeting(self, events: list[Event]) -> bool:
+        line = self._line()
+        if line is None:
+            return False
+        said = self._steps.pop(0)
+        if line[:1] == b"-":
+            self._refused(said[0], line[1:])
+        if line[:1] != b"+":
+            raise ProtocolError(f"the source answers {said[0].decode()} with {_shown(line)}")
+        if self._steps:
+            self._say()
+        else:
+            self._begin(line[1:], events)
+        return True
+
+    def _refused(self, word: bytes, error: bytes) -> None:
+        """Raise what a refusal means."""
+        text = f"the source refuses {word.decode()}: {_shown(error)}"
+        raise (SourceNotReady if error.split(b" ")[0] in PASSING else ReplicationRefused)(text)
+
+    def _begin(self, line: bytes, events: list[Event]) -> None:
+        words = line.split()
+        if words[:1] == [b"FULLRESYNC"] and len(words) == 3 and words[2].isdigit():
+            self.position = Position(_replid(words[1]), int(words[2]))
+            events.append(FullSync(self.position))
+            self._read = self._snapshot_head
+        elif words[:1] == [b"CONTINUE"] and self.position.replid != NO_HISTORY:
+            replid = _replid(words[1]) if len(words) > 1 else self.position.replid
+            self.position = Position(replid, self.position.offset)
+            events.append(Continued(self.position))
+            self._read = self._commands
+        else:
+            raise ProtocolError(f"the source answers PSYNC with {_shown(line)}")
+
+    # --- the snapshot ---------------------------------------------------------------------------
+
+    def _snapshot_head(self, events: list[Event]) -> bool:
+        line = self._line()
+        if line is None:
+            return False
+        size = line[1:]
+        if line[:1] == b"-":
+            raise SourceNotReady(f"the source cannot make a snapshot: {_shown(line[1:])}")
+        if line[:1] == b"$" and size.isdigit() and len(size) < 20:
+            self._missing = int(size)
+            self._read = self._snapshot_by_length
+            return self._snapshot_by_length(events) if not self._missing else True
+        if line[:1] == b"$" and size.startswith(_EOF_HEAD) and len(size) == 4 + MARK_BYTES:
+            self._mark = size[len(_EOF_HEAD) :]
+            self._read = self._snapshot_by_mark
+            return True
+        raise ProtocolError(f"the source begins a snapshot with {_shown(line)}")
+
+    def _snapshot_by_length(self, events: list[Event]) -> bool:
+        data, self._buffer = self._buffer[: self._missing], self._buffer[self._missing :]
+        self._missing -= len(data)
+        if data:
+            events.append(SnapshotData(data))
+        if not self._missing:
+            self._end_snapshot(events)
+        return True
+
+    def _snapshot_by_mark(self, events: list[Event]) -> bool:
+        at = self._buffer.find(self._mark)
+        if at < 0:
+            held = MARK_BYTES - 1
+            if len(self._buffer) > held:
+                events.append(SnapshotData(self._buffer[:-held]))
+                self._buffer = self._buffer[-held:]
+            return False
+        if at:
+            events.append(SnapshotData(self._buffer[:at]))
+        self._buffer = self._buffer[at + MARK_BYTES :]
+        self._end_snapshot(events)
+        return True
+
+    def _end_snapshot(self, events: list[Event]) -> None:
+        events.append(SnapshotEnd())
+        self._read = self._commands
+
+    # --- the stream -----------------------------------------------------------------------------
+
+    def _commands(self, events: list[Event]) -> bool:
+        self._reader.feed(self._buffer)
+        self._buffer = b""
+        replid, offset = self.position
+        for argv in self._reader.take():
+            offset += size_of(argv)
+            events.append(Received(argv, offset))
+        self.position = Position(replid, offset)
+        return False
+
+
+def _replid(word: bytes) -> bytes:
+    if len(word) != REPLID_BYTES or not word.isalnum():
+        raise ProtocolError(f"the source names its history {_shown(word)}")
+    return word
+
+
+def _shown(line: bytes) -> str:
+    return line[:120].decode("utf-8", "backslashreplace")

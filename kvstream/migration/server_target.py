@@ -1,0 +1,269 @@
+"""A live server as a target: streams by RESTORE, or by commands beside the key and then renamed.
+
+A payload over the server's bulk limit goes in two: RESTORE of the state alone, and the entries by
+XADD; so nothing is lost however long a stream is. Where RESTORE is refused everything goes by
+commands. Either way it is built under a key of its own, which an interrupted run leaves for the
+next, and gets its name in one step.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace as changed
+
+import xxhash
+
+from kvstream.errors import RequestError
+from kvstream.ids import MIN_ID, StreamID
+from kvstream.images import PackedID, StreamState
+from kvstream.migration import commanding
+from kvstream.migration.items import Consent, Content, Done, Item
+from kvstream.migration.server import Server
+from kvstream.migration.server_source import ServerSource
+from kvstream.migration.spool import ChunkFile, Spool
+from kvstream.rdb.payload import dump
+from kvstream.rdb.targets import NEWEST, Loss, losses, reduce
+from kvstream.remote.connection import Connection, Words
+from kvstream.remote.errors import translated
+from kvstream.remote.replies import members
+
+STAGED_PREFIX = b"kvstream:migrate:"
+BATCH_COMMANDS = 1000
+BATCH_BYTES = 1 << 20
+"""Commands, and bytes of them, that are sent at once."""
+RESTORE_BYTES_MAX = 512 << 20
+"""Payload above which the entries go by themselves: a server does nothing else during a RESTORE."""
+_REFUSALS = ("unknown command", "NOPERM", "no permissions", "not allowed")
+_NOT_A_PAYLOAD = b"kvstream"
+
+
+class ServerTarget:
+    """A server that is written."""
+
+    def __init__(self, server: Server) -> None:
+        if server.is_cluster:
+            raise RequestError("a node of a cluster takes only some of the keys: no target")
+        self._server = server
+        self._target = server.about.target
+        self.restores = self._has_restore()
+        """Whether RESTORE is there, and this user may use it."""
+        self.may_lose = not self.restores or self._target.kind < NEWEST.kind
+        self.existing = ServerSource(server)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def finish(self) -> None:
+        """Nothing is left to do: each key is there once it was put."""
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        if self.restores:
+            return losses(state, self._target)
+        return list(commanding.losses(state, self._server.about.version))
+
+    def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
+        connection = self._server.connection(item.db)
+        staged = self._staged(item, b"string")
+        commands: list[Words] = [("SET", staged, value)]
+        if item.expire_at_ms:
+            commands.append(("PEXPIREAT", staged, item.expire_at_ms))
+        commands.append(("RENAME" if replace else "RENAMENX", staged, item.key))
+        if connection.do_all(commands)[-1] == 0:
+            connection.do("DEL", staged)
+            raise _busy(item.key)
+
+    def put_stream(
+        self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
+    ) -> Done:
+        with Spool(content) as spool:
+            consent([*content.notes, *self.losses(spool.state)])
+            corrections = list(content.corrections)
+            if self.restores:
+                reduce(spool.state, self._target)
+                if self._restored(item, spool, replace):
+                    return Done(spool.entries, corrections)
+            staged = self._staged(item, label)
+            resumed = _Building(self._server, item, spool, staged, self.restores).build()
+            self._publish(item, staged, replace)
+            return Done(spool.entries, corrections, resumed)
+
+    # --- RESTORE --------------------------------------------------------------------------------
+
+    def _has_restore(self) -> bool:
+        """Ask for what cannot be done, and see whether that is why it is refused."""
+        try:
+            connection = self._server.connection(self._server.place.database or 0)
+            connection.do("RESTORE", STAGED_PREFIX + b"probe", 0, _NOT_A_PAYLOAD)
+        except RequestError as error:
+            return not any(said in str(error) for said in _REFUSALS)
+        return True
+
+    def _restored(self, item: Item, spool: Spool, replace: bool) -> bool:
+        """Send a stream as one payload; False where it is too large for that."""
+        most = min(self._server.bulk_bytes_max, RESTORE_BYTES_MAX)
+        payload = dump(self._target, spool.nodes(), spool.state, spool.node_count)
+        with ChunkFile(payload, most) as file:
+            if file.size > most:
+                return False
+            _restore(self._server, item, item.key, file, replace)
+        return True
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _staged(self, item: Item, label: bytes) -> bytes:
+        name = xxhash.xxh3_128(b"%d %b %b" % (len(label), label, item.key)).hexdigest()
+        return STAGED_PREFIX + name.encode()
+
+    def _publish(self, item: Item, staged: bytes, replace: bool) -> None:
+        """Give a stream that is complete its name, its expiry with it, in one step."""
+        connection = self._server.connection(item.db)
+        commands: list[Words] = [("DEL", _note_of(staged))]
+        if item.expire_at_ms:
+            commands.append(("PEXPIREAT", staged, item.expire_at_ms))
+        commands.append(("RENAME" if replace else "RENAMENX", staged, item.key))
+        if connection.do_all(commands)[-1] == 0:
+            connection.do("DEL", staged)
+            raise _busy(item.key)
+
+
+class _Building:
+    """A stream that is built under another name, command by command."""
+
+    def __init__(
+        self, server: Server, item: Item, spool: Spool, staged: bytes, restores: bool
+    ) -> None:
+        self._server = server
+        self._connection: Connection = server.connection(item.db)
+        self._version = server.about.version
+        self._item = item
+        self._spool = spool
+        self._staged = staged
+        self._restores = restores
+
+    def build(self) -> int:
+        """Build it, and return how many entries were there already."""
+        state, spool = self._spool.state, self._spool
+        gone = [] if self._restores else commanding.gone_of(state, spool.ids())
+        after, resumed = self._resumed(gone)
+        if after is None:
+            self._begin()
+        after = after or MIN_ID.packed
+        if self._restores:
+            self._send(commanding.adds(self._staged, spool.nodes(), after))
+        else:
+            self._send(commanding.with_placeholders(self._staged, spool.nodes(), gone, after))
+            self._send(self._groups(gone))
+        self._send([commanding.counters(self._staged, state, spool.entries, self._version)])
+        return resumed
+
+    def _begin(self) -> None:
+        """Make it anew; the note that tells what is being built comes last."""
+        connection, note = self._connection, _note_of(self._staged)
+        connection.do("DEL", note)
+        connection.do("DEL", self._staged)
+        if self._restores:
+            bare = changed(
+                self._spool.state,
+                length=0,
+                last=MIN_ID,
+                first=MIN_ID,
+                max_deleted=MIN_ID,
+                entries_added=0,
+            )
+            most = self._server.bulk_bytes_max
+            with ChunkFile(dump(self._server.about.target, iter(()), bare, 0), most) as file:
+                if file.size > most:
+                    raise RequestError(
+                        f"the pending entries of {self._item.key!r} alone are more than the "
+                        f"server takes at once ({most:,} bytes, proto-max-bulk-len)"
+                    )
+                _restore(self._server, self._item, self._staged, file, True, lasting=True)
+        connection.do("SET", note, self._fingerprint())
+
+    def _fingerprint(self) -> bytes:
+        """Return what tells the stream being built from one that was changed since."""
+        target = self._server.about.target
+        digest = xxhash.xxh3_128()
+        for chunk in dump(target, iter(()), changed(self._spool.state, length=0), 0):
+            digest.update(chunk)
+        return f"{digest.hexdigest()} {self._spool.entries}".encode()
+
+    def _resumed(self, gone: list[PackedID]) -> tuple[PackedID | None, int]:
+        """Return the last entry that an earlier run has added, and how many there are."""
+        connection, staged = self._connection, self._staged
+        noted = connection.ask("GET", _note_of(staged))
+        if noted is None or noted != self._fingerprint():
+            return None, 0
+        if not connection.ask("EXISTS", staged):
+            return (None, 0) if self._restores else (MIN_ID.packed, 0)
+        told = members(connection.ask("XINFO", "STREAM", staged))
+        last = StreamID.parse(told["last-generated-id"]).packed
+        waiting = sorted([*gone, *self._spool.ids()]) if gone else self._spool.ids()
+        expected = sum(1 for eid in waiting if eid <= last)
+        return (last, told["length"]) if expected == told["length"] else (None, 0)
+
+    def _groups(self, gone: list[PackedID]) -> Iterator[Words]:
+        """Yield what makes the groups and takes the placeholders away; again where it was begun."""
+        state, staged = self._spool.state, self._staged
+        if not self._spool.entries and not gone:  # a stream that is empty, and yet there
+            yield ("XADD", staged, "MAXLEN", 0, "0-1", *commanding.PLACEHOLDER)
+        else:
+            for told in map(members, self._connection.ask("XINFO", "GROUPS", staged)):
+                yield ("XGROUP", "DESTROY", staged, told["name"])
+        for group in state.groups:
+            yield from commanding.group_commands(staged, group, self._version)
+        if state.idempotency is not None:
+            told_of = state.idempotency
+            yield from commanding.idempotency_commands(staged, told_of, self._version)
+        yield from commanding.deletions(staged, gone)
+
+    def _send(self, commands: Iterable[Words]) -> None:
+        """Send commands in batches; the first error reply ends it."""
+        batch: list[Words] = []
+        size = 0
+        for words in commands:
+            batch.append(words)
+            size += sum(len(word) if isinstance(word, bytes | str) else 8 for word in words)
+            if len(batch) == BATCH_COMMANDS or size >= BATCH_BYTES:
+                self._connection.do_many(batch)
+                batch, size = [], 0
+        if batch:
+            self._connection.do_many(batch)
+
+
+def _note_of(staged: bytes) -> bytes:
+    return staged + b":note"
+
+
+def _busy(key: bytes) -> RequestError:
+    return RequestError(f"{key!r} is there already, and has been made meanwhile")
+
+
+def _restore(
+    server: Server, item: Item, key: bytes, file: ChunkFile, replace: bool, lasting: bool = False
+) -> None:
+    """Send RESTORE with a payload from a file, chunk by chunk."""
+    ttl = 0 if lasting else item.expire_at_ms
+    words: list[bytes] = [b"RESTORE", key, b"%d" % ttl]
+    options = [b"REPLACE"] if replace else []
+    if ttl:
+        options.append(b"ABSTTL")
+    count = len(words) + 1 + len(options)
+    with translated(writing=True):
+        connection = server.raw(item.db)
+        try:
+            connection.send_packed_command(_framed(count, words, file, options))
+            connection.read_response()
+        except BaseException:
+            connection.disconnect()  # a request may have been left unfinished on it
+            raise
+
+
+def _framed(
+    count: int, words: list[bytes], file: ChunkFile, options: list[bytes]
+) -> Iterator[bytes]:
+    yield b"*%d\r\n" % count + b"".join(map(_bulk, words)) + b"$%d\r\n" % file.size
+    yield from file.chunks()
+    yield b"\r\n" + b"".join(map(_bulk, options))
+
+
+def _bulk(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)

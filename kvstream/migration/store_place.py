@@ -1,0 +1,199 @@
+"""A store in a directory, as a source and as a target."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
+from kvstream.ids import StreamID
+from kvstream.images import NodeImage, PackedID, StreamState
+from kvstream.layout.keys import qualified
+from kvstream.migration.items import (
+    STREAM,
+    STRING,
+    Consent,
+    Content,
+    Done,
+    Item,
+    Outline,
+    Page,
+    Selection,
+)
+from kvstream.operations import keyspace, sizes, strings
+from kvstream.operations.images import StreamImage
+from kvstream.rdb.targets import Loss
+from kvstream.store import Store
+
+ROWS = 1000
+"""Entries that are read at once."""
+
+
+class StoredStream:
+    """A stream of a store, as it was in one moment."""
+
+    def __init__(self, image: StreamImage) -> None:
+        self.notes: list[Loss] = []
+        self.inexact_ms = 0
+        self.corrections: list[str] = []
+        self._image = image
+
+    def nodes(self) -> Iterator[NodeImage]:
+        return self._image.nodes()
+
+    def state(self) -> StreamState:
+        return self._image.state()
+
+
+class StoreSource:
+    """A store that is read."""
+
+    ranged = True
+    may_lose = False
+
+    def __init__(self, store: Store) -> None:
+        self.remarks: list[str] = []
+        self._store = store
+        self._databases = [store.select(db) for db in range(store.engine.options.databases)]
+
+    def close(self) -> None:
+        self._store.close()
+
+    def size(self, selection: Selection) -> int | None:
+        return sum(
+            len(store.stream(key))
+            for store in self._databases
+            if selection.has_database(store.db)
+            for key in store.scan_keys()
+            if selection.has(store.db, key) and store.type(key) == STREAM
+        )
+
+    def position(self) -> int | None:
+        return None
+
+    def items(self, selection: Selection) -> Iterator[Item]:
+        for store in self._databases:
+            if not selection.has_database(store.db):
+                continue
+            for key in store.scan_keys():
+                if selection.has(store.db, key):
+                    item = self.item(store.db, key)
+                    if item is not None:
+                        yield item
+
+    def item(self, db: int, key: bytes) -> Item | None:
+        if not 0 <= db < len(self._databases):
+            return None
+        store = self._databases[db]
+        kind, expire_at_ms = store.type(key), self._expiry(db, key)
+        if kind == "none" or expire_at_ms is None:
+            return None
+        item = Item(db, key, kind, expire_at_ms, again=True)
+        if kind == STREAM:
+            item.stream = partial(_content, store, key)
+            item.between = partial(_between, store, key)
+            item.outline = partial(_outline, store, key)
+        elif kind == STRING:
+            item.value = partial(self._string, db, key)
+        return item
+
+    def _expiry(self, db: int, key: bytes) -> int | None:
+        return self._store.engine.run(keyspace.expiry, qualified(db, key))
+
+    def _string(self, db: int, key: bytes) -> bytes | None:
+        return self._store.engine.run(strings.get, qualified(db, key))
+
+
+def _content(store: Store, key: bytes) -> Content:
+    image = store.image(key)
+    if image is None:
+        raise NoSuchKey(f"{key!r} has gone while it was about to be read")
+    return StoredStream(image)
+
+
+def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Iterator[Page]:
+    lower, upper = StreamID.unpack(first), StreamID.unpack(last)
+    while page := store.rows(key, lower, upper, ROWS):
+        yield [eid for eid, _ in page], [value for _, value in page]
+        reached = StreamID.unpack(page[-1][0])
+        if reached >= upper:
+            return
+        lower = reached.next()
+
+
+def _outline(store: Store, key: bytes) -> Outline:
+    image = store.image(key)
+    if image is None:
+        raise NoSuchKey(f"{key!r} has gone while it was about to be read")
+    with image:
+        state = image.state()
+    size = store.engine.run(sizes.usage, qualified(store.db, key)) or 0
+    return Outline(state.length, size, state, [])
+
+
+class StoreTarget:
+    """A store that is written; a stream in it is seen once it is whole."""
+
+    may_lose = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._databases = [store.select(db) for db in range(store.engine.options.databases)]
+        self.existing = StoreSource(store)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def finish(self) -> None:
+        self._store.sync()
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        return []
+
+    def _database(self, item: Item) -> Store:
+        if not 0 <= item.db < len(self._databases):
+            raise InvalidArgument(
+                f"database {item.db}, of key {item.key!r}: a store has {len(self._databases)}"
+            )
+        return self._databases[item.db]
+
+    def put_stream(
+        self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
+    ) -> Done:
+        loading = self._database(item).loader(
+            item.key, label=label, replace=replace, expire_at_ms=item.expire_at_ms
+        )
+        with loading as load:
+            reached = load.last.packed
+            resumed = entries = 0
+            for node in content.nodes():
+                entries += len(node.ids)
+                if node.ids[-1] <= reached:
+                    resumed += len(node.ids)
+                else:
+                    load.node(node)
+            state = content.state()
+            consent(content.notes)
+            loaded = load.finish(state)
+        if resumed and loaded.entries != entries:
+            self._database(item).delete(item.key)
+            raise RequestError(
+                f"{item.key!r} has lost entries since an interrupted run began with it: run again"
+            )
+        return Done(loaded.entries, [*content.corrections, *loaded.corrections], resumed)
+
+    def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
+        store = self._database(item)
+        store.engine.run(strings.put, qualified(item.db, item.key), value, item.expire_at_ms)
+
+
+class PlannedStore:
+    """A store that may be written, looked at; or none yet."""
+
+    def __init__(self, store: Store | None) -> None:
+        self.existing = None if store is None else StoreSource(store)
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        return []
+
+    def close(self) -> None:
+        if self.existing is not None:
+            self.existing.close()

@@ -1,0 +1,275 @@
+"""Streams of a live redis-server into a store and back into another redis-server, and verified."""
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import redis
+
+from kvstream import Store
+from kvstream.migration import LossRefused, Outcome, run, verify
+from kvstream.migration.paging import PagedStream
+from kvstream.migration.server_source import ServerSource
+from tests.migration.conftest import Start
+from tests.migration.filling import DATABASES, dumps, expiries, fill, fill_all_databases, full
+from tests.migration.servers import RedisServer
+
+TIMES = {b"seen-time", b"active-time"}
+
+
+def refuse(server: RedisServer, *commands: str) -> str:
+    """Make a user who may not run some commands, and return a URL to log in as that user."""
+    server.client().acl_setuser(
+        "some", enabled=True, nopass=True, keys=["*"], commands=["+@all", *commands]
+    )
+    return server.url.replace("redis://", "redis://some:any@")
+
+
+def without_times(told: Any) -> Any:
+    """Return what XINFO STREAM FULL tells, less what no command can set."""
+    if isinstance(told, dict):
+        return {name: without_times(value) for name, value in told.items() if name not in TIMES}
+    return [without_times(each) for each in told] if isinstance(told, list) else told
+
+
+def check(directory: Path) -> None:
+    with Store.open(directory, read_only=True) as store:
+        assert store.check() == []
+
+
+def test_all_of_16_databases_goes_into_a_store_and_out_again(
+    source: RedisServer, target: RedisServer, tmp_path: Path
+) -> None:
+    fill_all_databases(source.client())
+    report = run(source.url, tmp_path / "store")
+    assert report.outcomes == {Outcome.COPIED: 8 + 2 * (DATABASES - 1)}
+    assert report.entries == 700 + 400 + 7 + 2 * (DATABASES - 1)
+    assert verify(source.url, tmp_path / "store").differences == []
+    check(tmp_path / "store")
+    assert run(tmp_path / "store", target.url).complete
+    for db in range(DATABASES):
+        mine, theirs = source.client(db=db), target.client(db=db)
+        assert full(mine) == full(theirs)
+        assert expiries(mine) == expiries(theirs)
+    assert verify(source.url, target.url).differences == []
+
+
+def test_what_had_nothing_deleted_is_dumped_byte_for_byte_as_redis_does(
+    source: RedisServer, target: RedisServer, tmp_path: Path
+) -> None:
+    fill(source.client())
+    source.client().delete("deleted")
+    run(source.url, tmp_path / "store")
+    run(tmp_path / "store", target.url)
+    assert dumps(source.client()) == dumps(target.client())
+
+
+def test_where_dump_is_refused_streams_are_read_by_commands_with_nothing_lost(
+    source: RedisServer, target: RedisServer, tmp_path: Path
+) -> None:
+    fill(source.client())
+    url = refuse(source, "-dump", "-restore")
+    assert run(url, tmp_path / "store").complete
+    check(tmp_path / "store")
+    assert verify(source.url, tmp_path / "store").differences == []
+    assert verify(url, tmp_path / "store").differences == []
+    run(tmp_path / "store", target.url)
+    assert full(source.client()) == full(target.client())
+
+
+def test_a_stream_read_by_commands_is_the_one_that_its_dump_tells(source: RedisServer) -> None:
+    fill(source.client())
+    assert verify(source.url, refuse(source, "-dump")).differences == []
+
+
+def test_where_restore_is_refused_streams_are_written_by_commands(
+    source: RedisServer, target: RedisServer
+) -> None:
+    fill(source.client())
+    url = refuse(target, "-restore")
+    with pytest.raises(LossRefused, match="active-time") as refusal:
+        run(source.url, url)
+    assert {loss.name for loss in refusal.value.losses} == {"active-time"}
+    assert target.client().dbsize() == 0
+    report = run(source.url, url, allow_loss=["active-time"])
+    assert report.losses == {"active-time": 3}
+    assert without_times(full(source.client())) == without_times(full(target.client()))
+    found = verify(source.url, target.url)
+    assert found.equal
+    assert all(each.may_move for each in found.differences)
+    assert not [key for key in target.client().scan_iter() if key.startswith(b"kvstream:")]
+
+
+def test_a_payload_over_the_bulk_limit_goes_in_two_with_nothing_lost(
+    source: RedisServer, target: RedisServer, tmp_path: Path
+) -> None:
+    client = source.client()
+    pipe = client.pipeline(transaction=False)
+    for at in range(3000):
+        pipe.xadd("long", {"text": f"{at} " + "x" * 500}, f"{at + 1}-0")
+    pipe.execute()
+    client.xgroup_create("long", "g", "0")
+    client.xreadgroup("g", "c", {"long": ">"}, 900)
+    client.xgroup_createconsumer("long", "g", "idle")
+    client.xdel("long", "5-0", "6-0", "3000-0")
+    target.client().config_set("proto-max-bulk-len", 1 << 20)
+    run(source.url, target.url)
+    assert full(source.client()) == full(target.client())
+    assert target.client().keys() == [b"long"]
+
+
+def test_a_second_run_changes_nothing(source: RedisServer, tmp_path: Path) -> None:
+    fill(source.client())
+    first = run(source.url, tmp_path / "store")
+    second = run(source.url, tmp_path / "store")
+    assert second.outcomes == {Outcome.SAME: first.outcomes[Outcome.COPIED]}
+
+
+def test_a_key_that_is_there_and_differs_stays_unless_it_may_be_replaced(
+    source: RedisServer, tmp_path: Path
+) -> None:
+    fill(source.client())
+    run(source.url, tmp_path / "store")
+    source.client().xadd("orders", {"sku": "new"}, "9999-0")
+    source.client().set("a string", "other")
+    report = run(source.url, tmp_path / "store")
+    assert report.outcomes[Outcome.DIFFERENT] == 2
+    assert not report.complete
+    (orders,) = (each for each in report.noteworthy if each.key == b"orders")
+    assert ("entry 9999-0", "absent") in [(told.what, told.target) for told in orders.told]
+    assert run(source.url, tmp_path / "store", replace=True).outcomes[Outcome.REPLACED] == 2
+    assert verify(source.url, tmp_path / "store").differences == []
+
+
+def test_a_server_is_reached_by_a_socket_of_unix(start_redis: Start, tmp_path: Path) -> None:
+    with TemporaryDirectory() as folder:  # short enough for the name of a socket
+        server = start_redis("near", "--unixsocket", f"{folder}/socket")
+        fill(server.client())
+        run(f"unix://{folder}/socket", tmp_path / "store")
+        assert verify(f"unix://{folder}/socket", server.url).differences == []
+    with Store.open(tmp_path / "store", read_only=True) as store:
+        assert len(store.stream("orders")) == 700
+
+
+def test_keys_are_chosen_by_pattern_and_database(source: RedisServer, tmp_path: Path) -> None:
+    fill_all_databases(source.client())
+    run(source.url, tmp_path / "store", match=["of *", "orders"], databases=[0, 3])
+    with Store.open(tmp_path / "store", read_only=True) as store:
+        assert store.keys() == [b"orders"]
+        assert store.select(3).keys() == [b"of 3"]
+        assert store.select(4).keys() == []
+
+
+def test_keys_of_other_types_are_named_and_left(source: RedisServer, tmp_path: Path) -> None:
+    client = source.client()
+    client.rpush("list", 1)
+    client.hset("hash", "a", "1")
+    client.xadd("stream", {"a": 1})
+    report = run(source.url, tmp_path / "store")
+    assert report.skipped == {"list": 1, "hash": 1}
+    assert report.outcomes == {Outcome.COPIED: 1, Outcome.SKIPPED: 2}
+    assert verify(source.url, tmp_path / "store").skipped == {"list": 1, "hash": 1}
+
+
+def test_a_key_whose_time_has_come_is_left(tmp_path: Path, target: RedisServer) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.stream("s").add({"a": 1})
+        store.expire("s", 0.2)
+        store.stream("t").add({"a": 1})
+    time.sleep(0.3)
+    run(tmp_path / "store", target.url)
+    assert target.client().keys() == [b"t"]
+
+
+def test_times_of_delivery_are_exact_over_pages_of_pending_entries(
+    source: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.migration.pending.PAGE", 10)
+    client = source.client()
+    for at in range(60):
+        client.xadd("s", {"a": at}, f"{at + 1}-0")
+    client.xgroup_create("s", "g", "0")
+    for at in range(60):
+        client.xreadgroup("g", f"c{at % 7}", {"s": ">"}, 1)
+        time_ms = 1_700_000_000_000 + at * 12_345
+        client.xclaim("s", "g", f"c{at % 7}", 0, [f"{at + 1}-0"], time=time_ms, retrycount=at)
+    url = refuse(source, "-dump")
+    assert verify(source.url, url).differences == []
+
+
+def test_times_that_no_entry_tells_are_counted_from_the_clock_and_said_to_be(
+    source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.migration.paging._exact_times", lambda told: ())
+    fill(source.client())
+    url = refuse(source, "-dump")
+    (orders,) = (each for each in run(url, tmp_path / "store").noteworthy if each.key == b"orders")
+    assert "off by 20 ms" in orders.corrections[0]
+    monkeypatch.undo()
+    assert verify(source.url, tmp_path / "store", tolerance_ms=20).equal
+
+
+def test_entries_that_come_while_a_stream_is_read_are_read_too(source: RedisServer) -> None:
+    client = source.client()
+    for at in range(500):
+        client.xadd("s", {"a": at}, f"{at + 1}-0")
+    from kvstream.remote.connection import Connection, connect
+
+    connection = Connection(connect(source.url), 0)
+    stream = PagedStream(connection, b"s")
+    count = 0
+    for node in stream.nodes():
+        if count < 400:
+            client.xadd("s", {"late": 1}, f"{1000 + count}-0")
+        count += len(node.ids)
+    state = stream.state()
+    connection.close()
+    assert state.length == count == client.xlen("s")
+    assert stream.corrections == []
+
+
+def test_a_stream_too_large_for_one_dump_is_read_by_pages(
+    source: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = source.client()
+    fill(client)
+    monkeypatch.setattr("kvstream.migration.server_source.DUMP_BYTES_MAX", 1)
+    asked: list[bytes] = []
+
+    def dump(self: ServerSource, connection: object, key: bytes) -> None:
+        asked.append(key)
+
+    monkeypatch.setattr(ServerSource, "_dump", dump)
+    assert verify(source.url, source.url + "/0").differences == []
+    assert asked == []
+
+
+def test_two_runs_of_the_same_migration_are_one_too_many(
+    source: RedisServer, tmp_path: Path, state: Path
+) -> None:
+    from kvstream import StoreLocked
+    from kvstream.migration.items import Selection
+    from kvstream.migration.journal import Journal, identity_of
+
+    there = str(tmp_path / "store")
+    identity = identity_of(source.url, there, Selection())
+    with (
+        Journal(state, identity, source.url, there),
+        pytest.raises(StoreLocked, match="running already"),
+    ):
+        run(source.url, there)
+
+
+def test_nothing_that_is_shown_or_kept_has_the_password_in_it(
+    start_redis: Any, tmp_path: Path, state: Path
+) -> None:
+    server = start_redis("locked", "--requirepass", "hunter2")
+    url = server.url.replace("redis://", "redis://:hunter2@")
+    with redis.Redis(port=server.port, password="hunter2") as client:
+        client.xadd("s", {"a": 1})
+    run(url, tmp_path / "store")
+    (journal,) = state.iterdir()
+    assert b"hunter2" not in journal.read_bytes()
+    assert server.url.encode() in journal.read_bytes()

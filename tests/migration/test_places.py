@@ -1,0 +1,79 @@
+"""What a text names: a store, a server, an RDB file, an append-only file."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstream import InvalidArgument, NoSuchStore, Store
+from kvstream.migration import parse_place, plan, run
+from kvstream.migration.places import PlaceKind
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "database"),
+    [
+        ("redis://host", "redis://host", None),
+        ("redis://host:6380/3", "redis://host:6380/3", 3),
+        ("rediss://ann:secret@host:6380/0?ssl_ca_certs=ca.pem", "rediss://host:6380/0", 0),
+        ("redis://:p%40ss@[::1]:6380", "redis://[::1]:6380", None),
+        ("unix:///run/redis.sock?db=2&password=secret", "unix:///run/redis.sock/2", 2),
+    ],
+)
+def test_a_server_is_shown_without_its_password(
+    text: str, shown: str, database: int | None
+) -> None:
+    place = parse_place(text)
+    assert (place.kind, str(place), place.database) == (PlaceKind.SERVER, shown, database)
+    assert place.has_password == ("p%40ss" in text or "secret" in text)
+    assert "secret" not in repr(place)
+
+
+def test_a_path_is_known_by_what_is_there(tmp_path: Path) -> None:
+    Store.open(tmp_path / "store").close()
+    (tmp_path / "dump.rdb").write_bytes(b"REDIS0011")
+    (tmp_path / "valkey").write_bytes(b"VALKEY080")
+    (tmp_path / "log").write_bytes(b"*2\r\n")
+    (tmp_path / "old.aof").write_bytes(b"REDIS0009")  # an append-only file with a preamble
+    (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
+    found = {name: parse_place(tmp_path / name).kind.value for name in (
+        "store", "dump.rdb", "valkey", "log", "old.aof", "redis"
+    )}  # fmt: skip
+    assert found == {
+        "store": "store",
+        "dump.rdb": "rdb",
+        "valkey": "rdb",
+        "log": "aof",
+        "old.aof": "aof",
+        "redis": "aof",
+    }
+    assert parse_place(f"aof:{tmp_path / 'valkey'}").kind is PlaceKind.AOF
+
+
+def test_what_is_not_there_yet_is_a_store_or_a_file_by_its_name(tmp_path: Path) -> None:
+    assert parse_place(tmp_path / "new", create=True).kind is PlaceKind.STORE
+    assert parse_place(tmp_path / "new.rdb", create=True).kind is PlaceKind.RDB
+    with pytest.raises(NoSuchStore, match="nothing at"):
+        parse_place(tmp_path / "new")
+
+
+def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(InvalidArgument, match="no store, RDB file or append-only file"):
+        parse_place(tmp_path / "text")
+    with pytest.raises(InvalidArgument, match="no scheme"):
+        parse_place("https://host")
+
+
+def test_pairs_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    Store.open(store).close()
+    with pytest.raises(InvalidArgument, match="same place"):
+        run(store, store)
+    with pytest.raises(InvalidArgument, match="choose database 3"):
+        run(store, "redis://host/3")
+    with pytest.raises(InvalidArgument, match="named for an RDB file"):
+        list(plan(store, tmp_path / "other", target_version="redis:7.0"))
+    with pytest.raises(InvalidArgument, match="read, not written"):
+        run(store, tmp_path / "out.aof")
+    with pytest.raises(InvalidArgument, match="take one of"):
+        run(store, tmp_path / "out.rdb", target_version="redis:1")
