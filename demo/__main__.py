@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from demo import lake
 from demo.job import (
     NAMES,
     DemoFailed,
@@ -28,6 +29,8 @@ from demo.sums import Key, Sum
 from demo.worker import BATCH, DOOMED, DOOMED_BATCHES, GROUP, RESULTS
 
 FOLDER = Path("demo-data")
+LAKE, PICTURE = "-lake", "-hours.svg"
+"""What the names of the folder of Parquet and of the picture add to that of the store."""
 ROWS_MIN = len(NAMES) * DOOMED_BATCHES * BATCH
 """Of each file: enough for every consumer to have its share before one of them dies."""
 SUGGESTIONS = {
@@ -130,7 +133,23 @@ def _prove_served(show: Show, folder: Path, data: Path, rows_max: int | None) ->
     show.say("[green]equal:[/] the sums of the entries, those of the consumers, and the files'")
 
 
-def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
+def _prove_in_spark(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
+    parquet = folder.with_name(folder.name + LAKE)
+    lake.run(folder, parquet)
+    files = lake.sums_of_the_files(data, rows_max)
+    if not lake.sums_of_the_lake(parquet) == lake.sums_of_the_stream(folder) == files:
+        raise DemoFailed("the sums of Spark are not those of the files")
+    drawn = folder.with_name(folder.name + PICTURE)
+    drawn.write_text(lake.picture(files))
+    show.say(f"{len(files):,} hours, in {parquet} as Parquet and in the stream {lake.HOURS!r}")
+    show.say("[green]equal:[/] the sums in Parquet, those in the stream, and the files'")
+    show.say(f"the mean temperature by hour of the day: {drawn}")
+    found = faults(folder)
+    if found:
+        raise DemoFailed("check: " + "; ".join(found))
+
+
+def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool) -> None:
     """Go through the whole job, or raise DemoFailed."""
     start = time.perf_counter()
     _fresh(folder)
@@ -163,6 +182,10 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
 
     show.step("Serve the same store on a port, and read it back with redis-py")
     _prove_served(show, folder, data, rows_max)
+
+    if spark:
+        show.step("Sum the streams up by hour in Spark, into Parquet and back into a stream")
+        _prove_in_spark(show, folder, data, rows_max)
     show.say(f"all in {time.perf_counter() - start:.1f} s")
 
 
@@ -181,11 +204,14 @@ def _next(show: Show, folder: Path) -> None:
 @click.command()
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
 @click.option("--rows", type=click.IntRange(ROWS_MIN), help="Only so many rows of each file.")
-def main(folder: Path, rows: int | None) -> None:
+@click.option(
+    "--spark/--no-spark", default=None, help="With Spark or without; by default where it is there."
+)
+def main(folder: Path, rows: int | None, spark: bool | None) -> None:
     """Run the main job on real data; the exit code is 1 unless all comes out equal."""
     show = Show(Console())
     try:
-        run(show, folder, data_folder(), rows)
+        run(show, folder, data_folder(), rows, lake.is_installed() if spark is None else spark)
     except (DemoFailed, DataMissing) as error:
         show.console.print(f"[bold red]The demo failed:[/] {error}")
         sys.exit(1)

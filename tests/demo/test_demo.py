@@ -6,6 +6,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import redis
@@ -31,19 +32,26 @@ def data() -> Path:
 
 @pytest.mark.usefixtures("data")
 def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(tmp_path / "store")])
+    pytest.importorskip("pyspark")
+    result = CliRunner().invoke(
+        main, ["--rows", ROWS, "--spark", "--folder", str(tmp_path / "store")]
+    )
     assert result.exit_code == 0, result.output
     assert "killed with -9" in result.output
     assert re.search(r"carla died with [1-9][0-9]* entries pending", result.output)
     assert "check passes" in result.output
     assert "differs" not in result.output
     assert "entries by XRANGE from kvstream serve" in result.output
+    assert "the sums in Parquet, those in the stream, and the files'" in result.output
+    picture = ElementTree.parse(tmp_path / "store-hours.svg").getroot()
+    lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [24, 24]
 
 
 @pytest.mark.usefixtures("data")
 def test_what_the_demo_says_to_try_next_works(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(folder)])
+    result = CliRunner().invoke(main, ["--rows", ROWS, "--no-spark", "--folder", str(folder)])
     assert result.exit_code == 0, result.output
     kvstream = [sys.executable, "-m", "kvstream", "--store", str(folder)]
     for command in SUGGESTIONS:
@@ -74,7 +82,8 @@ def test_the_demo_fails_when_one_measurement_is_counted_wrongly(
         return {**sums, key: sums[key] + Sum.of("0.1")}
 
     monkeypatch.setattr("demo.__main__.sums_of_the_files", one_more)
-    result = CliRunner().invoke(main, ["--rows", ROWS, "--folder", str(tmp_path / "store")])
+    words = ["--rows", ROWS, "--no-spark", "--folder", str(tmp_path / "store")]
+    result = CliRunner().invoke(main, words)
     assert result.exit_code == 1
     assert "differs" in result.output
 

@@ -1,0 +1,10 @@
+"""Streams as DataFrames of Apache Spark: read in parallel, written in bulk, followed live.
+
+``session`` gives a session of Spark in which ``format("kvstream")`` works; ``register`` makes it
+known to a session of your own. Installed with ``pip install 'kvstream[spark]'``.
+"""
+
+from kvstream.spark.java import JavaMissing
+from kvstream.spark.sessions import SparkMissing, register, session
+
+__all__ = ["JavaMissing", "SparkMissing", "register", "session"]

@@ -1,0 +1,62 @@
+"""Where a job's streams are: the options of ``format("kvstream")`` that name a place.
+
+It knows options and DataFrames, no transport.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kvstream.errors import InvalidArgument
+from kvstream.spark.options import places
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Options = Mapping[str, str]
+Say = Callable[[str], None]
+"""Told what a job does, a line at a time."""
+
+ENTRIES = (
+    "stream string, id struct<ms:bigint,seq:bigint>, fields array<struct<name:string,value:binary>>"
+)
+"""Entries as jobs move them: with fields that repeat, in their order."""
+TIMED = ENTRIES + ", timestamp timestamp"
+SERVERS = ("redis://", "rediss://", "unix://")
+
+
+def place(address: str, db: int | None = None) -> dict[str, str]:
+    """Return the options that name a place: a server's URL, or the directory of a store."""
+    kind = "url" if address.startswith(SERVERS) else "path"
+    return {kind: address} | ({} if db is None else {"db": str(db)})
+
+
+def chosen(source: Options, streams: Sequence[str], pattern: str | None) -> dict[str, str]:
+    """Return the options that name streams of a place; without any, all of them."""
+    import json
+
+    if streams and pattern:
+        raise InvalidArgument("name streams, or give a pattern")
+    if streams:
+        return {**source, "stream": json.dumps(list(streams))}
+    return {**source, "pattern": pattern or "*"}
+
+
+def entries(spark: "SparkSession", options: Options, schema: str = ENTRIES) -> "DataFrame":
+    """Return the entries of the streams that the options name."""
+    return spark.read.format("kvstream").schema(schema).options(**options).load()
+
+
+def table(spark: "SparkSession", options: Options, name: str) -> "DataFrame":
+    """Return a table about the streams that the options name."""
+    return spark.read.format("kvstream").options(**options).option("table", name).load()
+
+
+def lengths(spark: "SparkSession", options: Options) -> dict[str, int]:
+    """Return the number of entries of each stream."""
+    rows = table(spark, options, "streams").select("stream", "length").collect()
+    return {row.stream: row.length for row in rows}
+
+
+def shown(options: Options) -> str:
+    """Return how a message names the places, without passwords."""
+    return ", ".join(each.shown for each in places(options))

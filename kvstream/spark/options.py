@@ -1,0 +1,152 @@
+"""The options of ``format("kvstream")``, as Spark gives them: text under names in lower case.
+
+What may be several (paths, URLs, streams, patterns) is separated by commas, or is a JSON array
+where a name has a comma. Owns the words that reading and writing share; knows no transport.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+from kvstream.errors import InvalidArgument, InvalidID, shown
+from kvstream.ids import MIN_ID, StreamID, range_end, range_start
+
+Options = Mapping[str, str]
+
+PASSWORD_VARIABLE = "KVSTREAM_PASSWORD"
+"""Where the password of ``url`` is looked for last: a variable does not stand in any plan."""
+_TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One database that is read or written: of a store in a directory, or behind a server."""
+
+    kind: Literal["path", "url"]
+    address: str = field(repr=False)
+    """With a password in it where the option ``url`` has one there."""
+    db: int | None = None
+    """None: the one that the URL names, or 0."""
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """How columns, plans and messages name the place: never with a password."""
+        if self.kind == "path":
+            return self.address
+        parts = urlsplit(self.address)
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}"
+
+
+def places(options: Options) -> list[Place]:
+    """Return the places that ``path`` or ``url`` name; InvalidArgument for both, or neither."""
+    paths, urls = listed(options, "path") or listed(options, "paths"), listed(options, "url")
+    if bool(paths) == bool(urls):
+        raise InvalidArgument("give either the option path (a directory) or url (a server)")
+    db = number(options, "db", None)
+    if paths:
+        return [Place("path", os.path.abspath(path.removeprefix("file:")), db) for path in paths]
+    password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
+    return [Place("url", url, db, options.get("user"), password) for url in urls]
+
+
+def listed(options: Options, name: str) -> list[str]:
+    """Return the values of an option that may be several; [] where it is not given."""
+    text = options.get(name, "").strip()
+    if not text.startswith("["):
+        return [part for word in text.split(",") if (part := word.strip())]
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"the option {name} is no JSON array: {error}") from None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InvalidArgument(f"the option {name} is no JSON array of texts")
+    return values
+
+
+def number(options: Options, name: str, missing: int | None, least: int = 0) -> int | None:
+    """Return a whole number, ``missing`` where the option is not given."""
+    text = options.get(name, "").strip()
+    if not text:
+        return missing
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
+        raise InvalidArgument(f"the option {name} is a number from {least} on, not {shown(text)}")
+    return int(text)
+
+
+def flag(options: Options, name: str, missing: bool) -> bool:
+    """Return whether an option is true, ``missing`` where it is not given."""
+    text = options.get(name, "").strip().lower()
+    if not text:
+        return missing
+    if text not in _TRUE | _FALSE:
+        raise InvalidArgument(f"the option {name} is true or false, not {shown(text)}")
+    return text in _TRUE
+
+
+def choice(options: Options, name: str, words: tuple[str, ...]) -> str:
+    """Return one of some words, in whatever case it is given; the first where it is not."""
+    text = options.get(name, "").strip() or words[0]
+    for word in words:
+        if word.lower() == text.lower():
+            return word
+    raise InvalidArgument(f"the option {name} is one of {', '.join(words)}, not {shown(text)}")
+
+
+def first_id(options: Options) -> StreamID:
+    """Return the first ID of the read: the option ``start``, an ID or a time."""
+    return range_start(_bound(options.get("start", "-")))
+
+
+def last_id(options: Options) -> StreamID:
+    """Return the last ID of the read: the lesser of the options ``end`` and ``asof``."""
+    return min(range_end(_bound(options.get(name, "+"))) for name in ("end", "asof"))
+
+
+def after_id(options: Options) -> StreamID | None:
+    """Return the ID after which a new streaming query begins: ``startingId``; None: what is new.
+
+    A time stands for all that is of its millisecond, or later.
+    """
+    text = options.get("startingid", "earliest").strip()
+    if text.lower() in ("earliest", "-"):
+        return MIN_ID
+    if text.lower() in ("latest", "$", "+"):
+        return None
+    with suppress(InvalidID):
+        return StreamID.parse(text)
+    ms = _milliseconds(text)
+    return StreamID(ms, 0).previous() if ms else MIN_ID
+
+
+def _bound(text: str) -> str:
+    """Return an ID as it stands, and a time of ISO 8601 as the ID of its millisecond.
+
+    A time without a zone is of UTC. "(" before either excludes it.
+    """
+    text = text.strip()
+    mark, bare = ("(", text[1:]) if text.startswith("(") else ("", text)
+    if bare in ("-", "+"):
+        return text
+    try:
+        StreamID.parse(bare)
+    except InvalidID:
+        return f"{mark}{_milliseconds(bare)}"
+    return text
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"{shown(text)} is neither an ID nor a time") from None
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    return max(0, since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000)

@@ -1,0 +1,1 @@
+"""Writing: DataFrames into streams, all or nothing, each micro-batch exactly once."""

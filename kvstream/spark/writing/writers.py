@@ -1,0 +1,227 @@
+"""The writers of ``format("kvstream")``: what Spark calls in its tasks and for its commits.
+
+A task turns rows into what is staged; the commit, on the driver, has each store take all of it at
+once. This module knows Spark's classes and puts the others together.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from kvstream.errors import InvalidArgument
+from kvstream.parts import BulkTicket
+from kvstream.spark.options import Place, choice, flag, listed, number, places
+from kvstream.spark.writing.commits import Commit
+from kvstream.spark.writing.encoding import encoded
+from kvstream.spark.writing.gathering import Gathering, Share
+from kvstream.spark.writing.marks import Transaction
+from kvstream.spark.writing.schema import Columns, IDKind, columns_of
+from kvstream.spark.writing.spilling import DELIVERIES, discard, spill_of, staging_of
+from kvstream.spark.writing.stores import ticket_of
+from kvstream.spark.writing.targets import commit_to
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Options = Mapping[str, str]
+
+WAIT_S = 30
+"""Seconds that a commit waits, by default, for another process to close the store."""
+_WHOLE_IDS = (None, IDKind.PACKED, IDKind.NUMBERS)
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the commit."""
+
+    partition: int
+    writer: str
+    shares: dict[int, Share]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a write was told; it goes to the tasks."""
+
+    places: tuple[Place, ...]
+    columns: Columns
+    wait_s: int
+    skip_existing: bool
+    delivery: str
+    staging: str | None
+    """The folder for staged files; None: beside each store."""
+    transaction: Transaction | None
+    """What a batch write calls itself, so that it happens once."""
+    tickets: tuple[BulkTicket | None, ...] = ()
+    """For each place, what tasks need to make tables for it; None where they cannot."""
+
+
+def settings_of(schema: "StructType", options: Options) -> Settings:
+    """Return what is to be written where; InvalidArgument, before anything runs, for nonsense."""
+    given = dict(options)
+    streams = listed(options, "stream")
+    if len(streams) > 1:
+        raise InvalidArgument(
+            "a write without a column stream goes to one stream: the option stream names several"
+        )
+    given.pop("stream", None)
+    if streams:
+        given["stream"] = streams[0]
+    targets = tuple(places(options))
+    if len({place.shown for place in targets}) < len(targets):
+        raise InvalidArgument("a store is named twice")
+    return Settings(
+        targets,
+        columns_of(schema, given),
+        number(options, "wait", WAIT_S) or 0,
+        flag(options, "skipexisting", False),
+        choice(options, "delivery", DELIVERIES),
+        options.get("stagingpath"),
+        _own_transaction(options),
+    )
+
+
+def _own_transaction(options: Options) -> Transaction | None:
+    writer, version = options.get("txnappid"), number(options, "txnversion", None)
+    if (writer is None) != (version is None):
+        raise InvalidArgument("the options txnAppId and txnVersion go together")
+    return None if writer is None or version is None else Transaction(writer, version)
+
+
+def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "BatchWriter":
+    """Return the writer of one batch write."""
+    if overwrite:
+        raise InvalidArgument("streams are appended to: use mode('append')")
+    settings = settings_of(schema, options)
+    tickets = tuple(_ticket(settings, place) for place in settings.places)
+    return BatchWriter(replace(settings, tickets=tickets))
+
+
+def _ticket(settings: Settings, place: Place) -> BulkTicket | None:
+    """Ask a store for a ticket, where the IDs of the rows are whole, or all allotted."""
+    columns = settings.columns
+    if place.kind != "path" or columns.id_kind not in _WHOLE_IDS or settings.skip_existing:
+        return None
+    return ticket_of(place.address, place.db or 0, columns.key)
+
+
+def stream_writer(options: Options, schema: "StructType", overwrite: bool) -> "StreamWriter":
+    """Return the writer of one micro-batch."""
+    if overwrite:
+        raise InvalidArgument("streams are appended to: use outputMode('append')")
+    return StreamWriter(settings_of(schema, options))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """All rows of a DataFrame become visible at once, or none does."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._transaction = settings.transaction or Transaction(uuid.uuid4().hex, 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Run in a task: stage the rows of a partition."""
+        return _stage(self._settings, self._transaction, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Run on the driver: have every store take its rows."""
+        marked = self._settings.transaction is not None
+        _commit(self._settings, self._transaction, marked, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged; Spark also calls this after a commit that failed half-way."""
+        discard(self._settings.places, self._settings.staging, self._transaction)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Each micro-batch becomes visible at once, and once.
+
+    Spark makes an instance for the tasks of each micro-batch and another for its commit.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Run in a task: stage the rows of a partition."""
+        return _stage(self._settings, _running(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Run on the driver: have every store take its rows, where it has not yet."""
+        writer = _writer_of(messages)
+        if writer is not None:
+            _commit(self._settings, Transaction(writer, batchId), True, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged; Spark also calls this after a commit that failed half-way."""
+        writer = _writer_of(messages)
+        if writer is not None:
+            transaction = Transaction(writer, batchId)
+            discard(self._settings.places, self._settings.staging, transaction)
+
+
+def _running() -> Transaction:
+    """Return the query and the batch of the task that runs here."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY) if context else None
+    batch = context.getLocalProperty(_BATCH) if context else None
+    if query is None or batch is None:
+        raise InvalidArgument("a streaming write runs inside a streaming query")
+    return Transaction(query, int(batch))
+
+
+def _stage(
+    settings: Settings, transaction: Transaction, batches: Iterator[pa.RecordBatch]
+) -> Written:
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    tickets = settings.tickets or (None,) * len(settings.places)
+    where = settings.places, settings.staging, settings.delivery, tickets
+    gathering = Gathering(len(settings.places), partial(spill_of, *where, transaction, partition))
+    try:
+        for batch in batches:
+            for rows in encoded(batch, settings.columns):
+                gathering.add(rows)
+        return Written(partition, transaction.writer, gathering.finish(partition))
+    except BaseException:
+        gathering.abort()
+        raise
+
+
+def _writer_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    return next((each.writer for each in messages if isinstance(each, Written)), None)
+
+
+def _commit(
+    settings: Settings,
+    transaction: Transaction,
+    marked: bool,
+    messages: Sequence[WriterCommitMessage | None],
+) -> None:
+    written = sorted(
+        (each for each in messages if isinstance(each, Written)), key=lambda each: each.partition
+    )
+    whole = Commit(transaction, marked, (), settings.skip_existing)
+    for at, place in enumerate(settings.places):
+        shares = [each.shares[at] for each in written if at in each.shares]
+        if shares or marked:
+            staging = staging_of(place, at, settings.staging, transaction)
+            work = whole._replace(
+                shares=shares,
+                ticket=settings.tickets[at] if settings.tickets else None,
+                folder=str(staging.folder) if staging else "",
+            )
+            commit_to(place, settings.wait_s, work)
+    discard(settings.places, settings.staging, transaction)

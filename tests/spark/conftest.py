@@ -1,0 +1,157 @@
+"""One session of Spark for all tests of a run, stores to read, and a real redis-server.
+
+Where PySpark is not installed, which `make test` sees to, none of these tests is collected.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kvstream import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+collect_ignore_glob: list[str] = [] if find_spec("pyspark") else ["test_*.py"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.streaming.pollingDelay": "10ms",
+    # Errors of Python are long enough without the JVM's view of them.
+    "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+    "spark.log.level": "OFF",
+}
+LONG = pytest.mark.skipif(
+    "KVSTREAM_LOAD" not in os.environ, reason="long: with KVSTREAM_LOAD in the environment"
+)
+
+SLOW_START = "failed to connect back"
+"""What Spark says of a worker that was not there within ten seconds: the machine is busy."""
+TRIES = 4
+
+Read = Callable[..., "DataFrame"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are dealt out to processes by their groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have one session for all, and let warnings of PySpark, pandas and py4j be warnings."""
+    here = Path(__file__).parent
+    for item in items:
+        if here not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.filterwarnings("ignore"))
+        item.add_marker(pytest.mark.timeout(600))
+        if "spark" in getattr(item, "fixturenames", ()) and config.pluginmanager.hasplugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """A session on two cores of this machine."""
+    from kvstream.spark import session
+
+    # Workers import kvstream as the tests do, wherever they were started.
+    paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spark = session("tests", master="local[2]", config=SETTINGS)
+        yield spark
+        spark.stop()
+
+
+@pytest.fixture
+def read(spark: "SparkSession") -> Read:
+    """Read streams: ``read(path=..., stream=...)``, with ``schema`` and options by name."""
+
+    def load(schema: str | None = None, **options: Any) -> "DataFrame":
+        reader = spark.read.format("kvstream")
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that nobody holds: 5,000 orders, and a few streams beside."""
+    path = tmp_path_factory.mktemp("spark") / "data"
+    with Store.open(path, durability="no") as store:
+        fill(store)
+    return path
+
+
+def order(number: int) -> dict[str, str]:
+    return {"sku": f"a{number % 10}", "qty": str(number), "price": f"{number}.25"}
+
+
+def fill(store: Store, count: int = 5000) -> None:
+    """Add orders, three to the millisecond, and a stream for each of ten skus."""
+    with store.transaction():
+        for number in range(count):
+            eid = (1_700_000_000_000 + number // 3, number % 3)
+            store.stream("orders").add(order(number), id=eid)
+        for number in range(10):
+            store.stream(f"sku:{number}").add({"name": f"item {number}"}, id=(1000 + number, 0))
+
+
+@pytest.fixture(scope="session")
+def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A real redis-server."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server is installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("redis")
+    words = [program, "--port", str(port), "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
+        try:
+            _wait_for(port)
+            yield port
+        finally:
+            server.terminate()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def rows_of(frame: "DataFrame") -> list[tuple[Any, ...]]:
+    """Return (ID, fields) of each row, sorted by ID, as the library has them."""
+    rows = frame.select("id", "fields").collect()
+    return sorted(
+        ((row.id.ms, row.id.seq), {name.encode(): bytes(v) for name, v in row.fields.items()})
+        for row in rows
+    )
+
+
+def entries_of(store: Store, key: str, **bounds: Any) -> list[tuple[Any, Mapping[bytes, bytes]]]:
+    """Return (ID, fields) of each entry of a range."""
+    return [(tuple(entry.id), entry.fields or {}) for entry in store.stream(key).range(**bounds)]

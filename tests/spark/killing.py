@@ -1,0 +1,87 @@
+"""The data source as it is, in programs that are killed at a given step of a write.
+
+A variable names a folder in which an empty file is a step that kills, once: ``staged`` (a task has
+its rows ready), ``begun`` (the commit has all messages), ``between`` (the first of two stores has
+its rows), ``done`` (all stores have them, Spark does not know). Killed is the whole group of the
+driver's processes, as where a machine goes down; ``executor`` kills the one that runs the task.
+"""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from kvstream.spark.source import KVStreamSource
+from kvstream.spark.writing import writers
+from kvstream.spark.writing.writers import BatchWriter, StreamWriter, Written
+
+KILL_VARIABLE = "KVSTREAM_TEST_KILL"
+DRIVER_VARIABLE = "KVSTREAM_TEST_DRIVER"
+COMMIT = "commit_to"
+"""What ``writers`` calls for the commit into one store."""
+
+
+def step(name: str) -> None:
+    """Die here, if that was asked for and has not happened yet."""
+    folder = os.environ.get(KILL_VARIABLE)
+    if folder is None:
+        return
+    try:
+        (Path(folder) / name).rename(Path(folder) / f"{name}.done")
+    except FileNotFoundError:
+        return
+    if name == "executor":
+        os.kill(executor(), signal.SIGKILL)
+    else:
+        os.killpg(int(os.environ[DRIVER_VARIABLE]), signal.SIGKILL)
+    os._exit(1)  # or this process would go on with the commit
+
+
+def executor() -> int:
+    """Return the process of the JVM that runs this task."""
+    pid = os.getpid()
+    while "java" not in Path(f"/proc/{pid}/comm").read_text():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+class KilledBatchWriter(BatchWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        written = super().write(iterator)
+        step("executor")
+        return written
+
+
+class KilledStreamWriter(StreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        written = super().write(iterator)
+        step("staged")
+        return written
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        step("begun")
+        commit_to = getattr(writers, COMMIT)
+
+        def committed(*arguments: Any) -> object:
+            found = commit_to(*arguments)
+            step("between")
+            return found
+
+        setattr(writers, COMMIT, committed)
+        super().commit(messages, batchId)
+        step("done")
+
+
+class KilledSource(KVStreamSource):
+    """Found under the same name."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return KilledBatchWriter(writers.settings_of(schema, self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return KilledStreamWriter(writers.settings_of(schema, self.options))

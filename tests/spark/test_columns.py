@@ -1,0 +1,79 @@
+"""Columns of a page, without a session: however names stand in entries, and text becomes values."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+
+from kvstream.layout.columns import of_replies  # noqa: E402
+from kvstream.spark.columns import Page  # noqa: E402
+from kvstream.spark.typed import typed  # noqa: E402
+
+names = st.sampled_from([b"a", b"b", b"ab", b"", b"ba"])
+fields = st.lists(st.tuples(names, st.binary(max_size=3)), min_size=1, max_size=4)
+
+
+def page_of(entries: list[list[tuple[bytes, bytes]]]) -> Page:
+    reply = [
+        [b"%d-1" % (number + 1), [part for pair in pairs for part in pair]]
+        for number, pairs in enumerate(entries)
+    ]
+    return Page(of_replies(reply), b"key", "store")
+
+
+@given(st.lists(fields, min_size=1, max_size=6), names)
+def test_a_field_is_found_wherever_it_stands(
+    entries: list[list[tuple[bytes, bytes]]], name: bytes
+) -> None:
+    found = page_of(entries).field(name).to_pylist()
+    assert found == [dict(pairs).get(name) for pairs in entries]
+
+
+@given(fields, st.integers(1, 6), names)
+def test_entries_of_the_same_names_are_no_special_case(
+    pairs: list[tuple[bytes, bytes]], count: int, name: bytes
+) -> None:
+    entries = [[(each, b"%d" % row) for each, _ in pairs] for row in range(count)]
+    found = page_of(entries).field(name).to_pylist()
+    assert found == [dict(each).get(name) for each in entries]
+
+
+UTC_TIME = pa.timestamp("us", "UTC")
+NOON = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "values"),
+    [
+        (pa.int32(), [b"12", b"-7", None, b"0x1F", b"1.5", b"", b"99999999999", b" 1"], [12, -7]),
+        (pa.int64(), [b"99999999999", b"1"], [99999999999, 1]),
+        (pa.float64(), [b"1.5", b"-2e3", None, b"one"], [1.5, -2000.0]),
+        (pa.bool_(), [b"true", b"FALSE", None, b"maybe"], [True, False]),
+        (pa.decimal128(10, 2), [b"1.25", b"3", None, b"1.234", b"x"], [Decimal("1.25"), 3]),
+        (
+            pa.date32(),
+            [b"2024-05-17", b"1969-01-01", None, b"17.5.24"],
+            [NOON.date(), date(1969, 1, 1)],
+        ),
+        (pa.string(), ["\u00fc".encode(), b"", None, b"\xff"], ["\u00fc", ""]),
+        (pa.binary(), [b"\xff", b""], [b"\xff", b""]),
+        (UTC_TIME, [b"2024-05-17 12:00:00", b"2024-05-17T12:00:00"], [NOON, NOON]),
+        (UTC_TIME, [b"2024-05-17T12:00:00Z", b"2024-05-17 14:00:00.0+02:00"], [NOON, NOON]),
+        (UTC_TIME, [b"2024-05-17T12:00:00Z", b"2024-05-17T12:00:00", None, b"noon"], [NOON, NOON]),
+        (pa.timestamp("us"), [b"2024-05-17T12:00:00", None], [NOON.replace(tzinfo=None)]),
+    ],
+)
+def test_text_becomes_values_and_what_does_not_is_named(
+    kind: Any, texts: list[bytes | None], values: list[Any]
+) -> None:
+    """The first texts have these values; null is null, and the rest is bad."""
+    column, bad = typed(pa.array(texts, pa.binary()), kind)
+    assert column.type == kind
+    assert column.to_pylist() == values + [None] * (len(texts) - len(values))
+    wrong = [place >= len(values) and text is not None for place, text in enumerate(texts)]
+    assert (list(bad) if bad is not None else [False] * len(texts)) == wrong

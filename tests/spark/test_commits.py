@@ -1,0 +1,209 @@
+"""What tasks have staged becomes visible in one commit of the store, in order, and once."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from kvstream.errors import Corruption, IDTooSmall, StoreLocked, WrongType
+from kvstream.layout.values import encode_fields
+from kvstream.parts import BulkTicket
+from kvstream.spark.writing import stores
+from kvstream.spark.writing.commits import Commit
+from kvstream.spark.writing.gathering import Gathering, Share, Spilled
+from kvstream.spark.writing.marks import Transaction
+from kvstream.spark.writing.pages import StagedRows, pack_page, unpack_page
+from kvstream.spark.writing.spilling import FileSpill, PartSpill
+from kvstream.spark.writing.spreading import slot_of, store_of
+from kvstream.spark.writing.staging import Staging
+from kvstream.spark.writing.stores import commit_into, ticket_of
+from tests.spark.staged import QUERY, rows, share
+
+
+def commit(path: Path, *shares: Share, marked: bool = False, skip: bool = False) -> int:
+    """Commit and return the number of rows; -1 where the store had the transaction."""
+    found = commit_into(str(path), 0, 0, Commit(QUERY, marked, shares, skip))
+    return found.rows if found.done else -1
+
+
+def values(path: Path, key: bytes) -> list[str]:
+    with Store.open(path) as store:
+        assert store.check() == []
+        return [(entry.fields or {})[b"v"].decode() for entry in store.stream(key)]
+
+
+def test_rows_without_ids_stand_in_the_order_of_partitions_and_of_rows(tmp_path: Path) -> None:
+    first = share(rows(b"a", "1", "2"), rows(b"b", "x"))
+    assert commit(tmp_path / "s", first, share(rows(b"a", "3"))) == 4
+    assert values(tmp_path / "s", b"a") == ["1", "2", "3"]
+    assert values(tmp_path / "s", b"b") == ["x"]
+
+
+def test_rows_with_ids_are_sorted_by_them_and_stand_before_those_without(tmp_path: Path) -> None:
+    one = share(rows(b"a", "late", "none", ids=["9-1", "*"]))
+    other = share(rows(b"a", "open", "early", ids=["9-*", "3-4"]), rows(b"a", "last"))
+    assert commit(tmp_path / "s", one, other) == 5
+    assert values(tmp_path / "s", b"a") == ["early", "late", "open", "none", "last"]
+    with Store.open(tmp_path / "s") as store:
+        ids = [str(entry.id) for entry in store.stream("a")]
+    assert ids[:3] == ["3-4", "9-1", "9-2"]
+
+
+def test_an_id_that_does_not_rise_refuses_all_streams_of_the_commit(tmp_path: Path) -> None:
+    commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
+    with pytest.raises(IDTooSmall, match="stream b'a'"):
+        commit(tmp_path / "s", share(rows(b"0", "new"), rows(b"a", "again", ids=["5-0"])))
+    with Store.open(tmp_path / "s") as store:
+        assert store.keys() == [b"a"]
+
+
+def test_what_is_there_already_is_left_out_where_that_was_asked_for(tmp_path: Path) -> None:
+    commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
+    again = share(rows(b"a", "again", "low", "new", ids=["5-0", "4-*", "5-1"]))
+    assert commit(tmp_path / "s", again, skip=True) == 1
+    assert values(tmp_path / "s", b"a") == ["old", "new"]
+
+
+def test_a_key_of_another_kind_refuses_all(tmp_path: Path) -> None:
+    commit(tmp_path / "s", share(rows(b"a", "1")), marked=True)
+    with pytest.raises(WrongType):
+        commit(tmp_path / "s", share(rows(b"b", "1"), rows(QUERY.key, "2")))
+    assert values(tmp_path / "s", b"b") == []
+
+
+def test_a_transaction_happens_once(tmp_path: Path) -> None:
+    assert commit(tmp_path / "s", share(rows(b"a", "1")), marked=True) == 1
+    assert commit(tmp_path / "s", share(rows(b"a", "1")), marked=True) == -1
+    assert values(tmp_path / "s", b"a") == ["1"]
+
+
+def test_only_the_last_number_of_a_writer_is_kept(tmp_path: Path) -> None:
+    for number in (1, 2, 10, 9, 10):
+        work = Commit(Transaction("q", number), True, [share(rows(b"a", str(number)))])
+        commit_into(str(tmp_path / "s"), 0, 0, work)
+    assert values(tmp_path / "s", b"a") == ["1", "2", "10"]
+    with Store.open(tmp_path / "s") as store:
+        assert sorted(store.keys()) == [b"a", b"kvstream:spark:q"]
+
+
+def test_a_store_that_stays_open_elsewhere_refuses_the_commit(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s"), pytest.raises(StoreLocked, match="option url"):
+        commit(tmp_path / "s", share(rows(b"a", "1")))
+
+
+def test_pages_come_back_as_they_were_packed() -> None:
+    given = [
+        StagedRows(b"k", [encode_fields({"v": "1"}), encode_fields([("v", "1"), ("v", "2")])]),
+        StagedRows(b"", [(b"\x01\x81\xa1v\xa1\xff", (b"v",))], [b"\x00" * 16]),
+    ]
+    plain = [
+        StagedRows(
+            each.key, [(value, tuple(map(_raw, names))) for value, names in each.rows], each.ids
+        )
+        for each in given
+    ]
+    assert list(unpack_page(pack_page(given))) == plain
+
+
+def _raw(name: str | bytes) -> bytes:
+    return name.encode() if isinstance(name, str) else name
+
+
+@pytest.mark.parametrize("page", [b"", b"\xc0", b"\x91\x01", pack_page([])[:0] + b"\x92\x90\x90"])
+def test_a_damaged_page_is_told(page: bytes) -> None:
+    with pytest.raises(Corruption):
+        list(unpack_page(page))
+
+
+def test_a_large_share_is_spilled_into_files_and_read_back(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path / "s"), QUERY)
+    gathering = Gathering(1, lambda at: FileSpill(staging.file(0)))
+    big = "x" * 400_000
+    for number in range(30):
+        gathering.add(rows(b"a", f"{number}{big}"))
+    found = gathering.finish()[0]
+    assert found.rows == 30
+    assert found.page == b""
+    assert len(found.spilled.files) == 1
+    assert commit(tmp_path / "s", found) == 30
+    assert [value.rstrip("x") for value in values(tmp_path / "s", b"a")] == [*map(str, range(30))]
+    staging.remove()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["s"]
+
+
+def parts_of(path: Path, ticket: BulkTicket, partition: int, *streams: StagedRows) -> Share:
+    """Return what a task has made into tables."""
+    spill = PartSpill(Staging(str(path), QUERY), ticket, partition)
+    spill.write(list(streams))
+    return Share(sum(len(each.rows) for each in streams), spill.close(), b"", partition)
+
+
+def test_tables_of_tasks_come_in_with_what_other_tasks_carry(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    ticket = ticket_of(str(path), 0, b"a")
+    assert ticket is not None
+    one = parts_of(path, ticket, 0, rows(b"a", "1", "2"), rows(b"new", "x", ids=["5-1"]))
+    other = Share(1, Spilled(), share(rows(b"a", "3")).page, 1)
+    folder = str(Staging(str(path), QUERY).folder)
+    work = Commit(QUERY, True, [one, other], False, ticket, folder)
+    assert commit_into(str(path), 0, 0, work) == (True, 4, 0)
+    assert values(path, b"a") == ["1", "2", "3"]
+    assert values(path, b"new") == ["x"]
+    again = work._replace(shares=[other], ticket=None)
+    assert commit_into(str(path), 0, 0, again) == (False, 0, 0)
+
+
+def test_a_large_commit_makes_tables_by_itself_unless_ids_are_to_be_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "BATCH_ROWS", 2)
+    path = tmp_path / "s"
+    folder = str(Staging(str(path), QUERY).folder)
+    many = share(rows(b"a", "2", "1", "3", ids=["9-2", "9-1", "*"]), rows(b"b", "x"))
+    assert commit_into(str(path), 0, 0, Commit(QUERY, False, [many], folder=folder)).rows == 4
+    assert values(path, b"a") == ["1", "2", "3"]
+    partial = share(rows(b"c", "1", "2", "3", ids=["9-*", "9-*", "8-1"]))
+    assert commit_into(str(path), 0, 0, Commit(QUERY, False, [partial], folder=folder)).rows == 3
+    assert values(path, b"c") == ["3", "1", "2"]
+    with pytest.raises(IDTooSmall):
+        commit_into(str(path), 0, 0, Commit(QUERY, False, [many], folder=folder))
+    assert values(path, b"b") == ["x"]
+
+
+def test_a_store_that_is_open_elsewhere_gives_no_ticket(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s"):
+        assert ticket_of(str(tmp_path / "s"), 0, b"a") is None
+
+
+def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    file = Staging(str(tmp_path / "s"), QUERY).file(0)
+    file.write(share(rows(b"a", "1")).page)
+    staged = file.close()
+    damaged = bytearray(Path(staged.path).read_bytes())
+    damaged[-1] ^= 1
+    Path(staged.path).write_bytes(damaged)
+    with pytest.raises(Corruption, match="not as it was written"):
+        commit(tmp_path / "s", Share(1, Spilled((staged,)), b""))
+    with Store.open(tmp_path / "s") as store:
+        assert store.keys() == []
+
+
+def test_a_commit_sweeps_what_its_writer_left_and_spares_others(tmp_path: Path) -> None:
+    for transaction in (QUERY, QUERY._replace(number=3), Transaction("other", 1)):
+        Staging(str(tmp_path / "s"), transaction).file(0).close()
+    Staging(str(tmp_path / "s"), QUERY).remove()
+    assert [each.name for each in (tmp_path / "s.staging").iterdir()] == ["other-1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [(b"123456789", 12739), (b"foo", 12182), (b"{foo}bar", 12182), (b"{}foo", 9500), (b"", 0)],
+)
+def test_slots_are_those_of_redis_cluster(key: bytes, slot: int) -> None:
+    assert slot_of(key) == slot
+
+
+def test_every_store_has_its_share_of_the_slots() -> None:
+    keys = [b"key:%d" % number for number in range(3000)]
+    found = [store_of(key, 3) for key in keys]
+    assert {found.count(at) // 900 for at in range(3)} == {1}

@@ -1,0 +1,163 @@
+"""Rows are there once, whatever is killed, repeated or run twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kvstream import Store
+from kvstream.spark.writing.marks import MARK_PREFIX
+from tests.cli.program import ENVIRONMENT, ROOT
+from tests.spark.killing import KILL_VARIABLE
+
+STREAMS = 8
+ROWS = 200
+"""Of one file."""
+STEPS = ("staged", "begun", "between", "done")
+LONG = "KVSTREAM_LOAD" in os.environ
+"""Kill at each step; otherwise in the middle of a commit and after it."""
+
+
+def write_file(folder: Path, number: int) -> None:
+    """Add a file of rows at once."""
+    rows = [
+        json.dumps({"stream": f"s{n % STREAMS}", "n": n})
+        for n in range(number * ROWS, (number + 1) * ROWS)
+    ]
+    partial = folder / f".{number}"
+    partial.write_text("\n".join(rows))
+    partial.rename(folder / f"{number:03}.json")
+
+
+def numbers_in(*stores: Path) -> Counter[int]:
+    """Return how often each number is in the streams of some sound stores."""
+    found: Counter[int] = Counter()
+    for path in stores:
+        with Store.open(path) as store:
+            assert store.check() == []
+            for key in store.scan_keys():
+                if not key.startswith(MARK_PREFIX):
+                    found.update(int((entry.fields or {})[b"n"]) for entry in store.stream(key))
+    return found
+
+
+def follow(files: Path, stores: str, checkpoint: Path, kill: Path) -> int:
+    """Run the query in a process of its own, until it ends or dies; return its exit code."""
+    command = [sys.executable, "-m", "tests.spark.followed", str(files), stores, str(checkpoint)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _, told = process.communicate(timeout=500)
+    assert process.returncode in (0, -signal.SIGKILL), told[-3000:]
+    return process.returncode
+
+
+def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(tmp_path: Path) -> None:
+    files, kill = tmp_path / "files", tmp_path / "kill"
+    files.mkdir()
+    kill.mkdir()
+    stores = [tmp_path / "one", tmp_path / "two"]
+    named = ",".join(map(str, stores))
+    number = 0
+    for step in STEPS if LONG else ("between", "done"):
+        write_file(files, number)
+        number += 1
+        (kill / step).touch()
+        assert follow(files, named, tmp_path / "checkpoint", kill) == -signal.SIGKILL
+        assert (kill / f"{step}.done").exists()
+    write_file(files, number)
+    assert follow(files, named, tmp_path / "checkpoint", kill) == 0
+    assert numbers_in(*stores) == Counter(range(ROWS * (number + 1)))
+    assert not list(tmp_path.glob("*.staging"))
+
+
+def test_a_batch_that_comes_again_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    files, checkpoint, store = (tmp_path / name for name in ("files", "checkpoint", "store"))
+    files.mkdir()
+
+    def run() -> None:
+        rows = spark.readStream.schema("stream string, n bigint").option("maxFilesPerTrigger", 1)
+        write = rows.json(str(files)).writeStream.format("kvstream").option("path", str(store))
+        write = write.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        write.start().awaitTermination()
+
+    write_file(files, 0)
+    write_file(files, 1)
+    run()
+    for forgotten in (checkpoint / "commits").glob("*1*"):  # as if Spark had died before
+        forgotten.unlink()
+    write_file(files, 2)
+    run()
+    assert numbers_in(store) == Counter(range(3 * ROWS))
+    with Store.open(store) as opened:
+        marks = [key for key in opened.scan_keys() if key.startswith(MARK_PREFIX)]
+    assert len(marks) == 1
+
+
+CLUSTER = """
+import os, sys
+from pyspark.sql import functions as F
+from kvstream.spark import session
+from tests.spark.killing import KilledSource
+from tests.spark.settings import SETTINGS
+
+store, kind = sys.argv[1:]
+config = {**SETTINGS, "spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.task.maxFailures": "4"}
+if kind == "speculation":
+    config |= {"spark.speculation": "true", "spark.speculation.interval": "100ms",
+               "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3",
+               "spark.speculation.minTaskRuntime": "100ms"}
+spark = session("cluster", master="local-cluster[2,1,1024]", config=config)
+spark.dataSource.register(KilledSource)
+
+def slowly(batches):
+    import time
+    from pyspark import TaskContext
+    context = TaskContext.get()
+    for batch in batches:
+        if kind == "speculation" and context.partitionId() == 3 and context.attemptNumber() == 0:
+            time.sleep(6)
+        yield batch
+
+rows = spark.range(0, 40000, 1, 4).select(
+    F.concat(F.lit("s"), F.col("id") % 8).alias("stream"), F.col("id").alias("n"),
+    F.repeat(F.lit("x"), 200).alias("filling"))
+rows = rows.mapInArrow(slowly, rows.schema)
+rows.write.format("kvstream").mode("append").option("path", store).save()
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("kind", ["executor", *(["speculation"] if LONG else [])])
+def test_a_write_survives_the_kill_of_an_executor_and_tasks_that_run_twice(
+    tmp_path: Path, kind: str
+) -> None:
+    kill = tmp_path / "kill"
+    kill.mkdir()
+    if kind == "executor":
+        (kill / kind).touch()
+    store = tmp_path / "store"
+    run = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(store), kind],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert kind == "speculation" or (kill / "executor.done").exists()
+    assert numbers_in(store) == Counter(range(40_000))

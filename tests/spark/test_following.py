@@ -1,0 +1,288 @@
+"""Following streams, by the calls that Spark makes of a reader, in the order it makes them.
+
+What Spark runs itself is in test_queries.py; a reader alone needs no JVM.
+"""
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from kvstream import Store
+from kvstream.errors import DataError
+from kvstream.spark.reading import stores, watching
+from kvstream.spark.reading.following import FollowingReader, key_text, text_key
+from kvstream.spark.reading.watching import DataLoss
+from kvstream.spark.schema import default_schema
+
+redis = pytest.importorskip("redis")
+
+Ids = dict[str, list[str]]
+
+
+class Query:
+    """A query that reads micro-batches, and can be started again from what Spark keeps of it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = {name.lower(): str(value) for name, value in options.items()}
+        self.offset: dict[str, Any] | None = None
+        self.reader = self.started()
+
+    def started(self) -> FollowingReader:
+        return FollowingReader(self.options, default_schema(self.options, several=True))
+
+    def restart(self) -> None:
+        """Begin anew from the last offset, which Spark asks for once more."""
+        self.reader = self.started()
+        assert self.reader.partitions(self.offset or {}, self.offset or {}) == []
+
+    def begin(self) -> "Query":
+        self.offset = json.loads(json.dumps(self.reader.initialOffset()))
+        return self
+
+    def batch(self) -> Ids:
+        """Read one micro-batch; the IDs that came, by stream."""
+        if self.offset is None:
+            self.begin()
+        assert self.offset is not None
+        limit = self.reader.getDefaultReadLimit()
+        end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
+        found = self.read(self.offset, end)
+        self.reader.commit(end)
+        self.offset = end
+        return found
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> Ids:
+        found: Ids = {}
+        reader = pickle.loads(pickle.dumps(self.reader))
+        for share in self.reader.partitions(start, end):
+            for batch in reader.read(pickle.loads(pickle.dumps(share))):
+                for row in batch.to_pylist():
+                    eid = f"{row['id']['ms']}-{row['id']['seq']}"
+                    found.setdefault(row["stream"], []).append(eid)
+        return found
+
+
+@pytest.fixture(params=["path", "url"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_port: int
+) -> Iterator[tuple[dict[str, Any], Callable[..., Any]]]:
+    """A store, or a real Redis; how a query names it, and how a command is run there."""
+    if request.param == "url":
+        client = redis.Redis(port=redis_port)
+        client.flushall()
+        yield {"url": f"redis://127.0.0.1:{redis_port}"}, client.execute_command
+        return
+    from kvstream import connect
+
+    client = connect(tmp_path / "data")
+    yield {"path": tmp_path / "data"}, client.execute_command
+    client.close()
+    watching._kept.cache_clear()
+
+
+Place = tuple[dict[str, Any], Callable[..., Any]]
+
+
+def add(run: Callable[..., Any], key: str, *ids: str) -> None:
+    for eid in ids:
+        run("XADD", key, eid, "a", "b")
+
+
+def test_micro_batches_follow_each_other(place: Place) -> None:
+    options, run = place
+    add(run, "s", "1-1", "1-2", "3-1")
+    query = Query(**options, stream="s")
+    assert query.batch() == {"s": ["1-1", "1-2", "3-1"]}
+    assert query.batch() == {}
+    add(run, "s", "3-2", "9-0")
+    query.restart()
+    assert query.batch() == {"s": ["3-2", "9-0"]}
+
+
+def test_a_batch_that_was_planned_before_a_restart_is_read_as_it_was(place: Place) -> None:
+    options, run = place
+    add(run, "s", "1-1", "2-1")
+    query = Query(**options, stream="s").begin()
+    start = query.offset
+    assert start is not None
+    end = query.reader.latestOffset(start, ReadAllAvailable())
+    add(run, "s", "3-1")
+    query.reader = query.started()
+    assert query.read(start, end) == {"s": ["1-1", "2-1"]}
+
+
+def test_a_trigger_takes_no_more_than_it_may_and_a_share_of_each_stream(place: Place) -> None:
+    options, run = place
+    add(run, "long", *(f"{n}-1" for n in range(1, 301)))
+    add(run, "short", *(f"{n}-1" for n in range(1, 4)))
+    query = Query(**options, stream="long,short", maxEntriesPerTrigger=101)
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(101)
+    seen: Ids = {"long": [], "short": []}
+    for _ in range(10):
+        found = query.batch()
+        assert sum(map(len, found.values())) <= 101
+        for key, ids in found.items():
+            seen[key] += ids
+    assert seen == {
+        "long": [f"{n}-1" for n in range(1, 301)],
+        "short": [f"{n}-1" for n in range(1, 4)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("starting", "first"),
+    [
+        ("earliest", ["1-1", "2-1", "2-2"]),
+        ("latest", []),
+        ("$", []),
+        ("2-1", ["2-2"]),
+        ("1970-01-01T00:00:00.002Z", ["2-1", "2-2"]),
+    ],
+)
+def test_a_query_begins_where_it_is_told_to(place: Place, starting: str, first: list[str]) -> None:
+    options, run = place
+    add(run, "s", "1-1", "2-1", "2-2")
+    query = Query(**options, stream="s", startingId=starting).begin()
+    add(run, "s", "5-5")
+    assert query.batch() == {"s": [*first, "5-5"]}
+
+
+def test_streams_that_a_pattern_fits_join_when_they_appear(place: Place) -> None:
+    options, run = place
+    run("SET", "s:no", "a string")
+    add(run, "s:1", "1-1")
+    query = Query(**options, pattern="s:*", startingId="latest").begin()
+    assert query.batch() == {}
+    add(run, "s:2", "7-1")
+    add(run, "other", "7-1")
+    assert query.batch() == {"s:2": ["7-1"]}
+    add(run, "s:1", "8-1")
+    assert query.batch() == {"s:1": ["8-1"]}
+
+
+def test_entries_trimmed_unread_fail_the_query(place: Place) -> None:
+    options, run = place
+    add(run, "s", *(f"{n}-1" for n in range(1, 11)))
+    query = Query(**options, stream="s", maxEntriesPerTrigger=4)
+    assert query.batch() == {"s": ["1-1", "2-1", "3-1", "4-1"]}
+    run("XTRIM", "s", "MAXLEN", 3)
+    careless = Query(**options, stream="s", failOnDataLoss="false")
+    careless.offset = query.offset
+    if "path" in options:
+        with pytest.raises(DataLoss, match=r"3 entries after 4-1 were removed before"):
+            query.batch()
+        query.restart()
+        with pytest.raises(DataLoss, match="failOnDataLoss"):
+            query.batch()
+    assert careless.batch() == {"s": ["8-1", "9-1", "10-1"]}
+
+
+def test_entries_trimmed_behind_a_query_that_had_caught_up_fail_it_too(place: Place) -> None:
+    options, run = place
+    add(run, "s", "1-1", "2-1")
+    query = Query(**options, stream="s")
+    query.batch()
+    add(run, "s", "3-1", "4-1", "5-1")
+    run("XTRIM", "s", "MAXLEN", 1)
+    with pytest.raises(DataLoss, match=r"2 entries after 2-1 were removed before"):
+        query.batch()
+
+
+def test_what_was_read_may_be_trimmed_and_deleted(place: Place) -> None:
+    options, run = place
+    add(run, "s", *(f"{n}-1" for n in range(1, 6)))
+    query = Query(**options, stream="s")
+    assert len(query.batch()["s"]) == 5
+    run("XTRIM", "s", "MAXLEN", 1)
+    assert query.batch() == {}
+    add(run, "s", "6-1", "7-1", "8-1")
+    run("XDEL", "s", "7-1")
+    assert query.batch() == {"s": ["6-1", "8-1"]}
+
+
+def test_a_stream_made_anew_fails_the_query_or_is_read_from_its_begin(place: Place) -> None:
+    options, run = place
+    add(run, "s", "5-1", "6-1")
+    query = Query(**options, stream="s")
+    query.batch()
+    run("DEL", "s")
+    add(run, "s", "1-1")
+    careless = Query(**options, stream="s", failOnDataLoss="false")
+    careless.offset = query.offset
+    with pytest.raises(DataLoss, match="it was read up to 6-1, and now ends at 1-1"):
+        query.batch()
+    assert careless.batch() == {"s": ["1-1"]}
+
+
+def test_what_comes_after_available_now_was_asked_for_waits(place: Place) -> None:
+    options, run = place
+    add(run, "s:1", "1-1", "2-1", "3-1")
+    query = Query(**options, pattern="s:*", maxEntriesPerTrigger=2).begin()
+    query.reader.prepareForTriggerAvailableNow()
+    add(run, "s:1", "4-1")
+    add(run, "s:2", "1-1")
+    assert [query.batch() for _ in range(3)] == [
+        {"s:1": ["1-1", "2-1"]},
+        {"s:1": ["3-1"]},
+        {},
+    ]
+    latest = query.reader.reportLatestOffset()
+    assert latest is not None
+    (streams,) = latest.values()
+    assert streams == {"s:1": ["4-1", 4], "s:2": ["1-1", 1]}
+
+
+def test_a_group_shows_how_far_the_query_is(redis_port: int) -> None:
+    client = redis.Redis(port=redis_port)
+    client.flushall()
+    add(client.execute_command, "s", *(f"{n}-1" for n in range(1, 11)))
+    url = f"redis://127.0.0.1:{redis_port}"
+    query = Query(url=url, stream="s", group="spark")
+    query.batch()
+    add(client.execute_command, "s", "11-1", "12-1")
+    (group,) = client.xinfo_groups("s")
+    assert (group["name"], group["lag"]) == (b"spark", 2)
+    query.batch()
+    (group,) = client.xinfo_groups("s")
+    assert (group["last-delivered-id"], group["lag"]) == (b"12-1", 0)
+
+
+def test_a_group_needs_a_server(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the option group needs url"):
+        Query(path=tmp_path, stream="s", group="spark")
+
+
+def test_rows_that_do_not_agree_with_their_nodes_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "data") as store:
+        stream = store.stream("s")
+        stream.add_many([{"n": str(number)} for number in range(250)])
+        query = Query(path=tmp_path / "data", stream="s").begin()
+        pages = stores.store_pages
+        short = [True, True]
+
+        def missing_a_page(*given: Any) -> Iterator[Any]:
+            found = list(pages(*given))
+            return iter(found[1:] if short.pop() else found)
+
+        monkeypatch.setattr(watching, "store_pages", missing_a_page)
+        short[:] = [False, True]
+        assert len(query.batch()["s"]) == 250  # read again, and whole then
+        monkeypatch.setattr(watching, "TRIES", 2)
+        short[:] = [True] * 10
+        stream.add({"n": "more"})
+        with pytest.raises(DataError, match=r"has 0 entries .* and its nodes count 1"):
+            query.batch()
+    watching._kept.cache_clear()
+
+
+@pytest.mark.parametrize("key", [b"orders", b"\xff\x00", b"base64:x", "schlüssel".encode()])
+def test_offsets_name_keys_of_any_bytes(key: bytes) -> None:
+    text = json.loads(json.dumps(key_text(key)))
+    assert text_key(text) == key

@@ -1,0 +1,277 @@
+"""Jobs on whole streams: each does what it says, may be run again, and its counts add up."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from kvstream import Store
+from kvstream.cli import main
+from kvstream.errors import Corruption, DataError
+from kvstream.ids import StreamID
+from kvstream.spark.jobs import archiving
+from kvstream.spark.jobs.archiving import archive
+from kvstream.spark.jobs.exchanging import export_files, import_files
+from kvstream.spark.jobs.manifest import Archive
+from kvstream.spark.jobs.migrating import Pair, migrate
+from kvstream.spark.jobs.pages import page
+from kvstream.spark.jobs.places import place
+from kvstream.spark.jobs.plots import bars, lines
+from kvstream.spark.jobs.reporting import Minute, Report, Table
+from kvstream.spark.jobs.restoring import asof, restore
+from kvstream.spark.jobs.verifying import Verified, verify
+from tests.cli.program import ENVIRONMENT, ROOT
+
+DAY = 24 * 3600 * 1000
+START = 20_000 * DAY
+
+
+def fill(store: Store, first: int, count: int, key: str = "orders") -> None:
+    """Add entries ``n`` an hour apart; a tenth of them has a field that repeats."""
+    stream = store.stream(key)
+    with store.transaction():
+        for n in range(first, first + count):
+            pairs = [("n", str(n)), *([("n", "again")] if n % 10 == 0 else [])]
+            stream.add(pairs, id=StreamID(START + n * DAY // 24, 0))
+
+
+def numbers(store: Store, key: str = "orders") -> list[int]:
+    return [_number(entry.fields) for entry in store.stream(key)]
+
+
+def _number(fields: object) -> int:
+    flat = getattr(fields, "flat", None)
+    return int(flat[1]) if flat else int(fields[b"n"])  # type: ignore[index]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    with Store.open(path) as store:
+        fill(store, 0, 60)
+        fill(store, 1, 5, "other:1")
+    return path
+
+
+def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    with Store.open(data) as store:
+        group = store.stream("orders").create_group("billing", "0")
+        group.consumer("w").read(10)
+        group.ack(*store.stream("orders").range(count=4))
+    first = archive(spark, place(str(data)), lake)
+    # Of orders the four that are acknowledged go; nobody reads the others.
+    assert (first.run, first.read, first.written, first.trimmed, first.streams) == (1, 65, 65, 9, 2)
+    again = archive(spark, place(str(data)), lake)
+    assert (again.run, again.read, again.written, again.trimmed) == (0, 0, 0, 0)
+    with Store.open(data) as store:
+        assert numbers(store) == [*range(4, 60)]
+        fill(store, 60, 3)
+    third = archive(spark, place(str(data)), lake, pattern="orders", trim=False)
+    assert (third.run, third.read, third.written) == (2, 3, 3)
+    folders = sorted(each.name for each in (tmp_path / "lake" / "stream=orders").iterdir())
+    assert folders == ["day=2024-10-04", "day=2024-10-05", "day=2024-10-06"]
+
+    both = asof(spark, lake, place(str(data)), streams=["orders"])
+    found = sorted(
+        (row.id.ms, [bytes(each.value) for each in row.fields]) for row in both.collect()
+    )
+    assert [ms for ms, _ in found] == [START + n * DAY // 24 for n in range(63)]
+    assert found[10][1] == [b"10", b"again"]
+
+    into = place(str(tmp_path / "back"))
+    done = restore(spark, lake, into, streams=["orders"], end=str(START + DAY))
+    assert (done.found, done.written, done.present) == (25, 25, 0)
+    done = restore(spark, lake, into, streams=["orders"])
+    assert (done.found, done.written, done.present) == (63, 38, 25)
+    with Store.open(tmp_path / "back") as store:
+        assert store.check() == []
+        assert numbers(store) == [*range(63)]
+
+
+def test_an_archive_that_was_killed_half_way_is_gone_on_with(
+    spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = str(tmp_path / "lake")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Archive, "complete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive(spark, place(str(data)), lake, streams=["orders"])
+    assert len(spark.read.parquet(lake).collect()) == 60  # they lie there, and do not count
+    done = archive(spark, place(str(data)), lake, streams=["orders"])
+    assert (done.run, done.written, done.trimmed) == (1, 60, 60)
+    assert spark.read.parquet(lake).count() == 60
+    assert [each.name for each in (tmp_path / "lake" / "_kvstream").glob("*[!c]")] == [
+        "000001.json"
+    ]
+
+
+def test_an_archive_whose_files_do_not_hold_what_was_read_is_refused(
+    spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "_portions", lambda *_: {})
+    with pytest.raises(Corruption, match="60 entries were read, 0 are"):
+        archive(spark, place(str(data)), str(tmp_path / "lake"), streams=["orders"])
+    with Store.open(data) as store:
+        assert len(store.stream("orders")) == 60
+
+
+def test_files_go_out_and_come_back_once(spark: SparkSession, tmp_path: Path, data: Path) -> None:
+    for kind in ("parquet", "json", "csv"):
+        folder = str(tmp_path / f"out.{kind}")
+        out = export_files(
+            spark, place(str(data)), folder, kind=kind, pattern="other:*", fields=["n"]
+        )
+        assert (out.read, out.written) == (5, 5)
+        target = place(str(tmp_path / kind))
+        columns = ["stream", "id", "cast(n as string) n"]
+        for written in (5, 0):
+            done = import_files(spark, folder, target, kind=kind, columns=columns)
+            assert (done.read, done.written) == (5, written)
+        same = verify(spark, place(str(data)), target, pattern="other:*")
+        assert same == Verified(1, 1, 5, 5, ())
+
+
+def test_verify_finds_the_range_in_which_something_differs(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
+    with Store.open(tmp_path / "copy") as store:
+        fill(store, 0, 59)
+        store.stream("orders").delete(StreamID(START, 0))
+    found = verify(spark, place(str(data)), place(str(tmp_path / "copy")), streams=["orders"])
+    assert (found.ranges, found.equal, found.source, found.target) == (3, 1, 60, 58)
+    assert [(each.first_ms, each.source, each.target) for each in found.differences] == [
+        (START, 24, 23),
+        (START + 2 * DAY, 12, 11),
+    ]
+
+
+def test_a_fleet_is_migrated_with_its_groups(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
+    with Store.open(data) as store:
+        store.stream("orders").create_group("billing", "0").consumer("w").read(7)
+    with Store.open(tmp_path / "more") as store:
+        fill(store, 0, 3, "third")
+    pairs = [
+        Pair(str(data), str(tmp_path / "one")),
+        Pair(str(tmp_path / "more"), str(tmp_path / "one")),
+        Pair(str(data), str(tmp_path / "two")),
+        Pair(str(tmp_path / "nowhere"), str(tmp_path / "three")),
+    ]
+    state = str(tmp_path / "state")
+    with pytest.raises(DataError, match="1 of 4 sources"):
+        migrate(spark, pairs, state=state)
+    moved = migrate(spark, pairs[:3], state=state)
+    assert [(each.keys, each.entries) for each in moved] == [(2, 65), (1, 3), (2, 65)]
+    with Store.open(tmp_path / "one") as store:
+        assert sorted(store.keys()) == [b"orders", b"other:1", b"third"]
+        assert store.stream("orders").group("billing").info().pending == 7
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def test_the_command_line_runs_a_report_and_writes_its_page(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
+    with Store.open(data) as store:
+        group = store.stream("orders").create_group("billing", "0")
+        group.consumer("anna").read(30)
+        group.consumer("ben").read(10)
+        group.consumer("ben").claim(
+            [entry.id for entry in store.stream("orders").range(count=3)], 0
+        )
+    html = tmp_path / "report.html"
+    done = run("--store", str(data), "spark", "report", "--stream", "orders", "--html", str(html))
+    assert done.exit_code == 0, done.output
+    told = re.sub(" +", " ", done.output)
+    assert "60 entries in 60 minutes with entries" in told
+    assert "orders 60 1.0 1 1 h 1 h 1 h 1 h" in told
+    assert "orders billing 2 20 40" in told
+    assert "orders billing anna 27 67.5 %" in told
+    assert "orders billing 3 2 43" in told
+    written = html.read_text()
+    assert "http" not in written.replace("http://www.w3.org/2000/svg", "")
+    assert written.count("<svg") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["spark", "report"], "name the store"),
+        (["--store", "x", "spark", "--conf", "a", "report"], "NAME=VALUE"),
+        (["--store", "x", "spark", "export", "out", "--format", "xml"], "is not one of"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_told(
+    spark: SparkSession, words: list[str], told: str
+) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert told in done.output
+
+
+def test_the_command_line_can_be_submitted() -> None:
+    program = [sys.executable, "pyspark_kvstream.py", "spark", "report", "--help"]
+    done = subprocess.run(
+        program, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "kvstream spark report" in done.stdout
+
+
+def test_the_command_line_says_what_differs_with_its_exit_code(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
+    with Store.open(tmp_path / "empty"):
+        pass
+    words = ["--store", str(data), "spark", "-q", "verify", str(tmp_path / "empty")]
+    done = run(*words, "--match", "other*")
+    assert done.exit_code == 4
+    assert "1 ranges of entries differ" in done.output
+
+
+def test_a_page_says_what_the_report_says_and_is_sound() -> None:
+    table = Table("A <b>", ("x", "y"), (("1", "&"),))
+    minutes = tuple(Minute(f"s{at % 3}", at * 60_000, at) for at in range(2000))
+    report = Report("place", 0, sum(range(2000)), minutes, (table,), (("g/c", 3),))
+    text = page(report).removeprefix("<!doctype html>").replace("<meta charset='utf-8'>", "")
+    root = ElementTree.fromstring(text)
+    assert [each.text for each in root.iter("td")] == ["1", "&"]
+    plots = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len(plots) == 3
+    assert all(len(each.attrib["points"].split()) <= 401 for each in plots)
+    assert "A <b>\n  x  y\n  1  &" in report.text()
+
+
+def test_plots_of_nothing_are_plots() -> None:
+    for drawn in (
+        lines("t", ()),
+        bars("t", ()),
+        lines("t", [("a", [(0, 0)])]),
+        bars("t", [("a", 0)]),
+    ):
+        assert ElementTree.fromstring(drawn).tag.endswith("svg")
+
+
+def test_the_text_of_a_run_comes_back() -> None:
+    from kvstream.spark.jobs.manifest import Portion, Run
+
+    given = Run(3, "place", {"s": Portion(2, "1-0", "2-0")}, ("stream=s/day=1970-01-01/x.parquet",))
+    assert Run.parse(given.text()) == given
+    assert json.loads(given.text())["number"] == 3

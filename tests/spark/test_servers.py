@@ -1,0 +1,133 @@
+"""Reads by url: of a kvstream server and of a real redis-server, as the library reads the same."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream import Store
+from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of
+
+redis = pytest.importorskip("redis")
+
+PASSWORD = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A kvstream server that wants a password; its URL without it, and its directory."""
+    path = tmp_path_factory.mktemp("served") / "data"
+    with Store.open(path) as store:
+        fill(store)
+    words = [sys.executable, "-m", "kvstream", "serve", "--dir", str(path), "--port", "0"]
+    with subprocess.Popen(
+        [*words, "--requirepass", PASSWORD], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip().rpartition(":")[2]
+        try:
+            yield f"redis://127.0.0.1:{port}", path
+        finally:
+            server.terminate()
+
+
+def test_a_server_gives_what_its_store_has(read: Read, served: tuple[str, Path]) -> None:
+    url, path = served
+    by_url = rows_of(read(url=url, password=PASSWORD, stream="orders", partitions=3))
+    assert len(by_url) == 5000
+    assert by_url == rows_of(read(path=path, stream="orders"))  # whose owner is the server
+    ranged = {"start": "1700000000100-1", "end": "1700000000500"}
+    assert rows_of(read(url=url, password=PASSWORD, stream="orders", **ranged)) == rows_of(
+        read(path=path, stream="orders", **ranged)
+    )
+
+
+def test_the_password_stands_in_no_plan(
+    read: Read, served: tuple[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    url, _ = served
+    frame = read(url=url.replace("//", f"//:{PASSWORD.replace(' ', '%20')}@"), pattern="sku:*")
+    assert frame.count() == 10
+    frame.explain(extended=True)
+    told = capfd.readouterr()
+    assert "Scan" in told.out
+    assert "sesame" not in told.out + told.err
+    with pytest.raises(Exception, match="right password") as refused:
+        read(url=url, password="wrong", stream="orders").count()
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def filled(redis_port: int) -> Any:
+    client = redis.Redis(port=redis_port)
+    with client.pipeline(transaction=False) as pipeline:
+        for number in range(5000):
+            eid = f"{1_700_000_000_000 + number // 3}-{number % 3}"
+            pipeline.xadd("orders", order(number), id=eid)
+        pipeline.xadd("large", {"a": "x" * 5_000_000})
+        pipeline.set("plain", "string")
+        pipeline.xgroup_create("orders", "bill", id="0")
+        pipeline.execute()
+    client.xreadgroup("bill", "w1", {"orders": ">"}, count=3)
+    return client
+
+
+def test_a_real_redis_is_read(read: Read, redis_port: int, filled: Any, orders: Path) -> None:
+    url = f"redis://127.0.0.1:{redis_port}"
+    with Store.open(orders, read_only=True) as store:
+        expected = entries_of(store, "orders")
+    assert rows_of(read(url=url, stream="orders", partitions=3)) == expected
+    frame = read("stream string, qty int", url=url, pattern="*r*")
+    found = frame.groupBy("stream").agg({"qty": "sum", "stream": "count"}).collect()
+    assert sorted((row.stream, row["count(stream)"], row["sum(qty)"]) for row in found) == [
+        ("large", 1, None),
+        ("orders", 5000, sum(range(5000))),
+    ]
+
+
+TABLES = {
+    "groups": [("orders", "bill", 1, 3, "1700000000000-2", 3, 4997)],
+    "consumers": [("orders", "bill", "w1", 3)],
+    "pending": [("orders", "bill", f"1700000000000-{seq}", "w1", 1) for seq in range(3)],
+}
+COLUMNS = {
+    "groups": [
+        *("stream", "`group`", "consumers", "pending"),
+        *("last_delivered_id", "entries_read", "lag"),
+    ],
+    "consumers": ["stream", "`group`", "consumer", "pending"],
+    "pending": ["stream", "`group`", "id", "consumer", "deliveries"],
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_groups_and_what_is_pending_are_tables(
+    read: Read, redis_port: int, filled: Any, table: str, tmp_path: Path
+) -> None:
+    with Store.open(tmp_path / "data") as store:
+        fill(store)
+        store.stream("orders").create_group("bill", start="0").consumer("w1").read(count=3)
+    places = ({"url": f"redis://127.0.0.1:{redis_port}"}, {"path": tmp_path / "data"})
+    for place in places:
+        frame = read(**place, table=table, stream="orders").select(*COLUMNS[table])
+        assert sorted(map(tuple, frame.collect())) == TABLES[table]
+
+
+def test_streams_are_a_table(read: Read, orders: Path) -> None:
+    frame = read(path=orders, table="streams")
+    assert frame.count() == 11
+    found = frame.filter("stream = 'orders'").first()
+    assert found is not None
+    assert found.asDict() == {
+        "stream": "orders",
+        "length": 5000,
+        "entries_added": 5000,
+        "first_id": "1700000000000-0",
+        "last_id": "1700000001666-1",
+        "max_deleted_id": "0-0",
+        "nodes": found.nodes,
+        "groups": 0,
+    }
