@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,36 +13,45 @@ from rich.console import Console
 
 from bench.claims import CLAIMS
 from bench.contests import CONTESTS
+from bench.migrating import MOVED, run_moved
 from bench.peer import PeerMissing, require_peer
 from bench.report import Report, as_json, print_report, write_docs
-from bench.results import Claim
 from bench.runner import run_contests
 from bench.servers import require_load
 from bench.serving import SERVED, run_served
 from bench.serving_claims import SERVED_CLAIMS
+from bench.sparking import SPARKED, run_sparked
 from bench.workload import FULL, QUICK, Sizes
 
 WIDTH = 120
 """Columns of the tables where the output is no terminal."""
 
 ALL_CLAIMS = {**CLAIMS, **SERVED_CLAIMS}
-ROWS = (*(work.key for work in (*CONTESTS, *SERVED)), *ALL_CLAIMS)
+ROWS = (*(work.key for work in (*CONTESTS, *SERVED, *MOVED, *SPARKED)), *ALL_CLAIMS)
+QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))
+"""Sessions of Spark are not quick; their rows run so if they are asked for by name."""
 
 
-def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) -> Report:
-    load = os.getloadavg()[0]
+def _run(
+    report: Report, chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console
+) -> None:
+    """Measure the chosen rows; each is in the report as soon as it has been measured."""
 
     def tell(title: str) -> None:
         console.print(f"[dim]measuring: {title}")
 
-    contests = run_contests([work for work in CONTESTS if work.key in chosen], sizes, folder, tell)
-    served = run_served([work for work in SERVED if work.key in chosen], sizes, folder, tell)
-    claims: list[Claim] = []
+    contests = [work for work in CONTESTS if work.key in chosen]
+    served = [work for work in SERVED if work.key in chosen]
+    moved = [row for row in MOVED if row.key in chosen]
+    sparked = [row for row in SPARKED if row.key in chosen]
+    report.contests.extend(run_contests(contests, sizes, folder, tell))
+    report.served.extend(run_served(served, sizes, folder, tell))
     for key, (title, claim) in ALL_CLAIMS.items():
         if key in chosen:
             tell(title)
-            claims += claim(folder, sizes)
-    return Report(load, contests, claims, served)
+            report.claims.extend(claim(folder, sizes))
+    report.moved.extend(run_moved(moved, sizes, folder, tell))
+    report.sparked.extend(run_sparked(sparked, sizes, folder, tell))
 
 
 @click.command()
@@ -49,9 +59,15 @@ def _run(chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console) ->
 @click.option("--quick", is_flag=True, help="Small sizes: does it run, not how fast.")
 @click.option("--write", is_flag=True, help="Write table, plot and JSON into docs/.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write JSON there.")
+@click.option("--sparked", type=click.IntRange(1000), help="Entries that Spark reads.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Disk to measure; default: here.")
 def main(
-    only: tuple[str, ...], quick: bool, write: bool, json_path: Path | None, folder: Path | None
+    only: tuple[str, ...],
+    quick: bool,
+    write: bool,
+    json_path: Path | None,
+    sparked: int | None,
+    folder: Path | None,
 ) -> None:
     """Compare kvstream with redis-server, both on this machine, in this run."""
     if write and (quick or only):
@@ -64,11 +80,15 @@ def main(
         raise click.ClickException(str(error)) from None
     # In the working directory, not in /tmp: that may be memory, where an fsync costs nothing.
     work = Path(tempfile.mkdtemp(prefix="bench-data-", dir=folder or Path.cwd()))
+    sizes = QUICK if quick else FULL
+    if sparked is not None:
+        sizes = replace(sizes, sparked=sparked)
+    report = Report(os.getloadavg()[0])
     try:
-        report = _run(only or ROWS, QUICK if quick else FULL, work, console)
+        _run(report, only or (QUICK_ROWS if quick else ROWS), sizes, work, console)
     finally:
         shutil.rmtree(work)
-    print_report(report, console)
+        print_report(report, console)  # of a run that failed, or was stopped, what there is
     if json_path is not None:
         json_path.write_text(as_json(report))
     if write:

@@ -7,7 +7,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.utils import HIREDIS_AVAILABLE
@@ -40,6 +42,32 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A redis-server that keeps an RDB file, and no log of commands."""
+
+    client: Any
+    log: Path
+
+
+@contextmanager
+def file_server(folder: Path) -> Iterator[Served]:
+    """Run a redis-server on the RDB file in ``folder``, if there is one; it has read it then."""
+    port = free_port()
+    log = folder / "redis.log"
+    options = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": "", "logfile": log}
+    pairs = ((f"--{name}", str(value)) for name, value in options.items())
+    server = subprocess.Popen(["redis-server", *(part for pair in pairs for part in pair)])
+    client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
+    try:
+        wait_until_up(client, server)
+        yield Served(client, log)
+    finally:
+        client.close()
+        server.kill()
+        server.wait()
 
 
 def _arguments(folder: Path, port: int, appendfsync: str) -> list[str]:

@@ -5,7 +5,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,6 +23,8 @@ PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
 _SERVED_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_MOVED_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
+_SPARKED_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
 _CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _CLAIM_HEAD = ("claim", "measured", "bound", "result", "note")
 
@@ -33,10 +35,14 @@ class Report:
 
     load: float
     """The machine's load before the run: above its idle level the figures are of a busy machine."""
-    contests: Sequence[Contest]
-    claims: Sequence[Claim]
-    served: Sequence[Contest] = ()
+    contests: list[Contest] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    served: list[Contest] = field(default_factory=list)
     """What clients of both servers did, in requests."""
+    moved: list[Contest] = field(default_factory=list)
+    """How an RDB file came into a store, beside two other ways."""
+    sparked: list[Contest] = field(default_factory=list)
+    """What jobs of Spark did, beside redis-py in their tasks."""
 
 
 def setting(report: Report) -> dict[str, str]:
@@ -85,6 +91,8 @@ def print_report(report: Report, console: Console) -> None:
     tables = (
         (_CONTEST_HEAD, [_contest_row(row) for row in report.contests]),
         (_SERVED_HEAD, [_contest_row(row) for row in report.served]),
+        (_MOVED_HEAD, [_contest_row(row) for row in report.moved]),
+        (_SPARKED_HEAD, [_contest_row(row) for row in report.sparked]),
         (_CLAIM_HEAD, [_claim_row(row) for row in report.claims]),
     )
     for head, rows in tables:
@@ -109,6 +117,10 @@ def markdown(report: Report, plotted: bool) -> str:
         parts.append(_markdown_table(_CONTEST_HEAD, [_contest_row(row) for row in report.contests]))
     if report.served:
         parts.append(_markdown_table(_SERVED_HEAD, [_contest_row(row) for row in report.served]))
+    if report.moved:
+        parts.append(_markdown_table(_MOVED_HEAD, [_contest_row(row) for row in report.moved]))
+    if report.sparked:
+        parts.append(_markdown_table(_SPARKED_HEAD, [_contest_row(row) for row in report.sparked]))
     if plotted:
         parts.append(f"![Ratio to Redis, and the target of each row]({PLOT.name})\n")
     if report.claims:
@@ -122,6 +134,8 @@ def as_json(report: Report) -> str:
         "setting": setting(report),
         "contests": [row.as_json() for row in report.contests],
         "served": [row.as_json() for row in report.served],
+        "moved": [row.as_json() for row in report.moved],
+        "sparked": [row.as_json() for row in report.sparked],
         "claims": [row.as_json() for row in report.claims],
     }
     return json.dumps(figures, indent=2) + "\n"

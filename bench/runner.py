@@ -1,7 +1,7 @@
 """Runs the contests: both sides by turns, the order changing from round to round."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
@@ -62,9 +62,10 @@ def _contest(work: Work, sides: Sides, sizes: Sizes) -> Contest:
     return result
 
 
-def run_contests(works: Sequence[Work], sizes: Sizes, folder: Path, tell: Tell) -> list[Contest]:
-    """Run ``works``; one store and one redis-server serve all of the same durability."""
-    results = []
+def run_contests(
+    works: Sequence[Work], sizes: Sizes, folder: Path, tell: Tell
+) -> Iterator[Contest]:
+    """Run ``works``, one by one; one store and one redis-server serve all of a durability."""
     for durability, same in groupby(works, key=lambda work: work.durability):
         with ExitStack() as stack:
             client = stack.enter_context(redis_server(folder / f"redis-{durability}", durability))
@@ -74,5 +75,4 @@ def run_contests(works: Sequence[Work], sizes: Sizes, folder: Path, tell: Tell) 
             sides = Sides(store, client, sizes.settle_s)
             for work in same:
                 tell(work.title)
-                results.append(_contest(work, sides, sizes))
-    return results
+                yield _contest(work, sides, sizes)

@@ -4,7 +4,7 @@ redis-benchmark makes the load; consumers that read and acknowledge are sockets 
 what they acknowledge depends on what they read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -121,12 +121,10 @@ def _measured(work: Served, own: Redis, peer: Redis, sizes: Sizes) -> Contest:
     return result
 
 
-def run_served(works: list[Served], sizes: Sizes, folder: Path, tell: Tell) -> list[Contest]:
-    """Run ``works``; one server of each kind serves all of the same durability."""
-    results = []
+def run_served(works: list[Served], sizes: Sizes, folder: Path, tell: Tell) -> Iterator[Contest]:
+    """Run ``works``, one after another; one server of each kind serves all of a durability."""
     for durability, same in groupby(works, key=lambda work: work.durability):
         with both(folder, durability) as (own, peer):
             for work in same:
                 tell(f"server: {work.title}")
-                results.append(_measured(work, own, peer, sizes))
-    return results
+                yield _measured(work, own, peer, sizes)

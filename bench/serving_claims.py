@@ -37,7 +37,7 @@ def _resident_mb(client: Any) -> float:
 def memory(folder: Path, sizes: Sizes) -> list[Claim]:
     """Fill both servers, read some, and compare what their processes hold."""
     held = []
-    with both(folder, "everysec") as servers:
+    with both(folder / "memory", "everysec") as servers:
         for client in servers:
             _fill(client, KEY, sizes.large)
             for _ in range(10):

@@ -44,6 +44,10 @@ class Sizes:
     """Entries of the store whose opening and memory are measured."""
     served: int
     """Requests to a server, one at a time from each client."""
+    moved: int
+    """Entries of an RDB file that is loaded."""
+    sparked: int
+    """Entries that Spark reads."""
     keys: int
     """Keys of a database that is listed and flushed."""
     window_s: float
@@ -61,6 +65,8 @@ FULL = Sizes(
     acked=1_000_000,
     large=10_000_000,
     served=100_000,
+    moved=2_000_000,
+    sparked=4_000_000,
     keys=200_000,
     window_s=1.0,
 )
@@ -75,6 +81,8 @@ QUICK = Sizes(
     acked=10_000,
     large=50_000,
     served=1_000,
+    moved=20_000,
+    sparked=20_000,
     keys=2_000,
     window_s=0.05,
 )

@@ -16,6 +16,8 @@ import kvstream
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+SPARK = [block for block in BLOCKS if "kvstream.spark" in block]
+"""Run by tests/spark, in its session."""
 CLIENTS = [block for block in BLOCKS if "redis.Redis(" in block]
 COMMANDS = re.findall(r"^\$ (kvstream --store .*)$", README, re.MULTILINE)
 REMOTE_COMMANDS = re.findall(r"^\$ (kvstream --url .*)$", README, re.MULTILINE)
@@ -44,7 +46,7 @@ def test_the_readme_shows_the_library_and_the_program() -> None:
 
 def test_the_python_blocks_run_as_printed_one_after_another(directory: Path) -> None:
     for block in BLOCKS:
-        if block in CLIENTS:
+        if block in CLIENTS or block in SPARK:
             continue
         done = run(directory, "-c", block)
         assert (done.returncode, done.stderr) == (0, ""), block
