@@ -81,7 +81,9 @@ class KilledSource(KVStreamSource):
     """Found under the same name."""
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return KilledBatchWriter(writers.settings_of(schema, self.options))
+        writer = KilledBatchWriter(writers.settings_of(schema, self.options))
+        writer.begin()
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         return KilledStreamWriter(writers.settings_of(schema, self.options))

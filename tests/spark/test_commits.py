@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.errors import Corruption, IDTooSmall, StoreLocked, WrongType
+from kvstream.errors import Corruption, IDTooSmall, InvalidArgument, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
 from kvstream.parts import BulkTicket
+from kvstream.spark.options import Place
 from kvstream.spark.writing import stores
 from kvstream.spark.writing.commits import Commit
 from kvstream.spark.writing.gathering import Gathering, Share, Spilled
 from kvstream.spark.writing.marks import Transaction
 from kvstream.spark.writing.pages import StagedRows, pack_page, unpack_page
-from kvstream.spark.writing.spilling import FileSpill, PartSpill
+from kvstream.spark.writing.spilling import DELIVERIES, FileSpill, PartSpill, discard, spill_of
 from kvstream.spark.writing.spreading import slot_of, store_of
 from kvstream.spark.writing.staging import Staging
 from kvstream.spark.writing.stores import commit_into, ticket_of
@@ -116,7 +117,7 @@ def test_a_damaged_page_is_told(page: bytes) -> None:
 
 
 def test_a_large_share_is_spilled_into_files_and_read_back(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path / "s"), QUERY)
+    staging = Staging(str(tmp_path / "s"), QUERY).make()
     gathering = Gathering(1, lambda at: FileSpill(staging.file(0)))
     big = "x" * 400_000
     for number in range(30):
@@ -133,7 +134,7 @@ def test_a_large_share_is_spilled_into_files_and_read_back(tmp_path: Path) -> No
 
 def parts_of(path: Path, ticket: BulkTicket, partition: int, *streams: StagedRows) -> Share:
     """Return what a task has made into tables."""
-    spill = PartSpill(Staging(str(path), QUERY), ticket, partition)
+    spill = PartSpill(Staging(str(path), QUERY).make(), ticket, partition)
     spill.write(list(streams))
     return Share(sum(len(each.rows) for each in streams), spill.close(), b"", partition)
 
@@ -176,7 +177,7 @@ def test_a_store_that_is_open_elsewhere_gives_no_ticket(tmp_path: Path) -> None:
 
 
 def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    file = Staging(str(tmp_path / "s"), QUERY).file(0)
+    file = Staging(str(tmp_path / "s"), QUERY).make().file(0)
     file.write(share(rows(b"a", "1")).page)
     staged = file.close()
     damaged = bytearray(Path(staged.path).read_bytes())
@@ -190,9 +191,20 @@ def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_pa
 
 def test_a_commit_sweeps_what_its_writer_left_and_spares_others(tmp_path: Path) -> None:
     for transaction in (QUERY, QUERY._replace(number=3), Transaction("other", 1)):
-        Staging(str(tmp_path / "s"), transaction).file(0).close()
+        Staging(str(tmp_path / "s"), transaction).make().file(0).close()
     Staging(str(tmp_path / "s"), QUERY).remove()
     assert [each.name for each in (tmp_path / "s.staging").iterdir()] == ["other-1"]
+
+
+def test_a_task_that_outlives_its_write_stages_nothing(tmp_path: Path) -> None:
+    places = [Place("path", str(tmp_path / "s"))]
+    file = Staging(places[0].address, QUERY).make().file(0)
+    discard(places, None, QUERY)
+    file.write(share(rows(b"a", "1")).page)
+    file.close()
+    with pytest.raises(InvalidArgument, match="the write has ended"):
+        spill_of(places, None, DELIVERIES[0], [None], QUERY, True, 0, 0)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

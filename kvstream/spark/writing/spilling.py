@@ -43,7 +43,6 @@ class PartSpill:
     """Rows go into tables beside the store, which the commit takes in as they are."""
 
     def __init__(self, staging: Staging, ticket: BulkTicket, partition: int) -> None:
-        staging.make()
         self._writer = PartWriter(staging.folder, ticket, partition=partition)
 
     def write(self, streams: list[StagedRows]) -> None:
@@ -104,16 +103,24 @@ def spill_of(
     delivery: str,
     tickets: Sequence[BulkTicket | None],
     transaction: Transaction,
+    begun: bool,
     partition: int,
     at: int,
 ) -> Spill:
-    """Return where the rows for the place at ``at`` are spilled."""
+    """Return where the rows for the place at ``at`` are spilled.
+
+    ``begun``: the driver has made the folder, and its absence tells a task that the write is over.
+    """
     place = places[at]
     if delivery == AT_LEAST_ONCE and place.kind == "url":
         return ServerSpill(place)
     staging = staging_of(place, at, folder, transaction)
     if staging is None:
         return MessageSpill()
+    if not begun:
+        staging.make()
+    elif not staging.folder.is_dir():
+        raise InvalidArgument(f"the write has ended: its folder {staging.folder} is gone")
     ticket = tickets[at]
     if ticket is not None:
         return PartSpill(staging, ticket, partition)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kvstream.errors import Corruption
 from kvstream.spark.writing.marks import Transaction
@@ -51,27 +51,37 @@ class Staging:
 
     def file(self, partition: int) -> "PageFile":
         """Begin a file for a partition."""
-        self.make()
         return PageFile(self.folder / f"{partition}-{uuid.uuid4().hex}.rows")
 
-    def make(self) -> None:
+    def make(self) -> Self:
         """See that the folder is there."""
         for folder in (self._root, self.folder):
             with suppress(FileExistsError):
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(DIRECTORY_MODE)
+        return self
 
     def remove(self) -> None:
-        """Remove the folder and what earlier transactions of the writer and dead jobs have left."""
+        """Remove the folder and what earlier transactions of the writer and dead jobs have left.
+
+        A task that Spark has given up may still run: where the folder was, it makes no more files.
+        """
         if not self._root.is_dir():
             return
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove(self.folder)
         with suppress(FileNotFoundError), os.scandir(self._root) as entries:
             for entry in entries:
                 if entry.name.startswith(self._writer) or _is_left(entry):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    self._remove(Path(entry.path))
         with suppress(OSError):  # others are at work there
             self._root.rmdir()
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a folder of the root: under another name, as files may just be made in it."""
+        dead = self._root / f"{self._writer}dead-{uuid.uuid4().hex}"
+        with suppress(OSError):  # it was never made, or another has taken it
+            folder.rename(dead)
+        shutil.rmtree(dead, ignore_errors=True)
 
 
 def _is_left(entry: os.DirEntry[str]) -> bool:

@@ -106,7 +106,9 @@ def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "Ba
         raise InvalidArgument("streams are appended to: use mode('append')")
     settings = settings_of(schema, options)
     tickets = tuple(_ticket(settings, place) for place in settings.places)
-    return BatchWriter(replace(settings, tickets=tickets))
+    writer = BatchWriter(replace(settings, tickets=tickets))
+    writer.begin()
+    return writer
 
 
 def _ticket(settings: Settings, place: Place) -> BulkTicket | None:
@@ -131,9 +133,16 @@ class BatchWriter(DataSourceArrowWriter):
         self._settings = settings
         self._transaction = settings.transaction or Transaction(uuid.uuid4().hex, 0)
 
+    def begin(self) -> None:
+        """Run on the driver, before any task: make the folders that tasks may need."""
+        for at, place in enumerate(self._settings.places):
+            staging = staging_of(place, at, self._settings.staging, self._transaction)
+            if staging is not None:
+                staging.make()
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Run in a task: stage the rows of a partition."""
-        return _stage(self._settings, self._transaction, iterator)
+        return _stage(self._settings, self._transaction, True, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Run on the driver: have every store take its rows."""
@@ -156,7 +165,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Run in a task: stage the rows of a partition."""
-        return _stage(self._settings, _running(), iterator)
+        return _stage(self._settings, _running(), False, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Run on the driver: have every store take its rows, where it has not yet."""
@@ -183,13 +192,17 @@ def _running() -> Transaction:
 
 
 def _stage(
-    settings: Settings, transaction: Transaction, batches: Iterator[pa.RecordBatch]
+    settings: Settings,
+    transaction: Transaction,
+    begun: bool,
+    batches: Iterator[pa.RecordBatch],
 ) -> Written:
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     tickets = settings.tickets or (None,) * len(settings.places)
     where = settings.places, settings.staging, settings.delivery, tickets
-    gathering = Gathering(len(settings.places), partial(spill_of, *where, transaction, partition))
+    spill = partial(spill_of, *where, transaction, begun, partition)
+    gathering = Gathering(len(settings.places), spill)
     try:
         for batch in batches:
             for rows in encoded(batch, settings.columns):
