@@ -12,6 +12,7 @@
     │   ├── KeyExists                 code BUSYKEY: something has the name that was to be given
     │   ├── WrongType                 code WRONGTYPE
     │   ├── NoGroup                   code NOGROUP
+    │   ├── NoSuchLoad                code NOLOAD: a bulk load that was never begun, or has ended
     │   ├── BusyGroup                 code BUSYGROUP
     │   ├── ReplyTooLarge             a reply would take more memory than the server lets one take
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
@@ -145,6 +146,15 @@ class NoGroup(RequestError):
     """The key or its consumer group does not exist."""
 
     code = "NOGROUP"
+
+
+class NoSuchLoad(RequestError):
+    """A bulk load of that name was never begun, or has ended."""
+
+    code = "NOLOAD"
+
+    def __init__(self, message: str = "No such bulk load: it was committed, or given up") -> None:
+        super().__init__(message)
 
 
 class BusyGroup(RequestError):

@@ -338,7 +338,9 @@ def _command(command: Command, words: Words) -> Iterator[str]:
     name = command.name.upper().replace("|", " ")
     yield f"### {name}"
     yield f"`{name} {words.syntax[command.name]}".rstrip() + "`"
-    yield f"{command.summary} Redis has it since {command.since}."
+    product, _, version = command.since.rpartition(" ")
+    told = f"{product} has it, since {version}" if product else f"Redis has it since {version}"
+    yield f"{command.summary} {told}."
     described = [
         f"- `{option}`: {words.meaning(command, option)}" for option in words.options_of(command)
     ]

@@ -13,6 +13,7 @@ from kvstream.server.calls import Calls
 from kvstream.server.client import Client
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
+from kvstream.server.loads import Loads
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Outbox
 from kvstream.server.paging import Paging
@@ -33,15 +34,16 @@ class Arrivals:
         clock: Callable[[], float],
         options: ServerOptions | None,
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self.commands = commands
-        self.options = replace(options or ServerOptions())
+        self.options: ServerOptions = replace(options or ServerOptions())
         self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
         self.calls = Calls(self.options, every(commands), perf_counter)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors = self.calls.monitors
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
+        self.loads = Loads(engine)
         self.stop: Callable[[], None] = lambda: None
         """Has the server stop soon."""
         self.started_at = int(time.time())

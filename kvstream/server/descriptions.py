@@ -92,8 +92,8 @@ _GENERIC = (
     "pexpiretime pttl randomkey rename renamenx restore scan touch ttl type unlink"
 )
 _SERVER = (
-    "acl bgrewriteaof bgsave config dbsize debug flushall flushdb info lastsave latency lolwut "
-    "memory monitor role save shutdown slowlog swapdb time"
+    "acl bgrewriteaof bgsave config dbsize debug flushall flushdb info kvstream.load lastsave "
+    "latency lolwut memory monitor role save shutdown slowlog swapdb time"
 )
 
 
@@ -137,6 +137,7 @@ KEY_USE = {
     "incr": ("RW access update",),
     "incrby": ("RW access update",),
     "incrbyfloat": ("RW access update",),
+    "kvstream.load|ticket": ("RW insert",),
     "memory|usage": ("RO",),
     "move": ("RW access update",),
     "mset": ("OW update",),

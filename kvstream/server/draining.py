@@ -26,7 +26,7 @@ class Ending(NamedTuple):
     durable: bool
     """All that was answered is on disk."""
     idle: bool
-    """No save and no compaction is left at work."""
+    """No save, no compaction and no bulk load is left at work."""
 
 
 async def drain(executor: Executor, seconds: float) -> Ending:
@@ -38,7 +38,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
         client.pause()
     await _until(lambda: not _has_work(executor), until)
     saving = executor.saving
-    idle = await _until(lambda: not saving.is_busy, until)
+    idle = await _until(lambda: not (saving.is_busy or executor.loads.is_busy), until)
     sync = saving.start_sync()
     await _until(
         lambda: not (sync.is_alive or executor.is_answering), max(until, loop.time() + SYNC_S)

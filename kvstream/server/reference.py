@@ -34,16 +34,22 @@ OPTIONS = {
     "ABORT": "Refused: a shutdown begins at once and cannot be called back.",
     "ACLCAT": "Those of an ACL category.",
     "ALL": "Hold every command, CLIENT UNPAUSE too: the default.",
+    "ALLOTTED": "Its entries may be given other IDs.",
     "AUTH": "Log in first.",
     "ERROR": "The other client is told UNBLOCKED.",
     "FILTERBY": "Not all of them, but:",
     "FORCE": "Taken and ignored.",
+    "GIVEN": "Its entries came with their IDs.",
     "ID": "Those with these numbers.",
+    "MARK": "Only where the key, a plain string, is missing or a lower number; it is set with the "
+    "entries, so that a batch that is sent again is passed over.",
     "MASTER": "None ever.",
     "MODULE": "Those of a module: none.",
     "NORMAL": "All.",
     "NOSAVE": "The default.",
     "NOW": "Taken and ignored: there are no replicas to be waited for.",
+    "PART": "A part: its name, the XXH3-128 of its table and of its pieces in hexadecimal, its "
+    "rows, and their bytes.",
     "PATTERN": "Those whose names match.",
     "PUBSUB": "None ever.",
     "REPLICA": "None ever.",
@@ -126,6 +132,11 @@ OWN = (
     "as long as COPY.",
     "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "
     "other command of scripts. LATENCY has nothing to tell: SLOWLOG and INFO commandstats do.",
+    "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET answers what "
+    "`kvstream.parts.PartWriter` needs, PUT takes its files in pieces, COMMIT has the store take "
+    "them in, checked by their digests, in a thread while others go on. A load outlives the "
+    "connection and the server; one for which nothing has come for a day is removed. It is for "
+    "administrators, since nobody looks into the tables, and not for MULTI.",
     "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",
 )
 

@@ -59,6 +59,8 @@ class Job:
         def attempt(txn: Txn) -> Any:
             if not self.done:
                 return None
+            if isinstance(self.error, RequestError):
+                raise self.error
             if self.error is not None:
                 raise JobFailed(str(self.error) or type(self.error).__name__)
             return reply

@@ -11,9 +11,11 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import NamedTuple
 
+from kvstream import served
 from kvstream.engine import Engine
 from kvstream.options import StoreOptions
 from kvstream.server import certificates
+from kvstream.server.commands.info import RUN_ID
 from kvstream.server.commands.table import TABLE
 from kvstream.server.draining import Ending, drain
 from kvstream.server.executor import Executor
@@ -70,9 +72,11 @@ async def serve(
     with metered(listener) as metrics_url:
         servers = await _listen(listener)
         host = servers[0].sockets[0].getsockname()[0]
+        _note(executor, host)
         started(Places(host, executor.options.port, executor.options.tls_port, metrics_url))
         notify(READY)
         await stop.wait()
+        served.forget(engine.database.directory)
         notify(STOPPING)
         listener.stopping = True
         for server in servers:
@@ -95,6 +99,16 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
             _end_hard("a save or a compaction is broken off; all is durable", 0)
     finally:
         engine.close()
+
+
+def _note(executor: Executor, host: str) -> None:
+    """Leave word beside the store where it is served; without it only its URL leads here."""
+    options = executor.options
+    url = served.url_of(host, options.port or options.tls_port, not options.port)
+    try:
+        served.note(executor.engine.database.directory, served.Address(url, RUN_ID))
+    except OSError as error:
+        _log.warning("nothing beside the store says that it is served: %s", error)
 
 
 async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:

@@ -37,6 +37,11 @@ SYNTAX = {
     "function|flush": "[ASYNC|SYNC]",
     "hello": "[protover [AUTH username password] [SETNAME name]]",
     "info": "[section [section ...]]",
+    "kvstream.load|commit": "load [MARK key number] PART name digest digest rows bytes "
+    "GIVEN|ALLOTTED [PART ...]",
+    "kvstream.load|discard": "load",
+    "kvstream.load|put": "load file offset data",
+    "kvstream.load|ticket": "[key ...]",
     "latency|histogram": "[command [command ...]]",
     "latency|history": "event",
     "latency|reset": "[event [event ...]]",

@@ -44,6 +44,7 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
         "BUSYKEY",
         "WRONGTYPE",
         "NOGROUP",
+        "NOLOAD",
         "BUSYGROUP",
         "UNBLOCKED",
         "MISCONF",

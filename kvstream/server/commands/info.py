@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Fields: TypeAlias = Iterable[tuple[str, object]]
 EXPIRES_COUNTED = 10_000
 """Rows of the expiry index that INFO looks at, so that it never holds the server for long."""
-_RUN_ID = secrets.token_hex(20)
+RUN_ID = secrets.token_hex(20)
 """Tells this process from every other."""
 _DAY_S = 86400
 _US = 1_000_000
@@ -61,7 +61,7 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("python_version", platform.python_version()),
         ("process_id", os.getpid()),
         ("process_supervised", "no"),
-        ("run_id", _RUN_ID),
+        ("run_id", RUN_ID),
         ("tcp_port", server.options.port),
         ("server_time_usec", time.time_ns() // 1000),
         ("uptime_in_seconds", uptime),
@@ -228,7 +228,7 @@ def _replication(server: "Executor", txn: Txn) -> Fields:
         ("role", "master"),
         ("connected_slaves", 0),
         ("master_failover_state", "no-failover"),
-        ("master_replid", _RUN_ID),
+        ("master_replid", RUN_ID),
         ("master_replid2", "0" * 40),
         ("master_repl_offset", 0),
         ("second_repl_offset", -1),

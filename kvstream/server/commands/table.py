@@ -13,6 +13,7 @@ from kvstream.server.commands import (
     debug,
     describing,
     info,
+    loading,
     operation,
     transactions,
 )
@@ -23,8 +24,12 @@ _ADMIN = frozenset({Flag.ADMIN, Flag.LOCAL})
 _JOB = frozenset({Flag.ADMIN})
 """Not local: it waits for what is committed, or for a thread."""
 _ALONE = frozenset({Flag.ADMIN, Flag.NO_MULTI})
+_LOADS = frozenset({Flag.ADMIN, Flag.WRITE, Flag.DENYOOM, Flag.NO_MULTI})
 _DOOR = frozenset({Flag.FAST, Flag.LOCAL, Flag.NO_AUTH})
 _MULTI = frozenset({Flag.FAST, Flag.LOCAL, Flag.IMMEDIATE})
+
+_OURS = "kvstream 0.1.0"
+"""Since when there is what no Redis has."""
 
 
 def _row(
@@ -105,6 +110,13 @@ _LATENCY = (
     _row("latency|latest", 2, _ADMIN, operation.latency_empty, "2.8.13"),
     _row("latency|reset", -2, _ADMIN, operation.latency_reset, "2.8.13"),
 )
+_LOAD = (
+    _row("kvstream.load|commit", -10, _LOADS, loading.load_commit, _OURS),
+    _row("kvstream.load|discard", 3, _ADMIN, loading.load_discard, _OURS),
+    _row("kvstream.load|help", 2, _LOCAL, loading.load_help, _OURS),
+    _row("kvstream.load|put", 6, _ADMIN | {Flag.DENYOOM}, loading.load_put, _OURS),
+    _row("kvstream.load|ticket", -2, _LOADS, loading.load_ticket, _OURS, Keys(2, -1)),
+)
 _SLOWLOG = (
     _row("slowlog|get", -2, _ADMIN, operation.slowlog_get, "2.2.12"),
     _row("slowlog|help", 2, _LOCAL, operation.slowlog_help, "6.2.0"),
@@ -141,6 +153,7 @@ OPERATION_COMMANDS: tuple[Command | Container, ...] = (
         (_row("function|flush", -2, frozenset({Flag.WRITE}), operation.function_flush, "7.0.0"),),
     ),
     _row("info", -1, frozenset(), info.info, "1.0.0"),
+    _container(_OURS, _LOAD),
     _row("lastsave", 1, _FAST, operation.lastsave, "1.0.0"),
     _container("2.8.13", _LATENCY),
     _row("lolwut", -1, _FAST | {Flag.READONLY}, operation.lolwut, "5.0.0"),

@@ -1,0 +1,282 @@
+"""KVSTREAM.LOAD: parts that clients have made, taken in through the server."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+import redis
+
+from kvstream import served
+from kvstream.ids import StreamID
+from kvstream.layout.values import encode_many
+from kvstream.parts import Part, PartWriter, pieces_of
+from kvstream.server.commands.info import RUN_ID
+from kvstream.uploads import name_of, unpack_ticket, words_of
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Serve, Served
+
+LOAD = "KVSTREAM.LOAD"
+
+
+def values(*numbers: int) -> list[bytes]:
+    return [value for value, _ in encode_many([{"n": str(number)} for number in numbers])]
+
+
+def ids(*numbers: int) -> list[bytes]:
+    return [StreamID(number, 0).packed for number in numbers]
+
+
+def ask(client: Any, *words: Any) -> Any:
+    return client.execute_command(LOAD, *words)
+
+
+class Load:
+    """A load as a client makes it: one part of each kind that ``rows`` have."""
+
+    def __init__(self, client: Any, folder: Path, *keys: str) -> None:
+        self._client = client
+        self._folder = folder
+        reply: Any = ask(client, "TICKET", *keys)
+        told = dict(zip(reply[::2], reply[1::2], strict=True)) if type(reply) is list else reply
+        self.name: bytes = told[b"load"]
+        self.ticket = unpack_ticket(told[b"ticket"])
+
+    def send(self, rows: dict[bytes, tuple[list[int] | None, list[int]]]) -> list[bytes]:
+        """Make parts and send them; return the words that commit them."""
+        writer = PartWriter(self._folder, self.ticket)
+        for key, (given, numbers) in rows.items():
+            writer.extend(key, None if given is None else ids(*given), values(*numbers))
+        return [word for part in writer.close() for word in (b"PART", *self._sent(part))]
+
+    def _sent(self, part: Part) -> list[bytes]:
+        for place, ending in ((part.table, ".sst"), (part.pieces, ".pieces")):
+            data = Path(place).read_bytes()
+            half = len(data) // 2
+            for at, piece in ((0, data[:half]), (half, data[half:])):
+                words = (self.name, name_of(part) + ending, at, piece)
+                assert ask(self._client, "PUT", *words) == at + len(piece)
+        return words_of(part)
+
+    def commit(self, *words: Any) -> Any:
+        reply = ask(self._client, "COMMIT", self.name, *words)
+        return dict(zip(reply[::2], reply[1::2], strict=True)) if type(reply) is list else reply
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the client makes its parts."""
+    made = tmp_path / "made"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def asker(served: Served) -> Iterator[Asker]:
+    with served.asker() as asker:
+        yield asker
+
+
+def test_parts_come_in_at_once_and_once(client: redis.Redis, served: Served, folder: Path) -> None:
+    client.xadd("old", {"n": "0"}, id="1-1")
+    load = Load(client, folder, "old", "new")
+    words = load.send({b"old": ([20, 10], [2, 1]), b"new": (None, [7, 8]), b"other": ([5], [5])})
+    assert client.keys() == [b"old"]
+    assert client.xlen("old") == 1
+    assert load.commit("MARK", "done", 3, *words) == {b"applied": 1, b"entries": 5}
+    assert [eid for eid, _ in cast("list[Any]", client.xrange("old"))] == [b"1-1", b"10-0", b"20-0"]
+    assert [fields for _, fields in cast("list[Any]", client.xrange("new"))] == [
+        {b"n": b"7"},
+        {b"n": b"8"},
+    ]
+    assert client.xlen("other") == 1
+    assert client.get("done") == b"3"
+    with pytest.raises(redis.ResponseError, match="NOLOAD"):
+        load.commit(*words)
+    again = Load(client, folder)
+    sent = again.send({b"old": ([30], [3])})
+    assert again.commit("MARK", "done", 3, *sent) == {b"applied": 0, b"entries": 0}
+    assert client.xlen("old") == 3
+    assert list((served.engine.database.directory / "loads").iterdir()) == []
+
+
+def test_a_refused_load_changes_nothing_and_may_be_given_up(
+    client: redis.Redis, folder: Path
+) -> None:
+    client.xadd("old", {"n": "0"}, id="50-1")
+    load = Load(client, folder, "old")
+    words = load.send({b"old": ([40], [4]), b"new": ([1], [1])})
+    with pytest.raises(redis.ResponseError, match="equal or smaller"):
+        load.commit("MARK", "done", 1, *words)
+    assert client.keys() == [b"old"]
+    assert ask(client, "DISCARD", load.name) in (b"OK", True)
+    with pytest.raises(redis.ResponseError, match="NOLOAD"):
+        ask(client, "PUT", load.name, "a.sst", 0, "x")
+
+
+def test_a_part_that_is_not_as_it_was_made_is_refused(client: redis.Redis, folder: Path) -> None:
+    load = Load(client, folder)
+    words = load.send({b"s": ([1], [1])})
+    ask(client, "PUT", load.name, "more.sst", 0, "x")
+    for at, wrong in ((1, b"absent"), (1, b"more"), (2, b"0" * 32), (3, b"0" * 32)):
+        damaged = list(words)
+        damaged[at] = wrong
+        with pytest.raises(redis.ResponseError, match="is not as it was written"):
+            load.commit(*damaged)
+    assert client.keys() == []
+    assert load.commit(*words)[b"entries"] == 1
+
+
+NAMES = ("../../x.sst", "/etc/x.sst", "a.b.sst", ".sst", "ticket", "a.sst/../b.sst", "a\0.sst")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_lies_in_the_folder_of_its_load(
+    client: redis.Redis, folder: Path, name: str
+) -> None:
+    load = Load(client, folder)
+    with pytest.raises(redis.ResponseError, match="a file's name is"):
+        ask(client, "PUT", load.name, name, 0, "x")
+    for other in ("..", "../loads/" + load.name.decode(), "0" * 32):
+        with pytest.raises(redis.ResponseError, match="NOLOAD"):
+            ask(client, "PUT", other, "a.sst", 0, "x")
+
+
+def test_what_is_sent_goes_where_the_file_ends(client: redis.Redis, folder: Path) -> None:
+    load = Load(client, folder)
+    assert ask(client, "PUT", load.name, "a.sst", 0, "abc") == 3
+    for offset in (0, 2, 4):
+        with pytest.raises(redis.ResponseError, match="has 3 bytes"):
+            ask(client, "PUT", load.name, "a.sst", offset, "d")
+    assert ask(client, "PUT", load.name, "a.sst", 3, "d") == 4
+
+
+WRONG = {
+    "TICKET s": "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "PUT 0 a.sst x y": "ERR value is not an integer or out of range",
+    "PUT 0 a.sst -1 y": "ERR offset is out of range, must be positive",
+    "COMMIT 0 PART a b c 1 1": "ERR wrong number of arguments for 'kvstream.load|commit' command",
+    "COMMIT 0 MARK s 1 PART a b c 1": "ERR syntax error",
+    "COMMIT 0 PART a b c 1 1 GIVEN": "NOLOAD No such bulk load: it was committed, or given up",
+    "COMMIT 0 PORT a b c 1 1 GIVEN": "ERR syntax error",
+    "DISCARD 0": "NOLOAD No such bulk load: it was committed, or given up",
+    "OTHER": "ERR unknown subcommand 'OTHER'. Try KVSTREAM.LOAD HELP.",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_is_wrong_is_said(asker: Asker, line: str) -> None:
+    asker.ask("SET s text")
+    assert asker.ask(f"{LOAD} {line}") == Failure(WRONG[line])
+
+
+def test_parts_and_marks_are_looked_at(client: redis.Redis, folder: Path) -> None:
+    load = Load(client, folder)
+    words = load.send({b"s": ([1], [1])})
+    for at, wrong in ((1, b"../a"), (2, b"0" * 31), (4, b"-1"), (5, b""), (6, b"SOME")):
+        part = list(words)
+        part[at] = wrong
+        with pytest.raises(redis.ResponseError, match="a part is:"):
+            load.commit(*part)
+    client.set("text", "no number")
+    with pytest.raises(redis.ResponseError, match="holds no number of a batch"):
+        load.commit("MARK", "text", 1, *words)
+    with pytest.raises(redis.ResponseError, match="not an integer"):
+        load.commit("MARK", "done", "x", *words)
+    assert load.commit(*words)[b"entries"] == 1
+
+
+def test_it_is_for_administrators_and_not_for_multi(served: Served, asker: Asker) -> None:
+    asker.ask("ACL SETUSER ann on nopass ~* +@all -@admin")
+    asker.ask("ACL SETUSER bob on nopass ~a* +@all")
+    with served.asker() as other:
+        other.ask("AUTH ann x")
+        assert "NOPERM" in str(other.ask(f"{LOAD} TICKET"))
+        other.ask("AUTH bob x")
+        assert "NOPERM" in str(other.ask(f"{LOAD} TICKET b"))
+        assert isinstance(other.ask(f"{LOAD} TICKET a"), list)
+    asker.ask("MULTI")
+    assert asker.ask(f"{LOAD} TICKET a") == Failure("ERR Command not allowed inside a transaction")
+    assert "EXECABORT" in str(asker.ask("EXEC"))
+
+
+def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, protocol: int) -> None:
+    client = served.client(protocol)
+    load = Load(client, folder)
+    words = load.send({b"s": ([1], [1])})
+    go, inside = threading.Event(), threading.Event()
+
+    def held(part: Part) -> Any:
+        inside.set()
+        assert go.wait(10)
+        return pieces_of(part)
+
+    with patch("kvstream.bulk.pieces_of", held), served.asker() as asker, served.asker() as busy:
+        waiting = threading.Thread(target=load.commit, args=words)
+        waiting.start()
+        assert inside.wait(10)
+        assert asker.ask("XADD t * f v")
+        name = load.name.decode()
+        assert busy.ask(f"{LOAD} DISCARD {name}") == Failure("ERR the load is being committed")
+        reader = threading.Thread(target=lambda: read.append(client.xread({"s": "0"}, block=9000)))
+        read: list[Any] = []
+        reader.start()
+        go.set()
+        waiting.join(10)
+        reader.join(10)
+    assert "1-0" in str(read)
+
+
+def test_a_load_outlives_its_server(serve: Serve, folder: Path, tmp_path: Path) -> None:
+    first = Served(tmp_path / "kept")
+    load = Load(first.client(), folder, "s")
+    words = load.send({b"s": ([1, 2], [1, 2])})
+    first.stop()
+    second = Served(tmp_path / "kept")
+    try:
+        client = second.client()
+        client.xadd("t", {"f": "v"})
+        load._client = client
+        assert load.commit(*words) == {b"applied": 1, b"entries": 2}
+        assert client.xlen("s") == 2
+    finally:
+        second.stop()
+
+
+def test_loads_that_were_given_up_are_swept(client: redis.Redis, folder: Path) -> None:
+    load = Load(client, folder)
+    with patch("kvstream.server.loads.LEFT_S", -1):
+        Load(client, folder)
+    with pytest.raises(redis.ResponseError, match="NOLOAD"):
+        ask(client, "DISCARD", load.name)
+
+
+def test_a_full_disk_refuses_what_is_sent(served: Served, folder: Path) -> None:
+    client = served.client()
+    load = Load(client, folder)
+    full = patch("os.write", side_effect=OSError(28, "No space left on device"))
+    refused = pytest.raises(redis.ResponseError, match="MISCONF the disk does not take it")
+    with full, refused:
+        ask(client, "PUT", load.name, "a.sst", 0, "x")
+    assert ask(client, "PUT", load.name, "a.sst", 0, "x") == 1
+
+
+ADDRESSES = {
+    ("0.0.0.0", 6379, False): "redis://127.0.0.1:6379",
+    ("::1", 7, True): "rediss://[::1]:7",
+    ("10.0.0.1", 8, False): "redis://10.0.0.1:8",
+}
+
+
+def test_a_store_tells_where_it_is_served(tmp_path: Path) -> None:
+    assert {place: served.url_of(*place) for place in ADDRESSES} == ADDRESSES
+    assert served.address_of(tmp_path) is None
+    address = served.Address("redis://127.0.0.1:1", RUN_ID)
+    served.note(tmp_path, address)
+    assert served.address_of(tmp_path) == address
+    (tmp_path / "loads" / "server").write_text("{}")
+    assert served.address_of(tmp_path) is None
+    served.forget(tmp_path)
+    served.forget(tmp_path)
