@@ -52,10 +52,12 @@ def places(options: Options) -> list[Place]:
     if bool(paths) == bool(urls):
         raise InvalidArgument("give either the option path (a directory) or url (a server)")
     db = number(options, "db", None)
-    if paths:
-        return [Place("path", os.path.abspath(path.removeprefix("file:")), db) for path in paths]
+    user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
-    return [Place("url", url, db, options.get("user"), password) for url in urls]
+    if paths:  # user and password are for the server that may hold a store
+        found = [os.path.abspath(path.removeprefix("file:")) for path in paths]
+        return [Place("path", path, db, user, password) for path in found]
+    return [Place("url", url, db, user, password) for url in urls]
 
 
 def listed(options: Options, name: str) -> list[str]:

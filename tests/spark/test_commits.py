@@ -18,6 +18,7 @@ from kvstream.spark.writing.spilling import DELIVERIES, FileSpill, PartSpill, di
 from kvstream.spark.writing.spreading import slot_of, store_of
 from kvstream.spark.writing.staging import Staging
 from kvstream.spark.writing.stores import commit_into, ticket_of
+from kvstream.spark.writing.targets import prepared
 from tests.spark.staged import QUERY, rows, share
 
 
@@ -173,7 +174,7 @@ def test_a_large_commit_makes_tables_by_itself_unless_ids_are_to_be_completed(
 
 def test_a_store_that_is_open_elsewhere_gives_no_ticket(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s"):
-        assert ticket_of(str(tmp_path / "s"), 0, b"a") is None
+        assert prepared(Place("path", str(tmp_path / "s")), b"a")[1] is None
 
 
 def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -7,12 +7,22 @@ from typing import Any, cast
 import pytest
 import redis
 
-from kvstream.errors import IDTooSmall, WrongType
+from kvstream.errors import IDTooSmall, KVStreamError, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
+from kvstream.remote.connection import Connection
+from kvstream.remote.errors import AccessDenied
+from kvstream.served import Address, note
+from kvstream.server.commands.info import RUN_ID
+from kvstream.spark.options import Place
+from kvstream.spark.reading.servers import client_of
 from kvstream.spark.writing.commits import Commit
+from kvstream.spark.writing.gathering import Share
 from kvstream.spark.writing.marks import Transaction
 from kvstream.spark.writing.pages import StagedRows
 from kvstream.spark.writing.servers import commit_through
+from kvstream.spark.writing.spilling import EXACTLY, spill_of
+from kvstream.spark.writing.targets import commit_to, mark_in, prepared
+from kvstream.spark.writing.uploading import Upload
 from tests.server.conftest import Served, redis_port, redis_process
 from tests.spark.staged import QUERY, rows, share
 
@@ -92,3 +102,113 @@ def test_fields_that_repeat_stay_as_they_are(client: redis.Redis) -> None:
     client.set_response_callback("XRANGE", lambda reply, **_: reply)
     [[_, flat]] = cast("list[list[Any]]", client.xrange("a"))
     assert flat == [b"v", b"1", b"v", b"2"]
+
+
+# --- bulk loads ---------------------------------------------------------------------------------
+
+
+def plain(client: redis.Redis) -> redis.Redis:
+    """Return a client as writers have it."""
+    port = client.connection_pool.connection_kwargs["port"]
+    return client_of(Place("url", f"redis://127.0.0.1:{port}"))
+
+
+@pytest.fixture
+def bulky(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """More than two rows are a bulk load; return the commands of it that are sent."""
+    monkeypatch.setattr("kvstream.spark.writing.servers.BATCH_ROWS", 2)
+    sent: list[str] = []
+    do = Connection.do
+
+    def noted(connection: Connection, *words: Any) -> Any:
+        sent.append(str(words[1]))
+        return do(connection, *words)
+
+    monkeypatch.setattr(Connection, "do", noted)
+    return sent
+
+
+def test_many_rows_are_a_bulk_load_where_the_server_has_it(
+    client: redis.Redis, bulky: list[str]
+) -> None:
+    kvstream = "kvstream_version" in cast("dict[str, Any]", client.info("server"))
+    work = Commit(QUERY, True, [share(rows(b"a", "1", "2"), rows(b"b", "x", ids=["5-1"]))])
+    assert commit_through(plain(client), work) == (True, 3, 0)
+    assert ("COMMIT" in bulky) == kvstream
+    assert commit_through(plain(client), work)[:2] == (False, 0)
+    assert [fields for _, fields in entries(client, b"a")] == [{b"v": b"1"}, {b"v": b"2"}]
+    assert entries(client, b"b") == [(b"5-1", {b"v": b"x"})]
+    assert client.get(QUERY.key) == b"7"
+
+
+def test_rows_that_no_table_can_have_are_a_transaction(
+    client: redis.Redis, bulky: list[str]
+) -> None:
+    work = Commit(QUERY, False, [share(rows(b"a", "1", "2", "3", ids=["5-*", "5-*", "6-1"]))])
+    assert commit_through(plain(client), work) == (True, 3, 0)
+    assert "COMMIT" not in bulky
+    assert [eid for eid, _ in entries(client, b"a")] == [b"5-0", b"5-1", b"6-1"]
+
+
+def test_a_bulk_load_that_is_refused_leaves_nothing(client: redis.Redis, bulky: list[str]) -> None:
+    client.xadd("a", {"v": "0"}, id="9-1")
+    client.set("text", "")
+    more = share(rows(b"b", "1", "2"), rows(b"a", "3", ids=["9-1"]))
+    with pytest.raises(KVStreamError, match="equal or smaller"):
+        commit_through(plain(client), Commit(QUERY, True, [more]))
+    with pytest.raises(WrongType):
+        commit_through(plain(client), Commit(QUERY, True, [share(rows(b"text", "1", "2", "3"))]))
+    assert sorted(cast("list[bytes]", client.keys())) == [b"a", b"text"]
+
+
+def test_a_task_sends_its_tables_and_a_dead_one_leaves_nothing(tmp_path: Path) -> None:
+    served = Served(tmp_path / "store")
+    try:
+        client = served.client()
+        place = Place("url", f"redis://127.0.0.1:{served.port}")
+        _, upload = prepared(place, b"a")
+        assert isinstance(upload, Upload)
+        shares = []
+        for partition in range(3):
+            spill = spill_of([place], None, EXACTLY, [upload], QUERY, True, partition, 0)
+            spill.write([rows(b"a", f"{partition}1", f"{partition}2"), rows(b"b", "x")])
+            if partition == 1:
+                spill.abort()
+            else:
+                shares.append(Share(3, spill.close(), b"", partition))
+        work = Commit(QUERY, True, shares, upload=upload)
+        assert commit_through(plain(client), work) == (True, 6, 0)
+        found = [fields[b"v"] for _, fields in entries(client, b"a")]
+        assert found == [b"01", b"02", b"21", b"22"]
+        assert client.xlen("b") == 2
+        spill = spill_of([place], None, EXACTLY, [upload], QUERY, True, 3, 0)
+        spill.write([rows(b"a", "late")])
+        with pytest.raises(KVStreamError, match="NOLOAD"):
+            spill.close()
+        assert list((tmp_path / "store" / "loads").iterdir()) == []
+    finally:
+        served.stop()
+
+
+def test_a_store_that_is_served_is_written_through_its_server(tmp_path: Path) -> None:
+    served = Served(tmp_path / "store", requirepass="open sesame")
+    by_path = Place("path", str(tmp_path / "store"), password="open sesame")
+    work = Commit(QUERY, True, [share(rows(b"a", "1"))])
+    try:
+        with pytest.raises(StoreLocked):  # nobody says where
+            commit_to(by_path, 0, work)
+        url = f"redis://127.0.0.1:{served.port}"
+        note(tmp_path / "store", Address(url, "of another run"))
+        with pytest.raises(StoreLocked):
+            commit_to(by_path, 0, work)
+        note(tmp_path / "store", Address(url, RUN_ID))
+        with pytest.raises(AccessDenied, match="is held by its server"):
+            commit_to(Place("path", by_path.address), 0, work)
+        assert commit_to(by_path, 0, work) == (True, 1, 0)
+        assert mark_in(by_path, QUERY) == b"7"
+        place, ticket = prepared(by_path, b"a")
+        assert place.shown == url
+        assert isinstance(ticket, Upload)
+    finally:
+        served.stop()
+    assert commit_to(by_path, 0, work) == (False, 0, 0)  # by itself: it is served no more

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from kvstream import Store
 from kvstream.spark.writing.spreading import store_of
 from tests.server.conftest import Served, redis_port, redis_process
+from tests.serving import ServerProcess
 
 __all__ = ["redis_port", "redis_process"]
 
@@ -126,6 +127,27 @@ def test_what_one_store_has_stays_where_another_one_refuses_and_a_second_try_com
     assert contents(stores[0]) == before
     both = before | contents(stores[1])
     assert both == {b"s%d" % at: [*range(at, 300, 30)] for at in range(30)}
+
+
+def test_a_store_that_is_served_takes_tables_through_its_server(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    server = ServerProcess(tmp_path / "store", "--requirepass", "sesame")
+    try:
+        write = numbered(spark, 20_000, streams=2, size=200).write.format("kvstream")
+        write = write.mode("append").option("path", str(tmp_path / "store")).option("wait", 0)
+        with pytest.raises(PySparkException, match="is held by its server"):
+            write.save()
+        write = write.option("password", "sesame").option("txnAppId", "me").option("txnVersion", 1)
+        for _ in range(2):
+            write.save()
+        with server.asker() as asker:
+            asker.ask("AUTH sesame")
+            assert b"cmdstat_kvstream.load|put" in asker.ask("INFO commandstats")
+    finally:
+        server.stop()
+    assert contents(tmp_path / "store") == {b"s%d" % at: [*range(at, 20_000, 2)] for at in (0, 1)}
+    assert files_beside(tmp_path / "store") == ["store"]
 
 
 @pytest.mark.parametrize("server", ["kvstream", "redis"])

@@ -12,6 +12,7 @@ from kvstream.spark.writing.gathering import Share, rows_of
 from kvstream.spark.writing.marks import Transaction
 from kvstream.spark.writing.pages import StagedRows, order_of, unpack_page
 from kvstream.spark.writing.staging import pages_of
+from kvstream.spark.writing.uploading import Upload
 
 
 class Commit(NamedTuple):
@@ -28,6 +29,8 @@ class Commit(NamedTuple):
     """What parts were made by."""
     folder: str = ""
     """Where parts may be made by the commit itself."""
+    upload: Upload | None = None
+    """What tasks have sent parts to, in place of a ticket."""
 
     @property
     def rows(self) -> int:
@@ -37,6 +40,18 @@ class Commit(NamedTuple):
     def parts(self) -> list[Part]:
         """The parts that tasks have made."""
         return [part for share in self.shares for part in share.spilled.parts]
+
+    @property
+    def mark(self) -> tuple[bytes, int] | None:
+        """What the commit leaves, and makes it happen once."""
+        return (self.transaction.key, self.transaction.number) if self.marked else None
+
+    def loose(self) -> list[tuple[int, list[StagedRows]]]:
+        """Return the rows that tasks have not made parts of, by partition."""
+        pages = [
+            (share.partition, self._replace(shares=[share]).streams()) for share in self.shares
+        ]
+        return [(partition, streams) for partition, streams in pages if streams]
 
     def streams(self) -> list[StagedRows]:
         """Return the rows of all shares by stream, in their order."""

@@ -1,8 +1,9 @@
-"""The commit through a server: kvstream's, or Redis's, by its commands alone.
+"""The commit through a server: kvstream's, or Redis's.
 
-Rows and mark are one MULTI/EXEC, watched: all of them or none, also for other clients. EXEC does
-not undo what ran before a command that fails, so what could fail is looked at before: the kind of
-each key, and the last ID of each stream that gets rows with IDs. It knows RESP through redis-py.
+Many rows are a bulk load, where the server has such a thing. Else rows and mark are one MULTI/EXEC,
+watched: all of them or none, also for other clients. EXEC does not undo what ran before a command
+that fails, so what could fail is looked at before: the kind of each key, and the last ID of each
+stream that gets rows with IDs. It knows RESP through redis-py.
 """
 
 from collections.abc import Iterable
@@ -13,9 +14,12 @@ from kvstream.ids import MIN_ID, StreamID
 from kvstream.layout.values import decode_fields
 from kvstream.operations.append import next_id
 from kvstream.records import RepeatedFields
+from kvstream.spark.writing import uploading
 from kvstream.spark.writing.commits import Commit, Committed
-from kvstream.spark.writing.pages import StagedRows, add_id, shown_id
+from kvstream.spark.writing.pages import StagedRows, add_id, is_plain, shown_id
 
+BATCH_ROWS = 20_000
+"""More rows than these are a bulk load: a transaction holds up all other clients."""
 PIPELINE_ROWS = 1000
 """XADDs that are sent together where each is on its own."""
 
@@ -24,6 +28,10 @@ def commit_through(client: Any, work: Commit) -> Committed:
     """Commit through a client of redis-py that gives bytes. WrongType, IDTooSmall: nothing ran."""
     import redis
 
+    if work.parts or (work.rows > BATCH_ROWS and not work.skip_existing):
+        found = _load(client, work)
+        if found is not None:
+            return found
     streams = work.streams()
     while True:
         with client.pipeline(transaction=True) as pipe:
@@ -32,6 +40,22 @@ def commit_through(client: Any, work: Commit) -> Committed:
                 return _attempt(pipe, work, streams)
             except redis.WatchError:
                 continue
+
+
+def _load(client: Any, work: Commit) -> Committed | None:
+    """Commit as a bulk load; None where rows or the server do not allow it."""
+    loose = work.loose()
+    if not all(is_plain(staged) for _, streams in loose for staged in streams):
+        return None
+    keys = {staged.key for _, streams in loose for staged in streams}
+    upload = work.upload or uploading.begin(client, keys)
+    if upload is None:
+        return None
+    try:
+        parts = work.parts + uploading.send_rows(client, upload, loose)
+        return Committed(*uploading.commit(client, upload, parts, work.mark))
+    finally:
+        uploading.discard(client, upload)
 
 
 def append_now(client: Any, streams: list[StagedRows]) -> None:

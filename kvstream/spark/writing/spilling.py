@@ -1,7 +1,8 @@
 """Where the rows of a task go that are too many to be kept until it ends.
 
 Into tables or files beside the store, where tasks and commit share a file system. For a server:
-into the task's message, up to a limit; or, where ``delivery`` is "atleastonce", there at once.
+into tables that are sent there; where it takes none, into the task's message, up to a limit; or,
+where ``delivery`` is "atleastonce", there at once.
 """
 
 import os
@@ -17,6 +18,7 @@ from kvstream.spark.writing.marks import Transaction
 from kvstream.spark.writing.pages import StagedRows, extend, pack_page
 from kvstream.spark.writing.servers import append_now
 from kvstream.spark.writing.staging import PageFile, Staging
+from kvstream.spark.writing.uploading import Upload, Workshop, send
 
 MESSAGE_MAX = 64 * MEGABYTE
 """Bytes of rows that a task sends to the commit: the driver holds those of all tasks at once."""
@@ -53,6 +55,26 @@ class PartSpill:
 
     def abort(self) -> None:
         self._writer.abort()
+
+
+class UploadSpill:
+    """Rows go into tables on this machine, and these to the server."""
+
+    def __init__(self, place: Place, upload: Upload, partition: int) -> None:
+        self._place = place
+        self._upload = upload
+        self._folder = Workshop()
+        self._writer = PartWriter(self._folder.path, upload.ticket, partition=partition)
+
+    def write(self, streams: list[StagedRows]) -> None:
+        extend(self._writer, streams)
+
+    def close(self) -> Spilled:
+        with self._folder, client_of(self._place) as client:
+            return Spilled(parts=tuple(send(client, self._upload, self._writer.close())))
+
+    def abort(self) -> None:
+        self._folder.cleanup()
 
 
 class MessageSpill:
@@ -101,7 +123,7 @@ def spill_of(
     places: Sequence[Place],
     folder: str | None,
     delivery: str,
-    tickets: Sequence[BulkTicket | None],
+    tickets: Sequence[BulkTicket | Upload | None],
     transaction: Transaction,
     begun: bool,
     partition: int,
@@ -114,6 +136,9 @@ def spill_of(
     place = places[at]
     if delivery == AT_LEAST_ONCE and place.kind == "url":
         return ServerSpill(place)
+    ticket = tickets[at]
+    if isinstance(ticket, Upload):
+        return UploadSpill(place, ticket, partition)
     staging = staging_of(place, at, folder, transaction)
     if staging is None:
         return MessageSpill()
@@ -121,7 +146,6 @@ def spill_of(
         staging.make()
     elif not staging.folder.is_dir():
         raise InvalidArgument(f"the write has ended: its folder {staging.folder} is gone")
-    ticket = tickets[at]
     if ticket is not None:
         return PartSpill(staging, ticket, partition)
     return FileSpill(staging.file(partition))

@@ -51,8 +51,7 @@ def _load(store: Store, work: Commit) -> Committed | None:
 
     None where rows ask for the milliseconds of their IDs alone: those only a plain commit can give.
     """
-    pages = [(share.partition, work._replace(shares=[share]).streams()) for share in work.shares]
-    loose = [(partition, streams) for partition, streams in pages if streams]
+    loose = work.loose()
     if not all(is_plain(staged) for _, streams in loose for staged in streams):
         return None
     keys = {staged.key for _, streams in loose for staged in streams}
@@ -64,21 +63,17 @@ def _load(store: Store, work: Commit) -> Committed | None:
         writer = PartWriter(work.folder, ticket, partition=partition)
         extend(writer, streams)
         parts += writer.close()
-    mark = (work.transaction.key, work.transaction.number) if work.marked else None
-    result = store.bulk_load(ticket, parts, mark=mark)
+    result = store.bulk_load(ticket, parts, mark=work.mark)
     return Committed(result.applied, result.entries if result.applied else 0)
 
 
-def ticket_of(path: str, db: int, key: bytes | None) -> BulkTicket | None:
-    """Return a ticket for tasks that make parts; None where another process has the store.
+def ticket_of(path: str, db: int, key: bytes | None) -> BulkTicket:
+    """Return a ticket for tasks that make parts; StoreLocked where another process has the store.
 
     Where no stream is named, for all that there are: rows of others are written once more.
     """
-    try:
-        with Store.open(path, db=db) as store:
-            return store.bulk_ticket(_streams(store) if key is None else [key])
-    except StoreLocked:
-        return None
+    with Store.open(path, db=db) as store:
+        return store.bulk_ticket(_streams(store) if key is None else [key])
 
 
 def _streams(store: Store) -> list[bytes]:

@@ -26,9 +26,15 @@ from kvstream.spark.writing.encoding import encoded
 from kvstream.spark.writing.gathering import Gathering, Share
 from kvstream.spark.writing.marks import Transaction
 from kvstream.spark.writing.schema import Columns, IDKind, columns_of
-from kvstream.spark.writing.spilling import DELIVERIES, discard, spill_of, staging_of
-from kvstream.spark.writing.stores import ticket_of
-from kvstream.spark.writing.targets import commit_to
+from kvstream.spark.writing.spilling import (
+    AT_LEAST_ONCE,
+    DELIVERIES,
+    discard,
+    spill_of,
+    staging_of,
+)
+from kvstream.spark.writing.targets import commit_to, discarded, prepared
+from kvstream.spark.writing.uploading import Upload
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -64,7 +70,7 @@ class Settings:
     """The folder for staged files; None: beside each store."""
     transaction: Transaction | None
     """What a batch write calls itself, so that it happens once."""
-    tickets: tuple[BulkTicket | None, ...] = ()
+    tickets: tuple[BulkTicket | Upload | None, ...] = ()
     """For each place, what tasks need to make tables for it; None where they cannot."""
 
 
@@ -105,18 +111,20 @@ def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "Ba
     if overwrite:
         raise InvalidArgument("streams are appended to: use mode('append')")
     settings = settings_of(schema, options)
-    tickets = tuple(_ticket(settings, place) for place in settings.places)
-    writer = BatchWriter(replace(settings, tickets=tickets))
+    found = [_prepared(settings, place) for place in settings.places]
+    targets, tickets = zip(*found, strict=True)
+    writer = BatchWriter(replace(settings, places=targets, tickets=tickets))
     writer.begin()
     return writer
 
 
-def _ticket(settings: Settings, place: Place) -> BulkTicket | None:
-    """Ask a store for a ticket, where the IDs of the rows are whole, or all allotted."""
+def _prepared(settings: Settings, place: Place) -> tuple[Place, BulkTicket | Upload | None]:
+    """Ask a place for a ticket, where the IDs of the rows are whole, or all allotted."""
     columns = settings.columns
-    if place.kind != "path" or columns.id_kind not in _WHOLE_IDS or settings.skip_existing:
-        return None
-    return ticket_of(place.address, place.db or 0, columns.key)
+    at_once = place.kind == "url" and settings.delivery == AT_LEAST_ONCE
+    if columns.id_kind not in _WHOLE_IDS or settings.skip_existing or at_once:
+        return place, None
+    return prepared(place, columns.key)
 
 
 def stream_writer(options: Options, schema: "StructType", overwrite: bool) -> "StreamWriter":
@@ -152,6 +160,7 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged; Spark also calls this after a commit that failed half-way."""
         discard(self._settings.places, self._settings.staging, self._transaction)
+        _discard_uploads(self._settings)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -231,10 +240,19 @@ def _commit(
         shares = [each.shares[at] for each in written if at in each.shares]
         if shares or marked:
             staging = staging_of(place, at, settings.staging, transaction)
-            work = whole._replace(
-                shares=shares,
-                ticket=settings.tickets[at] if settings.tickets else None,
-                folder=str(staging.folder) if staging else "",
-            )
+            ticket = settings.tickets[at] if settings.tickets else None
+            work = whole._replace(shares=shares, folder=str(staging.folder) if staging else "")
+            if isinstance(ticket, Upload):
+                work = work._replace(upload=ticket)
+            else:
+                work = work._replace(ticket=ticket)
             commit_to(place, settings.wait_s, work)
     discard(settings.places, settings.staging, transaction)
+    _discard_uploads(settings)
+
+
+def _discard_uploads(settings: Settings) -> None:
+    """Have servers remove what the commit has not taken."""
+    for place, ticket in zip(settings.places, settings.tickets, strict=False):
+        if isinstance(ticket, Upload):
+            discarded(place, ticket)
