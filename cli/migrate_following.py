@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,15 +14,13 @@ from kvstream.cli.exits import ExitCode
 from kvstream.cli.migrate_places import Ends, opened
 from kvstream.cli.output import Output
 from kvstream.cli.parameters import Duration
-from kvstream.migration.places import PlaceKind
+from kvstream.migration.following import PAUSE_S
 from kvstream.migration.replication.cutover import CutOver
-from kvstream.migration.replication.pair import Pair, open_pair
+from kvstream.migration.replication.pair import Pair, check_followed, open_end, open_pair
 from kvstream.migration.server import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PAUSE = "60s"
-"""How long the source stays paused after a cut-over: producers are pointed elsewhere meanwhile."""
 SHOWN_S = 1.0
 TOLD_S = 30.0
 """Between two lines of progress, on a terminal and in a log."""
@@ -34,7 +33,7 @@ def following_options(command: F) -> F:
             "--pause",
             "pause_s",
             type=Duration(),
-            default=PAUSE,
+            default=f"{PAUSE_S:g}s",
             show_default=True,
             metavar="DURATION",
             help="How long SOURCE takes no writes after the cut-over.",
@@ -54,16 +53,16 @@ def following_options(command: F) -> F:
     return command
 
 
-def follow(out: Output, ends: Ends, *, cutover: bool, pause_s: float, quiet: bool) -> None:
+def follow(
+    out: Output, ends: Ends, folder: Path, *, cutover: bool, pause_s: float, quiet: bool
+) -> None:
     """Follow a source, and lead over from it where that is asked for."""
-    if ends.source.kind is not PlaceKind.SERVER:
-        raise click.UsageError("a source that is followed is a live server: redis://...")
-    if ends.target.kind not in (PlaceKind.STORE, PlaceKind.SERVER):
-        raise click.UsageError("a source is followed into a store, or into a kvstream server")
+    check_followed(ends.source, ends.target)
     with (
         opened("source", ends.source, Server) as server,
+        opened("target", ends.target, open_end) as end,
         _telling(quiet) as telling,
-        open_pair(server, ends.target, ends.selection, telling.say) as pair,
+        open_pair(server, ends.target, end, ends.selection, folder, telling.say) as pair,
     ):
         telling.pair = pair
         if not cutover:

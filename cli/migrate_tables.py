@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from kvstream.cli.output import Column, Output, count_column
-from kvstream.cli.text import number, plural, printable, quoted, size, time_of
+from kvstream.cli.output import Column, Output, count_column, plain
+from kvstream.cli.text import duration, number, plural, printable, quoted, size, time_of
 from kvstream.migration.carrying import Carried, Outcome
 from kvstream.migration.differences import Difference
+from kvstream.migration.followers import Followed
 from kvstream.migration.items import Source
 from kvstream.migration.journal import Status
 from kvstream.migration.running import Planned, Report
@@ -41,6 +42,19 @@ _STATUS = (
     count_column("entries"),
     Column("at", "at_ms", time_of),
     Column("key", "key"),
+)
+
+_FOLLOWED = (
+    Column("source", "source", wraps=True),
+    Column("target", "target", wraps=True),
+    Column("state", "state"),
+    Column("phase", "phase"),
+    Column("since", "since_ms", time_of),
+    Column("lag", "behind_ms", lambda ms: plain(ms) if ms is None else duration(ms), right=True),
+    Column("behind", "behind_bytes", lambda n: plain(n) if n is None else size(n), right=True),
+    count_column("commands"),
+    Column("received", "bytes", size, right=True),
+    Column("at", "at_ms", time_of),
 )
 
 
@@ -195,15 +209,20 @@ def _verdict(found: Verification, differences: int) -> str:
     return f"different: {plural(differences, 'difference')} in {compared}{skipped}"
 
 
-def show_status(out: Output, found: Iterable[Status]) -> None:
-    """Show what journals tell."""
-    out.table(_STATUS, [_status_row(status) for status in found])
+def show_status(out: Output, runs: list[Status], followed: list[Followed]) -> None:
+    """Show what journals tell, of runs and of followers."""
+    if runs or not followed:
+        out.table(_STATUS, [_status_row(status) for status in runs])
+    if followed:
+        out.heading("followed" if runs else "")
+        out.table(_FOLLOWED, [_followed_row(each) for each in followed])
 
 
 def _status_row(status: Status) -> Mapping[str, Any]:
     return {
         "source": status.source,
         "target": status.target,
+        "kind": "run",
         "state": status.state,
         "keys": status.keys,
         "entries": max(status.entries, sum(status.done.values())),
@@ -212,4 +231,23 @@ def _status_row(status: Status) -> Mapping[str, Any]:
         "finished_ms": status.finished_ms,
         "db": status.db,
         "key": status.key,
+    }
+
+
+def _followed_row(followed: Followed) -> Mapping[str, Any]:
+    behind_bytes, behind_s = followed.behind or (None, None)
+    return {
+        "source": followed.source,
+        "target": followed.target,
+        "kind": "follow",
+        "state": followed.state,
+        "phase": followed.phase,
+        "since_ms": followed.since_ms,
+        "behind_bytes": behind_bytes,
+        "behind_ms": None if behind_s is None else round(behind_s * 1000),
+        "commands": followed.commands,
+        "bytes": followed.bytes,
+        "offset": followed.offset,
+        "begun_ms": followed.begun_ms,
+        "at_ms": followed.at_ms,
     }

@@ -19,6 +19,7 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration
 from kvstream.cli.progress import meter
 from kvstream.migration.carrying import Carried, Manner
+from kvstream.migration.followers import followers
 from kvstream.migration.items import Source, Watch
 from kvstream.migration.journal import Journal, default_folder, identity_of, statuses
 from kvstream.migration.opening import fingerprint, open_source, open_target, planned_target
@@ -135,10 +136,11 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     """
     ends = ends_of(options, create=True)
     follows, cutover, pause_s = (options.pop(name) for name in ("follow", "cutover", "pause_s"))
-    if follows or cutover:
-        follow(out, ends, cutover=cutover, pause_s=pause_s, quiet=options["quiet"])
-        return
     folder = options["state"] or default_folder()
+    if follows or cutover:
+        _refuse_unused(target_version, **options)
+        follow(out, ends, folder, cutover=cutover, pause_s=pause_s, quiet=options["quiet"])
+        return
     shown = str(ends.source), str(ends.target)
     identity, known = identity_of(*shown, ends.selection), fingerprint(ends.source)
     asking = partial(open_target, target_version=target_version, replace=options["replace"])
@@ -161,6 +163,18 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     tables.show_report(out, report)
     if not report.complete:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
+
+
+def _refuse_unused(target_version: str | None, **options: Any) -> None:
+    """Refuse options that say nothing of a source that is followed."""
+    given = {
+        "--target-version": target_version,
+        "--replace": options["replace"],
+        "--allow-loss": options["allowed"],
+    }
+    for name, value in given.items():
+        if value:
+            raise click.UsageError(f"{name} is of no use with --follow and --cutover")
 
 
 @migrate.command(
@@ -204,9 +218,15 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
 @state_option
 @output_options
 def status(out: Output, /, state: Path | None) -> None:
-    """Show how far the migrations of this user are, the latest first."""
+    """Show how far the migrations of this user are, the latest first.
+
+    Runs come with the keys and entries that are done; sources that are followed come apart, with
+    what their follower is at and since when, how far TARGET is behind, in bytes and in time, and
+    how many commands and bytes it has taken. What a follower that was interrupted tells is as it
+    was at the time that is shown.
+    """
     folder = state or default_folder()
-    tables.show_status(out, statuses(folder) if folder.is_dir() else ())
+    tables.show_status(out, list(statuses(folder)), list(followers(folder)))
 
 
 @contextmanager

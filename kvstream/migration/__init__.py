@@ -8,26 +8,33 @@ a place is the directory of a store, an RDB file, an append-only file, or the UR
     migration.run("redis://127.0.0.1:6379", "data")
     assert migration.verify("redis://127.0.0.1:6379", "data").equal
 
+``follow`` keeps a target in step with a live server, and ``cut_over`` makes it final.
+
 The command line ``kvstream migrate`` does the same.
 """
 
 from kvstream.migration.carrying import Carried, LossRefused, Outcome
 from kvstream.migration.differences import Difference
 from kvstream.migration.face import plan, run, verify
+from kvstream.migration.following import cut_over, follow
 from kvstream.migration.items import Item, Selection, Source, Target
 from kvstream.migration.opening import open_source, open_target
 from kvstream.migration.places import Place, PlaceKind, parse_place
+from kvstream.migration.replication.cutover import CutOver
+from kvstream.migration.replication.pair import Pair
 from kvstream.migration.running import Planned, Report
 from kvstream.migration.verifying import Verification
 from kvstream.rdb.targets import Loss
 
 __all__ = [
     "Carried",
+    "CutOver",
     "Difference",
     "Item",
     "Loss",
     "LossRefused",
     "Outcome",
+    "Pair",
     "Place",
     "PlaceKind",
     "Planned",
@@ -36,6 +43,8 @@ __all__ = [
     "Source",
     "Target",
     "Verification",
+    "cut_over",
+    "follow",
     "open_source",
     "open_target",
     "parse_place",

@@ -14,7 +14,6 @@ lines before it; after a power cut a key may be noted that its target has lost, 
 on looks whether it is there. No line holds a password or a value.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -25,15 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kvstream.errors import StoreLocked
 from kvstream.migration.carrying import Carried, Outcome
+from kvstream.migration.held_files import hold, is_held
 from kvstream.migration.items import Selection, now_ms
 
 PROGRESS_S = 1.0
 """Between two lines of progress."""
 SUFFIX = ".jsonl"
-_MODE = 0o600
-_TRIES, _PAUSE_S = 5, 0.02
 
 Name = tuple[int, bytes]
 
@@ -88,12 +85,8 @@ class Journal:
         self, folder: Path, identity: str, source: str, target: str, fingerprint: bytes = b""
     ) -> None:
         """``fingerprint`` is of the source: from another one an earlier run is not gone on with."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / (identity + SUFFIX)
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _MODE)
-        if not self._lock():
-            os.close(self._descriptor)
-            raise StoreLocked(f"the same migration is running already ({self.path})")
+        self._descriptor = hold(self.path, os.O_APPEND)
         before = _read(self.path)
         goes_on = before.finished_ms is None and before.fingerprint == fingerprint.hex()
         self.resumed = before.done if goes_on else {}
@@ -105,17 +98,6 @@ class Journal:
             self._write(begun=now_ms(), **told)
         else:
             _cut_tail(self._descriptor)
-
-    def _lock(self) -> bool:
-        """Hold the file, against all but those who only look whether somebody does."""
-        for _ in range(_TRIES):
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                time.sleep(_PAUSE_S)
-            else:
-                return True
-        return False
 
     def __enter__(self) -> Self:
         return self
@@ -159,7 +141,7 @@ def _read(path: Path, look_for_holder: bool = False) -> Status:
     status = Status(path.stem)
     with path.open("rb") as file:
         if look_for_holder:
-            status.running = _is_held(file.fileno())
+            status.running = is_held(file.fileno())
         for line in file:
             if not line.endswith(b"\n"):
                 break
@@ -184,15 +166,6 @@ def _take(status: Status, line: dict[str, Any]) -> None:
     elif "finished" in line:
         status.at_ms = status.finished_ms = line["finished"]
         status.keys, status.entries, status.key = line["keys"], line["entries"], None
-
-
-def _is_held(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
 
 
 def _cut_tail(descriptor: int) -> None:

@@ -4,11 +4,13 @@ Until the comparison has found both equal nothing is final: the source is let go
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from kvstream.errors import RequestError
+from kvstream.migration.followers import Phase
 from kvstream.migration.items import Selection, Source
 from kvstream.migration.paging import INEXACT_MS
 from kvstream.migration.replication.following import Follower, source_offset
@@ -83,7 +85,7 @@ class Switch:
         self._follow_until(lambda: (watch(), self._behind() <= NEAR_BYTES)[1])
         paused = Paused(self._server.connection(0))
         try:
-            with paused:
+            with paused, self._leading():
                 done = self._lead(is_paused=True)
                 if done.is_done:
                     paused.leave(leave_paused_s)
@@ -92,10 +94,21 @@ class Switch:
         except PauseRefused as error:
             self._said(f"{error}; stop all that writes to it: waiting for it to be silent")
             self._await_silence()
-            done = self._lead(is_paused=False)
+            with self._leading():
+                done = self._lead(is_paused=False)
         if done.is_done:
             self._follower.target.finish()
+            self._follower.enter(Phase.DONE)
         return done
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        """Be known to lead over; afterwards the source is followed, unless all is done."""
+        self._follower.enter(Phase.LEADING)
+        try:
+            yield
+        finally:
+            self._follower.enter(Phase.FOLLOWING)
 
     def _lead(self, is_paused: bool) -> CutOver:
         began = time.monotonic()

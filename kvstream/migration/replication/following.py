@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import SourceNotReady
+from kvstream.migration.followers import Phase
 from kvstream.migration.replication.journal import State
 from kvstream.migration.replication.link import ACK_S, Link
 from kvstream.migration.replication.protocol import (
@@ -59,16 +60,21 @@ class Follower:
         spool: Path,
         load: Loader,
         said: Callable[[str], None] = lambda text: None,
+        seen: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
         """``spool`` is the file that a snapshot is kept in until it is loaded.
 
-        ``said`` is told what a user may want to know: links lost and made, snapshots.
+        ``said`` is told what a user may want to know: links lost and made, snapshots. ``seen`` is
+        told the phase when it begins, and again and again while it lasts.
         """
         self._connect = connect
         self.target = target
         self._spool = spool
         self._load = load
         self._said = said
+        self._seen = seen
+        self._level = Phase.FOLLOWING
+        self._received = 0  # over the links before this one
         self._link: Link | None = None
         self._is_agreed = False
         """The source has said that it goes on from our position, or we have loaded its snapshot."""
@@ -91,6 +97,16 @@ class Follower:
         """Whether the target is on the source's own history, and the link stands."""
         return self._link is not None and self._is_agreed
 
+    @property
+    def received(self) -> int:
+        """How many bytes have come since we began."""
+        return self._received + (0 if self._link is None else self._link.received)
+
+    def enter(self, phase: Phase) -> None:
+        """Have what is done with a link that stands be another phase than following."""
+        self._level = phase
+        self._seen(phase)
+
     # --- the loop -------------------------------------------------------------------------------
 
     def follow(self, until: Callable[[], bool]) -> None:
@@ -99,6 +115,7 @@ class Follower:
         What a source refuses for good, and what the target cannot do, is raised.
         """
         while not until():
+            self._seen(self._level if self.is_following else Phase.CONNECTING)
             try:
                 self.step(RECEIVE_S)
             except SourceNotReady as error:
@@ -137,6 +154,7 @@ class Follower:
 
     def _disconnect(self) -> None:
         if self._link is not None:
+            self._received += self._link.received
             self._link.close()
             self._link = None
 
@@ -216,6 +234,7 @@ class Follower:
         rest = self._receive_snapshot(link, events)
         link.acknowledge(began.position.offset)
         self._said(f"loading a snapshot of {self._spool.stat().st_size} bytes")
+        self._seen(Phase.LOADING)
         with link.kept_alive(began.position.offset):
             db = self._load(self._spool)
         self._spool.unlink()
@@ -236,6 +255,7 @@ class Follower:
                         return events[at + 1 :]
                     assert isinstance(event, SnapshotData)
                     file.write(event.data)
+                self._seen(Phase.RECEIVING)
                 if events:
                     heard_at = time.monotonic()
                 elif time.monotonic() - heard_at > SILENCE_S:

@@ -34,6 +34,8 @@ class Link:
         self._socket: socket.socket = self._connection._sock
         self._sending = threading.Lock()
         self._replica = Replica(position)
+        self.received = 0
+        """Bytes that have come."""
         self._send(self._replica.outgoing())
 
     @property
@@ -52,6 +54,7 @@ class Link:
             raise _lost(error) from None
         if not data:
             raise SourceNotReady("the source has closed the link")
+        self.received += len(data)
         events = self._replica.feed(data)
         self._send(self._replica.outgoing())
         return events
