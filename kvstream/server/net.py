@@ -13,6 +13,7 @@ from typing import cast
 from kvstream.resp.requests import RequestReader
 from kvstream.server.client import Client
 from kvstream.server.executor import Executor
+from kvstream.server.gathering import Gathering
 from kvstream.server.paging import AHEAD
 
 TICK_S = 1.0
@@ -115,6 +116,7 @@ class Listener:
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
+        executor.outbox.gatherer = Gathering(executor, self._loop.call_soon)
         executor.limits.make_room()
         executor.limits.bound_replies()
         self._tick()

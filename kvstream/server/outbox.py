@@ -68,6 +68,18 @@ class Poster(Protocol):
     post: Callable[[Callable[[], None]], None]
 
 
+class Gatherer(Protocol):
+    """Who says when replies that wait for an fsync ask for it."""
+
+    def begin(self) -> None:
+        """Note that some wait for whom nobody has asked."""
+        ...
+
+    def done(self) -> None:
+        """Note that those are answered for whom was asked."""
+        ...
+
+
 class Outbox:
     """The replies of committed turns, in order."""
 
@@ -76,15 +88,30 @@ class Outbox:
         self._poster = poster
         self._paging = paging
         self._waiting: deque[tuple[int, Sequence[Kept], list[Client]]] = deque()
+        self.gatherer: Gatherer | None = None
+        """None: each turn asks for its fsync at once."""
 
     @property
     def is_waiting(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def waiting(self) -> int:
+        """The number of replies that wait; a burst's are one."""
+        return sum([len(slots) for _, slots, _ in self._waiting])
+
     def send(self, sequence: int, slots: Sequence[Kept]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
         closing = [slot.client for slot in slots if slot.client.closing]  # behind these, not before
         self._waiting.append((sequence, slots, closing))
+        if self.gatherer is not None and self._committer.delays(sequence):
+            self.gatherer.begin()
+        else:
+            self.ask()
+
+    def ask(self) -> None:
+        """Have all that wait written once the last of them is durable."""
+        sequence = self._waiting[-1][0]
         self._committer.after(
             sequence, partial(self._post, sequence, None), partial(self._post, sequence)
         )
@@ -103,6 +130,8 @@ class Outbox:
             self._write(slots)
             for client in closing:
                 client.close()
+        if self.gatherer is not None:
+            self.gatherer.done()
 
     def _write(self, slots: Sequence[Kept]) -> None:
         """Write replies, those of one client together, long ones as soon as they are made."""

@@ -84,6 +84,10 @@ class Committer:
         if self._waits and sequence > self.durable_sequence:
             self._make_durable(sequence)
 
+    def delays(self, sequence: int) -> bool:
+        """Tell whether ``after`` would not call back at once."""
+        return self._waits and sequence > self.durable_sequence
+
     def after(
         self,
         sequence: int,
