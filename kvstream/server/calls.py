@@ -93,8 +93,8 @@ class Calls:
             client.commands_run -= 1
             return reply
         spent = self.clock() - begun
-        if self.monitors and Flag.ADMIN not in command.flags:
-            tell(self.monitors, client, argv)  # behind the call: RESET ends a MONITOR
+        if Flag.ADMIN not in command.flags:
+            self.show(client, argv)  # behind the call: RESET ends a MONITOR
         row = self.statistics.of(command.name)
         if not txn.dirty and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
             row.idle += 1
@@ -103,6 +103,11 @@ class Calls:
         if spent >= self._long_s:
             self._note_long(client, command, argv, spent)
         return reply
+
+    def show(self, client: Client, argv: Argv) -> None:
+        """Show a call to those who have asked for all of them."""
+        if self.monitors:
+            tell(self.monitors, client, argv)
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command that touches no key: nothing that goes wrong in it harms the turn."""

@@ -62,9 +62,8 @@ class Denials:
         return list(islice(self._entries, max(most, 0)))
 
     def resize(self, length: int) -> None:
-        """Keep at most so many entries from here on."""
+        """Keep at most so many entries from the next one on."""
         self._length = length
-        del self._entries[length:]
 
     def clear(self) -> None:
         self._entries.clear()

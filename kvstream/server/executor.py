@@ -174,6 +174,7 @@ class Executor(Arrivals):
             name = name_of(argv, self.commands)
             self._answer(client, self.calls.refused(client, name, ErrorReply.of(error)))
             return
+        client.last_command = command.name
         refusal = self.calls.refusal(client, command, argv)
         if refusal is not None:
             self._answer(client, self.calls.refused(client, command.name, refusal))
@@ -193,6 +194,7 @@ class Executor(Arrivals):
             return
         if command.name == "exec":
             self._exec(turn, client)
+            self.calls.show(client, argv)  # behind what it ran, however it ended
             return
         if Flag.DENYOOM in command.flags:
             turn.grows = True

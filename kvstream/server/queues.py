@@ -20,6 +20,7 @@ def run_queue(
         replies = [_answer(calls, client, command, argv, txn) for command, argv in queue.commands]
     finally:
         client.pages = pages
+        client.last_command = "exec"
     calls.statistics.ran("exec", calls.clock() - begun)
     return replies
 

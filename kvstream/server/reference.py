@@ -110,7 +110,7 @@ OWN = (
     "server was started with: options of `kvstream serve` at its top, all others in its table "
     "`[config]`. What was not changed stays as it was written. Users hold until the server stops, "
     "or for good where there is an `aclfile` and ACL SAVE was called.",
-    "ACL has no selectors and no first-argument rules (`+select|0`). Rules of commands that are "
+    "Rules of ACL for commands that are "
     "not here, and patterns of channels, are kept and shown, though nothing follows from them. "
     "Payloads are always looked at: `sanitize-payload` is not shown. "
     "Rules are shown in the order in which they were given, "

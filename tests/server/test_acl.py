@@ -251,7 +251,8 @@ def test_rules_of_commands_that_are_not_here_are_kept(served: Served) -> None:
         assert asker.ask(b"ACL", b"SETUSER", b"u", b"on", b"nopass", *rules.split()) == b"OK"
         (told,) = [line for line in asker.ask("ACL LIST") if line.startswith(b"user u ")]
         assert told.endswith(b"+zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set")
-        assert asker.ask("ACL DRYRUN u SET k v").startswith(b"No permissions to access a key")
+        refused = b"User u has no permissions to access the 'k' key"
+        assert asker.ask("ACL DRYRUN u SET k v") == refused
         assert b"no permissions to run" in asker.ask("ACL DRYRUN u GET k")
         assert "Unknown command or category" in asker.ask("ACL SETUSER u +nosuch")
         assert "Unknown command or category" in asker.ask("ACL SETUSER u +client|nosuch")
@@ -270,3 +271,95 @@ def test_channels_are_shown_behind_what_keeps_others_out(served: Served) -> None
             b"user u on nopass resetchannels &foo -@all",
             b"user v off &* -@all",
         ]
+
+
+def test_a_request_must_be_allowed_by_one_set_of_rules(served: Served) -> None:
+    with _log_in(served, "(+@write ~w:*)", "(+@read", "%R~r:*)", "+mget") as asker:
+        assert asker.ask("PING").startswith("NOPERM User ann has no permissions to run")
+        assert asker.ask("SET w:k v") == b"OK"
+        assert asker.ask("GET r:k") is None
+        assert asker.ask("GET w:k") == Failure("NOPERM No permissions to access a key")
+        assert asker.ask("MGET r:a other r:b").startswith("NOPERM No permissions")
+    with served.asker() as admin:
+        assert admin.ask("ACL LOG")[0][7] == b"other"  # the furthest that a set got
+        told = dict(zip(*[iter(admin.ask("ACL GETUSER ann"))] * 2, strict=True))
+        assert told[b"selectors"] == [
+            [b"commands", b"-@all +@write", b"keys", b"~w:*", b"channels", b""],
+            [b"commands", b"-@all +@read", b"keys", b"%R~r:*", b"channels", b""],
+        ]
+        line = admin.ask("ACL LIST")[0]
+        selectors = b"(~w:* resetchannels -@all +@write) (%R~r:* resetchannels -@all +@read)"
+        assert line.endswith(b" resetchannels -@all +mget " + selectors)
+        assert admin.ask("ACL", "SETUSER", "bob", "reset", *line.decode().split()[2:]) == b"OK"
+        assert admin.ask("ACL LIST")[1] == line.replace(b"user ann", b"user bob")
+        admin.ask("ACL SETUSER ann clearselectors")
+        assert b"(" not in admin.ask("ACL LIST")[0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ("(nonsense)", "Error in ACL SETUSER modifier '(nonsense)': Syntax error"),
+        ("(on)", "Error in ACL SETUSER modifier '(on)': Syntax error"),
+        ("(+get (+set )", "Error in ACL SETUSER modifier '(+get (+set )': Syntax error"),
+        ("(+get +set", "Unmatched parenthesis in acl selector starting at '(+get'."),
+        (")", "Error in ACL SETUSER modifier ')': Syntax error"),
+        ("(&* &a)", "Adding a pattern after the * pattern (or the 'allchannels' flag)"),
+        ("~* ~a", "Adding a pattern after the * pattern (or the 'allkeys' flag)"),
+        ("+config|get|save", "Allowing first-arg of a subcommand is not supported"),
+        ("-select|0", "Unknown command or category name in ACL"),
+        ("%~a", "Error in ACL SETUSER modifier '%~a': Syntax error"),
+    ],
+)
+def test_rules_that_are_none_are_told_of(served: Served, rules: str, reason: str) -> None:
+    with served.asker() as asker:
+        answer = asker.ask("ACL SETUSER ann on " + rules)
+        assert isinstance(answer, Failure)
+        assert reason in answer
+        assert asker.ask("ACL USERS") == [b"default"]
+
+
+def test_a_command_may_be_allowed_with_one_first_word(served: Served) -> None:
+    with _log_in(served, "-@all", "+select|0", "+SELECT|2") as asker, served.asker() as admin:
+        assert asker.ask("SELECT 2") == b"OK"
+        assert asker.ask("SELECT 1").startswith("NOPERM")
+        admin.ask("ACL SETUSER ann -select")
+        assert asker.ask("SELECT 2").startswith("NOPERM")
+
+
+def test_rules_of_one_command_or_key_become_one(served: Served) -> None:
+    rules = "+config|get +config|set -config +get %R~a %W~a %RW~b"
+    with served.asker() as asker:
+        asker.ask("ACL SETUSER ann " + rules)
+        assert asker.ask("ACL LIST")[0] == b"user ann off ~a ~b resetchannels -@all -config +get"
+
+
+def test_a_user_may_stand_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "users.acl"
+    path.write_bytes(b"user ann on nopass (~a +get) -@all\n")
+    with serve(aclfile=path).asker() as asker:
+        assert asker.ask("ACL DRYRUN ann GET a") == b"OK"
+        path.write_bytes(b"user ann on\nuser ann off\n")
+        assert "Duplicate user 'ann' found" in asker.ask("ACL LOAD")
+        assert asker.ask("ACL DRYRUN ann GET a") == b"OK"
+
+
+def test_new_users_have_the_channels_that_a_setting_says(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG SET acl-pubsub-default allchannels")
+        asker.ask("ACL SETUSER ann")
+        asker.ask("CONFIG SET acl-pubsub-default resetchannels")
+        asker.ask("ACL SETUSER bob")
+        assert asker.ask("ACL LIST")[:2] == [
+            b"user ann off &* -@all",
+            b"user bob off resetchannels -@all",
+        ]
+
+
+def test_a_shorter_log_of_refusals_begins_with_the_next_one(served: Served) -> None:
+    with _log_in(served) as asker, served.asker() as admin:
+        asker.ask("GET a")
+        admin.ask("CONFIG SET acllog-max-len 0")
+        assert b" cmd=get " in admin.ask("ACL LOG")[0][13]
+        asker.ask("GET a")
+        assert admin.ask("ACL LOG") == []

@@ -181,6 +181,19 @@ def test_monitors_see_commands_as_redis_shows_them(served: Served, redis_port: i
     assert seen[0] == seen[1]
 
 
+def test_monitors_see_how_a_transaction_ends(served: Served, redis_port: int) -> None:
+    seen = []
+    for port in (served.port, redis_port):
+        with Asker(port) as monitor, Asker(port) as asker:
+            assert monitor.ask("MONITOR") == b"OK"
+            for text in ("MULTI", "SET k v", "EXEC", "MULTI", "NONE x", "EXEC", "EXEC", "PING end"):
+                asker.ask(text)
+            lines = [monitor.read().partition(b"] ")[2] for _ in range(7)]
+            assert lines.count(b'"EXEC"') == 3
+            seen.append(lines)
+    assert seen[0] == seen[1]
+
+
 def test_a_monitor_of_redis_py(client: redis.Redis, served: Served) -> None:
     with client.monitor() as monitor, served.asker() as asker:  # type: ignore[no-untyped-call]
         asker.ask("XADD s 1-1 f v")

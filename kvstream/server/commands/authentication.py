@@ -13,6 +13,7 @@ from kvstream.server.client import Client
 from kvstream.server.commands.help import help_of, not_so
 from kvstream.server.denials import Denial
 from kvstream.server.descriptions import CATEGORIES, every, named
+from kvstream.server.rights import Rights
 
 _NO_PASSWORD = (
     "AUTH <password> called without any password configured for the default user. Are you sure "
@@ -20,7 +21,7 @@ _NO_PASSWORD = (
 )
 _GENPASS_BITS, _GENPASS_BITS_MAX = 256, 4096
 _LOG_ENTRIES = 10
-_NO_FILE = "This server is not configured to use an ACL file: see its option aclfile."
+_NO_FILE = "This Redis instance is not configured to use an ACL file: see the option aclfile."
 
 
 def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -71,19 +72,28 @@ def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
         [
             (b"flags", flags),
             (b"passwords", list(user.passwords)),
-            (b"commands", b" ".join(user.rules)),
-            (b"keys", user.keys_text),
-            (b"channels", user.channels_text),
-            (b"selectors", []),
+            *_told(user.root),
+            (b"selectors", [Map(_told(rights)) for rights in user.selectors]),
         ]
     )
+
+
+def _told(rights: Rights) -> list[tuple[Reply, Reply]]:
+    return [
+        (b"commands", rights.commands_text),
+        (b"keys", rights.keys_text),
+        (b"channels", rights.channels_text),
+    ]
 
 
 def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Make or change a user by rules, by all of them or none."""
     if any(byte <= 32 for byte in argv[2]):
         raise InvalidArgument("Usernames can't contain spaces or null characters")
-    client.server.acl.set_user(argv[2], argv[3:])
+    server = client.server
+    kept = server.options.kept.get(b"acl-pubsub-default")
+    new = kept == b"allchannels" and argv[2] not in server.acl.users
+    server.acl.set_user(argv[2], [b"allchannels", *argv[3:]] if new else argv[3:])
     return OK
 
 
@@ -140,7 +150,11 @@ def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
     try:
         user.check(command, argv)
     except NoPermission as refusal:
-        return str(refusal).encode("utf-8", "surrogateescape")
+        told = str(refusal)
+        if refusal.kind == "key":
+            key = text(refusal.object)
+            told = f"User {text(user.name)} has no permissions to access the '{key}' key"
+        return told.encode("utf-8", "surrogateescape")
     return OK
 
 
