@@ -16,7 +16,7 @@ from kvstream import Store
 from kvstream.errors import DataError
 from kvstream.spark.reading import stores, watching
 from kvstream.spark.reading.following import FollowingReader, key_text, text_key
-from kvstream.spark.reading.watching import DataLoss
+from kvstream.spark.reading.pieces import DataLoss
 from kvstream.spark.schema import default_schema
 
 redis = pytest.importorskip("redis")
@@ -57,9 +57,13 @@ class Query:
         return found
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> Ids:
+        return self.rows(self.reader.partitions(start, end))
+
+    def rows(self, shares: Any) -> Ids:
+        """Return what tasks read that were planned so."""
         found: Ids = {}
         reader = pickle.loads(pickle.dumps(self.reader))
-        for share in self.reader.partitions(start, end):
+        for share in shares:
             for batch in reader.read(pickle.loads(pickle.dumps(share))):
                 for row in batch.to_pylist():
                     eid = f"{row['id']['ms']}-{row['id']['seq']}"
@@ -173,13 +177,29 @@ def test_entries_trimmed_unread_fail_the_query(place: Place) -> None:
     run("XTRIM", "s", "MAXLEN", 3)
     careless = Query(**options, stream="s", failOnDataLoss="false")
     careless.offset = query.offset
-    if "path" in options:
-        with pytest.raises(DataLoss, match=r"3 entries after 4-1 were removed before"):
-            query.batch()
-        query.restart()
-        with pytest.raises(DataLoss, match="failOnDataLoss"):
-            query.batch()
+    with pytest.raises(DataLoss, match=r"3 entries after 4-1 were removed before"):
+        query.batch()
+    query.restart()
+    with pytest.raises(DataLoss, match="failOnDataLoss"):
+        query.batch()
     assert careless.batch() == {"s": ["8-1", "9-1", "10-1"]}
+
+
+def test_entries_trimmed_once_a_batch_is_planned_fail_it(place: Place) -> None:
+    options, run = place
+    for careless in (False, True):
+        add(run, "s", *(f"{n}-1" for n in range(1, 11)))
+        query = Query(**options, stream="s", failOnDataLoss=str(not careless)).begin()
+        assert query.offset is not None
+        end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+        planned = query.reader.partitions(query.offset, end)
+        run("XTRIM", "s", "MAXLEN", 3)
+        if careless:
+            assert [*query.rows(planned)["s"]] == ["8-1", "9-1", "10-1"]
+        else:
+            with pytest.raises(DataLoss, match="from 1-1 on were trimmed before they were read"):
+                query.rows(planned)
+        run("DEL", "s")
 
 
 def test_entries_trimmed_behind_a_query_that_had_caught_up_fail_it_too(place: Place) -> None:

@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvstream import Store
+from kvstream.spark.options import Place
+from kvstream.spark.reading.pieces import PAGE_GROWTH, PAGE_MIN, DataLoss, Wanted
+from kvstream.spark.reading.servers import Server, ServerReading, client_of
+from tests.server.conftest import Served
 from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of
 
 redis = pytest.importorskip("redis")
@@ -131,3 +135,98 @@ def test_streams_are_a_table(read: Read, orders: Path) -> None:
         "nodes": found.nodes,
         "groups": 0,
     }
+
+
+# --- trims under a read -------------------------------------------------------------------------
+
+
+class Trimming:
+    """A read whose stream is changed once a number of its pages have come."""
+
+    def __init__(self, url: str, entries: int, fail_on_loss: bool = True) -> None:
+        self.client = redis.Redis.from_url(url)
+        self.client.delete("trimmed")
+        with self.client.pipeline(transaction=False) as pipeline:
+            for number in range(1, entries + 1):
+                pipeline.xadd("trimmed", {"n": number}, id=f"{number}-0")
+            pipeline.execute()
+        place = Place("url", url)
+        planning = ServerReading(client_of(place))
+        self.pieces = planning.pieces([b"trimmed"], Wanted((b"trimmed",), ()), 1)
+        planning.close()
+        self.source = Server(place, fail_on_loss)
+
+    def rows(self, pages: int, change: Callable[[], object]) -> int:
+        """Return how many entries come."""
+        reading, seen = self.source.open(), 0
+        try:
+            if not pages:
+                change()
+            for piece in self.pieces:
+                for at, page in enumerate(reading.pages(piece), 1):
+                    seen += len(page)
+                    if at == pages:
+                        change()
+        finally:
+            reading.close()
+        return seen
+
+
+@pytest.fixture(params=["kvstream", "redis"])
+def trimmed_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "redis":
+        yield f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}"
+        return
+    server = Served(tmp_path / "store")
+    try:
+        yield f"redis://127.0.0.1:{server.port}"
+    finally:
+        server.stop()
+
+
+PAGES = PAGE_MIN + PAGE_MIN * PAGE_GROWTH
+"""Entries of the first two pages; the third is asked for when the second has come."""
+
+
+CHANGES: list[tuple[tuple[Any, ...], set[int]]] = [
+    (("XTRIM", "trimmed", "MAXLEN", 500), {0, 1}),
+    (("DEL", "trimmed"), {0, 1}),
+    (("XTRIM", "trimmed", "MINID", 5), {0}),
+    (("XDEL", "trimmed", f"{PAGES}-0", "2000-0"), set()),
+]
+"""What is done to the stream, and after how many pages that loses something."""
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+@pytest.mark.parametrize(("words", "losing"), CHANGES)
+def test_what_is_trimmed_before_it_is_read_fails_the_read(
+    trimmed_url: str, words: tuple[Any, ...], losing: set[int], pages: int
+) -> None:
+    read = Trimming(trimmed_url, 3000)
+    if pages in losing:
+        with pytest.raises(DataLoss, match="were trimmed before they were read"):
+            read.rows(pages, lambda: read.client.execute_command(*words))
+    else:
+        assert read.rows(pages, lambda: read.client.execute_command(*words)) >= 2998
+    read.client.close()
+
+
+def test_what_is_trimmed_does_not_come_where_that_is_no_fault(trimmed_url: str) -> None:
+    read = Trimming(trimmed_url, 3000, fail_on_loss=False)
+    assert read.rows(0, lambda: read.client.xtrim("trimmed", maxlen=500)) == 500
+    assert read.rows(1, lambda: None) == 500
+    read.client.close()
+
+
+def test_a_batch_read_fails_where_its_stream_is_trimmed(read: Read, trimmed_url: str) -> None:
+    made = Trimming(trimmed_url, 3000)
+    frame, careless = (
+        read("id string", url=trimmed_url, stream="trimmed", failOnDataLoss=fails)
+        for fails in (True, False)
+    )
+    assert frame.count() == careless.count() == 3000
+    made.client.xtrim("trimmed", maxlen=500)
+    with pytest.raises(Exception, match="trimmed before they were read"):
+        frame.count()
+    assert careless.count() == 500
+    made.client.close()

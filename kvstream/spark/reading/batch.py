@@ -35,6 +35,7 @@ class BatchReader(DataSourceReader):
         self._places = places(options)
         self._partitions = number(options, "partitions", None, least=1)
         self._missing_is_empty = flag(options, "ignoremissing", False)
+        self._fail_on_loss = flag(options, "failondataloss", True)
         self._shape: Shape = shape_of(options, schema)
         self._wanted = Wanted.of(options)
 
@@ -57,7 +58,7 @@ class BatchReader(DataSourceReader):
         try:
             keys = reading.streams(self._wanted)
             self._require(keys, place)
-            return Server(place), reading.pieces(keys, self._wanted, cut)
+            return Server(place, self._fail_on_loss), reading.pieces(keys, self._wanted, cut)
         finally:
             reading.close()
 

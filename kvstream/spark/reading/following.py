@@ -27,8 +27,8 @@ from kvstream.errors import InvalidArgument
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.spark.options import Options, after_id, flag, number, places
 from kvstream.spark.reading.batch import read_share, tasks_for
-from kvstream.spark.reading.pieces import Ends, Piece, Source, Wanted, shares
-from kvstream.spark.reading.watching import DataLoss, Position, Watch, watch
+from kvstream.spark.reading.pieces import DataLoss, Ends, Piece, Source, Wanted, shares
+from kvstream.spark.reading.watching import Position, Watch, watch
 from kvstream.spark.schema import shape_of
 
 if TYPE_CHECKING:
@@ -196,6 +196,11 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         live = each.live_after(key, ends, end)
         if live is not None:
             return Position(end, ends.added - live)
+        frozen = self._frozen.get((each.shown, key)) if self._frozen is not None else None
+        if frozen is not None and end == frozen.last:
+            return Position(end, frozen.added)
+        if position.added is not None and count is not None and end < last:
+            return Position(end, position.added + count)
         return Position(end, None)
 
     # --- what is read ---------------------------------------------------------------------------
@@ -219,9 +224,18 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 position = self._position(start, each, key, known[1])
                 if last.id > position.id:
                     pieces += each.pieces(key, position.id, last.id, self._cores())
+            self._refuse_trimmed(start, each, {piece.key for piece in pieces})
             parts.append((each.source(self._fail_on_loss), pieces))
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
         return shares(parts, self._partitions or tasks_for(total))
+
+    def _refuse_trimmed(self, start: Offset, each: Watch, keys: set[bytes]) -> None:
+        """Raise DataLoss where some of a micro-batch was removed while it was being cut."""
+        if self._fail_on_loss and keys:
+            for key, ends in zip(keys, each.ends([*keys]), strict=True):
+                if ends is None:
+                    raise DataLoss.of(key, each.shown, "it has gone before it was read")
+                self._position(start, each, key, ends)
 
     def _refuse_gone(self, each: Watch, key: bytes, first: Position | None, last: Position) -> None:
         unread = first is None or first.id < last.id

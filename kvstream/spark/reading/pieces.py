@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import DataError, InvalidArgument, shown
 from kvstream.glob import matcher
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.columns import Columns
@@ -69,6 +69,19 @@ class Piece:
     entries: int
     """How many there are, or are thought to be."""
     exact: bool = False
+    anchored: bool = False
+    """``start`` is an entry that was there when the read was planned."""
+
+
+class DataLoss(DataError):
+    """Entries were trimmed before they were read, and ``failOnDataLoss`` is true."""
+
+    @classmethod
+    def of(cls, key: bytes, place: str, what: str) -> "DataLoss":
+        return cls(
+            f"stream {shown(key)} in {place}: {what}. With the option failOnDataLoss false the "
+            "query would go on behind them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

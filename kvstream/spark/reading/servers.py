@@ -1,22 +1,25 @@
 """The transport ``url``: a server, read by XRANGE in pages, the next one asked for ahead.
 
 Nothing here is of one moment: a read ends at the last ID that there was when it was planned, and
-what is trimmed meanwhile does not come. Works with kvstream and with Redis from 7.0 on.
+what is deleted meanwhile does not come. What is trimmed is noticed, as trims take the oldest: each
+page begins with the last entry that was there before, which is gone where a trim has passed it.
+Works with kvstream and with Redis from 7.0 on.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import RequestError
+from kvstream.errors import NoSuchKey, RequestError
 from kvstream.ids import StreamID, new_id
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.remote.connection import Connection, connect
 from kvstream.remote.errors import translated
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place
-from kvstream.spark.reading.pieces import PAGE_MIN, Ends, Piece, Wanted, next_page
+from kvstream.spark.reading.pieces import PAGE_MIN, DataLoss, Ends, Piece, Wanted, next_page
 
 if TYPE_CHECKING:
     import redis
@@ -46,28 +49,31 @@ class Server:
     """A server, as tasks are told of it."""
 
     place: Place
+    fail_on_loss: bool = True
 
     @property
     def shown(self) -> str:
         return self.place.shown
 
     def open(self) -> "ServerReading":
-        return ServerReading(client_of(self.place))
+        return ServerReading(client_of(self.place), self)
 
 
 class ServerReading:
     """A connection that reads; errors are kvstream's."""
 
-    def __init__(self, client: "redis.Redis") -> None:
+    def __init__(self, client: "redis.Redis", source: Server | None = None) -> None:
+        """``source``: what a task reads; without it this plans."""
         self._client: Any = client
+        self._source = source
         self.connection = Connection(client)
 
     def pages(self, piece: Piece) -> Iterator[Columns]:
-        """Yield the entries of a piece that there still are."""
+        """Yield the entries of a piece that there still are; DataLoss where some were trimmed."""
         with translated():
             connection = self._client.connection_pool.get_connection()
         try:
-            yield from _pages(connection, piece)
+            yield from _Paging(connection, piece, self._source).pages()
         finally:
             connection.disconnect()  # a reply may still be under way
             self._client.connection_pool.release(connection)
@@ -126,6 +132,19 @@ class ServerReading:
             if start <= end:
                 count = max(1, each.length // max(size, PIECE_LEAST))
                 found += _cut(key, start, end, each.length, count)
+        return self._anchored(found)
+
+    def _anchored(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Return the pieces that have entries, each from its first one on."""
+        asked = [
+            ("XRANGE", each.key, bytes(each.start), bytes(each.end), "COUNT", 1) for each in pieces
+        ]
+        found = []
+        for piece, reply in zip(pieces, self.connection.ask_all(asked), strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            if reply:
+                found.append(replace(piece, start=StreamID.parse(reply[0][0]), anchored=True))
         return found
 
 
@@ -154,38 +173,72 @@ def _cut(key: bytes, start: StreamID, end: StreamID, length: int, count: int) ->
     return [*pieces, Piece(key, bounds[-1], end, share)]
 
 
-def _pages(connection: Any, piece: Piece) -> Iterator[Columns]:
-    following, count = piece.start, PAGE_MIN
-    _ask(connection, piece, following, count)
-    while True:
-        try:
-            with translated():
-                reply = connection.read_response()
-        except RequestError as error:
-            if count == 1 or _TOO_LARGE not in str(error):
-                raise
-            count = max(1, count // 8)
-            _ask(connection, piece, following, count)
-            continue
-        more = len(reply) >= count
-        if more:
-            # Asked for before this page is looked at: the server works while we do.
-            last = StreamID.parse(reply[-1][0])
-            more = last < piece.end
-        if more:
-            following = last.next()
-            count = _next_count(reply)
-            _ask(connection, piece, following, count)
-        if reply:
-            yield of_replies(reply)
-        if not more:
-            return
+class _Paging:
+    """The pages of one piece, one after another."""
 
+    def __init__(self, connection: Any, piece: Piece, source: Server | None) -> None:
+        self._connection = connection
+        self._piece = piece
+        self._shown = "" if source is None else source.shown
+        self._strict = source is not None and source.fail_on_loss
+        self._anchor = piece.start if self._strict and piece.anchored else None
+        """An entry that was there, and is the first of the next page."""
+        self._again = 0
+        """How many entries of the next page were read before."""
 
-def _ask(connection: Any, piece: Piece, following: StreamID, count: int) -> None:
-    bounds = (bytes(following), bytes(piece.end))
-    with translated():
-        connection.send_command("XRANGE", piece.key, *bounds, "COUNT", count)
+    def pages(self) -> Iterator[Columns]:
+        piece, following, count = self._piece, self._piece.start, PAGE_MIN
+        self._ask(following, count)
+        while True:
+            try:
+                with translated():
+                    reply = self._connection.read_response()
+            except RequestError as error:
+                if count == 1 or _TOO_LARGE not in str(error):
+                    raise
+                if count <= 1 + self._again:  # two entries are too much, one may not be
+                    following, self._again = following.next(), 0
+                count = max(1 + self._again, count // 8)
+                self._ask(following, count)
+                continue
+            again = self._checked(reply)
+            more = len(reply) >= count
+            if more:
+                # Asked for before this page is looked at: the server works while we do.
+                last = StreamID.parse(reply[-1][0])
+                more = last < piece.end
+            if more:
+                following, count = self._after(last), _next_count(reply) + self._again
+                self._ask(following, count)
+            if len(reply) > again:
+                yield of_replies(reply[again:] if again else reply)
+            if not more:
+                return
+
+    def _after(self, last: StreamID) -> StreamID:
+        """Return where the next page begins."""
+        if not self._strict:
+            return last.next()
+        self._anchor, self._again = last, 1
+        return last
+
+    def _checked(self, reply: list[Any]) -> int:
+        """Return how many entries of a page were read before, once nothing is known to be lost."""
+        if self._anchor is None or (reply and StreamID.parse(reply[0][0]) == self._anchor):
+            return self._again
+        # It was deleted alone, or is no part of this page, unless everything up to it is gone.
+        with suppress(NoSuchKey), translated():
+            self._connection.send_command("XINFO", "STREAM", self._piece.key)
+            ends = _ends_of(self._connection.read_response())
+            if ends.length and ends.first <= self._anchor:
+                return 0
+        what = f"entries from {self._anchor} on were trimmed before they were read"
+        raise DataLoss.of(self._piece.key, self._shown, what)
+
+    def _ask(self, following: StreamID, count: int) -> None:
+        bounds = (bytes(following), bytes(self._piece.end))
+        with translated():
+            self._connection.send_command("XRANGE", self._piece.key, *bounds, "COUNT", count)
 
 
 def _next_count(reply: list[Any]) -> int:

@@ -16,7 +16,7 @@ from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import inspect, splitting
 from kvstream.spark.options import Place
-from kvstream.spark.reading.pieces import Ends, Piece, Source, Wanted
+from kvstream.spark.reading.pieces import DataLoss, Ends, Piece, Source, Wanted
 from kvstream.spark.reading.servers import Server, ServerReading, client_of
 from kvstream.spark.reading.stores import CACHE_BYTES, pieces_of, store_pages, streams_of
 from kvstream.store import Store
@@ -29,17 +29,6 @@ CATCH_UP_PAUSE_S = 0.01
 TRIES = 5
 """How often a piece is read again that was met in the middle of a change."""
 NTH_PAGE = 1000
-
-
-class DataLoss(DataError):
-    """Entries were trimmed before the query had read them, and ``failOnDataLoss`` is true."""
-
-    @classmethod
-    def of(cls, key: bytes, place: str, what: str) -> "DataLoss":
-        return cls(
-            f"stream {shown(key)} in {place}: {what}. With the option failOnDataLoss false the "
-            "query would go on behind them"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +253,7 @@ class ServerWatch:
         return last
 
     def source(self, fail_on_loss: bool) -> Source:
-        return Server(self._place)
+        return Server(self._place, fail_on_loss)
 
     def pieces(self, key: bytes, above: StreamID, end: StreamID, parts: int) -> list[Piece]:
         return self._reading.pieces([key], Wanted((key,), (), above.next(), end), parts)
