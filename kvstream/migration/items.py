@@ -45,6 +45,11 @@ class Content(StreamSource, Protocol):
     """A stream being read, and what this way of reading it cannot tell."""
 
     @property
+    def tells_counters(self) -> bool:
+        """Whether ``state`` surely tells how many entries were added, and what groups have read."""
+        ...
+
+    @property
     def notes(self) -> list[Loss]:
         """What is lost by reading it this way; complete after ``state``."""
         ...
@@ -216,6 +221,10 @@ class Counted:
         self.entries = self.bytes = 0
         self._content = content
         self._watch = watch
+
+    @property
+    def tells_counters(self) -> bool:
+        return self._content.tells_counters
 
     @property
     def notes(self) -> list[Loss]:

@@ -41,6 +41,8 @@ INEXACT_MS = 20
 class PagedStream:
     """A stream by its key; read once, nodes first."""
 
+    tells_counters = False  # servers before 7.0 do not
+
     def __init__(self, connection: Connection, key: bytes) -> None:
         self.notes: list[Loss] = []
         self.corrections: list[str] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvstream.errors import RequestError
 from kvstream.images import NodeImage, StreamState
+from kvstream.migration.counting import CountedGroups
 from kvstream.migration.items import (
     STREAM,
     STRING,
@@ -101,6 +102,7 @@ class RdbTarget:
         self._closing = ExitStack()
         file = self._closing.enter_context(replacing(path))
         self._writer = FileWriter(file, target, ctime_s=int(time.time()))
+        self._written: set[tuple[int, bytes]] = set()
         self._finished = False
 
     def close(self) -> None:
@@ -120,24 +122,37 @@ class RdbTarget:
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
     ) -> Done:
+        self._begin(item)
         entries = 0
 
         def nodes() -> Iterator[NodeImage]:
             nonlocal entries
-            for node in content.nodes():
+            for node in counted.nodes():
                 entries += len(node.ids)
                 yield node
 
         def state() -> StreamState:
-            told = content.state()
+            told = counted.state()
             consent([*content.notes, *self.losses(told)])
             reduce(told, self._target)
             return told
 
-        self._writer.stream(item.db, item.key, nodes(), state, item.expire_at_ms)
+        with CountedGroups(content) as counted:
+            self._writer.stream(item.db, item.key, nodes(), state, item.expire_at_ms)
         return Done(entries, list(content.corrections))
 
+    def _begin(self, item: Item) -> None:
+        """Note a key; a damaged file has one twice, and no server loads such a file."""
+        name = item.db, item.key
+        if name in self._written:
+            raise RequestError(
+                f"key {item.key!r} comes twice in database {item.db}: no server would load such a "
+                "file"
+            )
+        self._written.add(name)
+
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
+        self._begin(item)
         self._writer.string(item.db, item.key, value, item.expire_at_ms)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kvstream.images import NodeImage, StreamState
+from kvstream.rdb.kinds import Kind
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.targets import Loss
 
@@ -13,6 +14,7 @@ class ReadStream:
     def __init__(self, reading: StreamReading) -> None:
         self.notes: list[Loss] = []
         self.inexact_ms = 0
+        self.tells_counters = reading.kind >= Kind.COUNTERS
         self._reading = reading
 
     def nodes(self) -> Iterator[NodeImage]:

@@ -15,6 +15,7 @@ from kvstream.errors import RequestError
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.images import PackedID, StreamState
 from kvstream.migration import commanding
+from kvstream.migration.counting import count_read
 from kvstream.migration.items import Consent, Content, Done, Item
 from kvstream.migration.server import Server
 from kvstream.migration.server_source import ServerSource
@@ -76,6 +77,8 @@ class ServerTarget:
         with Spool(content) as spool:
             consent([*content.notes, *self.losses(spool.state)])
             corrections = list(content.corrections)
+            if not content.tells_counters:
+                count_read(spool.state, (node.ids for node in spool.nodes()))
             if self.restores:
                 reduce(spool.state, self._target)
                 if self._restored(item, spool, replace):

@@ -25,7 +25,7 @@ MEMORY_BYTES = 8 << 20
 _LENGTH = Struct(">I")
 
 
-def _temporary() -> IO[bytes]:
+def temporary() -> IO[bytes]:
     """Return a file in memory, or on disk where it grows; whoever has it closes it."""
     return SpooledTemporaryFile(MEMORY_BYTES, prefix="kvstream-migrate-")
 
@@ -34,7 +34,7 @@ class Spool:
     """The nodes of a stream, to be read any number of times, and its state."""
 
     def __init__(self, content: Content) -> None:
-        self._file = _temporary()
+        self._file = temporary()
         self.node_count = self.entries = 0
         try:
             for node in content.nodes():
@@ -81,7 +81,7 @@ class ChunkFile:
 
     def __init__(self, chunks: Iterable[bytes], most: int) -> None:
         """Take chunks until there are more than ``most`` bytes of them."""
-        self._file = _temporary()
+        self._file = temporary()
         self.size = 0
         try:
             for chunk in chunks:

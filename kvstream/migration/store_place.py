@@ -30,6 +30,8 @@ ROWS = 1000
 class StoredStream:
     """A stream of a store, as it was in one moment."""
 
+    tells_counters = True
+
     def __init__(self, image: StreamImage) -> None:
         self.notes: list[Loss] = []
         self.inexact_ms = 0
