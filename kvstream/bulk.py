@@ -217,24 +217,36 @@ class _Load:
         maker = PieceMaker(limits.node_max_entries, limits.node_max_bytes)
         table = TableWriter(self._folder / f"{uuid4().hex}.sst")
         tables.append(table.path)
-        joined = []
-        for prefix, key, last, now_ms in places:
-            made = []
-            for given, rows in merged.items():
-                expected = self._expected(key, given)
-                if rows is None or not expected:
-                    continue
-                pages = self._pages(rows, key)
-                if not given:
-                    pages = _with_ids(pages, last, now_ms)
-                piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
-                if piece.stream.length != expected:
-                    raise too_small(self._name(key))
-                last = piece.last
-                made.append((piece.stream, piece.nodes))
-            joined.append(Joined(self._name(key), prefix, made))
-        table.finish()
+        try:
+            joined = [self._write_key(place, merged, maker, table) for place in places]
+            table.finish()
+        except BaseException:
+            table.abandon()
+            raise
         return joined
+
+    def _write_key(
+        self,
+        place: tuple[bytes, bytes, StreamID, int],
+        merged: dict[bool, Merged | None],
+        maker: PieceMaker,
+        table: TableWriter,
+    ) -> Joined:
+        prefix, key, last, now_ms = place
+        made = []
+        for given, rows in merged.items():
+            expected = self._expected(key, given)
+            if rows is None or not expected:
+                continue
+            pages = self._pages(rows, key)
+            if not given:
+                pages = _with_ids(pages, last, now_ms)
+            piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
+            if piece.stream.length != expected:
+                raise too_small(self._name(key))
+            last = piece.last
+            made.append((piece.stream, piece.nodes))
+        return Joined(self._name(key), prefix, made)
 
     def _expected(self, key: bytes, given: bool) -> int:
         """Return how many entries of a key the parts of one kind have."""

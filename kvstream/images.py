@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, repeat
 from operator import eq, lt
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kvstream.ids import StreamID
 
@@ -29,7 +29,8 @@ _NOBODY = -1
 _EACH_ID = Struct(f"{ID_BYTES}s")
 
 
-class NodeImage(NamedTuple):
+@dataclass(slots=True, eq=False)
+class NodeImage:
     """Entries that Redis keeps in one listpack."""
 
     first: PackedID
@@ -46,6 +47,41 @@ class NodeImage(NamedTuple):
     """Bytes of the listpack, deleted entries included; 0 where the source cannot tell."""
     last: PackedID | None = None
     """The last entry ever put into the node, living or not; None: the last living one."""
+
+    @property
+    def count(self) -> int:
+        """How many entries live."""
+        return len(self.ids)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of the stored values."""
+        return sum(map(len, self.values))
+
+    @property
+    def first_id(self) -> PackedID:
+        """The first living entry."""
+        return self.ids[0]
+
+    @property
+    def last_id(self) -> PackedID:
+        """The last living entry."""
+        return self.ids[-1]
+
+    def _replace(self, **changed: Any) -> "NodeImage":
+        """Return the same with other values of some fields."""
+        return NodeImage(**{name: getattr(self, name) for name in _NODE_FIELDS} | changed)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether all fields are equal, however the entries are held."""
+        if not isinstance(other, NodeImage):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _NODE_FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_NODE_FIELDS = ("first", "names", "ids", "values", "appended", "size", "last")
 
 
 class PendingImage(NamedTuple):

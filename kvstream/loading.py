@@ -78,7 +78,7 @@ class Loader:
     def node(self, node: NodeImage) -> None:
         """Append a node, less what is there already; InvalidArgument where it is out of order."""
         last = self.last.packed
-        if node.ids and node.ids[0] <= last:
+        if node.count and node.first_id <= last:
             at = bisect_right(node.ids, last)
             if at == len(node.ids):
                 return
@@ -87,8 +87,8 @@ class Loader:
             self._staged.node(node)
             return
         self._held.append(node)
-        self._held_entries += len(node.ids)
-        self._held_bytes += sum(map(len, node.values))
+        self._held_entries += node.count
+        self._held_bytes += node.value_bytes
         many = self._held_entries > DIRECT_ENTRIES or self._held_bytes > DIRECT_BYTES
         if many and not self._direct:
             self._stage()
@@ -178,14 +178,10 @@ class _Staged:
     def node(self, node: NodeImage) -> None:
         if self._failed:
             raise StoreError("the load has failed: go on with a new one")
-        scratch = self._scratch
-        loading.take_node(scratch, self._load.stream, node)
         if self._table is None:
             folder = self._engine.database.staging()
             self._table = TableWriter(folder / f"{uuid4().hex}.sst")
-        rows = scratch.batch.puts[_MESSAGES]
-        self._table.put(rows)
-        rows.clear()
+        loading.take_node(self._scratch, self._load.stream, node, self._table)
         if self._table.size >= TABLE_BYTES:
             self._note()
 

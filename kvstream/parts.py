@@ -119,10 +119,7 @@ class PieceMaker:
         stream.prefix, stream.nodes_tree = prefix, _ANY_TREE
         batch = self._txn.batch
         for ids, values in pages:
-            append_page(self._txn, stream, ids, values)
-            rows = batch.puts[Family.MESSAGES]
-            table.put(rows)
-            rows.clear()
+            append_page(self._txn, stream, ids, values, table)
         cut = len(tree_prefix(stream.nodes_tree))
         nodes = [(row[cut:], value or b"") for row, value in batch.puts[Family.TREES].items()]
         batch.clear()

@@ -8,6 +8,7 @@ these; pages are shared out among nodes as XADD would. Either way every entry is
 from collections.abc import Sequence
 from itertools import repeat
 from operator import add, lt
+from typing import Protocol
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import StreamID
@@ -15,11 +16,13 @@ from kvstream.images import NodeImage, PackedID
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.listpack import counters_size
+from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked
 from kvstream.meta.filling import NODE_BYTES_MAX, NODE_ENTRIES_MAX, begin_node, close
 from kvstream.meta.measuring import data_size, measure, set_names, size_in_python
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.rdb.packed import PackedNode
 from kvstream.records import Fields, RepeatedFields
 from kvstream.storage.batch import Family
 
@@ -35,34 +38,87 @@ def names_of(value: bytes) -> tuple[bytes, ...]:
     return tuple(fields.flat[::2]) if type(fields) is RepeatedFields else tuple(fields)
 
 
-def append_node(txn: Txn, stream: StreamMeta, node: NodeImage) -> None:
-    """Append a node with the borders that it has; InvalidArgument where it cannot follow."""
-    ids, values, live = node.ids, node.values, len(node.ids)
-    _check(stream, ids, values)
-    first, last = node.first, max(node.last or ids[-1], ids[-1])
-    if not stream.last.packed < first <= ids[0]:
+class Sink(Protocol):
+    """Where rows of entries go."""
+
+    def put(self, prefix: bytes, ids: list[PackedID], values: list[bytes]) -> None: ...
+
+    def put_packed(self, prefix: bytes, rows: bytes) -> None: ...
+
+
+class _IntoBatch:
+    """The transaction's own batch."""
+
+    def __init__(self, txn: Txn) -> None:
+        self._puts = txn.batch.puts[_MESSAGES]
+
+    def put(self, prefix: bytes, ids: list[PackedID], values: list[bytes]) -> None:
+        self._puts.update(zip(map(add, repeat(prefix), ids), values, strict=False))
+
+    def put_packed(self, prefix: bytes, rows: bytes) -> None:
+        self.put(prefix, *unpack_rows(rows))
+
+
+def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
+    """Append a node with the borders that it has; InvalidArgument where it cannot follow.
+
+    Its rows go into the transaction's batch, or into something else.
+    """
+    into = into or _IntoBatch(txn)
+    first, first_id, last_id, live = node.first, node.first_id, node.last_id, node.count
+    packed = node if type(node) is PackedNode and node.measure >= 0 else None
+    if packed is None:
+        _check(stream, node.ids, node.values)
+    if not stream.last.packed < first <= first_id:
         raise _disordered(first)
-    gone = len({first, last} - {ids[0], ids[-1]})
-    names = names_of(values[0]) if first == ids[0] else node.names
     close(txn, stream)
-    begin_node(stream, StreamID.unpack(first), names, names)
+    if packed is not None:
+        begin_node(stream, StreamID.unpack(first), node.names, node.names, packed.measure)
+        into.put_packed(stream.prefix, packed.rows)
+    else:
+        names = names_of(node.values[0]) if first == first_id else node.names
+        begin_node(stream, StreamID.unpack(first), names, names)
+        empty = stream.open_bytes, 0, 0
+        _, size = fit(node.ids, node.values, 0, live, names, first, empty, _UNLIMITED)
+        stream.open_bytes = size
+        into.put(stream.prefix, node.ids, node.values)
+    _count_in(stream, first_id, last_id, live)
+    stream.measured = stream.open_last
+    last = max(node.last or last_id, last_id)
+    gone = (first != first_id) + (last != last_id)
+    if node.appended > live or gone:
+        _count_gone(stream, node, gone, StreamID.unpack(last))
+
+
+def _count_gone(stream: StreamMeta, node: NodeImage, gone: int, last: StreamID) -> None:
+    """Count what was deleted inside the open node, of which ``gone`` entries are known."""
+    live = stream.open_live
     appended = min(max(node.appended, live + gone), _U32_MAX)
-    _, size = fit(ids, values, 0, live, stream.names, first, (stream.open_bytes, 0, 0), _UNLIMITED)
-    if appended > live:  # what is gone took room as well: the source knows how much
-        size = max(size, min(node.size, _U32_MAX) - counters_size(live, appended - live))
-    _join(txn, stream, ids, values, 0, live)
-    stream.open_bytes, stream.open_appended = size, appended
-    stream.open_last = stream.measured = stream.last = StreamID.unpack(last)
+    # What is gone took room as well: the source knows how much.
+    told = min(node.size, _U32_MAX) - counters_size(live, appended - live)
+    stream.open_bytes = max(stream.open_bytes, told)
+    stream.open_appended = appended
+    stream.open_last = stream.measured = stream.last = last
     stream.entries_added += appended - live
 
 
-def append_page(txn: Txn, stream: StreamMeta, ids: list[PackedID], values: list[bytes]) -> None:
-    """Append entries, in nodes as XADD would have made them; InvalidArgument out of order."""
+def append_page(
+    txn: Txn,
+    stream: StreamMeta,
+    ids: list[PackedID],
+    values: list[bytes],
+    into: Sink | None = None,
+) -> None:
+    """Append entries, in nodes as XADD would have made them; InvalidArgument out of order.
+
+    Their rows go into the transaction's batch, or into something else.
+    """
     if not ids:
         return
     _check(stream, ids, values)
     if stream.slack:
         measure(txn.batch, stream)
+    (into or _IntoBatch(txn)).put(stream.prefix, ids, values)
     limits = txn.catalog.limits
     entries_max = limits.node_max_entries or NODE_ENTRIES_MAX
     bytes_max = limits.node_max_bytes or NODE_BYTES_MAX
@@ -74,20 +130,16 @@ def append_page(txn: Txn, stream: StreamMeta, ids: list[PackedID], values: list[
             node = size, stream.open_live, stream.open_appended - stream.open_live
             first = stream.open_first.packed
             end, size = fit(ids, values, at, stop, stream.names, first, node, bytes_max)
-        if end > at:
-            _join(txn, stream, ids, values, at, end)
-            stream.open_bytes, stream.measured = size, stream.open_last
-            at = end
-        if at < len(ids):
+        if end == at:
             close(txn, stream)
             first, names = ids[at], names_of(values[at])
             begin_node(stream, StreamID.unpack(first), names, names)
-            _, size = fit(
-                ids, values, at, at + 1, stream.names, first, (stream.open_bytes, 0, 0), bytes_max
-            )
-            _join(txn, stream, ids, values, at, at + 1)
-            stream.open_bytes, stream.measured = size, stream.open_last
-            at += 1
+            end = at + 1
+            node = stream.open_bytes, 0, 0
+            _, size = fit(ids, values, at, end, names, first, node, bytes_max)
+        _count_in(stream, ids[at], ids[end - 1], end - at)
+        stream.open_bytes, stream.measured = size, stream.open_last
+        at = end
 
 
 def _check(stream: StreamMeta, ids: list[PackedID], values: list[bytes]) -> None:
@@ -106,24 +158,15 @@ def _disordered(eid: PackedID) -> InvalidArgument:
     return InvalidArgument(f"entry {StreamID.unpack(eid)} is out of order")
 
 
-def _join(
-    txn: Txn, stream: StreamMeta, ids: list[PackedID], values: list[bytes], start: int, stop: int
-) -> None:
-    """Put the rows of some entries, and count them into the open node."""
-    if stop - start < len(ids):
-        ids, values = ids[start:stop], values[start:stop]
-    txn.batch.puts[_MESSAGES].update(
-        zip(map(add, repeat(stream.prefix), ids), values, strict=False)
-    )
-    last = StreamID.unpack(ids[-1])
-    count = len(ids)
+def _count_in(stream: StreamMeta, first: PackedID, last: PackedID, count: int) -> None:
+    """Count entries, whose rows are put, into the open node."""
     if stream.length == 0:
-        stream.first = StreamID.unpack(ids[0])
+        stream.first = StreamID.unpack(first)
     stream.length += count
     stream.entries_added += count
     stream.open_live += count
     stream.open_appended += count
-    stream.open_last = stream.last = last
+    stream.open_last = stream.last = StreamID.unpack(last)
 
 
 # --- measuring ----------------------------------------------------------------------------------

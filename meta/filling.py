@@ -224,8 +224,13 @@ def plain_names(names: Names) -> tuple[bytes, ...]:
     return tuple(name.encode() if isinstance(name, str) else name for name in names)
 
 
-def begin_node(stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], given: Names) -> None:
-    """Make a new node the open one; the entry that it begins with is still to be joined to it."""
+def begin_node(
+    stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], given: Names, size: int = 0
+) -> None:
+    """Make a new node the open one; the entry that it begins with is still to be joined to it.
+
+    ``size``: the bytes of its listpack, if they are known already.
+    """
     if given != stream.names_seen or plain != stream.names:
         set_names(stream, plain, given)
     if stream.nodes == 0:
@@ -233,6 +238,6 @@ def begin_node(stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], give
     stream.nodes += 1
     stream.open_first = stream.open_last = eid
     stream.open_appended = stream.open_live = 0
-    stream.open_bytes = node_size(elements_size(plain)[0], len(plain))
+    stream.open_bytes = size or node_size(elements_size(plain)[0], len(plain))
     stream.measured = MIN_ID
     stream.unmeasured, stream.slack = [], 0

@@ -15,6 +15,7 @@ from kvstream.layout._msgpack cimport (
     pack_string,
     packed_size,
 )
+from kvstream.layout._rows cimport split_rows
 from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -177,3 +178,11 @@ def pack_lists(rows not None, tuple names not None, tuple values not None, Py_ss
             to = pack_string(to, value.data + value.ends[j], value.ends[j + 1] - value.ends[j])
         packed.append((row, shape))
     return packed
+
+
+def unpack_rows(bytes rows not None):
+    """Do what ``unpack_in_python`` does."""
+    cdef list ids = [], values = []
+    if not split_rows(<Bytes>PyBytes_AS_STRING(rows), PyBytes_GET_SIZE(rows), ids, values):
+        raise ValueError("packed rows end within a row")
+    return ids, values

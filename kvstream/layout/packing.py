@@ -1,6 +1,8 @@
-"""Row values from columns of strings, laid out as Arrow lays them out, without Arrow.
+"""Row values from columns of strings, laid out as Arrow lays them out, without Arrow; packed rows.
 
 ::
+
+    rows   := (id length(u32) value)*     little-endian; what a whole node is, in one string
 
     column := (ends, data, valid)
     ends   := 0 end*           int32 in the byte order of the machine; the first need not be 0
@@ -11,6 +13,7 @@ It is compiled; None where the compiled module is not installed, or the columns 
 """
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 
 from kvstream.layout.compiled import twins
@@ -45,3 +48,36 @@ def pack_lists(rows: Any, names: Column, values: Column, count: int) -> list[Pac
         rows, names, values, count, ENTRY_BYTES_MAX
     )
     return packed
+
+
+_HEAD = Struct("<16sI")
+
+
+def unpack_rows(rows: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return the IDs and values of packed rows."""
+    if _compiled is not None:
+        found: tuple[list[bytes], list[bytes]] = _compiled.unpack_rows(rows)
+        return found
+    return unpack_in_python(rows)
+
+
+def unpack_in_python(rows: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Do the same in Python; ValueError where the last row is not whole."""
+    ids, values, at = [], [], 0
+    while at < len(rows):
+        if len(rows) - at < _HEAD.size:
+            raise ValueError("packed rows end within a row")
+        eid, size = _HEAD.unpack_from(rows, at)
+        at += _HEAD.size
+        if len(rows) - at < size:
+            raise ValueError("packed rows end within a row")
+        ids.append(eid)
+        values.append(rows[at : at + size])
+        at += size
+    return ids, values
+
+
+def pack_rows(ids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+    """Return rows as one string."""
+    pairs = zip(ids, values, strict=True)
+    return b"".join(_HEAD.pack(eid, len(value)) + value for eid, value in pairs)

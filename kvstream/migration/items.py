@@ -240,8 +240,8 @@ class Counted:
 
     def nodes(self) -> Iterator[NodeImage]:
         for node in self._content.nodes():
-            count = len(node.ids)
-            size = sum(map(len, node.values)) + ID_BYTES * count
+            count = node.count
+            size = node.value_bytes + ID_BYTES * count
             self.entries += count
             self.bytes += size
             yield node

@@ -167,9 +167,9 @@ class StoreTarget:
             reached = load.last.packed
             resumed = entries = 0
             for node in content.nodes():
-                entries += len(node.ids)
-                if node.ids[-1] <= reached:
-                    resumed += len(node.ids)
+                entries += node.count
+                if node.last_id <= reached:
+                    resumed += node.count
                 else:
                     load.node(node)
             state = content.state()

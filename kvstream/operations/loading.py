@@ -13,7 +13,7 @@ from kvstream.ids import MIN_ID
 from kvstream.images import GroupImage, NodeImage, PackedID, StreamSource, StreamState
 from kvstream.layout.keys import tree_prefix
 from kvstream.meta import idempotency, indexes, nodes
-from kvstream.meta.building import append_node, append_page
+from kvstream.meta.building import Sink, append_node, append_page
 from kvstream.meta.pending import COUNT_MAX, RUN_IDS_MAX
 from kvstream.meta.records import (
     ENTRIES_ADDED_MAX,
@@ -90,12 +90,15 @@ def merge(txn: Txn, batch: Batch) -> None:
         puts.update(made)
 
 
-def take_node(txn: Txn, stream: StreamMeta, node: NodeImage) -> None:
-    """Append a node as it is, or the entries of a plain page, whose size is not told."""
+def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
+    """Append a node as it is, or the entries of a plain page, whose size is not told.
+
+    The rows go into the transaction's batch, or into something else.
+    """
     if node.size:
-        append_node(txn, stream, node)
+        append_node(txn, stream, node, into)
     else:
-        append_page(txn, stream, node.ids, node.values)
+        append_page(txn, stream, node.ids, node.values, into)
 
 
 def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at: int) -> None:

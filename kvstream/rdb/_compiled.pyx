@@ -13,6 +13,8 @@ from kvstream.layout._listpack cimport (
     ELEMENT_OVERHEAD,
     Element,
     Room,
+    element_size,
+    integer_size,
     little_endian,
     put_integer,
     put_text,
@@ -33,8 +35,41 @@ from kvstream.layout._msgpack cimport (
     take_count,
     take_string,
 )
+from kvstream.layout._rows cimport ROW_HEAD, put_size, split_rows
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    /* Eight bytes, the first of them lowest, whatever the machine. */
+    static inline uint64_t kvstream_little(const unsigned char *at) {
+    #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        uint64_t number;
+        memcpy(&number, at, 8);
+        return number;
+    #else
+        uint64_t number = 0;
+        for (int i = 7; i >= 0; i--) number = number << 8 | at[i];
+        return number;
+    #endif
+    }
+    /* Eight bytes at a time, up to seven more than asked for; overlaps repeat at 8 and beyond. */
+    static inline void kvstream_copy(unsigned char *to, const unsigned char *from, Py_ssize_t size) {
+        do {
+            uint64_t eight;
+            memcpy(&eight, from, 8);
+            memcpy(to, &eight, 8);
+            to += 8; from += 8; size -= 8;
+        } while (size > 0);
+    }
+    """
+    uint64_t load64 "kvstream_little"(Bytes at) noexcept nogil
+    void copy_more "kvstream_copy"(Room to, Bytes from_, Py_ssize_t size) noexcept nogil
+
+
+cdef int64_t NOT_MEASURED = -(<int64_t>1 << 62)
 
 cdef enum:
     HEADER_BYTES = 6
@@ -53,6 +88,9 @@ cdef enum:
     DISTANCE_MAX = 8192
     LITERAL_MAX = 32
     COPY_MAX = 264
+    COPY_SLACK = 8
+    LZF = 0xC3
+    NODE_NEAR = 16777216  # larger nodes are read one by one
 
 
 # --- the checksum ---------------------------------------------------------------------------------
@@ -79,7 +117,7 @@ fill_sums()
 
 cdef uint64_t add_to_crc(uint64_t crc, Bytes at, Py_ssize_t size) noexcept nogil:
     while size >= 8:  # eight bytes at a time: they do not wait for each other
-        crc ^= little_endian(at, 8)
+        crc ^= load64(at)
         crc = (
             SUMS[7][crc & 0xFF]
             ^ SUMS[6][crc >> 8 & 0xFF]
@@ -123,7 +161,10 @@ cdef bint expand(Bytes at, Bytes end, Room to, Room stop) noexcept nogil:
             length = control + 1
             if end - at < length or stop - to < length:
                 return False
-            memcpy(to, at, length)
+            if end - at >= length + COPY_SLACK and stop - to >= length + COPY_SLACK:
+                copy_more(to, at, length)
+            else:
+                memcpy(to, at, length)
             at += length
             to += length
             continue
@@ -139,7 +180,10 @@ cdef bint expand(Bytes at, Bytes end, Room to, Room stop) noexcept nogil:
         at += 1
         if distance > to - start or stop - to < length:
             return False
-        if distance >= length:
+        if distance >= COPY_SLACK and stop - to >= length + COPY_SLACK:
+            copy_more(to, to - distance, length)
+            to += length
+        elif distance >= length:
             memcpy(to, to - distance, length)
             to += length
         else:
@@ -226,6 +270,31 @@ def compress(bytes data not None):
         return PyBytes_FromStringAndSize(<char *>start, end - start)
     finally:
         PyMem_Free(start)
+
+
+# --- room that grows -------------------------------------------------------------------------------
+
+
+cdef struct Growing:
+    Room start
+    Py_ssize_t used
+    Py_ssize_t room
+    int64_t elements
+
+
+cdef int reserve(Growing *to, Py_ssize_t more) except -1:
+    """Have room for so many bytes more."""
+    cdef Room grown
+    cdef Py_ssize_t room
+    if to.room - to.used >= more:
+        return 0
+    room = max(2 * to.room, to.used + more)
+    grown = <Room>PyMem_Realloc(to.start, room)
+    if grown == NULL:
+        raise MemoryError
+    to.start = grown
+    to.room = room
+    return 0
 
 
 # --- elements as stored values --------------------------------------------------------------------
@@ -405,107 +474,229 @@ cdef inline int take_entry(
     return 1
 
 
-cdef inline object make_id(uint64_t ms, uint64_t seq):
-    cdef object made = PyBytes_FromStringAndSize(NULL, ID_BYTES)
-    cdef Room at = <Room>PyBytes_AS_STRING(made)
+cdef inline void put_id(Room at, uint64_t ms, uint64_t seq) noexcept nogil:
     cdef int i
     for i in range(7, -1, -1):
         at[i] = ms & 0xFF
         at[8 + i] = seq & 0xFF
         ms >>= 8
         seq >>= 8
+
+
+cdef inline object make_id(uint64_t ms, uint64_t seq):
+    cdef object made = PyBytes_FromStringAndSize(NULL, ID_BYTES)
+    put_id(<Room>PyBytes_AS_STRING(made), ms, seq)
     return made
 
 
-cdef object make_same(const Element *values, tuple names, Py_ssize_t names_size, bint distinct):
-    """Make the stored value of an entry that has the fields of its node."""
-    cdef Py_ssize_t count = PyTuple_GET_SIZE(names), i
-    cdef Py_ssize_t size = head_size(distinct, count) + names_size
-    cdef object name, made
-    cdef Room to
-    for i in range(count):
-        size += packed_size(text_size(&values[i]))
-    made = PyBytes_FromStringAndSize(NULL, size)
-    to = pack_head(<Room>PyBytes_AS_STRING(made), distinct, count)
-    for i in range(count):
-        name = <object>PyTuple_GET_ITEM(names, i)
-        to = pack_string(to, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-        to = pack_element(to, &values[i])
-    return made
+cdef inline Py_ssize_t measured(const Element *element) noexcept nogil:
+    """Return the bytes that an element should take."""
+    if element.data == NULL:
+        return integer_size(element.number)
+    return element_size(element.data, element.size)
 
 
-cdef object make_own(const Element *parts, Py_ssize_t count):
-    """Make the stored value of an entry that has fields of its own."""
+cdef class Names:
+    """The field names of a node, in the forms in which its entries need them.
+
+    They are kept from node to node, since most have those of the one before.
+    """
+
+    cdef tuple names
+    cdef bint distinct
+    cdef Growing raw  # elements of a listpack
+    cdef Growing packed  # strings of msgpack
+    cdef Scratch elements  # in ``raw``
+    cdef Py_ssize_t *ends  # of the strings
+    cdef Py_ssize_t count
+    cdef Py_ssize_t measure  # bytes of a node with these names, less its counters
+
+    def __cinit__(self):
+        self.names = ()
+        self.distinct = True
+
+    def __dealloc__(self):
+        PyMem_Free(self.raw.start)
+        PyMem_Free(self.packed.start)
+        PyMem_Free(self.elements.at)
+        PyMem_Free(self.ends)
+
+    cdef int take(self, Cursor *from_, Py_ssize_t count, Scratch *scratch) except -1:
+        """Take so many names; 0 where there are fewer."""
+        cdef Bytes start = from_.at
+        cdef Py_ssize_t i, size
+        cdef Cursor own
+        cdef Room at
+        cdef list texts
+        size = self.raw.used
+        if (
+            count == self.count
+            and count > 0
+            and from_.end - start >= size
+            and memcmp(start, self.raw.start, size) == 0
+        ):
+            from_.at = start + size
+            return 1
+        if not take_elements(from_, scratch, count):
+            return 0
+        self.count = 0
+        size = from_.at - start
+        self.raw.used = self.packed.used = 0
+        reserve(&self.raw, size + 1)
+        memcpy(self.raw.start, start, size)
+        self.raw.used = size
+        own.at = self.raw.start
+        own.end = own.at + size
+        take_elements(&own, &self.elements, count)
+        PyMem_Free(self.ends)
+        self.ends = <Py_ssize_t *>PyMem_Malloc((count + 1) * sizeof(Py_ssize_t))
+        if self.ends == NULL:
+            raise MemoryError
+        texts = []
+        self.measure = HEADER_BYTES + 1 + integer_size(count) + integer_size(0)
+        for i in range(count):
+            texts.append(make_text(&self.elements.at[i]))
+            self.measure += measured(&self.elements.at[i])
+            reserve(&self.packed, text_size(&self.elements.at[i]) + ELEMENT_OVERHEAD)
+            at = pack_element(self.packed.start + self.packed.used, &self.elements.at[i])
+            self.ends[i] = self.packed.used = at - self.packed.start
+        self.names = tuple(texts)
+        self.distinct = is_distinct(self.elements.at, count, 1)
+        self.count = count
+        return 1
+
+    cdef bint are(self, const Element *parts, Py_ssize_t count):
+        """Tell whether an entry's own names are these."""
+        cdef Py_ssize_t i
+        if count != self.count:
+            return False
+        for i in range(count):
+            if not is_same(&parts[2 * i], &self.elements.at[i]):
+                return False
+        return True
+
+
+cdef Py_ssize_t room_for(const Element *parts, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i, size = 0
+    for i in range(count):
+        size += (DIGITS_MAX if parts[i].data == NULL else parts[i].size) + ELEMENT_OVERHEAD
+    return size
+
+
+cdef Py_ssize_t put_same(Growing *to, const Element *values, Names names) except -1:
+    """Write the stored value of an entry that has the fields of its node; return its measure."""
+    cdef Py_ssize_t count = names.count, i, start = 0, size, total
+    cdef Bytes packed = names.packed.start
+    cdef Room at
+    reserve(to, names.packed.used + room_for(values, count) + ELEMENT_OVERHEAD)
+    at = pack_head(to.start + to.used, names.distinct, count)
+    total = 2 + integer_size(count + 3)
+    for i in range(count):
+        size = names.ends[i] - start
+        memcpy(at, packed + start, size)
+        at = pack_element(at + size, &values[i])
+        start += size
+        total += measured(&values[i])
+    to.used = at - to.start
+    return total
+
+
+cdef Py_ssize_t put_own(Growing *to, const Element *parts, Py_ssize_t count, Names names) except -1:
+    """Write the stored value of an entry that has fields of its own; return its measure."""
     cdef bint distinct = is_distinct(parts, count, 2)
-    cdef Py_ssize_t size = head_size(distinct, count), i
-    cdef Room to
+    cdef bint same = names.are(parts, count)
+    cdef Py_ssize_t i, total
+    cdef Room at
+    reserve(to, room_for(parts, 2 * count) + ELEMENT_OVERHEAD)
+    at = pack_head(to.start + to.used, distinct, count)
+    if same:
+        total = 2 + integer_size(count + 3)
+    else:
+        total = 2 + integer_size(count) + integer_size(2 * count + 4)
     for i in range(2 * count):
-        size += packed_size(text_size(&parts[i]))
-    made = PyBytes_FromStringAndSize(NULL, size)
-    to = pack_head(<Room>PyBytes_AS_STRING(made), distinct, count)
-    for i in range(2 * count):
-        to = pack_element(to, &parts[i])
-    return made
+        at = pack_element(at, &parts[i])
+        if i & 1 or not same:
+            total += measured(&parts[i])
+    to.used = at - to.start
+    return total
 
 
-cdef object decode(
-    bytes key, bytes listpack, Py_ssize_t most, Py_ssize_t entry_most, Scratch *scratch
-):
-    cdef Bytes data = <Bytes>PyBytes_AS_STRING(listpack)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(listpack), i, names_size = 0, left = most
-    cdef int64_t zero = 1, elements, told
-    cdef uint64_t last_ms, last_seq, end_ms, end_seq
-    cdef bint distinct, below
+cdef struct Taken:
+    Growing rows  # as layout/packing.py tells
+    Py_ssize_t count
+    Py_ssize_t bytes_  # of the values
+    int64_t measure  # bytes of the listpack, less what is gone and the counters
+    int64_t told
+    int64_t appended
+    uint64_t first_ms
+    uint64_t first_seq
+    uint64_t last_ms
+    uint64_t last_seq
+    uint64_t end_ms
+    uint64_t end_seq
+
+
+cdef int take_node(
+    Bytes key, Bytes data, Py_ssize_t size, Py_ssize_t most, Py_ssize_t entry_most,
+    Scratch *scratch, Names names, Taken *to,
+) except -1:
+    """Take all entries of a listpack, as rows behind those that are there; 0 for what is odd."""
+    cdef Py_ssize_t at, length
+    cdef int64_t zero = 1, elements, told, i
+    cdef bint below
     cdef Cursor cursor
     cdef Master master
     cdef Entry entry
-    cdef list ids = [], values = [], texts = []
-    cdef tuple names
-    cdef object value
-    if PyBytes_GET_SIZE(key) != ID_BYTES or not take_master(data, size, &cursor, &master):
-        return None
-    master.ms = last_ms = end_ms = big_endian(<Bytes>PyBytes_AS_STRING(key))
-    master.seq = last_seq = end_seq = big_endian(<Bytes>PyBytes_AS_STRING(key) + 8)
-    if not take_elements(&cursor, scratch, master.count):
-        return None
-    for i in range(master.count):
-        texts.append(make_text(&scratch.at[i]))
-        names_size += packed_size(text_size(&scratch.at[i]))
-    names = tuple(texts)
-    distinct = is_distinct(scratch.at, master.count, 1)
+    if not take_master(data, size, &cursor, &master):
+        return 0
+    master.ms = to.last_ms = to.end_ms = big_endian(key)
+    master.seq = to.last_seq = to.end_seq = big_endian(key + 8)
+    to.count = to.bytes_ = 0
+    to.told, to.appended = master.living, master.living + master.deleted
+    if not names.take(&cursor, master.count, scratch):
+        return 0
     if not take_integer(&cursor, &zero) or zero != 0:
-        return None
+        return 0
     elements = 4 + master.count
-    for i in range(master.living + master.deleted):
+    to.measure = names.measure
+    for i in range(to.appended):
         if not take_entry(&cursor, scratch, &master, &entry, &elements):
-            return None
-        below = entry.ms < last_ms or (entry.ms == last_ms and entry.seq < last_seq)
+            return 0
+        below = entry.ms < to.last_ms or (entry.ms == to.last_ms and entry.seq < to.last_seq)
         if entry.dead:
-            end_ms, end_seq = (last_ms, last_seq) if below else (entry.ms, entry.seq)
+            if below:
+                to.end_ms, to.end_seq = to.last_ms, to.last_seq
+            else:
+                to.end_ms, to.end_seq = entry.ms, entry.seq
             continue
-        if below or (entry.ms == last_ms and entry.seq == last_seq and PyList_GET_SIZE(ids) > 0):
-            return None
-        last_ms, last_seq = end_ms, end_seq = entry.ms, entry.seq
+        if below or (entry.ms == to.last_ms and entry.seq == to.last_seq and to.count > 0):
+            return 0
+        to.last_ms = to.end_ms = entry.ms
+        to.last_seq = to.end_seq = entry.seq
+        reserve(&to.rows, ROW_HEAD)
+        at = to.rows.used
+        to.rows.used += ROW_HEAD
         if entry.same:
-            value = make_same(scratch.at, names, names_size, distinct)
+            length = put_same(&to.rows, scratch.at, names)
         else:
-            value = make_own(scratch.at, entry.count)
-        left -= PyBytes_GET_SIZE(value)
-        if left < 0 or PyBytes_GET_SIZE(value) > entry_most:
-            return None
-        ids.append(make_id(entry.ms, entry.seq))
-        values.append(value)
+            length = put_own(&to.rows, scratch.at, entry.count, names)
+            if to.count == 0 and entry.ms == master.ms and entry.seq == master.seq:
+                if not names.are(scratch.at, entry.count):
+                    to.measure = NOT_MEASURED
+        to.measure += length
+        to.measure += integer_size(<int64_t>(entry.ms - master.ms))
+        to.measure += integer_size(<int64_t>(entry.seq - master.seq))
+        length = to.rows.used - at - ROW_HEAD
+        to.bytes_ += length
+        if length > entry_most or to.bytes_ > most:
+            return 0
+        put_id(to.rows.start + at, entry.ms, entry.seq)
+        put_size(to.rows.start + at + ID_BYTES, length)
+        if to.count == 0:
+            to.first_ms, to.first_seq = entry.ms, entry.seq
+        to.count += 1
     told = little_endian(data + 4, 2)
-    if cursor.at != cursor.end or (told != elements and told != UNCOUNTED):
-        return None
-    return (
-        names,
-        ids,
-        values,
-        master.living + master.deleted,
-        make_id(end_ms, end_seq),
-        master.living,
-    )
+    return cursor.at == cursor.end and (told == elements or told == UNCOUNTED)
 
 
 def decode_node(
@@ -516,37 +707,174 @@ def decode_node(
     None also for stored values of more than ``most`` bytes, and for one above ``entry_most``.
     """
     cdef Scratch scratch
-    scratch.at = NULL
-    scratch.room = 0
+    cdef Taken taken
+    cdef Names names = Names()
+    cdef list ids = [], values = []
+    if PyBytes_GET_SIZE(key) != ID_BYTES:
+        return None
+    memset(&scratch, 0, sizeof(scratch))
+    memset(&taken, 0, sizeof(taken))
     try:
-        return decode(key, listpack, most, entry_most, &scratch)
+        if not take_node(
+            <Bytes>PyBytes_AS_STRING(key),
+            <Bytes>PyBytes_AS_STRING(listpack),
+            PyBytes_GET_SIZE(listpack),
+            most,
+            entry_most,
+            &scratch,
+            names,
+            &taken,
+        ):
+            return None
+        split_rows(taken.rows.start, taken.rows.used, ids, values)
+        return (
+            names.names,
+            ids,
+            values,
+            taken.appended,
+            make_id(taken.end_ms, taken.end_seq),
+            taken.told,
+        )
     finally:
         PyMem_Free(scratch.at)
+        PyMem_Free(taken.rows.start)
+
+
+# --- nodes as a file has them ---------------------------------------------------------------------
+
+
+cdef inline bint take_length(Cursor *from_, Py_ssize_t *length) noexcept nogil:
+    """Take the length of a string that is not an integer; False for all else."""
+    cdef Py_ssize_t left = from_.end - from_.at
+    cdef unsigned char head
+    if left < 5:
+        return False
+    head = from_.at[0]
+    if head < 0x40:
+        length[0] = head
+        from_.at += 1
+    elif head < 0x80:
+        length[0] = (<Py_ssize_t>head & 0x3F) << 8 | from_.at[1]
+        from_.at += 2
+    elif head == 0x80:
+        length[0] = (
+            <Py_ssize_t>from_.at[1] << 24
+            | <Py_ssize_t>from_.at[2] << 16
+            | <Py_ssize_t>from_.at[3] << 8
+            | from_.at[4]
+        )
+        from_.at += 5
+    else:
+        return False
+    return True
+
+
+cdef int take_listpack(
+    Cursor *from_, Growing *room, Py_ssize_t ratio, Bytes *data, Py_ssize_t *size
+) except -1:
+    """Take the string that a node's listpack is, expanded into a room; 0 for what is odd."""
+    cdef Py_ssize_t compressed = 0
+    if from_.end - from_.at < 1:
+        return 0
+    if from_.at[0] != LZF:
+        if not take_length(from_, size) or size[0] > from_.end - from_.at:
+            return 0
+        data[0] = from_.at
+        from_.at += size[0]
+        return 1
+    from_.at += 1
+    if not take_length(from_, &compressed) or not take_length(from_, size):
+        return 0
+    if compressed > from_.end - from_.at or size[0] > compressed * ratio:
+        return 0
+    if size[0] == 0 or size[0] > NODE_NEAR:
+        return 0
+    room.used = 0
+    reserve(room, size[0])
+    if not expand(from_.at, from_.at + compressed, room.start, room.start + size[0]):
+        return 0
+    from_.at += compressed
+    data[0] = room.start
+    return 1
+
+
+def read_nodes(
+    bytes buffer not None,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    Py_ssize_t most,
+    bytes last not None,
+    tuple limits not None,
+    Names names not None,
+):
+    """Read plain nodes as long as they are whole, above ``last`` and not odd, ``most`` of them.
+
+    Returns how many bytes they take, and what PackedNode is made of for each. ``limits`` are those
+    of packed.py.
+    """
+    cdef Py_ssize_t ratio, growth, free, entry_most, batch, size = 0, used = 0
+    cdef Bytes first = <Bytes>PyBytes_AS_STRING(buffer) + start, data = NULL, key
+    cdef unsigned char before[ID_BYTES]
+    cdef bint follows = PyBytes_GET_SIZE(last) == ID_BYTES
+    cdef Scratch scratch
+    cdef Growing room
+    cdef Taken taken
+    cdef Cursor cursor
+    cdef list found = []
+    ratio, growth, free, entry_most, batch = limits
+    if start < 0 or stop > PyBytes_GET_SIZE(buffer) or start > stop:
+        return 0, found
+    memset(&scratch, 0, sizeof(scratch))
+    memset(&room, 0, sizeof(room))
+    memset(&taken, 0, sizeof(taken))
+    if follows:
+        memcpy(before, PyBytes_AS_STRING(last), ID_BYTES)
+    cursor.at = first
+    cursor.end = <Bytes>PyBytes_AS_STRING(buffer) + stop
+    try:
+        while PyList_GET_SIZE(found) < most and batch > 0:
+            if cursor.end - cursor.at <= ID_BYTES or cursor.at[0] != ID_BYTES:
+                break
+            key = cursor.at + 1
+            cursor.at += 1 + ID_BYTES
+            if follows and memcmp(key, before, ID_BYTES) <= 0:
+                break
+            if not take_listpack(&cursor, &room, ratio, &data, &size):
+                break
+            taken.rows.used = 0
+            if not take_node(
+                key, data, size, max(free, growth * size), entry_most, &scratch, names, &taken
+            ):
+                break
+            if taken.count == 0 or taken.count != taken.told:
+                break
+            found.append(
+                (
+                    PyBytes_FromStringAndSize(<const char *>key, ID_BYTES),
+                    names.names,
+                    taken.appended,
+                    size,
+                    make_id(taken.end_ms, taken.end_seq),
+                    PyBytes_FromStringAndSize(<const char *>taken.rows.start, taken.rows.used),
+                    taken.count,
+                    taken.bytes_,
+                    max(taken.measure, <int64_t>-1),
+                    make_id(taken.first_ms, taken.first_seq),
+                    make_id(taken.last_ms, taken.last_seq),
+                )
+            )
+            put_id(before, taken.last_ms, taken.last_seq)
+            follows = True
+            batch -= taken.rows.used
+            used = cursor.at - first
+        return used, found
+    finally:
+        PyMem_Free(scratch.at)
+        PyMem_Free(room.start)
+        PyMem_Free(taken.rows.start)
 
 
 # --- IDs and stored values as a node's listpack ---------------------------------------------------
-
-
-cdef struct Growing:
-    Room start
-    Py_ssize_t used
-    Py_ssize_t room
-    int64_t elements
-
-
-cdef int reserve(Growing *to, Py_ssize_t more) except -1:
-    """Have room for so many bytes more."""
-    cdef Room grown
-    cdef Py_ssize_t room
-    if to.room - to.used >= more:
-        return 0
-    room = max(2 * to.room, to.used + more)
-    grown = <Room>PyMem_Realloc(to.start, room)
-    if grown == NULL:
-        raise MemoryError
-    to.start = grown
-    to.room = room
-    return 0
 
 
 cdef int put_master(Growing *to, tuple names, Py_ssize_t living) except -1:

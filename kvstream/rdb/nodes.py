@@ -22,14 +22,11 @@ from kvstream.options import ENTRY_BYTES_MAX, MEGABYTE
 from kvstream.rdb import listpack
 from kvstream.rdb.compiled import twins
 from kvstream.rdb.listpack import Element, text_of
+from kvstream.rdb.packed import GROWTH_FREE, GROWTH_MAX
 from kvstream.records import RepeatedFields
 
 NODE_BYTES_MAX = 1024 * MEGABYTE
 """Largest listpack of a node: Redis's own limit."""
-
-_GROWTH_MAX = 256
-_GROWTH_FREE = 16 * MEGABYTE
-"""Stored values repeat the names that a node has once: no honest node grows more than this."""
 
 _DELETED, _SAME_FIELDS = 1, 2
 _I63, _I64 = 1 << 63, 1 << 64
@@ -60,7 +57,7 @@ def decode_node(key: PackedID, data: bytes) -> Node:
 
 def growth_max(size: int) -> int:
     """Return how many bytes of stored values a listpack of ``size`` bytes may hold."""
-    return max(_GROWTH_FREE, _GROWTH_MAX * size)
+    return max(GROWTH_FREE, GROWTH_MAX * size)
 
 
 def decode_in_python(key: PackedID, data: bytes) -> Node:

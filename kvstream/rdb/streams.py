@@ -34,12 +34,17 @@ from kvstream.images import (
 from kvstream.rdb import pending
 from kvstream.rdb.kinds import STREAM_KINDS, Kind
 from kvstream.rdb.nodes import NODE_BYTES_MAX, decode_node
+from kvstream.rdb.packed import NodesReader
 from kvstream.rdb.primitives import Reader
 
 GROUPS_MAX = 1 << 17
 """Groups of a stream: each takes ten bytes of a payload, and a hundred times as much in memory."""
 
 _UNKNOWN = -1
+_NODES_AHEAD = 1024
+"""Nodes that are read at once, at the most."""
+_WINDOW_BYTES = 1 << 16
+"""Bytes that are there before nodes are read many at a time, where so many are left."""
 
 
 class StreamReading:
@@ -115,16 +120,31 @@ class StreamReading:
     def _read_nodes(self) -> Generator[NodeImage, None, None]:
         self._nodes_told = self._reader.length()
         held: NodeImage | None = None
-        for _ in range(self._nodes_told):
-            self._nodes_begun += 1
-            image = self._read_node()
-            if image is None:
-                continue
+        for image in self._images(self._nodes_told):
             if held is not None:
                 yield _ending_before(held, image)
             held = image
         if held is not None:
             yield held
+
+    def _images(self, told: int) -> Iterator[NodeImage]:
+        """Yield the nodes that have entries: many at a time where they are plain, else one."""
+        compiled = NodesReader()
+        while self._nodes_begun < told:
+            buffer, start, stop = self._reader.window(_WINDOW_BYTES)
+            left = min(told - self._nodes_begun, _NODES_AHEAD)
+            used, found = compiled.read(buffer, start, stop, left, self._last)
+            self._reader.skip(used)
+            self._nodes_begun += len(found)
+            for node in found:
+                self.entries += node.count
+                self._last = node.last_id
+                yield node
+            if not found:
+                self._nodes_begun += 1
+                image = self._read_node()
+                if image is not None:
+                    yield image
 
     def _read_node(self) -> NodeImage | None:
         """Return a node, None where nothing in it lives."""
@@ -211,7 +231,8 @@ def _ending_before(node: NodeImage, following: NodeImage) -> NodeImage:
     """
     if node.last is None or node.last < following.first:
         return node
-    return node._replace(last=None)
+    node.last = None
+    return node
 
 
 def _skip_groups(reader: Reader, kind: Kind) -> None:

@@ -7,8 +7,8 @@ import ``rocksdict``; it knows rows and files, nothing of what stands in them.
 import os
 import shutil
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
+from errno import ENOSPC
 from itertools import repeat
 from operator import setitem
 from pathlib import Path
@@ -25,54 +25,100 @@ from rocksdict import (
     SstFileWriter,
 )
 
+from kvstream.errors import StoreError, StoreFull
+from kvstream.layout.packing import unpack_rows
 from kvstream.options import StoreOptions
 from kvstream.storage import reads
 from kvstream.storage.batch import Family, Row
+from kvstream.storage.compiled import twins
 from kvstream.storage.failures import classified
 from kvstream.storage.families import applied, family_settings
 from kvstream.storage.private_files import DIRECTORY_MODE
+from kvstream.storage.table_file import TableFile
 
+_BLOCK_BYTES = 16 << 10
 _STAGING = "staging"
 """The folder in the store's own where tables wait to be taken in; it ends with the process."""
 
 
 class TableWriter:
-    """A table under way; it must get a row at least."""
+    """A table of messages under way; it must get a row at least."""
 
-    def __init__(self, path: Path, family: Family = Family.MESSAGES) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows = 0
-        self.size = 0
-        """Bytes of the rows, before compression."""
-        self._writer: Any = SstFileWriter(_options(family))
+        self._table: TableFile | _RocksTable
         try:
-            self._writer.open(str(path))
+            self._table = _RocksTable(path) if twins is None else TableFile(path, _BLOCK_BYTES)
         except Exception as error:
-            raise classified(error) from None
+            raise _told(error) from None
 
-    def put(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Write rows, each above all before it; StoreError where one is not, or is deleted."""
-        values = rows.values()
-        try:  # a loop of Python would take half as long again
-            deque(map(setitem, repeat(self._writer), rows, values), maxlen=0)
-            self.size += sum(map(len, rows)) + sum(map(len, values))  # type: ignore[arg-type]
+    @property
+    def rows(self) -> int:
+        return self._table.rows
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows, before compression."""
+        return self._table.size
+
+    def put(self, prefix: bytes, ids: list[bytes], values: list[bytes]) -> None:
+        """Write rows under a prefix, each above all before it; StoreError where one is not."""
+        try:
+            self._table.put(prefix, ids, values)
         except Exception as error:
-            raise classified(error) from None
-        self.rows += len(rows)
+            raise _told(error) from None
+
+    def put_packed(self, prefix: bytes, rows: bytes) -> None:
+        """Do the same with rows in one string (layout/packing.py)."""
+        try:
+            self._table.put_packed(prefix, rows)
+        except Exception as error:
+            raise _told(error) from None
 
     def finish(self) -> None:
-        """Complete the file."""
+        """Complete the file, durably."""
         try:
-            self._writer.finish()
+            self._table.finish()
         except Exception as error:
-            raise classified(error) from None
-        self._writer = None
+            raise _told(error) from None
 
     def abandon(self) -> None:
         """Remove the file; idempotent."""
-        self._writer = None
+        self._table.close()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
+
+
+class _RocksTable:
+    """A table under way by RocksDB's own writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = self.size = 0
+        self._writer: Any = SstFileWriter(_options(Family.MESSAGES))
+        self._writer.open(str(path))
+
+    def put(self, prefix: bytes, ids: list[bytes], values: list[bytes]) -> None:
+        keys = [prefix + eid for eid in ids]
+        deque(map(setitem, repeat(self._writer), keys, values), maxlen=0)
+        self.rows += len(ids)
+        self.size += sum(map(len, keys)) + sum(map(len, values))
+
+    def put_packed(self, prefix: bytes, rows: bytes) -> None:
+        self.put(prefix, *unpack_rows(rows))
+
+    def finish(self) -> None:
+        self._writer.finish()
+        self.close()
+
+    def close(self) -> None:
+        self._writer = None
+
+
+def _told(error: Exception) -> Exception:
+    """Return the error of ours for one of a table."""
+    if isinstance(error, OSError) and error.errno == ENOSPC:
+        return StoreFull(f"IO error: {error}")
+    return StoreError(str(error)) if isinstance(error, ValueError) else classified(error)
 
 
 def _options(family: Family) -> Options:
