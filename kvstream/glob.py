@@ -10,6 +10,8 @@ _STAR = None
 _Step = frozenset[int] | None
 """The bytes that may stand there, or any run of bytes."""
 _ANY_BYTE = frozenset(range(256))
+_STARS_MAX = 1000
+"""A pattern of more stars than Redis follows matches nothing, there and here."""
 
 
 def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool]:
@@ -22,6 +24,8 @@ def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool
     if not any(sign in pattern for sign in b"*?[\\"):
         return pattern.__eq__
     steps = _steps(pattern)
+    if sum(step is _STAR for step in steps[:-1]) > _STARS_MAX:
+        return lambda text: False
     return lambda text: _matches(steps, text)
 
 

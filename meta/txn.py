@@ -48,6 +48,7 @@ class Txn:
         "expiry_ms",
         "failed",
         "frees",
+        "noted",
         "now_ms",
         "read_only",
         "signals",
@@ -74,6 +75,8 @@ class Txn:
         """Something broke half-way: the transaction must not be committed."""
         self.frees = False
         """The transaction makes the store smaller: allowed when the disk is nearly full."""
+        self.noted = False
+        """All that this call has changed is a note of it: what it showed was shown once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose waiters may go on after the commit, in order."""
         self._awaited = _Nobody() if awaited is None else awaited
@@ -84,7 +87,7 @@ class Txn:
     def reset(self, now_ms: int) -> None:
         """Make a committed transaction ready to be another one: cheaper than making a new one."""
         self.now_ms = self.expiry_ms = now_ms
-        self.frees = False
+        self.frees = self.noted = False
         if self.signals:
             self.signals.clear()
 

@@ -67,6 +67,7 @@ def read_group(
             given = read_new(
                 txn, name, group, consumer, count, noack, claim_min_idle_ms, budget, room.left
             )
+            txn.noted = False
         else:
             given = read_history(txn, name, group, consumer, after, count, budget)
         shown = bool(given) or after is not None
@@ -231,6 +232,7 @@ def _history(
         found = found[: budget.take(found)]
         shown += found
         touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
+    txn.noted = not txn.dirty
     for run, ids in touched:
         _touch(txn, group, run, ids, consumer.name)
     return shown

@@ -80,6 +80,7 @@ def restore(
         txn.signal(name)
     if gone:
         delete(txn, name)
+        txn.catalog.expired += 1
     return []
 
 

@@ -17,6 +17,8 @@ BULK_MAX: Final = 512 << 20
 """Redis's ``proto-max-bulk-len``."""
 QUERY_MAX: Final = 1 << 30
 """Redis's ``client-query-buffer-limit``."""
+QUERY_LIMIT: Final = "Protocol error: query buffer limit reached"
+"""What is told of more than that, or of as much as the setting allows."""
 LINE_MAX: Final = 64 << 10
 """Bytes of an inline request, or of a line that tells a length."""
 COUNT_MAX: Final = (1 << 31) - 1
@@ -136,7 +138,7 @@ class RequestReader:
             if self._at == len(self._held):
                 self._held, self._at = b"", 0
         if self.buffered > self.query_max:
-            raise ProtocolError("Protocol error: query buffer limit reached")
+            raise ProtocolError(QUERY_LIMIT)
 
     def _fail(self, text: str) -> None:
         self._fault = text

@@ -82,6 +82,7 @@ class Arrivals:
         client.receive(data)
         if client.block is not None:
             if client.unread.size > client.reader.query_max:
+                self.statistics.input_disconnections += 1
                 self.drop(client)
         elif client.has_work:
             self.ready[client] = None

@@ -96,7 +96,9 @@ class Calls:
         if Flag.ADMIN not in command.flags:
             self.show(client, argv)  # behind the call: RESET ends a MONITOR
         row = self.statistics.of(command.name)
-        if not txn.dirty and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
+        changed = txn.dirty and not txn.noted
+        txn.noted = False
+        if not changed and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
             row.idle += 1
         row.calls += 1
         row.seconds += spent
@@ -129,7 +131,8 @@ class Calls:
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
         """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
         self.statistics.deny(kind)
-        context = "toplevel" if client.queue is None else "multi"
+        in_multi = client.queue is not None or client.last_command == "exec"
+        context = "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
         self.denials.add(_REASONS.get(kind, kind), context, what, user, listed(client), now_ms)
 

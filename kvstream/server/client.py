@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvstream.commands.command import Blocked, Command, Session
 from kvstream.commands.replies import RESP2, Reply
 from kvstream.errors import ProtocolError
-from kvstream.resp.requests import RequestReader
+from kvstream.resp.requests import QUERY_LIMIT, RequestReader
 from kvstream.server.acl import User, WrongPassword
 from kvstream.server.unread import PIECE, Unread
 from kvstream.waiters import Waiter
@@ -202,6 +202,7 @@ class Client(Session):
                 found = reader.take()
         except ProtocolError as error:
             self.fault = error
+            self.server.statistics.input_disconnections += str(error) == QUERY_LIMIT
             return False
         self.requests += found
         return fed or bool(found)

@@ -26,6 +26,7 @@ def run_queue(
 
 
 def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
+    client.last_command = "exec"
     refusal = calls.refusal(client, command, argv)  # rights may have changed since
     reply = refusal or calls.answer(client, command, argv, txn)
     assert not isinstance(reply, Later)

@@ -75,8 +75,7 @@ OWN = (
     "`kvstream_version` beside it. `used_memory` is the memory of the whole process; "
     "`rdb_changes_since_last_save` counts commands that may write, not keys; `expires` and "
     "`avg_ttl` are of the first 10000 keys that expire.",
-    "INFO does not count hits and misses of keys. XREADGROUP of what is pending already counts "
-    "among the changes since the last save, for the deliveries that it notes.",
+    "INFO does not count hits and misses of keys.",
     "WATCH compares what a key is at EXEC with what it was: one that came and went again meanwhile "
     "is as before, and a change to a group of a stream counts, which Redis 7.0 does not see.",
     "XGROUP SETID lets blocked readers of the group look again at once.",

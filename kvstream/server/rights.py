@@ -48,6 +48,9 @@ class KeyRule:
         return (b"%R~" if self.reads else b"%W~") + self.pattern
 
 
+_EVERY_KEY = KeyRule(b"*")
+
+
 @dataclass(slots=True, eq=False)
 class Rights:
     """One set of rules, and what they come to."""
@@ -122,7 +125,7 @@ class Rights:
                 self._first.setdefault(text(command), set()).add(word)
         self.allowed = frozenset(allowed)
         self._tests = [(rule, matcher(rule.pattern)) for rule in self.keys]
-        self._all_keys = KeyRule(b"*") in self.keys
+        self._all_keys = _EVERY_KEY in self.keys
         self.free = self._all_keys and len(allowed) == len(commands)
 
     def apply(self, rule: bytes, table: Table) -> None:
@@ -154,18 +157,18 @@ class Rights:
         self.rules = [*kept, rule]
 
     def _add_keys(self, rule: KeyRule) -> None:
-        every_key = KeyRule(b"*")
-        if rule == every_key:
-            self.keys = [rule]
-            return
-        if every_key in self.keys:
+        if _EVERY_KEY in self.keys and rule != _EVERY_KEY:
             raise _without_effect("allkeys", "resetkeys", "patterns")
-        for at, each in enumerate(self.keys):
+        for each in self.keys:
             if each.pattern == rule.pattern:
                 reads, writes = each.reads or rule.reads, each.writes or rule.writes
-                self.keys[at] = KeyRule(rule.pattern, reads, writes)
-                return
-        self.keys.append(rule)
+                rule = KeyRule(rule.pattern, reads, writes)
+                self.keys[self.keys.index(each)] = rule
+                break
+        else:
+            self.keys.append(rule)
+        if rule == _EVERY_KEY:
+            self.keys = [rule]
 
     def _add_channels(self, pattern: bytes) -> None:
         if pattern == b"*":
@@ -200,7 +203,7 @@ def _without_effect(flag: str, reset: str, what: str) -> BadRule:
 
 
 def _all_keys(rights: Rights) -> None:
-    rights.keys = [KeyRule(b"*")]
+    rights.keys = [_EVERY_KEY]
 
 
 def _all_channels(rights: Rights) -> None:

@@ -1,5 +1,6 @@
 """What INFO tells of the commands that ran, the errors that were answered, and the load."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -32,11 +33,12 @@ class Statistics:
         """Those that turns have taken, refused ones too."""
         self.connections = 0
         self.rejected_connections = 0
-        self.output_disconnections = 0
+        self.output_disconnections = self.input_disconnections = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.denied: dict[str, int] = {}
         """What was refused for want of rights, by auth, cmd, key."""
+        self._peak = (0, 0)
         self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=SAMPLES)
 
     def of(self, name: str) -> CommandStatistics:
@@ -87,6 +89,12 @@ class Statistics:
     def sample(self, now: float) -> None:
         """Note the counters, once a second."""
         self._samples.append((now, self.calls, self.bytes_in, self.bytes_out))
+
+    def peaked(self, peak: int) -> int:
+        """Return when the process was first seen to have taken so much memory, as Unix time."""
+        if peak > self._peak[0]:
+            self._peak = peak, int(time.time())
+        return self._peak[1]
 
     def rates(self) -> tuple[float, float, float]:
         """Return commands, bytes read and bytes written a second, over the last samples."""

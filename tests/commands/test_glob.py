@@ -55,6 +55,11 @@ def test_no_pattern_takes_long_or_exhausts_the_stack(pattern: bytes) -> None:
     assert time.perf_counter() - began < SECONDS_MAX
 
 
+def test_more_stars_than_redis_follows_match_nothing() -> None:
+    assert matcher(b"*?" * 1000 + b"*")(b"a" * 1000)
+    assert not matcher(b"*?" * 1001)(b"a" * 1001)
+
+
 @given(pattern=PATTERNS, text=TEXTS)
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

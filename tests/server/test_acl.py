@@ -130,6 +130,9 @@ def test_a_transaction_is_looked_at_again_when_it_runs(served: Served) -> None:
         admin.ask("ACL SETUSER ann -set")
         (answer,) = asker.ask("EXEC")
         assert answer.startswith("NOPERM")
+        denied = admin.ask("ACL LOG")[0]
+        assert denied[5] == b"multi"
+        assert b" cmd=exec " in denied[13]
         assert admin.ask("EXISTS k") == 0
 
 
@@ -363,3 +366,11 @@ def test_a_shorter_log_of_refusals_begins_with_the_next_one(served: Served) -> N
         assert b" cmd=get " in admin.ask("ACL LOG")[0][13]
         asker.ask("GET a")
         assert admin.ask("ACL LOG") == []
+
+
+def test_the_last_of_several_logins_of_hello_counts(served: Served) -> None:
+    with _log_in(served, "+hello", "+acl|whoami") as asker:
+        wrong, right = "AUTH ann wrong", "AUTH ann secret"
+        assert asker.ask(f"HELLO 2 {wrong} {right}")[:2] == [b"server", b"redis"]
+        assert asker.ask(f"HELLO 2 {right} {wrong}").startswith("WRONGPASS")
+        assert asker.ask("ACL WHOAMI") == b"ann"

@@ -114,6 +114,14 @@ def test_the_digest_does_not_depend_on_how_the_keys_came(asker: Asker) -> None:
     assert asker.ask("DEBUG DIGEST") not in found
 
 
+def test_what_is_restored_when_its_time_is_over_counts_as_expired(asker: Asker) -> None:
+    asker.ask("SET k v")
+    payload = asker.ask("DUMP k")
+    assert asker.ask("RESTORE", "k", "1", payload, "ABSTTL", "REPLACE") == b"OK"
+    assert asker.ask("EXISTS k") == 0
+    assert b"expired_keys:1\r\n" in asker.ask("INFO stats")
+
+
 def test_expired_keys_stay_while_active_expiry_is_off(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("DEBUG SET-ACTIVE-EXPIRE 0") == b"OK"

@@ -105,6 +105,13 @@ def test_changes_since_the_last_save_begin_anew_with_it(client: redis.Redis) -> 
     assert (told["rdb_changes_since_last_save"], told["rdb_saves"]) == (0, 1)
 
 
+def test_the_time_of_the_most_memory_stays_until_there_is_more(client: redis.Redis) -> None:
+    first, second = client.info("memory"), client.info("memory")
+    assert time.time() - 600 < first["used_memory_peak_time"] <= second["used_memory_peak_time"]
+    if second["used_memory_peak"] == first["used_memory_peak"]:
+        assert second["used_memory_peak_time"] == first["used_memory_peak_time"]
+
+
 def test_rates_are_those_of_the_last_seconds(client: redis.Redis) -> None:
     until = time.monotonic() + 2.3
     while time.monotonic() < until:

@@ -117,6 +117,9 @@ def test_unfinished_requests_are_limited(served: Served) -> None:
         with suppress(EOFError, OSError):
             assert asker.read() == Failure("ERR Protocol error: query buffer limit reached")
         assert asker.is_closed()
+    with served.asker() as asker:
+        told = asker.ask("INFO stats")
+        assert b"client_query_buffer_limit_disconnections:1\r\n" in told
 
 
 def test_protected_mode_lets_nobody_in_from_elsewhere_without_a_password(served: Served) -> None:

@@ -326,6 +326,8 @@ def test_only_what_changes_something_counts_as_a_change(served: Served) -> None:
         asker.ask("XREADGROUP GROUP g c STREAMS s 0")
         assert changes() == b"4"
         asker.ask("XREADGROUP GROUP g c STREAMS s >")
+        asker.ask("XREADGROUP GROUP g c STREAMS s 0")
+        assert changes() == b"5"
         asker.ask("XACK s g 1-1")
         assert changes() == b"6"
 

@@ -20,6 +20,7 @@ class NoProtocol(RequestError):
 def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Speak RESP2 or RESP3 from here on, and answer what the server is."""
     protocol, name = client.protocol, None
+    user: tuple[bytes, bytes] | None = None
     rest = list(argv[1:])
     if rest:
         protocol = integer(rest.pop(0), "Protocol version is not an integer or out of range")
@@ -28,11 +29,13 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     while rest:
         word = rest.pop(0)
         if word.upper() == b"AUTH" and len(rest) >= 2:
-            client.log_in(rest.pop(0), rest.pop(0))
+            user = rest.pop(0), rest.pop(0)
         elif word.upper() == b"SETNAME" and rest:
             name = valid_name(rest.pop(0))
         else:
             raise InvalidArgument(f"Syntax error in HELLO option '{text(word)}'")
+    if user is not None:
+        client.log_in(*user)
     if not client.authenticated:
         raise NoAuthForHello(_HELLO_NEEDS_AUTH)
     if name is not None:

@@ -119,6 +119,7 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_rss_human", _human(used)),
         ("used_memory_peak", peak),
         ("used_memory_peak_human", _human(peak)),
+        ("used_memory_peak_time", server.statistics.peaked(peak)),
         ("used_memory_peak_perc", f"{100 * used / peak:.2f}%"),
         ("used_memory_overhead", used),
         ("used_memory_dataset", cache),
@@ -215,6 +216,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("tracking_total_keys", 0),
         ("unexpected_error_replies", 0),
         ("total_error_replies", counted.error_replies),
+        ("client_query_buffer_limit_disconnections", counted.input_disconnections),
         ("client_output_buffer_limit_disconnections", counted.output_disconnections),
         *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
     )
