@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _HOUR_MS = 3_600_000
 _DECIMAL = "decimal(18,4)"
 _SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # for a job of seconds
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",

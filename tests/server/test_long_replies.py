@@ -145,7 +145,7 @@ def test_who_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) ->
                 asker.ask("PING")
                 took.append(time.monotonic() - began)
             assert b"client_output_buffer_limit_disconnections:1\r\n" in asker.ask("INFO stats")
-        assert resident(pid, peak=True) - before < 2 * LIMIT
+        assert resident(pid, peak=True) - before < 3 * LIMIT  # of sixty times as much
         assert statistics.quantiles(took, n=100)[98] < 0.050
 
 

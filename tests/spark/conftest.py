@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvstream import Store
+from tests.spark.settings import SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
 collect_ignore_glob: list[str] = [] if find_spec("pyspark") else ["test_*.py"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.streaming.pollingDelay": "10ms",
-    # Errors of Python are long enough without the JVM's view of them.
-    "spark.sql.pyspark.jvmStacktrace.enabled": "false",
-    "spark.log.level": "OFF",
-}
 LONG = pytest.mark.skipif(
     "KVSTREAM_LOAD" not in os.environ, reason="long: with KVSTREAM_LOAD in the environment"
 )
@@ -49,8 +38,12 @@ Read = Callable[..., "DataFrame"]
 
 @pytest.hookimpl(tryfirst=True)  # before tests are dealt out to processes by their groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one session for all, and let warnings of PySpark, pandas and py4j be warnings."""
+    """Have one session for all, and let warnings of PySpark, pandas and py4j be warnings.
+
+    These tests are dealt out first: a long one at the end would have the other process wait.
+    """
     here = Path(__file__).parent
+    items.sort(key=lambda item: here not in item.path.parents)
     for item in items:
         if here not in item.path.parents:
             continue

@@ -21,7 +21,7 @@ ROWS = 200
 """Of one file."""
 STEPS = ("staged", "begun", "between", "done")
 LONG = "KVSTREAM_LOAD" in os.environ
-"""Kill at each step; otherwise in the middle of a commit and after it."""
+"""Kill at each step; otherwise in the middle of a commit alone."""
 
 
 def write_file(folder: Path, number: int) -> None:
@@ -71,7 +71,7 @@ def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(tmp_path:
     stores = [tmp_path / "one", tmp_path / "two"]
     named = ",".join(map(str, stores))
     number = 0
-    for step in STEPS if LONG else ("between", "done"):
+    for step in STEPS if LONG else ("between",):
         write_file(files, number)
         number += 1
         (kill / step).touch()

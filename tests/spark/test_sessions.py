@@ -11,7 +11,8 @@ import pytest
 
 from kvstream import Store
 from kvstream.spark import java
-from tests.spark.conftest import LONG, ROOT, SETTINGS, fill
+from tests.spark.conftest import LONG, ROOT, fill
+from tests.spark.settings import SETTINGS
 
 COUNT = """
 import sys
