@@ -27,6 +27,8 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from kvstream import options
+
 ctypedef unsigned char *Buffer
 
 cdef enum:
@@ -35,6 +37,7 @@ cdef enum:
     RESP3 = 3
 
 cdef int64_t COUNT_MAX = 2147483647
+cdef Py_ssize_t ENTRY_BYTES_MAX = options.ENTRY_BYTES_MAX
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
     cdef tuple names = ()
     cdef bytes packed
     cdef bint again
+    cdef Burst burst
     while at < size:
         if start[at] != 42:  # *
             return None
@@ -240,9 +244,10 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
         entries.append((packed, names))
     if key.size < 0:
         return None
-    return Burst(
-        client, PyBytes_FromStringAndSize(<const char *>key.at, key.size), entries, data
-    )
+    burst = <Burst>Burst.__new__(Burst)
+    burst.client, burst.entries, burst.sent, burst.replies = client, entries, data, b""
+    burst.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
+    return burst
 
 
 def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
@@ -293,6 +298,135 @@ def answer(list bursts not None, list ids not None, object now):
         at = stop
 
 
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+cdef extern from *:
+    """
+    #include <sys/socket.h>
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    static Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) {
+        return send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    """
+    Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) nogil
+
+
+cdef class Link:
+    """Does what ``PythonLink`` of link.py does; to a ``socket`` that is told it writes by itself."""
+
+    cdef public object client
+    cdef public object transport
+    cdef public int socket
+    cdef bint behind  # the transport has been given something that its buffer may not count yet
+    cdef object arrivals, statistics, limits, turns
+    cdef Py_ssize_t burst_max
+
+    def __init__(self, arrivals, turns):
+        self.arrivals, self.turns = arrivals, turns
+        self.statistics, self.limits = arrivals.statistics, arrivals.limits
+        self.burst_max = arrivals.burst_bytes_max
+        self.socket = -1
+
+    def data_received(self, data):
+        client = self.client
+        if client is None:
+            return
+        if not client.direct or type(data) is not bytes or len(data) > self.burst_max:
+            self.arrivals.received(client, data)
+        else:
+            self.take_burst(client, <bytes>data)
+        if not self.turns.scheduled:
+            self.turns.schedule()
+
+    cdef int take_burst(self, object client, bytes data) except -1:
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        self.statistics.bytes_in += size
+        seen = client.bytes_in + size
+        client.bytes_in = seen
+        if seen > client.look_at:
+            self.limits.look(client)
+        burst = take_appends(client, data, ENTRY_BYTES_MAX)
+        if burst is None:
+            self.arrivals.keep(client, data)
+        else:
+            (<list?>self.arrivals.bursts).append(burst)
+        return 0
+
+    def send(self, bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
+        transport, client = self.transport, self.client
+        if transport is None or client is None or transport.is_closing():
+            return
+        client.bytes_out += size
+        self.statistics.bytes_out += size
+        if self.socket >= 0 and not self.behind and not transport.get_write_buffer_size():
+            sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
+            if sent == size:
+                if client.output_over_since is not None:
+                    client.output_over_since = None
+                return
+        transport.write(data if sent <= 0 else data[sent:])
+        if self.socket >= 0 and not self.behind:
+            self.behind = True
+            self.turns.soon(self.caught_up)
+        if transport.get_write_buffer_size() > self.limits.near or client.output_over_since:
+            if not self.limits.admits(client):
+                transport.abort()
+
+    def caught_up(self):
+        """Note that a round of the loop has ended: what was given to the transport is counted."""
+        self.behind = False
+
+
+def closing_clients(slots not None):
+    """Do what ``closing_in_python`` of outbox.py does."""
+    cdef list clients = []
+    cdef object slot, client
+    for slot in slots:
+        client = (<Burst>slot).client if type(slot) is Burst else slot.client
+        if client.closing:
+            clients.append(client)
+    return clients
+
+
+def write_replies(slots not None, object begin_pages, Py_ssize_t most):
+    """Do what ``write_in_python`` of outbox.py does, with the same arguments."""
+    cdef dict parts = {}
+    cdef object slot, client, reply, before
+    for slot in slots:
+        if type(slot) is Burst:
+            client, reply = (<Burst>slot).client, (<Burst>slot).replies
+        else:
+            client, reply = slot.client, None
+        if client.lost:
+            continue
+        if reply is None:
+            reply = slot.encoded()
+        if not reply:
+            if client.paged:
+                begin_pages(slot)
+            continue
+        before = parts.get(client)
+        if before is None:
+            parts[client] = reply
+        elif type(before) is list:
+            (<list>before).append(reply)
+        else:
+            parts[client] = [before, reply]
+        if len(<bytes?>reply) > most:
+            send_parts(client, parts.pop(client))
+    for client, reply in parts.items():
+        send_parts(client, reply)
+
+
+cdef int send_parts(object client, object replies) except -1:
+    client.send(b"".join(replies) if type(replies) is list else replies)
+    return 0
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from time import perf_counter
 from kvstream.commands.command import Command, Container
 from kvstream.engine import Engine
 from kvstream.server.acl import Acl
-from kvstream.server.bursts import PlainBurst, burst_of
+from kvstream.server.bursts import BURST_BYTES_MAX, PlainBurst, burst_of
 from kvstream.server.calls import Calls
 from kvstream.server.client import Client
 from kvstream.server.descriptions import every
@@ -26,6 +26,7 @@ class Arrivals:
 
     waits: Waits
     outbox: Outbox
+    burst_bytes_max = BURST_BYTES_MAX
 
     def __init__(
         self,
@@ -75,6 +76,11 @@ class Arrivals:
             if burst is not None:
                 self.bursts.append(burst)
                 return
+        self.keep(client, data)
+
+    def keep(self, client: Client, data: bytes) -> None:
+        """Take what is no burst."""
+        if client.direct:
             client.direct = False
         elif client.closing:
             return

@@ -14,6 +14,7 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.client import Client
 from kvstream.server.executor import Executor
 from kvstream.server.gathering import Gathering
+from kvstream.server.link import Link
 from kvstream.server.paging import AHEAD
 
 TICK_S = 1.0
@@ -24,66 +25,47 @@ LINGER_S = 10.0
 """Time in which a client whose connection is closed must have read what was sent before."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Link, asyncio.Protocol):
     """One socket."""
 
     def __init__(self, listener: "Listener") -> None:
+        super().__init__(listener.executor, listener)
         self._listener = listener
-        self._transport: asyncio.Transport | None = None
-        self._client: Client | None = None
-        # Looked up for every request otherwise.
-        self._received = listener.executor.received
-        self._statistics, self._limits = listener.executor.statistics, listener.executor.limits
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
-        self._client = self._listener.welcome(self, self._transport)
-        if self._client is None:
-            self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        if self._client is not None:
-            self._received(self._client, data)
-            self._listener.schedule()
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
+        self.client = self._listener.welcome(self, self.transport)
+        if self.client is None:
+            self.transport.close()
+        elif transport.get_extra_info("ssl_object") is None:
+            self.socket = self.client.descriptor
 
     def eof_received(self) -> bool:
-        return self._client is not None and self._listener.ended(self._client)
+        return self.client is not None and self._listener.ended(self.client)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._client is not None:
-            self._listener.executor.gone(self._client)
-        self._transport = self._client = None  # no circle is left for the search of garbage
-
-    def send(self, data: bytes) -> None:
-        """Write to the socket; a client that reads too slowly is cut off."""
-        transport, client = self._transport, self._client
-        if transport is None or client is None or transport.is_closing():
-            return
-        transport.write(data)
-        size = len(data)
-        client.bytes_out += size
-        self._statistics.bytes_out += size
-        is_near = transport.get_write_buffer_size() > self._limits.near or client.output_over_since
-        if is_near and not self._limits.admits(client):
-            transport.abort()
+        if self.client is not None:
+            self._listener.executor.gone(self.client)
+        self.socket = -1
+        self.transport = self.client = None  # no circle is left for the search of garbage
 
     def pending_output(self) -> int:
         """Return the bytes that have been written and not been taken."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def pause(self) -> None:
         """Read no more."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def resume_writing(self) -> None:
         """Go on with a long reply: what was made of it has been taken."""
@@ -91,10 +73,10 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once what was sent has been read, or has not been for too long."""
-        if self._transport is not None:
+        if self.transport is not None:
             if self.pending_output():
                 asyncio.get_running_loop().call_later(LINGER_S, self.abort)
-            self._transport.close()
+            self.transport.close()
 
 
 class Listener:
@@ -109,14 +91,15 @@ class Listener:
         """How connections are secured from now on."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self.soon = self._loop.call_soon
         self._thread = threading.get_ident()
-        self._scheduled = self._has_pages = False
+        self.scheduled = self._has_pages = False
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0  # uvloop's handle of a time that has passed does not tell it
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
-        executor.outbox.gatherer = Gathering(executor, self._loop.call_soon)
+        executor.outbox.gatherer = Gathering(executor, self.soon)
         executor.limits.make_room()
         executor.limits.bound_replies()
         self._tick()
@@ -181,8 +164,8 @@ class Listener:
 
     def schedule(self) -> None:
         """Have a turn run behind all reads of this round of the loop."""
-        if not self._scheduled and (self.executor.pending or self._has_pages):
-            self._scheduled = True
+        if not self.scheduled and (self.executor.pending or self._has_pages):
+            self.scheduled = True
             self._loop.call_soon(self._run_turn)
 
     def write_pages(self) -> None:
@@ -191,7 +174,7 @@ class Listener:
         self.schedule()
 
     def _run_turn(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         self.run_turn()
         paging = self.executor.paging
         self._has_pages = bool(paging.under_way) and paging.write()

@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvstream.commands.command import Answer, Blocked, Later
 from kvstream.commands.replies import ErrorReply, Paged, Reply
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
+from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
 from kvstream.server.client import Client
 from kvstream.server.paging import Paging
@@ -102,7 +103,7 @@ class Outbox:
 
     def send(self, sequence: int, slots: Sequence[Kept]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
-        closing = [slot.client for slot in slots if slot.client.closing]  # behind these, not before
+        closing = closing_clients(slots)  # behind these, not before
         self._waiting.append((sequence, slots, closing))
         if self.gatherer is not None and self._committer.delays(sequence):
             self.gatherer.begin()
@@ -127,40 +128,53 @@ class Outbox:
                 for slot in slots:
                     slot.fail(ErrorReply.of(error))
                     self._paging.release(slot.client)
-            self._write(slots)
+            write_replies(slots, self._begin_pages, LONG)
             for client in closing:
                 client.close()
         if self.gatherer is not None:
             self.gatherer.done()
 
-    def _write(self, slots: Sequence[Kept]) -> None:
-        """Write replies, those of one client together, long ones as soon as they are made."""
-        parts: dict[Client, bytes | list[bytes]] = {}
-        for slot in slots:
-            client = slot.client
-            if client.lost:
-                continue
-            reply = slot.encoded()
-            if not reply:
-                if client.paged:
-                    self._begin_pages(slot)
-                continue
-            before = parts.get(client)
-            if before is None:
-                parts[client] = reply
-            elif type(before) is list:
-                before.append(reply)
-            else:
-                parts[client] = [before, reply]  # type: ignore[list-item]
-            if len(reply) > LONG:
-                _send(client, parts.pop(client))
-        for client, replies in parts.items():
-            _send(client, replies)
-
     def _begin_pages(self, slot: Kept) -> None:
         """Have a long reply written behind what is written now: nothing follows it."""
         if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
             self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
+
+
+def write_in_python(slots: Sequence[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
+    """Write replies, those of one client together; one above ``most`` bytes as soon as it is made.
+
+    ``begin_pages`` is called for what leaves nothing to write of a client that is paged.
+    """
+    parts: dict[Client, bytes | list[bytes]] = {}
+    for slot in slots:
+        client = slot.client
+        if client.lost:
+            continue
+        reply = slot.encoded()
+        if not reply:
+            if client.paged:
+                begin_pages(slot)
+            continue
+        before = parts.get(client)
+        if before is None:
+            parts[client] = reply
+        elif type(before) is list:
+            before.append(reply)
+        else:
+            parts[client] = [before, reply]  # type: ignore[list-item]
+        if len(reply) > most:
+            _send(client, parts.pop(client))
+    for client, replies in parts.items():
+        _send(client, replies)
+
+
+def closing_in_python(slots: Sequence[Kept]) -> list[Client]:
+    """Return the clients among those of ``slots`` that are to be closed."""
+    return [slot.client for slot in slots if slot.client.closing]
+
+
+closing_clients: Any = closing_in_python if twins is None else twins.closing_clients
+write_replies: Any = write_in_python if twins is None else twins.write_replies
 
 
 def _send(client: Client, replies: bytes | list[bytes]) -> None:
