@@ -1,14 +1,13 @@
 """A batch read: planned once for each action, then read by tasks as Arrow batches."""
 
-import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from kvstream.spark.collector import without_collector
 from kvstream.spark.columns import Batches
 from kvstream.spark.options import Options, Place, flag, number, places
 from kvstream.spark.reading import filters
@@ -96,20 +95,8 @@ def read_share(partition: InputPartition, shape: Shape) -> Iterator["pa.RecordBa
         reading = source.open()
         try:
             for piece in pieces:
-                with _without_collector():
+                with without_collector():
                     for page in reading.pages(piece):
                         yield batches.batch(page, piece.key, source.shown)
         finally:
             reading.close()
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep the collector out: it would walk every row of a page, and rows have no circles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -6,6 +6,7 @@ more are spilled page by page. It knows neither Arrow nor how a commit is made.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol
 
 from kvstream.options import MEGABYTE
@@ -20,6 +21,7 @@ PAGE_MAX = 8 * MEGABYTE
 """Bytes of rows that are held in memory before they are spilled."""
 _ROW_BYTES = 48
 """What a row takes beside its value."""
+_VALUE = itemgetter(0)
 
 
 class Spill(Protocol):
@@ -78,7 +80,7 @@ class Gathering:
         else:
             staged.extend(part.ids, part.rows)
         share.rows += len(part.rows)
-        share.size += sum(len(value) + _ROW_BYTES for value, _ in part.rows)
+        share.size += sum(map(len, map(_VALUE, part.rows))) + _ROW_BYTES * len(part.rows)
         if share.size > PAGE_MAX:
             self._flush(at)
 

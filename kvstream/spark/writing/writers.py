@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 
 from kvstream.errors import InvalidArgument
 from kvstream.parts import BulkTicket
+from kvstream.spark.collector import without_collector
 from kvstream.spark.options import Place, choice, flag, listed, number, places
 from kvstream.spark.writing.commits import Commit
 from kvstream.spark.writing.encoding import encoded
@@ -213,10 +214,11 @@ def _stage(
     spill = partial(spill_of, *where, transaction, begun, partition)
     gathering = Gathering(len(settings.places), spill)
     try:
-        for batch in batches:
-            for rows in encoded(batch, settings.columns):
-                gathering.add(rows)
-        return Written(partition, transaction.writer, gathering.finish(partition))
+        with without_collector():
+            for batch in batches:
+                for rows in encoded(batch, settings.columns):
+                    gathering.add(rows)
+            return Written(partition, transaction.writer, gathering.finish(partition))
     except BaseException:
         gathering.abort()
         raise
