@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.peer import peer_version
-from bench.results import Claim, Contest
+from bench.results import Claim, Contest, Scaled
 from kvstream.layout.compiled import twins
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -25,6 +25,7 @@ _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DO
 _SERVED_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _MOVED_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
 _SPARKED_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
+_SCALED_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
 _CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _CLAIM_HEAD = ("claim", "measured", "bound", "result", "note")
 
@@ -43,6 +44,8 @@ class Report:
     """How an RDB file came into a store, beside two other ways."""
     sparked: list[Contest] = field(default_factory=list)
     """What jobs of Spark did, beside redis-py in their tasks."""
+    scaled: list[Scaled] = field(default_factory=list)
+    """What a second core brings to these jobs."""
 
 
 def setting(report: Report) -> dict[str, str]:
@@ -76,6 +79,11 @@ def _contest_row(row: Contest) -> tuple[str, ...]:
     )
 
 
+def _scaled_row(row: Scaled) -> tuple[str, ...]:
+    one, two = row.rates
+    return row.title, f"{one:,.0f}", f"{two:,.0f}", f"{row.times:.1f}x"
+
+
 def _three_digits(value: float) -> str:
     decimals = 3 if value < 1 else 2 if value < 10 else 0
     return f"{value:,.{decimals}f}"
@@ -93,6 +101,7 @@ def print_report(report: Report, console: Console) -> None:
         (_SERVED_HEAD, [_contest_row(row) for row in report.served]),
         (_MOVED_HEAD, [_contest_row(row) for row in report.moved]),
         (_SPARKED_HEAD, [_contest_row(row) for row in report.sparked]),
+        (_SCALED_HEAD, [_scaled_row(row) for row in report.scaled]),
         (_CLAIM_HEAD, [_claim_row(row) for row in report.claims]),
     )
     for head, rows in tables:
@@ -100,7 +109,7 @@ def print_report(report: Report, console: Console) -> None:
             continue
         table = Table(*head)
         for row in rows:
-            table.add_row(*row, style=None if "met" in row else "bold red")
+            table.add_row(*row, style="bold red" if "missed" in row else None)
         console.print(table)
 
 
@@ -121,6 +130,8 @@ def markdown(report: Report, plotted: bool) -> str:
         parts.append(_markdown_table(_MOVED_HEAD, [_contest_row(row) for row in report.moved]))
     if report.sparked:
         parts.append(_markdown_table(_SPARKED_HEAD, [_contest_row(row) for row in report.sparked]))
+    if report.scaled:
+        parts.append(_markdown_table(_SCALED_HEAD, [_scaled_row(row) for row in report.scaled]))
     if plotted:
         parts.append(f"![Ratio to Redis, and the target of each row]({PLOT.name})\n")
     if report.claims:
@@ -136,6 +147,7 @@ def as_json(report: Report) -> str:
         "served": [row.as_json() for row in report.served],
         "moved": [row.as_json() for row in report.moved],
         "sparked": [row.as_json() for row in report.sparked],
+        "scaled": [row.as_json() for row in report.scaled],
         "claims": [row.as_json() for row in report.claims],
     }
     return json.dumps(figures, indent=2) + "\n"

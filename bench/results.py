@@ -82,3 +82,38 @@ class Claim:
             "note": self.note,
             "met": self.met,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """One job of Spark on one core and on two."""
+
+    key: str
+    title: str
+    count: int
+    """Entries of one round."""
+    one: list[float]
+    two: list[float]
+    """Seconds of the rounds."""
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Entries per second with one core, and with two: the median rounds."""
+        return self.count / median(self.one), self.count / median(self.two)
+
+    @property
+    def times(self) -> float:
+        """How many times faster two cores are."""
+        one, two = self.rates
+        return two / one
+
+    def as_json(self) -> dict[str, object]:
+        one, two = self.rates
+        return {
+            "key": self.key,
+            "title": self.title,
+            "entries_per_round": self.count,
+            "one_core_per_second": round(one),
+            "two_cores_per_second": round(two),
+            "times": round(self.times, 2),
+        }

@@ -2,19 +2,21 @@
 
 The peer is what people write: each task reads a range of IDs by pages of XRANGE, or adds its rows
 in pipelines of XADD. Both have two cores, two tasks and the same entries; the session starts
-before the clock does.
+before the clock does, and both sides have done the same work on a few entries then. Afterwards
+kvstream's side runs in a session of one core, to tell what the second one brings.
 """
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peer import file_server
-from bench.results import Contest
+from bench.results import Contest, Scaled
 from bench.runner import Tell
 from bench.workload import PAGE, Sizes
 from kvstream import Store, migration
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEY = "orders"
+WARM_KEY = "few-orders"
+WARM_SHARE = 20
+"""One in so many of the entries is what both sides warm up with."""
 LOADED = "loaded"
 FIRST_MS = 1_700_000_000_000
 TASKS = 2
-ROUNDS = 3
 TYPED = "id string, sku string, quantity int, customer string, placed timestamp"
 _FILL = """
 for number = tonumber(ARGV[1]), tonumber(ARGV[2]) do
@@ -47,14 +51,22 @@ class Scene:
     spark: "SparkSession"
     store: Path
     port: int
+    key: str
     count: int
-    out: Path
-    files: Path
-    """The same entries as Parquet, in a file for each task."""
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "sparked-out"
+
+    @property
+    def files(self) -> Path:
+        """The same entries as Parquet, in a file for each task."""
+        return self.folder / f"sparked-{self.key}"
 
     def read(self, schema: str | None = None) -> "DataFrame":
         reader = self.spark.read.format("kvstream").option("partitions", TASKS)
-        reader = reader.option("path", str(self.store)).option("stream", KEY)
+        reader = reader.option("path", str(self.store)).option("stream", self.key)
         return (reader if schema is None else reader.schema(schema)).load()
 
     def ranges(self) -> Any:
@@ -67,21 +79,16 @@ class Scene:
         return self.spark.sparkContext.parallelize(bounds, len(bounds))
 
 
-def _pages(port: int, bounds: Iterator[tuple[int, int]]) -> Iterator[list[Any]]:
+def _pages(port: int, key: str, bounds: Iterator[tuple[int, int]]) -> Iterator[list[Any]]:
     import redis
 
-    client = redis.Redis(port=port)
+    client: Any = redis.Redis(port=port)
     for first, last in bounds:
-        page = _page(client, str(first), last)
+        page: list[Any] = client.xrange(key, str(first), str(last), PAGE)
         while page:
             yield page
-            page = _page(client, "(" + page[-1][0].decode(), last)
+            page = client.xrange(key, "(" + page[-1][0].decode(), str(last), PAGE)
     client.close()
-
-
-def _page(client: Any, start: str, last: int) -> list[Any]:
-    page: list[Any] = client.xrange(KEY, start, str(last), PAGE)
-    return page
 
 
 def _count(scene: Scene) -> int:
@@ -90,10 +97,10 @@ def _count(scene: Scene) -> int:
 
 
 def _count_peer(scene: Scene) -> int:
-    port = scene.port
+    port, key = scene.port, scene.key
 
     def counted(bounds: Iterator[tuple[int, int]]) -> Iterator[int]:
-        yield sum(sum(1 for _, fields in page if fields) for page in _pages(port, bounds))
+        yield sum(sum(1 for _, fields in page if fields) for page in _pages(port, key, bounds))
 
     total: int = scene.ranges().mapPartitions(counted).sum()
     return total
@@ -105,12 +112,12 @@ def _parquet(scene: Scene) -> int:
 
 
 def _parquet_peer(scene: Scene) -> int:
-    port = scene.port
+    port, key = scene.port, scene.key
 
     def rows(bounds: Iterator[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
         from datetime import datetime
 
-        for page in _pages(port, bounds):
+        for page in _pages(port, key, bounds):
             for eid, fields in page:
                 yield (
                     eid.decode(),
@@ -162,46 +169,93 @@ class Sparked:
     key: str
     title: str
     target: float
+    rounds: int
+    """Fewer where the peer takes minutes."""
     own: Callable[[Scene], int]
     peer: Callable[[Scene], int]
 
 
 SPARKED = (
-    Sparked("spark-count", "Spark counts rows with maps of fields", 4, _count, _count_peer),
-    Sparked("spark-parquet", "Spark writes typed rows to Parquet", 3, _parquet, _parquet_peer),
-    Sparked("spark-load", "Spark loads a stream from Parquet", 6, _load, _load_peer),
+    Sparked("spark-count", "Spark counts rows with maps of fields", 4, 3, _count, _count_peer),
+    Sparked("spark-parquet", "Spark writes typed rows to Parquet", 3, 2, _parquet, _parquet_peer),
+    Sparked("spark-load", "Spark loads a stream from Parquet", 6, 2, _load, _load_peer),
 )
 
 
-def run_sparked(chosen: Sequence[Sparked], sizes: Sizes, folder: Path, tell: Tell) -> list[Contest]:
-    """Fill both sides, start one session, and run the rows chosen by turns."""
-    if not chosen:
-        return []
-    from kvstream.spark import session
+SCALING = "spark-scaling"
+SPARKED_ROWS = (*(row.key for row in SPARKED), SCALING)
 
+
+def run_sparked(
+    chosen: Sequence[str], sizes: Sizes, folder: Path, tell: Tell
+) -> Iterator[Contest | Scaled]:
+    """Fill both sides, and measure the rows chosen: contests first, then what a core brings."""
+    if not chosen:
+        return
     tell(f"Spark: {sizes.sparked:,} entries on both sides")
+    counts = {WARM_KEY: max(sizes.sparked // WARM_SHARE, 1000), KEY: sizes.sparked}
     place = folder / "sparked"
     place.mkdir()
     with file_server(place) as server:
-        script = server.client.register_script(_FILL)
-        for first in range(0, sizes.sparked, _FILL_STEP):
-            last = min(first + _FILL_STEP, sizes.sparked) - 1
-            script(keys=[KEY], args=[first, last, FIRST_MS])
         port = server.client.connection_pool.connection_kwargs["port"]
+        for key, count in counts.items():
+            _fill(server.client, key, count)
         store = folder / "sparked-store"
         migration.run(f"redis://127.0.0.1:{port}", store, state=folder / "sparked-state")
-        settings = {"spark.ui.enabled": "false", "spark.driver.memory": "1g"}
-        spark = session("bench", master=f"local[{TASKS}]", config=settings)
-        try:
-            out, files = folder / "sparked-out", folder / "sparked-files"
-            scene = Scene(spark, store, port, sizes.sparked, out, files)
-            _write_files(scene)
-            results = [_contest(row, scene, tell) for row in chosen]
-        finally:
-            spark.stop()
+        rows = [row for row in SPARKED if row.key in chosen]
+        own: dict[str, list[float]] = {}
+        with _scenes(TASKS, store, port, counts, folder) as (warm, scene):
+            for each in (warm, scene):
+                _write_files(each)
+            for row in rows:
+                contest = _contest(row, warm, scene, tell)
+                own[row.key] = contest.seconds
+                yield contest
+            if SCALING in chosen:
+                own |= {row.key: _alone(row, warm, scene) for row in SPARKED if row not in rows}
+        if SCALING in chosen:
+            tell("the same in a session of one core")
+            with _scenes(1, store, port, counts, folder) as (warm, scene):
+                for row in SPARKED:
+                    one = _alone(row, warm, scene)
+                    yield Scaled(row.key, row.title, sizes.sparked, one, own[row.key])
     for left in folder.glob("sparked*"):
         shutil.rmtree(left)
-    return results
+
+
+def _fill(client: Any, key: str, count: int) -> None:
+    script = client.register_script(_FILL)
+    for first in range(0, count, _FILL_STEP):
+        script(keys=[key], args=[first, min(first + _FILL_STEP, count) - 1, FIRST_MS])
+
+
+@contextmanager
+def _scenes(
+    cores: int, store: Path, port: int, counts: Mapping[str, int], folder: Path
+) -> Iterator[tuple[Scene, ...]]:
+    """Start a session, and return a scene for each stream."""
+    with bench_session(f"local[{cores}]") as spark:
+        yield tuple(Scene(spark, store, port, key, count, folder) for key, count in counts.items())
+
+
+@contextmanager
+def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
+    """Run a session that says nothing."""
+    from kvstream.spark import session
+
+    settings: dict[str, object] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+    }
+    spark = session("bench", master=master, config=settings | config)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _write_files(scene: Scene) -> None:
@@ -210,15 +264,21 @@ def _write_files(scene: Scene) -> None:
     rows.repartition(TASKS).write.parquet(str(scene.files))
 
 
-def _contest(row: Sparked, scene: Scene, tell: Tell) -> Contest:
+def _contest(row: Sparked, warm: Scene, scene: Scene, tell: Tell) -> Contest:
     tell(row.title)
     result = Contest(row.key, row.title, row.target, scene.count)
-    for number in range(ROUNDS + 1):
-        own, peer = _seconds(row.own, scene), _seconds(row.peer, scene)
-        if number:  # workers start and classes load in the first
-            result.seconds.append(own)
-            result.peer_seconds.append(peer)
+    for side in (row.own, row.peer):
+        _seconds(side, warm)
+    for _ in range(row.rounds):
+        result.seconds.append(_seconds(row.own, scene))
+        result.peer_seconds.append(_seconds(row.peer, scene))
     return result
+
+
+def _alone(row: Sparked, warm: Scene, scene: Scene) -> list[float]:
+    """Return the seconds of kvstream's side, once it is warm."""
+    _seconds(row.own, warm)
+    return [_seconds(row.own, scene)]
 
 
 def _seconds(work: Callable[[Scene], int], scene: Scene) -> float:

@@ -48,6 +48,8 @@ class Sizes:
     """Entries of an RDB file that is loaded."""
     sparked: int
     """Entries that Spark reads."""
+    sparked_mb: int
+    """Megabytes of the store that is read by executors with less memory."""
     keys: int
     """Keys of a database that is listed and flushed."""
     window_s: float
@@ -67,6 +69,7 @@ FULL = Sizes(
     served=100_000,
     moved=2_000_000,
     sparked=4_000_000,
+    sparked_mb=2_000,
     keys=200_000,
     window_s=1.0,
 )
@@ -83,6 +86,9 @@ QUICK = Sizes(
     served=1_000,
     moved=20_000,
     sparked=20_000,
+    sparked_mb=50,
     keys=2_000,
     window_s=0.05,
 )
+LOADED_MB = 10_000
+"""The same with KVSTREAM_LOAD in the environment: some minutes, and the space on disk."""

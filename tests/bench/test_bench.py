@@ -12,7 +12,7 @@ from bench.contests import CONTESTS
 from bench.migrating import MOVED
 from bench.peer import PeerMissing, require_peer
 from bench.report import PAGE, Report, as_json, markdown
-from bench.results import Claim, Contest
+from bench.results import Claim, Contest, Scaled
 from bench.serving import SERVED
 from bench.workload import entries
 
@@ -90,6 +90,12 @@ def test_a_missed_target_is_named_as_missed(report: Report) -> None:
         "open",
     ]
     assert [row["met"] for row in json.loads(as_json(report))["contests"]] == [False, False]
+
+
+def test_what_a_core_brings_is_told_by_its_median_rounds(report: Report) -> None:
+    report.scaled.append(Scaled("spark-count", "counts rows", 1000, [2.0, 1.0, 4.0], [1.0]))
+    assert "| counts rows | 500 | 1,000 | 2.0x |" in markdown(report, plotted=False)
+    assert json.loads(as_json(report))["scaled"][0]["times"] == 2
 
 
 def test_the_page_has_the_place_for_the_results() -> None:

@@ -1,0 +1,137 @@
+"""What Spark with kvstream is held to: the time of a micro-batch, the memory of executors."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from bench.results import Claim
+from bench.sparking import bench_session
+from bench.workload import Sizes, entries
+from kvstream import Store
+from kvstream.layout.values import encode_flat
+from kvstream.parts import PartWriter
+
+BATCH_ROWS = 500
+BATCHES = 20
+WARM_BATCHES = 10
+BATCH_MS_MAX = 500.0
+LOOK_S = 0.005
+BATCH_WAIT_S = 120.0
+"""How long a micro-batch may take before the run fails."""
+
+EXECUTOR_MB = 1024
+OVERHEAD_MB = 384
+"""What Spark allows an executor beside its heap, for Python and all else, where it runs in YARN or
+Kubernetes."""
+VALUE_BYTES = 1000
+PART_ROWS = 50_000
+MEGABYTE = 1 << 20
+
+
+# --- micro-batches --------------------------------------------------------------------------------
+
+
+def micro_batches(folder: Path, sizes: Sizes) -> list[Claim]:
+    """Add entries to a store, and wait until a query has them in another one."""
+    source, target = folder / "batches-in", folder / "batches-out"
+    with Store.open(target) as store:
+        store.stream("out").add({"begun": "1"})
+    with Store.open(source) as store, _copying(source, target, folder / "batches-state"):
+        copied = store.stream("in")
+        page = entries(BATCH_ROWS)
+        arrived = _arrivals(target)
+        took = []
+        for _ in range(WARM_BATCHES + BATCHES):
+            start = time.perf_counter()
+            copied.add_many(page)
+            next(arrived)
+            took.append(1000 * (time.perf_counter() - start))
+    steady = took[WARM_BATCHES:]
+    title = f"Spark: {BATCH_ROWS} entries from one store into another, by a micro-batch"
+    note = f"fastest {min(steady):.0f} ms, slowest {max(steady):.0f} ms of {BATCHES}"
+    return [Claim("spark-batch", title, median(steady), BATCH_MS_MAX, "ms", note)]
+
+
+@contextmanager
+def _copying(source: Path, target: Path, state: Path) -> Iterator[None]:
+    """Run a query that follows one store and writes into the other."""
+    with bench_session("local[2]") as spark:
+        reader = spark.readStream.format("kvstream").option("path", str(source))
+        rows = reader.option("pattern", "in").load().select("fields")
+        writer = rows.writeStream.format("kvstream").option("path", str(target))
+        query = writer.option("stream", "out").option("checkpointLocation", str(state)).start()
+        try:
+            yield
+            query.processAllAvailable()  # its own log of the last batch
+        finally:
+            query.stop()
+
+
+def _arrivals(target: Path) -> Iterator[int]:
+    """Yield whenever another batch is in the store, which is watched beside who writes it."""
+    from kvstream.spark.reading.stores import length_of
+    from kvstream.spark.reading.watching import catch_up, follower
+
+    with follower(str(target), 0) as store:
+        expected = 1
+        while True:
+            expected += BATCH_ROWS
+            deadline = time.monotonic() + BATCH_WAIT_S
+            while (length_of(store, b"out") or 0) < expected:
+                assert time.monotonic() < deadline, "a micro-batch does not arrive"
+                time.sleep(LOOK_S)
+                catch_up(store)
+            yield expected
+
+
+# --- more than memory -----------------------------------------------------------------------------
+
+
+def more_than_memory(folder: Path, sizes: Sizes) -> list[Claim]:
+    """Read a store that is larger than the executors, in processes of their own."""
+    path, work = folder / "large-read", folder / "large-work"
+    rows = _fill(path, folder / "large-parts", sizes.sparked_mb)
+    work.mkdir()
+    probe = [sys.executable, "-m", "bench.spark_probe", str(path), str(EXECUTOR_MB)]
+    environment = {**os.environ, "SPARK_WORKER_DIR": str(work)}
+    done = subprocess.run(probe, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["rows"] == rows, f"{seen['rows']} of {rows} entries"
+    assert seen["bytes"] == rows * VALUE_BYTES, "values are not as they were written"
+    title = (
+        f"Spark: peak memory of an executor of {EXECUTOR_MB} MB, with its Python, which reads its "
+        f"half of {sizes.sparked_mb:,} MB"
+    )
+    note = f"{rows / seen['seconds']:,.0f} entries of 1 kB a second"
+    return [Claim("spark-memory", title, seen["peak_mb"], EXECUTOR_MB + OVERHEAD_MB, "MB", note)]
+
+
+def _fill(path: Path, staged: Path, megabytes: int) -> int:
+    """Load a store with entries that do not compress; return how many."""
+    staged.mkdir()
+    data = Random(0).randbytes(VALUE_BYTES * PART_ROWS)
+    values = [
+        encode_flat([b"value", data[at : at + VALUE_BYTES]])[0]
+        for at in range(0, len(data), VALUE_BYTES)
+    ]
+    rows = 0
+    with Store.open(path) as store:
+        while rows * VALUE_BYTES < megabytes * MEGABYTE:
+            ticket = store.bulk_ticket(["orders"])
+            writer = PartWriter(staged, ticket)
+            writer.extend(b"orders", None, values)
+            rows += store.bulk_load(ticket, writer.close()).entries
+    return rows
+
+
+SPARKED_CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
+    "spark-batch": ("Spark follows a store in micro-batches", micro_batches),
+    "spark-memory": ("Spark reads more than its memory", more_than_memory),
+}
