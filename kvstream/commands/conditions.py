@@ -9,6 +9,7 @@ from kvstream.commands.args import Argv, integer, wrong_arity
 from kvstream.commands.command import Session
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidArgument
+from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, strings
 
@@ -56,8 +57,11 @@ def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
     condition = argv[2].upper()
     if condition not in COMPARING:
         raise InvalidArgument("Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE")
-    if not keyspace.exists(txn, name):
+    key = txn.key(name)
+    if key is None:
         return 0
+    if not isinstance(key, StringMeta):
+        raise InvalidArgument("Key should be of string type if conditions are specified")
     return int(is_met(txn, name, condition, argv[3]) and keyspace.delete(txn, name))
 
 

@@ -29,6 +29,7 @@ SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
 """Keys that a server looks at in one SCAN at the most, and records: a few milliseconds of work."""
 _ALL = 1 << 62
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+_NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
 _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
@@ -123,7 +124,7 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def _cursor(raw: bytes) -> int:
     match = _CURSOR.fullmatch(raw)
-    if match is None or int(match[2]) > U64_MAX:
+    if match is None or int(match[2]) > U64_MAX or _NEGATIVE.fullmatch(raw):
         raise InvalidArgument("invalid cursor")
     return int(match[2]) if match[1] != b"-" else -int(match[2]) & U64_MAX
 

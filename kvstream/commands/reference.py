@@ -255,6 +255,12 @@ DIFFERENCES = (
         "deleted, as the server does",
     ),
     (
+        "XADD, XTRIM with `~` and DELREF or ACKED",
+        "the documents: whole nodes; the server: entry by entry, to the bound",
+        "entry by entry, as the server does",
+    ),
+    ("SCAN with a negative cursor", "7.0: taken", "`invalid cursor`, as since 8.0"),
+    (
         "XCFGSET with the values that hold already",
         "the documents: producers are forgotten; the server: they stay",
         "they stay, as the server does",

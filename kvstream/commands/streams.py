@@ -18,7 +18,7 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import NULL_ARRAY, OK, Entries, Reply
-from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID
+from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
 from kvstream.ids import MIN_ID, AddID, StreamID
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
@@ -316,6 +316,9 @@ _CFGSET_BOUNDS = {
 
 def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set for how long, and how many, idempotent IDs a stream remembers."""
+    name = session.prefix + argv[1]
+    if txn.stream(name) is None:  # before the words are looked at
+        raise NoSuchKey
     given: dict[bytes, int] = {}
     args = Args(argv, 2)
     while args:
@@ -328,7 +331,6 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
         given[word] = args.integer()
         if not 1 <= given[word] <= most:
             raise InvalidArgument(f"{text(word)} must be between 1 and {most} {unit}")
-    name = session.prefix + argv[1]
     append.configure(txn, name, given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE"))
     return OK
 

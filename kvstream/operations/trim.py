@@ -2,7 +2,7 @@
 
 A trim moves the bound below which entries are dead; their rows leave the disk later, in one range
 delete for many. Whole nodes go by their counts; only the node in which the bound falls is read.
-The policies DELREF and ACKED look at each entry, as Redis does.
+The policies DELREF and ACKED look at each entry, with ``~`` too, as Redis does.
 """
 
 from collections import deque
@@ -227,9 +227,10 @@ def _trim_each(txn: Txn, stream: StreamMeta, how: Trim) -> int:
             break
         if limit and removed + node.live > limit:
             break
-        if how.approximate and not _takes_whole(how, stream.length, node):
-            break
+        whole = _takes_whole(how, stream.length, node)
         removed += _trim_entries(txn, stream, how, node)
+        if not whole:
+            break
     return removed
 
 

@@ -129,7 +129,7 @@ KEY_USE = {
     "decr": ("RW access update",),
     "decrby": ("RW access update",),
     "del": ("RM delete",),
-    "delex": ("RW delete",),
+    "delex": ("RM delete",),
     "exists": ("RO",),
     "getdel": ("RW access delete",),
     "getex": ("RW access update",),

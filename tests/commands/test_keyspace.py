@@ -108,6 +108,7 @@ def test_conditions_let_an_expiry_be_replaced_or_not(two: Say) -> None:
         ("EXPIRE missing 9223372036854775807", "ERR invalid expire time in 'expire' command"),
         ("SCAN x", "ERR invalid cursor"),
         ("SCAN 99999999999999999999", "ERR invalid cursor"),
+        ("SCAN -1", "ERR invalid cursor"),
         ("SCAN 0 COUNT 0", "ERR syntax error"),
         ("SCAN 0 COUNT x", "ERR value is not an integer or out of range"),
         ("SCAN 0 MATCH", "ERR syntax error"),
@@ -158,7 +159,7 @@ def test_scan_goes_through_the_keys_in_the_order_of_their_making(say: Say) -> No
     assert scanned(say, "MATCH key:1*") == [b"key:1", b"key:12", b"key:11", b"key:10"]
     assert scanned(say, "TYPE STREAM COUNT 5") == names
     assert scanned(say, "TYPE string") == []
-    assert say("SCAN -1") == [b"0", []]
+    assert say("SCAN +18446744073709551615") == [b"0", []]
 
 
 def test_a_key_that_stays_is_seen_by_a_scan_whatever_comes_and_goes(say: Say) -> None:

@@ -206,7 +206,7 @@ class Stream:
                 whole = len(self.entries) - count >= how.maxlen
             else:
                 whole = how.minid is not None and node.last < how.minid
-            if how.approx and not whole:
+            if how.approx and not whole and how.policy == b"KEEPREF":
                 break
             for id in list(node.live):
                 if how.maxlen is not None and len(self.entries) <= how.maxlen:

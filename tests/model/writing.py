@@ -199,7 +199,7 @@ def xsetid(db: Redis, argv: Args) -> Reply:
 
 
 def xcfgset(db: Redis, argv: Args) -> Reply:
-    # Decided: the options are read, and refused, before the key is looked up.
+    db.existing(argv[1])
     values: dict[bytes, int] = {}
     bounds = {b"IDMP-DURATION": (86400, "seconds"), b"IDMP-MAXSIZE": (10000, "entries")}
     for word, (value,) in options(argv, 2, dict.fromkeys(bounds, 1)):

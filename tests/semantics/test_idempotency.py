@@ -226,6 +226,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
     newer(
         "What XCFGSET is told is checked",
         "XCFGSET s IDMP-DURATION 5", NO_KEY,
+        "XCFGSET s FOO", NO_KEY,
         "EXISTS s", 0,
         "XADD s * f v", ANY,
         "XCFGSET s", err("At least one parameter must be specified"),

@@ -235,6 +235,12 @@ def bad_time(command: str) -> object:
         "DIGEST s", WRONGTYPE,
     ),
     ours(
+        "DELEX of a stream has no condition",
+        "XADD s 1-0 f v", "1-0",
+        "DELEX s IFNE v", err("Key should be of string type if conditions are specified"),
+        "DELEX s", 1,
+    ),
+    ours(
         "DELEX gives a lock up only to whom it belongs",
         "SET lock mine NX PX 30000", "OK",
         "DELEX lock IFEQ other", 0,
@@ -245,9 +251,6 @@ def bad_time(command: str) -> object:
         "SET lock v", "OK",
         "DELEX lock", 1,
         "DELEX lock", 0,
-        "XADD s 1-0 f v", "1-0",
-        "DELEX s IFEQ v", WRONGTYPE,
-        "DELEX s", 1,
         "DELEX s IFEQ", wrong_arity("delex"),
         "DELEX s FOO v", err("Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"),
     ),

@@ -178,3 +178,11 @@ def test_tracking_is_refused_before_a_client_relies_on_it(served: Served, redis_
             *("CLIENT GETREDIR", "CLIENT TRACKINGINFO"),
         ):
             assert ours.ask(line) == theirs.ask(line)
+
+
+def test_keys_that_a_request_should_name_and_does_not_are_missed(served: Served) -> None:
+    with served.asker() as asker:
+        for words in ("GETKEYS", "GETKEYSANDFLAGS"):
+            answer = asker.ask(f"COMMAND {words} XREAD COUNT 2 a b")
+            assert answer == Failure("ERR Invalid arguments specified for command")
+        assert asker.ask("COMMAND GETKEYSANDFLAGS DELEX k") == [[b"k", [b"RM", b"delete"]]]

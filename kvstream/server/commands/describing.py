@@ -204,11 +204,14 @@ def _request(client: Client, argv: Argv) -> Command:
     return found
 
 
+_NO_KEYS = "Invalid arguments specified for command"
+
+
 def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the keys that a request names."""
     keys = _request(client, argv[2:]).keys_of(argv[2:])
     if not keys:
-        raise RequestError("Invalid arguments specified for command")
+        raise RequestError(_NO_KEYS)
     return keys
 
 
@@ -216,6 +219,8 @@ def command_getkeysandflags(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the keys that a request names, and what it does to them."""
     found = _request(client, argv[2:])
     uses = key_uses(found, argv[2:])
+    if not uses:
+        raise RequestError(_NO_KEYS)
     return [[use.key, _set(list(use.flags))] for use in uses]
 
 
