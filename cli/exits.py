@@ -73,6 +73,7 @@ _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (StoreLocked, ExitCode.LOCKED),
     (StoreError, ExitCode.UNAVAILABLE),
     (DataError, ExitCode.DAMAGED),
+    (KVStreamError, ExitCode.UNAVAILABLE),  # such as a package that is not installed
     (OSError, ExitCode.UNAVAILABLE),
 )
 """The first that fits."""

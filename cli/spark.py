@@ -230,6 +230,14 @@ def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
 @click.option("--match", multiple=True, metavar="PATTERN", help="Keys; repeatable.")
 @click.option("--allow-loss", multiple=True, metavar="NAME", help="As of `migrate run`.")
 @click.option("--state", metavar="DIR", help="Where is kept how far each pair came.")
+@click.option(
+    "--split",
+    type=click.IntRange(min=0),
+    default=1_000_000,
+    show_default=True,
+    metavar="ENTRIES",
+    help="Streams of a server from so many on are brought by several tasks; 0: none.",
+)
 @click.pass_context
 def migrate(ctx: click.Context, /, pairs: tuple[tuple[str, str], ...], **options: Any) -> None:
     """Migrate many places at once, groups and pending entries included.
@@ -249,16 +257,16 @@ def _session(
     ctx: click.Context, job: str, kind: str | None = None
 ) -> Iterator[tuple["SparkSession", Callable[[str], None]]]:
     """Give a session of Spark and a place to tell progress; one made here ends with the job."""
-    from pyspark.sql import SparkSession
-
-    from kvstream.spark import session
-    from kvstream.spark.jobs.exchanging import packages_of
+    from kvstream.spark.failures import plainly
+    from kvstream.spark.jobs.exchanging import avro_told, packages_of
+    from kvstream.spark.sessions import is_running, session
 
     options = ctx.obj
-    config = {"spark.ui.showConsoleProgress": "false", **packages_of(kind)}
-    config |= _pairs(options["conf"], "--conf")
-    running = SparkSession.getActiveSession()
-    spark = session(f"kvstream {job}", master=options["master"], config=config)
+    given = _pairs(options["conf"], "--conf")
+    config = {"spark.ui.showConsoleProgress": "false", **packages_of(kind, given), **given}
+    running = is_running()
+    with avro_told(kind):
+        spark = session(f"kvstream {job}", master=options["master"], config=config)
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -267,9 +275,10 @@ def _session(
             click.echo(printable(line), err=True)
 
     try:
-        yield spark, say
+        with plainly():
+            yield spark, say
     finally:
-        if running is None:
+        if not running:
             spark.stop()
     if options["quiet"] and lines:
         click.echo(printable(lines[-1]), err=True)

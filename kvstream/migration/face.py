@@ -30,13 +30,16 @@ def place_of(place: PlaceLike, *, create: bool = False) -> Place:
 
 
 def selection_of(
-    match: Iterable[Name] = (), databases: Iterable[int] | None = None, source: Place | None = None
+    match: Iterable[Name] = (),
+    databases: Iterable[int] | None = None,
+    source: Place | None = None,
+    without: Iterable[tuple[int, bytes]] = (),
 ) -> Selection:
     """Return which keys are meant; a source whose URL names a database means that one alone."""
     if databases is None and source is not None and source.database is not None:
         databases = [source.database]
     chosen = None if databases is None else frozenset(databases)
-    return Selection(tuple(map(name_bytes, match)), chosen)
+    return Selection(tuple(map(name_bytes, match)), chosen, frozenset(without))
 
 
 def check_pair(source: Place, target: Place, selection: Selection) -> None:
@@ -81,6 +84,7 @@ def run(
     *,
     match: Iterable[Name] = (),
     databases: Iterable[int] | None = None,
+    without: Iterable[tuple[int, bytes]] = (),
     replace: bool = False,
     allow_loss: Iterable[str] = (),
     target_version: str | None = None,
@@ -90,12 +94,14 @@ def run(
 ) -> Report:
     """Bring the keys of a source to a target, and return what became of them.
 
+    ``without`` leaves out keys, each with its database.
+
     Interrupted at any point, the same call goes on where it was: ``state`` is the folder in which
     is kept how far it is. Raises LossRefused, before anything is written, for a loss whose name is
     not in ``allow_loss``; BadPayload for a damaged file; errors of stores and servers.
     """
     here, there = place_of(source), place_of(target, create=True)
-    selection = selection_of(match, databases, here)
+    selection = selection_of(match, databases, here, without)
     check_pair(here, there, selection)
     identity = identity_of(str(here), str(there), selection)
     folder = default_folder() if state is None else Path(state)
@@ -119,11 +125,14 @@ def verify(
     *,
     match: Iterable[Name] = (),
     databases: Iterable[int] | None = None,
+    without: Iterable[tuple[int, bytes]] = (),
     tolerance_ms: int = 0,
     watch: Watch = lambda entries, bytes: None,
 ) -> Verification:
     """Compare two places, and return every difference between them."""
     here, there = place_of(source), place_of(target)
-    how = Comparing(selection_of(match, databases, here), tolerance_ms, watch, keep_digests=True)
+    how = Comparing(
+        selection_of(match, databases, here, without), tolerance_ms, watch, keep_digests=True
+    )
     with closing(open_source(here)) as mine, closing(open_source(there)) as theirs:
         return verify_places(mine, theirs, how)

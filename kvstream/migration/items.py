@@ -196,6 +196,8 @@ class Selection:
     """Redis patterns, of which one must fit; none: every key."""
     databases: frozenset[int] | None = None
     """None: all."""
+    without: frozenset[tuple[int, bytes]] = frozenset()
+    """Keys by their databases that are left to others."""
     _matchers: tuple[Callable[[bytes], bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -205,7 +207,7 @@ class Selection:
         """Tell whether a key is selected; those that migrations keep for themselves never are."""
         if self.databases is not None and db not in self.databases:
             return False
-        if key.startswith(OWN_PREFIXES):
+        if key.startswith(OWN_PREFIXES) or (db, key) in self.without:
             return False
         return not self._matchers or any(fits(key) for fits in self._matchers)
 

@@ -43,13 +43,22 @@ class PagedStream:
 
     tells_counters = False  # servers before 7.0 do not
 
-    def __init__(self, connection: Connection, key: bytes) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        key: bytes,
+        *,
+        after: StreamID | None = None,
+        counted: int = 0,
+    ) -> None:
+        """``after``: the entries up to there, so many, were read by others."""
         self.notes: list[Loss] = []
         self.corrections: list[str] = []
         self.inexact_ms = 0
         self._connection = connection
         self._key = key
-        self._count = 0
+        self._count = counted
+        self._after = after
         self._is_read = False
         self._state: StreamState | None = None
 
@@ -67,7 +76,7 @@ class PagedStream:
 
     def _entries(self) -> Iterator[RawEntry]:
         self._is_read = True
-        start: bytes | None = b"-"
+        start: bytes | None = b"-" if self._after is None else _behind(bytes(self._after))
         count = PAGE_MIN
         while start is not None:
             words = ("XRANGE", self._key, start, "+", "COUNT", count)

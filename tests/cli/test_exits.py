@@ -131,3 +131,10 @@ def test_several_may_look_at_once_but_none_may_write_meanwhile(orders: Program) 
 def test_nobody_holds_a_store_that_is_free_or_not_there(orders: Program, tmp_path: Path) -> None:
     assert holder_of(orders.directory) is None
     assert holder_of(tmp_path / "missing") is None
+
+
+def test_every_error_has_an_exit_code() -> None:
+    class OfItsOwn(errors.KVStreamError):
+        """As of a package that is not installed."""
+
+    assert code_of(OfItsOwn("missing")) is ExitCode.UNAVAILABLE

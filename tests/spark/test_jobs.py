@@ -18,7 +18,12 @@ from kvstream.errors import Corruption, DataError
 from kvstream.ids import StreamID
 from kvstream.spark.jobs import archiving
 from kvstream.spark.jobs.archiving import archive
-from kvstream.spark.jobs.exchanging import export_files, import_files
+from kvstream.spark.jobs.exchanging import (
+    AvroMissing,
+    export_files,
+    import_files,
+    packages_of,
+)
 from kvstream.spark.jobs.manifest import Archive
 from kvstream.spark.jobs.migrating import Pair, migrate
 from kvstream.spark.jobs.pages import page
@@ -157,6 +162,17 @@ def test_verify_finds_the_range_in_which_something_differs(
         (START, 24, 23),
         (START + 2 * DAY, 12, 11),
     ]
+
+
+def test_avro_says_what_it_lacks(spark: SparkSession, tmp_path: Path, data: Path) -> None:
+    for job in (
+        lambda: export_files(spark, place(str(data)), str(tmp_path / "out"), kind="avro"),
+        lambda: import_files(spark, str(tmp_path), place(str(data)), kind="avro", stream="s"),
+    ):
+        with pytest.raises(AvroMissing, match=r"spark-avro_2.13:4.* --conf spark.jars=FILE"):
+            job()
+    assert packages_of("avro", {"spark.jars": "avro.jar"}) == packages_of("orc", {}) == {}
+    assert list(packages_of("avro", {})) == ["spark.jars.packages"]
 
 
 def test_a_fleet_is_migrated_with_its_groups(

@@ -4,11 +4,12 @@ Formats are Spark's: parquet, orc, json, csv, and avro where its package is on t
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, KVStreamError
 from kvstream.spark.jobs.places import Say, chosen, shown
 from kvstream.spark.writing.marks import Transaction
 
@@ -17,9 +18,39 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "json", "csv", "avro", "orc")
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
+_JARS = {"spark.jars", "spark.jars.packages"}
+_NO_AVRO = (
+    "Failed to find data source: avro",
+    "JAVA_GATEWAY_EXITED",
+    "Java gateway process exited",
+)
+"""What Spark says: in a session without the package, or of one that could not be fetched."""
 _FLAT = ("csv",)
 """Formats that hold no maps: all fields go into one column of JSON, unless they are named."""
 _HEADED = {"csv": {"header": "true"}}
+
+
+class AvroMissing(KVStreamError):
+    """Spark has not the package that reads and writes Avro."""
+
+
+@contextmanager
+def avro_told(kind: str | None) -> Iterator[None]:
+    """Raise AvroMissing, which says what to do, where Spark cannot come by its package for Avro."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        if kind != "avro" or not any(said in str(error) for said in _NO_AVRO):
+            raise
+        from pyspark import __version__
+
+        raise AvroMissing(
+            f"Avro needs {AVRO_PACKAGE}:{__version__}, a jar that Spark fetches from Maven and "
+            "that no Python package brings: where Maven is out of reach, give a file of it as "
+            "--conf spark.jars=FILE, or choose another format"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +89,8 @@ def import_files(
     ``name`` is what the import is known by, by default the files and their sizes: it happens once
     under it, so that a job that failed may be run again.
     """
-    rows = _read(spark, files, kind, options or {})
+    with avro_told(kind):
+        rows = _read(spark, files, kind, options or {})
     if columns:
         rows = rows.selectExpr(*columns)
     count = rows.count()
@@ -75,9 +107,12 @@ def import_files(
     return Imported(count, count)
 
 
-def packages_of(kind: str | None) -> dict[str, str]:
-    """Return the settings of a session that a format needs: Avro is a package of its own."""
-    if kind != "avro":
+def packages_of(kind: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a session that a format needs: Avro is a package of its own.
+
+    None where jars or packages are given: that of Avro is believed to be among them.
+    """
+    if kind != "avro" or not _JARS.isdisjoint(given):
         return {}
     from pyspark import __version__
 
@@ -145,7 +180,8 @@ def export_files(
     counted = found.observe(seen, F.count(F.lit(1)).alias("entries"))
     given = {**_HEADED.get(kind, {}), **(options or {})}
     mode = "overwrite" if overwrite else "errorifexists"
-    counted.write.format(kind).mode(mode).options(**given).save(folder)
+    with avro_told(kind):
+        counted.write.format(kind).mode(mode).options(**given).save(folder)
     read = int(seen.get["entries"])
     written = spark.read.format(kind).schema(found.schema).options(**given).load(folder).count()
     say(f"{read:,} read = {written:,} written to {folder}")

@@ -1,0 +1,43 @@
+"""What went wrong in a job of Spark, as one error of kvstream without the stacks of two languages.
+
+What our own code raised in a planner or a task comes out of Spark as text in text; the last error
+of kvstream in it is what happened. This module knows how Spark words things, and no job.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kvstream import errors
+from kvstream.errors import KVStreamError, RequestError
+
+_OURS = re.compile(r"^(?:kvstream\.)[\w.]*?(\w+): (\S.*)$", re.MULTILINE)
+_CONDITION = re.compile(r"^\[([A-Z_.]+)\] ")
+
+
+class SparkFailed(RequestError):
+    """A job of Spark failed; the text is the first line of what Spark says."""
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Raise what Spark raises as an error of kvstream."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise error_of(str(error)) from error
+
+
+def error_of(text: str) -> KVStreamError:
+    """Return the error that a text of Spark tells of."""
+    found = _OURS.findall(text)
+    if found:
+        name, message = found[-1]
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, KVStreamError):
+            return kind(message)
+        return SparkFailed(message)
+    line = text.strip().partition("\n")[0]
+    return SparkFailed(_CONDITION.sub("", line) or "Spark does not say why")

@@ -1,0 +1,33 @@
+"""What Spark says of a failure, as one line of ours."""
+
+import pytest
+
+from kvstream import Corruption, StoreLocked
+from kvstream.errors import KVStreamError, RequestError
+from kvstream.spark.failures import SparkFailed, error_of
+
+IN_A_TASK = """[STREAM_FAILED] Query terminated: Job aborted: Traceback (most recent call last):
+  File "x.py", line 1, in read
+kvstream.errors.StoreLocked: another opener holds the store
+During handling of the above exception, another exception occurred:
+kvstream.errors.Corruption: a row is damaged: here
+\tat org.apache.spark
+"""
+TEXTS: dict[str, tuple[type[KVStreamError], str]] = {
+    IN_A_TASK: (Corruption, "a row is damaged: here"),
+    "x\nkvstream.errors.StoreLocked: it is held": (StoreLocked, "it is held"),
+    "kvstream.spark.reading.pieces.DataLoss: trimmed": (SparkFailed, "trimmed"),
+    "[PATH_NOT_FOUND] Path does not exist: x\nstack": (SparkFailed, "Path does not exist: x"),
+    "": (SparkFailed, "Spark does not say why"),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_last_error_of_ours_is_told_else_the_first_line(text: str) -> None:
+    kind, message = TEXTS[text]
+    error = error_of(text)
+    assert (type(error), str(error)) == (kind, message)
+
+
+def test_a_failure_of_spark_is_a_refusal() -> None:
+    assert issubclass(SparkFailed, RequestError)

@@ -1,0 +1,137 @@
+"""Long streams of a server, migrated by ranges of their IDs: entries, groups, pending, expiry."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from kvstream import DataError, Store, migration
+from kvstream.spark.jobs import splitting
+from kvstream.spark.jobs.migrating import Pair, migrate
+from kvstream.spark.jobs.splitting import Long, bring, long_streams
+
+ENTRIES = 3000
+
+
+@pytest.fixture
+def source(redis_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, redis.Redis]]:
+    """A Redis with a long stream in database 3, whose head was trimmed, and a short one."""
+    monkeypatch.setattr("kvstream.spark.reading.servers.PIECE_LEAST", 500)
+    client = redis.Redis(port=redis_port, db=3)
+    client.flushall()
+    with client.pipeline(transaction=False) as pipeline:
+        for number in range(ENTRIES + 10):
+            pipeline.xadd(
+                "long", {"n": number, "text": "x" * 20}, id=f"{1000 + number // 3}-{number % 3}"
+            )
+        pipeline.xtrim("long", maxlen=ENTRIES, approximate=False)
+        pipeline.xadd("short", {"n": 1}, id="5-1")
+        pipeline.xgroup_create("long", "bill", id="0")
+        pipeline.pexpire("long", 3_600_000)
+        pipeline.execute()
+    client.xreadgroup("bill", "w1", {"long": ">"}, count=700)
+    client.xreadgroup("bill", "w2", {"long": ">"}, count=5)
+    client.xack("long", "bill", "1004-0", "1200-1")
+    yield f"redis://127.0.0.1:{redis_port}/3", client
+    client.flushall()
+    client.close()
+
+
+def sound(path: Path, url: str) -> None:
+    """See that a store has what the server has, and nothing else."""
+    found = migration.verify(url, path, tolerance_ms=200)
+    assert [each for each in found.differences if not each.may_move] == []
+    with Store.open(path, db=3) as store:
+        assert store.check() == []
+        assert sorted(store.keys()) == [b"long", b"short"]
+        assert 3000 < (store.ttl("long") or 0) <= 3600
+    assert [each.name for each in path.parent.iterdir() if "staging" in each.name] == []
+
+
+def test_a_long_stream_is_brought_by_several_tasks(
+    spark: SparkSession, tmp_path: Path, source: tuple[str, redis.Redis]
+) -> None:
+    url, client = source
+    told: list[str] = []
+    pair = Pair(url, str(tmp_path / "store"))
+    state = str(tmp_path / "state")
+    [moved] = migrate(spark, [pair], split=1000, state=state, say=told.append)
+    assert (moved.keys, moved.entries, moved.differences) == (2, ENTRIES + 1, 0)
+    sound(tmp_path / "store", url)
+    client.xadd("long", {"n": "more"})  # what is there is compared, by ranges
+    with pytest.raises(DataError, match="1 of 1 sources"):
+        migrate(spark, [pair], split=1000, state=state, say=told.append)
+    assert [line for line in told if "ranges of IDs" in line] == ["long: 6 ranges of IDs"]
+    assert any(f"{ENTRIES + 1:,} entries here, {ENTRIES:,} there" in line for line in told)
+
+
+class Tasks:
+    """As much of a session as a split needs, in this process."""
+
+    defaultParallelism = 1
+
+    def __init__(self, before: Any = lambda: None) -> None:
+        self.sparkContext = self
+        self._before = before
+        self._work: list[Any] = []
+
+    def parallelize(self, work: list[Any], tasks: int) -> "Tasks":
+        self._work = work
+        return self
+
+    def flatMap(self, run: Any) -> "Tasks":
+        self._work = [made for each in self._work for made in run(each)]
+        return self
+
+    def collect(self) -> list[Any]:
+        self._before()
+        return self._work
+
+
+def long_of(url: str, path: Path) -> Long:
+    [found] = long_streams(url, str(path), (), frozenset(), 1000)
+    return found
+
+
+def test_what_comes_meanwhile_comes_too(tmp_path: Path, source: tuple[str, redis.Redis]) -> None:
+    url, client = source
+    stream = long_of(url, tmp_path / "store")
+    with Store.open(tmp_path / "store", db=3) as store:
+        store.stream(stream.under.decode()).add({"left": "by a run that was killed"})
+        store.stream("short").add({"n": 1}, id="5-1")
+    added: Any = Tasks(lambda: [client.xadd("long", {"n": "late"}) for _ in range(150)])
+    assert bring(added, stream, print) == ENTRIES + 150
+    sound(tmp_path / "store", url)
+    assert bring(added, stream, print) == 0
+
+
+def test_a_stream_that_is_trimmed_meanwhile_is_not_taken_for_whole(
+    tmp_path: Path, source: tuple[str, redis.Redis]
+) -> None:
+    url, client = source
+    stream = long_of(url, tmp_path / "store")
+    trimmed: Any = Tasks(lambda: client.xtrim("long", maxlen=100))
+    with pytest.raises(DataError, match="was changed while it was read"):
+        bring(trimmed, stream, print)
+    with Store.open(tmp_path / "store", db=3) as store:
+        assert list(store.keys()) == []
+
+
+def test_only_what_is_long_and_loses_nothing_is_split(
+    tmp_path: Path, source: tuple[str, redis.Redis]
+) -> None:
+    url, client = source
+    target = str(tmp_path / "store")
+    assert [each.key for each in long_streams(url, target, (), frozenset(), 1)] == [
+        b"long",
+        b"short",
+    ]
+    assert long_streams(url, target, ("sh*",), frozenset(), 1000) == []
+    assert long_streams(url, target, (), frozenset(), 0) == []
+    assert long_streams(url, url[:-1] + "4", (), frozenset(), 1) == []
+    client.rename("long", b"\xff")
+    assert long_streams(url, target, (), frozenset(), 1000) == []
+    assert splitting.UNDER.startswith(b"kvstream:migrate:")
