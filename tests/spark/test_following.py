@@ -169,6 +169,14 @@ def test_streams_that_a_pattern_fits_join_when_they_appear(place: Place) -> None
     assert query.batch() == {"s:1": ["8-1"]}
 
 
+def test_a_pattern_means_what_kvstream_notes_only_where_it_says_so(place: Place) -> None:
+    options, run = place
+    add(run, "s", "1-1")
+    add(run, "kvstream:import:1", "2-1")
+    assert Query(**options, pattern="*").batch() == {"s": ["1-1"]}
+    assert Query(**options, pattern="kvstream:*").batch() == {"kvstream:import:1": ["2-1"]}
+
+
 def test_entries_trimmed_unread_fail_the_query(place: Place) -> None:
     options, run = place
     add(run, "s", *(f"{n}-1" for n in range(1, 11)))

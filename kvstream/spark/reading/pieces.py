@@ -12,6 +12,8 @@ from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.columns import Columns
 from kvstream.spark.options import Options, first_id, last_id, listed
 
+OWN_PREFIX = b"kvstream:"
+"""What names of streams begin with in which imports note how far they are, and the like."""
 PAGE_MIN, PAGE_MAX = 64, 8192
 """Entries of one page: the first of a piece, and the most."""
 PAGE_BYTES = 4 << 20
@@ -55,8 +57,13 @@ class Wanted:
 
     def matches(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return those of the keys that a pattern fits."""
-        fits = [matcher(pattern) for pattern in self.patterns]
-        return [key for key in keys if any(fit(key) for fit in fits)]
+        fits = [(pattern, matcher(pattern)) for pattern in self.patterns]
+        return [key for key in keys if any(fit(key) and is_meant(key, each) for each, fit in fits)]
+
+
+def is_meant(key: bytes, pattern: bytes) -> bool:
+    """Tell whether a pattern that fits means a key: notes of kvstream's own only if it says so."""
+    return not key.startswith(OWN_PREFIX) or pattern.startswith(OWN_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

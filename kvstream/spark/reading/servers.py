@@ -19,7 +19,15 @@ from kvstream.remote.connection import Connection, connect
 from kvstream.remote.errors import translated
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place
-from kvstream.spark.reading.pieces import PAGE_MIN, DataLoss, Ends, Piece, Wanted, next_page
+from kvstream.spark.reading.pieces import (
+    PAGE_MIN,
+    DataLoss,
+    Ends,
+    Piece,
+    Wanted,
+    is_meant,
+    next_page,
+)
 
 if TYPE_CHECKING:
     import redis
@@ -98,7 +106,7 @@ class ServerReading:
         while True:
             words = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PAGE, "TYPE", "stream")
             cursor, keys = self.connection.ask(*words)
-            yield from keys
+            yield from (key for key in keys if is_meant(key, pattern))
             if cursor == b"0":
                 return
 
