@@ -8,6 +8,7 @@ there after any interruption. The key comes with the last commit.
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -163,8 +164,18 @@ class _Held:
         return self._state
 
 
+@dataclass(slots=True)
+class _Full:
+    """A table that is being completed beside, and what is to be noted once it is taken in."""
+
+    table: TableWriter
+    load: StagedLoad
+    """The load as it was when the table was full."""
+    made: Batch
+
+
 class _Staged:
-    """A load whose rows are on disk already, but for those of the last table."""
+    """A load whose rows are on disk already, but for those of the last tables."""
 
     def __init__(self, engine: Engine, load: StagedLoad) -> None:
         self.noted = load.stream.last
@@ -172,6 +183,7 @@ class _Staged:
         self._engine = engine
         self._load = load
         self._table: TableWriter | None = None
+        self._full: _Full | None = None
         self._scratch = Txn(engine.database, engine.catalog, engine.clock.now_ms())
         self._failed = False
 
@@ -183,30 +195,39 @@ class _Staged:
             self._table = TableWriter(folder / f"{uuid4().hex}.sst")
         loading.take_node(self._scratch, self._load.stream, node, self._table)
         if self._table.size >= TABLE_BYTES:
-            self._note()
+            self._fill_up()
+
+    def _fill_up(self) -> None:
+        """Have the table completed while the next one is begun; the one before it is noted."""
+        self._note()
+        table, self._table = self._table, None
+        if table is not None:
+            load = self._load.copy()
+            self._full = _Full(table, load, self._scratch.batch)
+            self._scratch.batch = Batch(self._engine.database)
+            table.complete()
 
     def _note(self) -> None:
-        """Have the last table taken in, and note how far that is."""
-        table, self._table = self._table, None
+        """Have the full table taken in, and note how far that is."""
+        full, self._full = self._full, None
+        if full is None:
+            return
         try:
-            if table is not None:
-                table.finish()
-            self._engine.run(self._take_in, table)
+            full.table.finish()
+            self._engine.run(self._take_in, full)
         except BaseException:
             self._failed = True
-            if table is not None:
-                table.abandon()
+            full.table.abandon()
             raise
-        self._scratch.batch.clear()
-        self.noted = self._load.stream.last
+        self.noted = full.load.stream.last
 
-    def _take_in(self, txn: Txn, table: TableWriter | None) -> None:
-        staging.refuse_gone(txn, self._load)
-        if table is not None:
-            self._engine.database.ingest(_MESSAGES, [table.path])
-        staging.step(txn, self._load, self._scratch.batch)
+    def _take_in(self, txn: Txn, full: _Full) -> None:
+        staging.refuse_gone(txn, full.load)
+        self._engine.database.ingest(_MESSAGES, [full.table.path])
+        staging.step(txn, full.load, full.made)
 
     def finish(self, name: bytes, state: StreamState, replace: bool, expire_at: int) -> Loaded:
+        self._fill_up()
         self._note()
         load, engine = self._load, self._engine
         needed = loading.trees_needed(state)
@@ -217,13 +238,20 @@ class _Staged:
         return loaded
 
     def leave(self) -> None:
-        """Stop where the note is."""
-        if self._table is not None:
-            self._table.abandon()
+        """Stop where the last table that is full ends."""
+        with suppress(StoreError):
+            self._note()
+        self._abandon()
 
     def discard(self) -> None:
-        self.leave()
+        self._abandon()
         self._engine.run(staged.discard, self._load)
+
+    def _abandon(self) -> None:
+        if self._table is not None:
+            self._table.abandon()
+        if self._full is not None:
+            self._full.table.abandon()
 
 
 class _Spilling(Batch):

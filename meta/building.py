@@ -43,7 +43,7 @@ class Sink(Protocol):
 
     def put(self, prefix: bytes, ids: list[PackedID], values: list[bytes]) -> None: ...
 
-    def put_packed(self, prefix: bytes, rows: bytes) -> None: ...
+    def put_packed(self, prefix: bytes, rows: bytes, count: int) -> None: ...
 
 
 class _IntoBatch:
@@ -55,7 +55,7 @@ class _IntoBatch:
     def put(self, prefix: bytes, ids: list[PackedID], values: list[bytes]) -> None:
         self._puts.update(zip(map(add, repeat(prefix), ids), values, strict=False))
 
-    def put_packed(self, prefix: bytes, rows: bytes) -> None:
+    def put_packed(self, prefix: bytes, rows: bytes, count: int) -> None:
         self.put(prefix, *unpack_rows(rows))
 
 
@@ -74,7 +74,7 @@ def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None
     close(txn, stream)
     if packed is not None:
         begin_node(stream, StreamID.unpack(first), node.names, node.names, packed.measure)
-        into.put_packed(stream.prefix, packed.rows)
+        into.put_packed(stream.prefix, packed.rows, live)
     else:
         names = names_of(node.values[0]) if first == first_id else node.names
         begin_node(stream, StreamID.unpack(first), names, names)

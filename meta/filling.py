@@ -11,7 +11,7 @@ from kvstream.layout.compiled import twins
 from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names
 from kvstream.meta.measuring import data_size, measure, set_names
-from kvstream.meta.nodes import open_node, put
+from kvstream.meta.nodes import put_open
 from kvstream.meta.records import UNREAD, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
@@ -211,8 +211,9 @@ def _same_names(stream: StreamMeta, names: Names) -> bool:
 def close(txn: Txn, stream: StreamMeta) -> None:
     """Write the open node's row, so that it is open no more."""
     if stream.open_live:
-        measure(txn.batch, stream)
-        put(txn.batch, stream, open_node(stream))
+        if stream.unmeasured != [] or stream.slack:
+            measure(txn.batch, stream)
+        put_open(txn.batch, stream)
 
 
 def _open(stream: StreamMeta, eid: StreamID, names: Names) -> None:

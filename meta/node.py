@@ -70,9 +70,15 @@ class Node:
         return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
 
     def encode(self) -> bytes:
-        head = _NODE.pack(*self.last, self.appended, self.live, self.size)
-        names: bytes = msgpack.packb(self.names, use_bin_type=False)
-        return head + names
+        return encode_node(self.last, self.appended, self.live, self.size, self.names)
+
+
+def encode_node(
+    last: StreamID, appended: int, live: int, size: int, names: tuple[bytes, ...]
+) -> bytes:
+    """Return the bytes of a node's row."""
+    packed: bytes = msgpack.packb(names, use_bin_type=False)
+    return _NODE.pack(*last, appended, live, size) + packed
 
 
 def live_in(value: bytes) -> int:

@@ -20,7 +20,7 @@ from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import key_of, successor, tree_prefix
 from kvstream.meta.measuring import measure, set_names
-from kvstream.meta.node import live_in
+from kvstream.meta.node import encode_node, live_in
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
@@ -60,6 +60,19 @@ def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
     except StructError as error:
         raise damaged(stream, f"has a node, {node.first}, of impossible counts") from error
     batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed, record)
+
+
+def put_open(batch: Batch, stream: StreamMeta) -> None:
+    """Write the row of the open node, which is being closed and has been measured."""
+    if stream.open_first == stream.head:
+        put(batch, stream, open_node(stream))
+        return
+    shape = stream.open_last, stream.open_appended, stream.open_live, stream.open_bytes
+    try:
+        record = encode_node(*shape, stream.names)
+    except StructError as error:
+        raise damaged(stream, f"has a node, {stream.open_first}, of impossible counts") from error
+    batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + stream.open_first.packed, record)
 
 
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:

@@ -49,6 +49,11 @@ class StagedLoad:
     def row(self) -> bytes:
         return load_row(self.stream.generation)
 
+    def copy(self) -> "StagedLoad":
+        """Return the load as it is now; it does not follow what becomes of this one."""
+        self.stream.cool()
+        return self.decode(self.row, self.encode())
+
     def encode(self) -> bytes:
         ends = self.trees.start, self.trees.stop
         head = _HEAD.pack(_VERSION, self.begun_ms, self.moved_ms, *ends)

@@ -15,12 +15,14 @@ Numbers are little-endian. Nothing of this is read back here: RocksDB does.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_READ
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from kvstream.layout._msgpack cimport ID_BYTES, Bytes
 from kvstream.layout._rows cimport ROW_HEAD, put_size, take_size
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 ctypedef unsigned char *Room
 
@@ -218,231 +220,169 @@ cdef inline Room put_varint(Room to, uint64_t number) noexcept nogil:
     return to + 1
 
 
-cdef struct Block:
-    Py_ssize_t end  # of its data
-    Py_ssize_t key_end  # of its last key
+# --- rows as blocks -------------------------------------------------------------------------------
 
 
-# --- what is put ----------------------------------------------------------------------------------
+cdef struct Piece:
+    Bytes at
+    Py_ssize_t size
 
 
-cdef class Blocks:
-    """Blocks that are filled, and wait to be compressed and written."""
-
-    cdef Growing data
-    cdef Growing keys  # the last key of each block
-    cdef Growing ends  # Block structs
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.data.start)
-        PyMem_RawFree(self.keys.start)
-        PyMem_RawFree(self.ends.start)
-
-    @property
-    def size(self):
-        return self.data.used
-
-    cdef bint end_block(self, Bytes key, Py_ssize_t size) noexcept nogil:
-        cdef Block *block
-        if not reserve(&self.keys, size) or not reserve(&self.ends, sizeof(Block)):
-            return False
-        memcpy(self.keys.start + self.keys.used, key, size)
-        self.keys.used += size
-        block = <Block *>(self.ends.start + self.ends.used)
-        block.end = self.data.used
-        block.key_end = self.keys.used
-        self.ends.used += sizeof(Block)
-        return True
-
-
-cdef class Filler:
-    """Fills blocks with rows, each of which must be above all before it."""
+cdef class Builder:
+    """Makes blocks of rows, each of which must be above all before it; for one thread at a time."""
 
     cdef readonly uint64_t rows
     cdef readonly uint64_t key_bytes
     cdef readonly uint64_t value_bytes
-    cdef readonly uint64_t data_blocks
-    cdef Blocks blocks
+    cdef readonly uint64_t blocks
+    cdef readonly uint64_t offset
+    """Bytes of the file that were taken."""
     cdef Py_ssize_t block_bytes
-    cdef Py_ssize_t start  # of the block that is being filled
-    cdef Py_ssize_t in_block
+    cdef Py_ssize_t in_block  # rows
+    cdef Growing block
     cdef Growing restarts
     cdef Growing last  # key
-
-    def __init__(self, Py_ssize_t block_bytes):
-        self.blocks = Blocks()
-        self.block_bytes = block_bytes
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.restarts.start)
-        PyMem_RawFree(self.last.start)
-
-    @property
-    def waiting(self):
-        """Bytes of the blocks that are to be written."""
-        return self.blocks.data.used
-
-    cdef bint end_block(self) noexcept nogil:
-        cdef Py_ssize_t count = self.restarts.used // 4
-        if not reserve(&self.blocks.data, self.restarts.used + 4):
-            return False
-        memcpy(self.blocks.data.start + self.blocks.data.used, self.restarts.start, 4 * count)
-        self.blocks.data.used += 4 * count
-        put_size(self.blocks.data.start + self.blocks.data.used, count)
-        self.blocks.data.used += 4
-        self.restarts.used = self.in_block = 0
-        self.data_blocks += 1
-        return self.blocks.end_block(self.last.start, self.last.used)
-
-    cdef int put_row(
-        self, Bytes prefix, Py_ssize_t prefix_size, Bytes eid, Bytes value, Py_ssize_t size
-    ) noexcept nogil:
-        """Put a row; 0 where there is no memory, -1 where it is not above the one before."""
-        cdef Py_ssize_t key = prefix_size + ID_BYTES, shared = 0, most, order
-        cdef Room at, old
-        if not reserve(&self.last, key + KEY_TAIL):
-            return 0
-        old = self.last.start
-        if self.rows:  # compare with the last key
-            most = min(self.last.used, prefix_size)
-            if most == prefix_size and memcmp(old, prefix, prefix_size) == 0:
-                shared = prefix_size
-                most = min(self.last.used, key)
-                while shared < most and old[shared] == eid[shared - prefix_size]:
-                    shared += 1
-                if shared == key or (
-                    shared < self.last.used and eid[shared - prefix_size] < old[shared]
-                ):
-                    return -1
-            else:
-                order = memcmp(old, prefix, most)
-                if order > 0 or (order == 0 and self.last.used >= prefix_size):
-                    return -1
-                while shared < most and old[shared] == prefix[shared]:
-                    shared += 1
-        if self.in_block == 0:
-            self.start = self.blocks.data.used
-        if self.in_block % RESTART_ROWS == 0:
-            shared = 0
-            if not reserve(&self.restarts, 4):
-                return 0
-            put_size(self.restarts.start + self.restarts.used, self.blocks.data.used - self.start)
-            self.restarts.used += 4
-        if not reserve(&self.blocks.data, 3 * VARINT_MAX + key + KEY_TAIL + size):
-            return 0
-        memcpy(old, prefix, prefix_size)
-        memcpy(old + prefix_size, eid, ID_BYTES)
-        self.last.used = key
-        at = put_varint(self.blocks.data.start + self.blocks.data.used, shared)
-        at = put_varint(put_varint(at, key + KEY_TAIL - shared), size)
-        memcpy(at, old + shared, key - shared)
-        at += key - shared
-        memset(at, 0, KEY_TAIL)
-        at[0] = 1
-        at += KEY_TAIL
-        memcpy(at, value, size)
-        self.blocks.data.used = at + size - self.blocks.data.start
-        self.rows += 1
-        self.in_block += 1
-        self.key_bytes += key + KEY_TAIL
-        self.value_bytes += size
-        if self.blocks.data.used - self.start + self.restarts.used + 4 >= self.block_bytes:
-            return self.end_block()
-        return 1
-
-    def put_packed(self, bytes prefix not None, bytes rows not None):
-        """Put rows that lie in one string (layout/packing.py), under a prefix.
-
-        ValueError where one is not above the one before, or not whole: the table is spoiled then.
-        """
-        cdef Bytes at = <Bytes>PyBytes_AS_STRING(rows), head = <Bytes>PyBytes_AS_STRING(prefix)
-        cdef Py_ssize_t left = PyBytes_GET_SIZE(rows), head_size = PyBytes_GET_SIZE(prefix), size
-        while left:
-            if left < ROW_HEAD:
-                raise ValueError("packed rows end within a row")
-            size = take_size(at + ID_BYTES)
-            if left - ROW_HEAD < size:
-                raise ValueError("packed rows end within a row")
-            self.judge(self.put_row(head, head_size, at, at + ROW_HEAD, size))
-            at += ROW_HEAD + size
-            left -= ROW_HEAD + size
-
-    def put(self, bytes prefix not None, list ids not None, list values not None):
-        """Put rows of IDs and values; ValueError as before, and where one is not bytes."""
-        cdef Py_ssize_t i, count = PyList_GET_SIZE(ids)
-        cdef Bytes head = <Bytes>PyBytes_AS_STRING(prefix)
-        cdef object eid, value
-        if PyList_GET_SIZE(values) != count:
-            raise ValueError("IDs and values differ in number")
-        for i in range(count):
-            eid, value = <object>PyList_GET_ITEM(ids, i), <object>PyList_GET_ITEM(values, i)
-            if type(eid) is not bytes or type(value) is not bytes:
-                raise ValueError("a row is not of bytes")
-            if PyBytes_GET_SIZE(eid) != ID_BYTES:
-                raise ValueError("an ID is not of 16 bytes")
-            self.judge(
-                self.put_row(
-                    head,
-                    PyBytes_GET_SIZE(prefix),
-                    <Bytes>PyBytes_AS_STRING(eid),
-                    <Bytes>PyBytes_AS_STRING(value),
-                    PyBytes_GET_SIZE(value),
-                )
-            )
-
-    cdef inline int judge(self, int put) except -1:
-        if put > 0:
-            return 0
-        if put == 0:
-            raise MemoryError
-        raise ValueError("a row is not above the one before it")
-
-    def take(self, bint all_ = False):
-        """Return the blocks that are filled; with ``all_`` also the one that is being filled.
-
-        ``all_`` is for the end: a row after it would begin a block that shares nothing.
-        """
-        cdef Blocks taken = self.blocks, fresh = Blocks()
-        cdef Py_ssize_t left
-        if self.in_block and all_:
-            if not self.end_block():
-                raise MemoryError
-        elif self.in_block:
-            left = taken.data.used - self.start
-            if not reserve(&fresh.data, left):
-                raise MemoryError
-            memcpy(fresh.data.start, taken.data.start + self.start, left)
-            fresh.data.used = left
-            taken.data.used = self.start
-            self.start = 0
-        self.blocks = fresh
-        return taken
-
-
-# --- what is written ------------------------------------------------------------------------------
-
-
-cdef class Squeezer:
-    """Compresses blocks and sums them up, in the order in which they are given; one at a time."""
-
-    cdef readonly uint64_t offset
-    """Bytes of the file so far."""
-    cdef readonly uint64_t index_bytes
     cdef Growing made
     cdef Growing index
-    cdef Growing restarts
+    cdef Growing index_restarts
+    cdef Growing pieces
     cdef uint32_t *seen
 
-    def __cinit__(self):
+    def __cinit__(self, Py_ssize_t block_bytes):
+        self.block_bytes = block_bytes
         self.seen = <uint32_t *>PyMem_RawMalloc((1 << HASH_BITS) * sizeof(uint32_t))
         if self.seen == NULL:
             raise MemoryError
 
     def __dealloc__(self):
+        PyMem_RawFree(self.block.start)
+        PyMem_RawFree(self.restarts.start)
+        PyMem_RawFree(self.last.start)
         PyMem_RawFree(self.made.start)
         PyMem_RawFree(self.index.start)
-        PyMem_RawFree(self.restarts.start)
+        PyMem_RawFree(self.index_restarts.start)
+        PyMem_RawFree(self.pieces.start)
         PyMem_RawFree(self.seen)
+
+    def put(self, bytes prefix not None, list packed not None):
+        """Put packed rows (layout/packing.py), a list of strings of them, under a prefix.
+
+        It works without the GIL: nobody may change the list meanwhile.
+        ValueError where a row is not above the one before, or not whole: the table is spoiled then.
+        """
+        cdef Py_ssize_t count = PyList_GET_SIZE(packed), i
+        cdef Bytes head = <Bytes>PyBytes_AS_STRING(prefix)
+        cdef Py_ssize_t head_size = PyBytes_GET_SIZE(prefix)
+        cdef Piece *pieces
+        cdef object rows
+        cdef int put = 1
+        if not reserve(&self.pieces, count * sizeof(Piece)):
+            raise MemoryError
+        pieces = <Piece *>self.pieces.start
+        for i in range(count):
+            rows = <object>PyList_GET_ITEM(packed, i)
+            if type(rows) is not bytes:
+                raise ValueError("packed rows are bytes")
+            pieces[i].at = <Bytes>PyBytes_AS_STRING(rows)
+            pieces[i].size = PyBytes_GET_SIZE(rows)
+        with nogil:
+            for i in range(count):
+                put = self.put_piece(head, head_size, pieces[i].at, pieces[i].size)
+                if put <= 0:
+                    break
+        if put == 0:
+            raise MemoryError
+        if put < 0:
+            raise ValueError("a row is not whole, or not above the one before it")
+
+    cdef int put_piece(
+        self, Bytes head, Py_ssize_t head_size, Bytes at, Py_ssize_t left
+    ) noexcept nogil:
+        cdef Py_ssize_t size
+        cdef int put
+        while left:
+            if left < ROW_HEAD:
+                return -1
+            size = take_size(at + ID_BYTES)
+            if left - ROW_HEAD < size:
+                return -1
+            put = self.put_row(head, head_size, at, at + ROW_HEAD, size)
+            if put <= 0:
+                return put
+            at += ROW_HEAD + size
+            left -= ROW_HEAD + size
+        return 1
+
+    cdef Py_ssize_t shared(self, Bytes prefix, Py_ssize_t size, Bytes eid) noexcept nogil:
+        """Return how many bytes a key shares with the last one; -1 where it is not above that."""
+        cdef Room old = self.last.start
+        cdef Py_ssize_t most = min(self.last.used, size), shared = 0
+        while shared < most and old[shared] == prefix[shared]:
+            shared += 1
+        if shared < most:
+            return shared if old[shared] < prefix[shared] else -1
+        if shared < size:
+            return shared  # the last key opens this one's prefix
+        most = min(self.last.used, size + ID_BYTES)
+        while shared < most and old[shared] == eid[shared - size]:
+            shared += 1
+        if shared == most:
+            return shared if self.last.used < size + ID_BYTES else -1
+        return shared if old[shared] < eid[shared - size] else -1
+
+    cdef int put_row(
+        self, Bytes prefix, Py_ssize_t prefix_size, Bytes eid, Bytes value, Py_ssize_t size
+    ) noexcept nogil:
+        """Put a row; 0 where there is no memory, -1 where it is not above the one before."""
+        cdef Py_ssize_t key = prefix_size + ID_BYTES, shared = 0
+        cdef Room at
+        if self.rows:
+            shared = self.shared(prefix, prefix_size, eid)
+            if shared < 0:
+                return -1
+        if not reserve(&self.last, key) or not reserve(&self.restarts, 4):
+            return 0
+        if not reserve(&self.block, 3 * VARINT_MAX + key + KEY_TAIL + size):
+            return 0
+        if self.in_block % RESTART_ROWS == 0:
+            shared = 0
+            put_size(self.restarts.start + self.restarts.used, self.block.used)
+            self.restarts.used += 4
+        memcpy(self.last.start, prefix, prefix_size)
+        memcpy(self.last.start + prefix_size, eid, ID_BYTES)
+        self.last.used = key
+        at = put_varint(self.block.start + self.block.used, shared)
+        at = put_varint(put_varint(at, key + KEY_TAIL - shared), size)
+        memcpy(at, self.last.start + shared, key - shared)
+        at += key - shared
+        memset(at, 0, KEY_TAIL)
+        at[0] = 1
+        at += KEY_TAIL
+        memcpy(at, value, size)
+        self.block.used = at + size - self.block.start
+        self.rows += 1
+        self.in_block += 1
+        self.key_bytes += key + KEY_TAIL
+        self.value_bytes += size
+        if self.block.used + self.restarts.used + 4 >= self.block_bytes:
+            return self.end_block()
+        return 1
+
+    cdef bint end_block(self) noexcept nogil:
+        """Compress the block that is being filled, and note it in the index."""
+        cdef Py_ssize_t count = self.restarts.used // 4, before = self.made.used
+        cdef Room at
+        if not reserve(&self.block, self.restarts.used + 4):
+            return False
+        at = self.block.start + self.block.used
+        memcpy(at, self.restarts.start, self.restarts.used)
+        put_size(at + self.restarts.used, count)
+        self.block.used += self.restarts.used + 4
+        if not self.squeeze(self.block.start, self.block.used):
+            return False
+        self.block.used = self.restarts.used = self.in_block = 0
+        self.blocks += 1
+        return self.note(self.offset + before, self.made.used - before - TRAILER)
 
     cdef bint squeeze(self, Bytes data, Py_ssize_t size) noexcept nogil:
         """Add a block to what is made: compressed where that saves an eighth."""
@@ -462,58 +402,73 @@ cdef class Squeezer:
         self.made.used = at + TRAILER - self.made.start
         return True
 
-    cdef bint note(self, Bytes key, Py_ssize_t size, uint64_t offset, uint64_t length) noexcept nogil:
-        """Add a block to the index."""
+    cdef bint note(self, uint64_t offset, uint64_t length) noexcept nogil:
+        """Add the block whose last key is the last one to the index."""
+        cdef Py_ssize_t size = self.last.used
         cdef Room at, value
-        if not reserve(&self.restarts, 4) or not reserve(&self.index, size + 5 * VARINT_MAX):
+        if not reserve(&self.index_restarts, 4) or not reserve(&self.index, size + 5 * VARINT_MAX):
             return False
-        put_size(self.restarts.start + self.restarts.used, self.index.used)
-        self.restarts.used += 4
+        put_size(self.index_restarts.start + self.index_restarts.used, self.index.used)
+        self.index_restarts.used += 4
         at = put_varint(put_varint(self.index.start + self.index.used, 0), size)
         value = at
         at += 1 + size  # a handle takes less than 128 bytes: its length is one
-        memcpy(value + 1, key, size)
+        memcpy(value + 1, self.last.start, size)
         at = put_varint(put_varint(at, offset), length)
         value[0] = at - value - 1 - size
         self.index.used = at - self.index.start
         return True
 
-    cdef bint squeeze_all(self, Blocks blocks) noexcept nogil:
-        cdef Block *each = <Block *>blocks.ends.start
-        cdef Py_ssize_t count = blocks.ends.used // sizeof(Block), i, start = 0, key = 0, before
-        for i in range(count):
-            before = self.made.used
-            if not self.squeeze(blocks.data.start + start, each[i].end - start):
-                return False
-            if not self.note(
-                blocks.keys.start + key,
-                each[i].key_end - key,
-                self.offset + before,
-                self.made.used - before - TRAILER,
-            ):
-                return False
-            start = each[i].end
-            key = each[i].key_end
-        return True
-
-    def squeezed(self, Blocks blocks not None):
-        """Return the bytes of blocks for the file."""
-        cdef bint done
-        self.made.used = 0
-        with nogil:
-            done = self.squeeze_all(blocks)
-        if not done:
+    def end(self):
+        """Have the last block made."""
+        if self.in_block and not self.end_block():
             raise MemoryError
-        self.offset += self.made.used
-        return PyBytes_FromStringAndSize(<const char *>self.made.start, self.made.used)
+
+    def take(self):
+        """Return the bytes of the file that were made since; they hold until the next ``put``."""
+        cdef Py_ssize_t size = self.made.used
+        self.made.used = 0
+        self.offset += size
+        if size == 0:
+            return b""
+        return PyMemoryView_FromMemory(<char *>self.made.start, size, PyBUF_READ)
 
     def index_block(self):
         """Return the bytes of the index, without a trailer."""
         index = PyBytes_FromStringAndSize(<const char *>self.index.start, self.index.used)
         restarts = PyBytes_FromStringAndSize(
-            <const char *>self.restarts.start, self.restarts.used
+            <const char *>self.index_restarts.start, self.index_restarts.used
         )
-        return index + restarts + int(self.restarts.used // 4).to_bytes(4, "little")
+        return index + restarts + int(self.index_restarts.used // 4).to_bytes(4, "little")
+
+
+# --- for whoever has rows as objects, and for tests ---------------------------------------------
+
+
+def pack_rows(list ids not None, list values not None):
+    """Do what ``pack_rows`` of layout/packing.py does; ValueError for what is no row."""
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(ids), size = 0
+    cdef object eid, value, made
+    cdef Room at
+    if PyList_GET_SIZE(values) != count:
+        raise ValueError("IDs and values differ in number")
+    for i in range(count):
+        eid, value = <object>PyList_GET_ITEM(ids, i), <object>PyList_GET_ITEM(values, i)
+        if type(eid) is not bytes or type(value) is not bytes:
+            raise ValueError("a row is not of bytes")
+        if PyBytes_GET_SIZE(eid) != ID_BYTES:
+            raise ValueError("an ID is not of 16 bytes")
+        size += ROW_HEAD + PyBytes_GET_SIZE(value)
+    made = PyBytes_FromStringAndSize(NULL, size)
+    at = <Room>PyBytes_AS_STRING(made)
+    for i in range(count):
+        eid, value = <object>PyList_GET_ITEM(ids, i), <object>PyList_GET_ITEM(values, i)
+        size = PyBytes_GET_SIZE(value)
+        memcpy(at, PyBytes_AS_STRING(eid), ID_BYTES)
+        put_size(at + ID_BYTES, size)
+        memcpy(at + ROW_HEAD, PyBytes_AS_STRING(value), size)
+        at += ROW_HEAD + size
+    return made
 
 
 def sum_of(bytes data not None):
@@ -524,7 +479,7 @@ def sum_of(bytes data not None):
 def compress(bytes data not None):
     """Return an LZ4 block of the bytes."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef Squeezer own = Squeezer()
+    cdef Builder own = Builder(0)
     cdef Room end
     if not reserve(&own.made, lz4_room(size)):
         raise MemoryError

@@ -7,6 +7,7 @@ every release since 6.6 reads; what a table says of itself is what RocksDB's wri
 
 import os
 import secrets
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +15,15 @@ from typing import Any
 
 from kvstream.storage.compiled import twins
 
-BATCH_BYTES = 1 << 20
-"""Bytes of blocks that are handed to the thread at once; two such batches may wait."""
+BATCH_BYTES = 4 << 20
+"""Bytes of rows that are handed to the thread at once; two such batches may wait.
+
+It takes the thread some ms to get the GIL between two of them.
+"""
 _WAITING_MAX = 2
 
+_MORE_BYTES = 4
+"""Bytes that a row takes in a table, before compression, beyond its prefix and its packed form."""
 _MAGIC = 0x88E241B785F4CFF7
 _VERSION = 5
 _XXH64 = 3
@@ -27,57 +33,85 @@ _UNKNOWN_FAMILY = (1 << 31) - 1
 
 
 class TableFile:
-    """A table under way."""
+    """A table under way; an error may come with a later call than what it is about."""
 
     def __init__(self, path: Path, block_bytes: int) -> None:
         assert twins is not None
-        self._filler = twins.Filler(block_bytes)
-        self._squeezer = twins.Squeezer()
+        self._builder = twins.Builder(block_bytes)
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by finish and close
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="table")
-        self._waiting: list[Future[None]] = []
+        self._waiting: deque[Future[None]] = deque()
+        self._prefix = b""
+        self._packed: list[bytes] = []
+        self._packed_bytes = self.size = 0
+        self._completed = False
+
+    def __del__(self) -> None:
+        if file := getattr(self, "_file", None):  # it may be that it could not be opened
+            file.close()
 
     @property
     def rows(self) -> int:
-        return self._filler.rows
-
-    @property
-    def size(self) -> int:
-        """Bytes of the rows, before compression."""
-        return self._filler.key_bytes + self._filler.value_bytes
+        """How many rows were put, when all that was handed on is done."""
+        self._settle()
+        return self._builder.rows
 
     def put(self, prefix: bytes, ids: list[bytes], values: list[bytes]) -> None:
         """Write rows, each above all before it; ValueError where one is not."""
-        self._filler.put(prefix, ids, values)
-        self._hand_on()
+        self.put_packed(prefix, twins.pack_rows(ids, values), len(ids))
 
-    def put_packed(self, prefix: bytes, rows: bytes) -> None:
-        """Do the same with packed rows."""
-        self._filler.put_packed(prefix, rows)
-        self._hand_on()
+    def put_packed(self, prefix: bytes, rows: bytes, count: int) -> None:
+        """Do the same with packed rows, ``count`` of them."""
+        if prefix != self._prefix:
+            self._hand_on()
+            self._prefix = prefix
+        self._packed.append(rows)
+        self._packed_bytes += len(rows)
+        self.size += len(rows) + count * (len(prefix) + _MORE_BYTES)
+        if self._packed_bytes >= BATCH_BYTES:
+            self._hand_on()
 
     def _hand_on(self) -> None:
-        if self._filler.waiting >= BATCH_BYTES:
+        """Give what was put to the thread."""
+        if self._packed:
             if len(self._waiting) >= _WAITING_MAX:
-                self._waiting.pop(0).result()
-            self._waiting.append(self._thread.submit(self._write_blocks, self._filler.take()))
+                self._waiting.popleft().result()
+            work = self._thread.submit(self._build, self._prefix, self._packed)
+            self._waiting.append(work)
+            self._packed, self._packed_bytes = [], 0
 
-    def _write_blocks(self, blocks: Any) -> None:
-        self._write(self._squeezer.squeezed(blocks))
+    def _settle(self) -> None:
+        """Have the thread done with all that was put."""
+        self._hand_on()
+        while self._waiting:
+            self._waiting.popleft().result()
 
-    def _write(self, data: bytes) -> None:
+    def _build(self, prefix: bytes, packed: list[bytes]) -> None:
+        self._builder.put(prefix, packed)
+        self._write(self._builder.take())
+
+    def _write(self, data: bytes | memoryview) -> None:
         left = memoryview(data)
         while left:
             left = left[self._file.write(left) :]
 
+    def complete(self) -> None:
+        """Have the thread complete the file behind what was put; once."""
+        self._hand_on()
+        self._waiting.append(self._thread.submit(self._complete))
+        self._completed = True
+
+    def _complete(self) -> None:
+        self._builder.end()
+        self._write(self._builder.take())
+        self._write(self._tail(self._builder.offset))
+        os.fsync(self._file.fileno())
+
     def finish(self) -> None:
         """Complete the file, durably."""
-        for each in self._waiting:
-            each.result()
-        self._waiting.clear()
-        self._write_blocks(self._filler.take(all_=True))
-        self._write(self._tail(self._squeezer.offset))
-        os.fsync(self._file.fileno())
+        if not self._completed:
+            self.complete()
+        self._settle()
         self.close()
 
     def close(self) -> None:
@@ -97,9 +131,9 @@ class TableFile:
             made.extend(plain + twins.sum_of(plain).to_bytes(4, "little"))
             return handle
 
-        index = self._squeezer.index_block()
+        index = self._builder.index_block()
         index_handle = add(index)
-        properties = _properties(self._filler, start, len(index))
+        properties = _properties(self._builder, start, len(index))
         meta = _block({b"rocksdb.properties": add(_block(properties))})
         meta_handle = add(meta)
         handles = (meta_handle + index_handle).ljust(_HANDLES_BYTES, b"\0")
@@ -121,7 +155,7 @@ def _properties(filled: Any, data_bytes: int, index_bytes: int) -> dict[bytes, b
         "index.value.is.delta.encoded": 0,
         "key.largest.seqno": 0,
         "merge.operands": 0,
-        "num.data.blocks": filled.data_blocks,
+        "num.data.blocks": filled.blocks,
         "num.entries": filled.rows,
         "num.filter_entries": 0,
         "num.range-deletions": 0,

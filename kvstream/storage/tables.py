@@ -62,18 +62,25 @@ class TableWriter:
         return self._table.size
 
     def put(self, prefix: bytes, ids: list[bytes], values: list[bytes]) -> None:
-        """Write rows under a prefix, each above all before it; StoreError where one is not."""
+        """Write rows under a prefix, each above all before it.
+
+        StoreError where one is not, here or in a later call.
+        """
         try:
             self._table.put(prefix, ids, values)
         except Exception as error:
             raise _told(error) from None
 
-    def put_packed(self, prefix: bytes, rows: bytes) -> None:
-        """Do the same with rows in one string (layout/packing.py)."""
+    def put_packed(self, prefix: bytes, rows: bytes, count: int) -> None:
+        """Do the same with rows in one string (layout/packing.py), ``count`` of them."""
         try:
-            self._table.put_packed(prefix, rows)
+            self._table.put_packed(prefix, rows, count)
         except Exception as error:
             raise _told(error) from None
+
+    def complete(self) -> None:
+        """Begin to do what ``finish`` does; no row may be put from now on."""
+        self._table.complete()
 
     def finish(self) -> None:
         """Complete the file, durably."""
@@ -103,8 +110,11 @@ class _RocksTable:
         self.rows += len(ids)
         self.size += sum(map(len, keys)) + sum(map(len, values))
 
-    def put_packed(self, prefix: bytes, rows: bytes) -> None:
+    def put_packed(self, prefix: bytes, rows: bytes, count: int) -> None:
         self.put(prefix, *unpack_rows(rows))
+
+    def complete(self) -> None:
+        """RocksDB's writer would hold the GIL."""
 
     def finish(self) -> None:
         self._writer.finish()

@@ -64,7 +64,7 @@ def test_rocksdb_finds_what_was_put(
     expected: Rows = []
     for at, prefix in enumerate(prefixes):
         if at % 2:
-            table.put_packed(prefix, pack_rows(ids, values))
+            table.put_packed(prefix, pack_rows(ids, values), len(ids))
         else:
             table.put(prefix, ids, values)
         expected += [(prefix + eid, value) for eid, value in zip(ids, values, strict=True)]
@@ -126,8 +126,9 @@ def test_every_flipped_byte_of_the_rows_is_noticed(tmp_path: Path) -> None:
 def test_rows_out_of_order_are_refused(tmp_path: Path, second: bytes) -> None:
     table = TableWriter(tmp_path / "made.sst")
     table.put(b"p", ids_of(3), [b"v"] * 3)
+    table.put(second, ids_of(3), [b"v"] * 3)
     with pytest.raises(StoreError):
-        table.put(second, ids_of(3), [b"v"] * 3)
+        table.finish()
     table.abandon()
     table.abandon()
     assert list(tmp_path.iterdir()) == []
@@ -143,9 +144,15 @@ def test_what_is_no_row_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError):
             table.put(b"p", ids, values)  # type: ignore[arg-type]
+    table.put_packed(b"p", pack_rows(ids_of(1), [b"value"])[:-1], 1)
     with pytest.raises(StoreError):
-        table.put_packed(b"p", pack_rows(ids_of(1), [b"value"])[:-1])
+        table.finish()
     table.abandon()
+
+
+def test_a_table_that_cannot_be_begun_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file"):
+        TableWriter(tmp_path / "missing" / "made.sst")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
