@@ -133,9 +133,11 @@ OWN = (
     "other command of scripts. LATENCY has nothing to tell: SLOWLOG and INFO commandstats do.",
     "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET answers what "
     "`kvstream.parts.PartWriter` needs, PUT takes its files in pieces, COMMIT has the store take "
-    "them in, checked by their digests, in a thread while others go on. A load outlives the "
-    "connection and the server; one for which nothing has come for a day is removed. It is for "
-    "administrators, since nobody looks into the tables, and not for MULTI.",
+    "them in, checked by their digests, in a thread while others go on. Entries of streams that "
+    "others have added to since the ticket, or that were there and not named, are written once "
+    "more first, and everybody waits for that. A load outlives the connection and the server; one "
+    "for which nothing has come for a day is removed. It is for administrators, since nobody looks "
+    "into the tables, and not for MULTI.",
     "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",
 )
 
