@@ -22,7 +22,7 @@ from kvstream.server.bursts import requests_of
 from kvstream.server.calls import name_of
 from kvstream.server.client import Argv, Client
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Kept, Operation, Outbox, Slot, told
+from kvstream.server.outbox import OF_ROWS, Kept, Operation, Outbox, Slot, told
 from kvstream.server.pace import LOOKS, TURN_REQUESTS, Pace
 from kvstream.server.queues import run_queue
 from kvstream.server.waits import Waits
@@ -212,6 +212,8 @@ class Executor(Arrivals):
             self._hold(turn, slot)
         else:
             slot.told = slot.client.wants(slot.reply)
+            if type(slot.reply) in OF_ROWS:
+                slot.make()
         if turn.txn.signals:
             turn.serve()
 
@@ -263,6 +265,7 @@ class Executor(Arrivals):
     def _run_again(self, slot: Slot, unit: Operation) -> None:
         client, db = slot.client, slot.client.db
         client.select(slot.db)
+        slot.made = b""
         self._turn = turn = Turn(self.engine)
         kept, self._slots = self._slots, [slot]
         try:

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kvstream.commands.command import Answer, Blocked, Later
-from kvstream.commands.replies import ErrorReply, Paged, Reply
+from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
@@ -19,6 +19,9 @@ from kvstream.turn import TurnFailed
 
 LONG = 64 << 10
 """A reply from this size on is not kept until all others are made: its client may not read."""
+
+OF_ROWS: Final = frozenset({Entries, Rows, Streams})
+"""Replies that are made at once."""
 
 Operation = Callable[[Txn], Answer]
 
@@ -38,18 +41,27 @@ class Slot:
     """It tells of what is in the store: not to be told before that is durable."""
     told: bool = True
     """False: CLIENT REPLY wants nothing written."""
+    made: bytes = b""
+    """The reply in bytes, where it has been made already."""
 
     def encoded(self) -> bytes:
         """Return the reply in bytes, none where it is not to be written."""
+        if self.made:
+            return self.made
         reply = self.reply
         if not self.told or isinstance(reply, Blocked | Later | Paged):
             return b""
         return _encoded(reply, self.protocol or self.client.protocol)
 
+    def make(self) -> None:
+        """Make a reply of rows at once, and let go of them: they are many objects."""
+        if self.told:
+            self.made, self.reply = self.encoded(), None
+
     def fail(self, error: ErrorReply) -> None:
         """Tell that the log could not be made durable instead of what is not durable."""
         if self.keeps and not isinstance(self.reply, Blocked):
-            self.reply = error
+            self.reply, self.made = error, b""
 
 
 class Kept(Protocol):

@@ -84,6 +84,18 @@ def test_a_full_disk_refuses_what_grows_and_takes_what_frees(server: Server, ann
     assert ann.heard() == b"-MISCONF no room\r\n:1\r\n:0\r\n"
 
 
+def test_entries_that_were_read_in_a_turn_that_failed_are_not_told(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.send("XADD", "s", "1-1", "f", "v")
+    bob.send("XRANGE", "s", "-", "+")
+    bob.send("XREAD", "STREAMS", "s", "0")
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
+        server.turn()
+    assert ann.heard() == b"-MISCONF no room\r\n"
+    assert bob.heard() == b"*0\r\n*-1\r\n"
+
+
 def test_commands_after_select_go_to_that_database_also_when_run_again(
     server: Server, ann: Talker
 ) -> None:

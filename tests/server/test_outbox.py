@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from kvstream.errors import StoreReadOnly
 from kvstream.options import Durability
 from tests.server.talking import Server, Talker
 
@@ -89,3 +90,14 @@ def test_each_reply_is_in_the_protocol_of_its_request(tmp_path: Path) -> None:
     assert said.startswith(b"$-1\r\n%8\r\n")
     assert said.endswith(b"_\r\n+RESET\r\n$-1\r\n")
     server.engine.close()
+
+
+def test_entries_whose_log_cannot_be_made_durable_are_not_told(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    with patch.object(server.engine.database, "flush_wal", side_effect=StoreReadOnly("gone")):
+        ann.send("XADD", "s", "1-1", "f", "v")
+        bob.send("XRANGE", "s", "-", "+")
+        server.turn()
+        said = [_heard(talker, 1) for talker in (ann, bob)]
+    assert all(b"the log cannot be made durable: gone" in each for each in said)
+    assert b"1-1" not in said[1]
