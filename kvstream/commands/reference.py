@@ -259,6 +259,11 @@ DIFFERENCES = (
         "the documents: whole nodes; the server: entry by entry, to the bound",
         "entry by entry, as the server does",
     ),
+    (
+        "An unknown command without arguments",
+        "7.0: `unknown command 'x', with args beginning with: `",
+        "`unknown command 'x'`",
+    ),
     ("SCAN with a negative cursor", "7.0: taken", "`invalid cursor`, as since 8.0"),
     (
         "XCFGSET with the values that hold already",

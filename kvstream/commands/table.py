@@ -207,4 +207,5 @@ def _unknown(argv: Argv) -> RequestError:
             break
         quoted += b"'%b' " % word[: _QUOTED_MAX - len(quoted)]
     name = text(argv[0][:_QUOTED_MAX])
-    return RequestError(f"unknown command '{name}', with args beginning with: {text(quoted)}")
+    behind = f", with args beginning with: {text(quoted)}" if quoted else ""
+    return RequestError(f"unknown command '{name}'{behind}")

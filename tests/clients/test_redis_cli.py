@@ -32,7 +32,7 @@ MGET k none
 TYPE s
 EXISTS s none
 INCR n
-NOSUCH
+NOSUCH x
 MULTI
 INCR n
 XLEN s

@@ -89,7 +89,6 @@ ODD = [
     "XSETID s 9",
     "XSETID s 9 ENTRIESADDED 7 MAXDELETEDID 5 ENTRIESADDED 8",
     "XSETID dead 9-0 MAXDELETEDID 0-0",
-    "FOO",
     "FOO a b c",
     "CONFIG SET stream-node-max-entries 1 stream-node-max-entries 2",
     "CONFIG SET foo 1",

@@ -88,11 +88,16 @@ REWORDED = {
     ),
 }
 """Errors of 7.0.15, and how those begin that stand for them since."""
+_NOTHING_BEHIND = b", with args beginning with: "
+"""What 7.0 says of an unknown command without arguments, and later ones leave out."""
 
 
 def _is_reworded(ours: Node, theirs: Node) -> bool:
     if ours[0] != "-" or theirs[0] != "-":
         return False
+    alone = theirs[1].removesuffix(_NOTHING_BEHIND)
+    if alone != theirs[1]:
+        return bool(ours[1] == alone)
     return bool(ours[1].startswith(REWORDED.get(theirs[1], b"\n")))
 
 
