@@ -214,7 +214,8 @@ def show_status(out: Output, runs: list[Status], followed: list[Followed]) -> No
     if runs or not followed:
         out.table(_STATUS, [_status_row(status) for status in runs])
     if followed:
-        out.heading("followed" if runs else "")
+        if runs:
+            out.heading("followed")
         out.table(_FOLLOWED, [_followed_row(each) for each in followed])
 
 
@@ -241,7 +242,7 @@ def _followed_row(followed: Followed) -> Mapping[str, Any]:
         "target": followed.target,
         "kind": "follow",
         "state": followed.state,
-        "phase": followed.phase,
+        "phase": followed.phase.value,
         "since_ms": followed.since_ms,
         "behind_bytes": behind_bytes,
         "behind_ms": None if behind_s is None else round(behind_s * 1000),

@@ -46,9 +46,14 @@ def test_a_program_follows_goes_on_and_leads_over(
     assert said[0] == "the source sends a snapshot"
     (told,) = followers(state)
     assert (told.source, told.target, told.state) == (source.url, str(there), "interrupted")
-    assert told.offset
-    assert told.bytes > 100
+    received = told.bytes
+    assert received > 100
     source.ask("XREADGROUP", "GROUP", "g", "c", "COUNT", 10, "STREAMS", "s", ">")
+    migration.follow(source.url, there, until=level, said=said.append)
+    (told,) = followers(state)
+    assert told.offset > 100
+    assert told.commands >= 10
+    assert told.bytes > received + 100
     done = migration.cut_over(source.url, there, pause_s=1, said=said.append)
     assert done.is_done
     assert done.is_paused

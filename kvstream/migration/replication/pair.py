@@ -120,8 +120,13 @@ def open_pair(
                 behind = pair.lag() if phase is Phase.FOLLOWING else None
                 note.note(phase, pair.offset, pair.commands, pair.received, behind)
 
+        def note_last() -> None:
+            told = note.told
+            note.note(told.phase, pair.offset, pair.commands, pair.received, told.behind)
+
         follower = Follower(lambda: server.client(0), following, spool, load, said, seen)
         stack.callback(follower.close)
+        stack.callback(note_last)
         switch = Switch(follower, server, arrival, selection, said)
         pair = Pair(server, follower, switch)
         yield pair
