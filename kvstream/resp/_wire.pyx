@@ -3,12 +3,13 @@
 
 Each takes the plain case alone and leaves all else, damage included, to the Python twin: the
 reading of requests stops there, the writing of entries returns None. Nothing is read beyond the
-bytes given. What is written is measured first, then written into exactly that much.
+bytes given. What is written has been measured, or has room for the most that it may take.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from kvstream.layout._msgpack cimport (
@@ -35,6 +36,9 @@ cdef enum:
     PAIRS_NEAR = 16  # so many names are compared with each other
     NUMBER_MAX = 20  # digits of 64 bits
     RESP3 = 3
+    STRING_HEADS = 24  # mark, digits and ends of a string
+    ROW_HEADS = 96  # those of an entry, of its fields, and its ID
+    FIRST_ROOM = 32768
 
 cdef int64_t COUNT_MAX = 2147483647
 cdef Py_ssize_t ENTRY_BYTES_MAX = options.ENTRY_BYTES_MAX
@@ -561,50 +565,45 @@ cdef bint many_differ(Cursor cursor, Py_ssize_t count) except -1:
     return len(names) == count
 
 
-cdef Py_ssize_t fields_size(bytes value) except -2:
-    """Return the bytes that the fields of a row take on the wire; -1 where it is not plain."""
-    cdef Bytes names[PAIRS_NEAR]
-    cdef Py_ssize_t sizes[PAIRS_NEAR]
-    cdef Cursor cursor, first
-    cdef Bytes data = NULL
-    cdef Py_ssize_t size = 0, pairs, i, total
+cdef inline Py_ssize_t row_bound(bytes value) noexcept:
+    """Return bytes in which a row has room on the wire, whatever its strings are; -1: not plain."""
+    cdef Cursor cursor
+    cdef Py_ssize_t pairs
     cursor.at = <Bytes>PyBytes_AS_STRING(value)
     cursor.end = cursor.at + PyBytes_GET_SIZE(value)
     pairs = take_count(&cursor)
     if pairs <= 0:
         return -1
+    return ROW_HEADS + PyBytes_GET_SIZE(value) + 2 * pairs * STRING_HEADS
+
+
+cdef Buffer put_fields(Buffer to, bytes value) except? NULL:
+    """Write the fields of a row into its room; NULL where it is not plain."""
+    cdef Bytes names[PAIRS_NEAR]
+    cdef Py_ssize_t sizes[PAIRS_NEAR]
+    cdef Cursor cursor, first
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, pairs, i
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    pairs = take_count(&cursor)
     first = cursor
-    total = head_size(2 * pairs)
+    to = put_head(to, 42, 2 * pairs)
     for i in range(2 * pairs):
         if not take_string(&cursor, &data, &size):
-            return -1
+            return NULL
         if not i & 1 and i < 2 * PAIRS_NEAR:
             names[i >> 1] = data
             sizes[i >> 1] = size
-        total += string_size(size)
+        to = put_string(to, data, size)
     if cursor.at != cursor.end:
-        return -1
+        return NULL
     # A map in which a name stands twice is none of ours.
     if (<Bytes>PyBytes_AS_STRING(value))[0] == UNIQUE:
         if not (
             few_differ(names, sizes, pairs) if pairs <= PAIRS_NEAR else many_differ(first, pairs)
         ):
-            return -1
-    return total
-
-
-cdef inline Buffer put_fields(Buffer to, bytes value) noexcept:
-    """Write the fields of a row that ``fields_size`` has found to be plain."""
-    cdef Cursor cursor
-    cdef Bytes data = NULL
-    cdef Py_ssize_t size = 0, count, i
-    cursor.at = <Bytes>PyBytes_AS_STRING(value)
-    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
-    count = 2 * take_count(&cursor)
-    to = put_head(to, 42, count)
-    for i in range(count):
-        take_string(&cursor, &data, &size)
-        to = put_string(to, data, size)
+            return NULL
     return to
 
 
@@ -613,31 +612,37 @@ def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssiz
 
     The keys have an ID after ``prefix`` bytes. Once ``room`` bytes are full no row is added.
     """
-    cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(page), total = 0, size, i
+    cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(page), used = 0, size = 0, need
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
     cdef Bytes at
-    cdef Buffer to
+    cdef Buffer made = NULL, to
     if prefix < 0 or start < 0:
         return None
-    while stop < count and total < room:
-        if not take_row(page, stop, prefix, &key, &value):
-            return None
-        size = fields_size(<bytes>value)
-        if size < 0:
-            return None
-        at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
-        total += 4 + id_size(big_endian(at), big_endian(at + 8)) + size
-        stop += 1
-    made = PyBytes_FromStringAndSize(NULL, total)
-    to = <Buffer>PyBytes_AS_STRING(made)
-    for i in range(start, stop):
-        take_row(page, i, prefix, &key, &value)
-        at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
-        memcpy(to, b"*2\r\n", 4)
-        to = put_id(to + 4, big_endian(at), big_endian(at + 8))
-        to = put_fields(to, <bytes>value)
-    return made, stop
+    try:
+        while stop < count and used < room:
+            if not take_row(page, stop, prefix, &key, &value):
+                return None
+            need = row_bound(<bytes>value)
+            if need < 0:
+                return None
+            if used + need > size:
+                size = max(2 * size, used + need, FIRST_ROOM)
+                to = <Buffer>PyMem_Realloc(made, size)
+                if to == NULL:
+                    raise MemoryError
+                made = to
+            at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
+            memcpy(made + used, b"*2\r\n", 4)
+            to = put_id(made + used + 4, big_endian(at), big_endian(at + 8))
+            to = put_fields(to, <bytes>value)
+            if to == NULL:
+                return None
+            used = to - made
+            stop += 1
+        return PyBytes_FromStringAndSize(<char *>made, used), stop
+    finally:
+        PyMem_Free(made)
 
 
 # --- entries ------------------------------------------------------------------------------------
