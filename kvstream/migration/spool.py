@@ -12,7 +12,6 @@ way round, and one that takes a DUMP must know how long that is. Small streams s
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from tempfile import SpooledTemporaryFile
-from types import TracebackType
 from typing import IO, Self
 
 import msgpack
@@ -30,7 +29,19 @@ def temporary() -> IO[bytes]:
     return SpooledTemporaryFile(MEMORY_BYTES, prefix="kvstream-migrate-")
 
 
-class Spool:
+class _PutAside:
+    """What is in a temporary file for as long as the block goes."""
+
+    _file: IO[bytes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class Spool(_PutAside):
     """The nodes of a stream, to be read any number of times, and its state."""
 
     def __init__(self, content: Content) -> None:
@@ -43,17 +54,6 @@ class Spool:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._file.close()
 
     def _put(self, node: NodeImage) -> None:
         parts = [node.first, node.names, node.last, node.appended, node.size]
@@ -76,7 +76,7 @@ class Spool:
             yield from node.ids
 
 
-class ChunkFile:
+class ChunkFile(_PutAside):
     """Chunks in a temporary file: how long they are together is known before they are sent."""
 
     def __init__(self, chunks: Iterable[bytes], most: int) -> None:
@@ -92,17 +92,6 @@ class ChunkFile:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._file.close()
 
     def chunks(self, size: int = 1 << 20) -> Iterator[bytes]:
         self._file.seek(0)
