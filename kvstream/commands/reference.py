@@ -300,7 +300,8 @@ OWN = (
     "were deleted are not in it, where Redis keeps them marked.",
     "RESTORE takes streams and strings of Redis 5.0 to 8.10 and of Valkey, and refuses all other "
     "types. What a payload tells wrongly, its length for one, is set right. IDLETIME and FREQ are "
-    "taken and not kept.",
+    "taken and not kept. The checksum is always looked at: newer servers take any payload whose "
+    "checksum is 0.",
     "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
     "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
 )
