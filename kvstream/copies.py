@@ -144,12 +144,8 @@ def touch(copy: Path) -> None:
 class Copying:
     """What an owner does about its copies, each time that it looks."""
 
-    def __init__(
-        self, directory: Path, flush: Callable[[], None], checkpoint: Callable[[Path], None]
-    ) -> None:
-        """``flush`` writes what is in memory, so that ``checkpoint`` holds others up for less."""
+    def __init__(self, directory: Path, checkpoint: Callable[[Path], None]) -> None:
         self._folder = directory / FOLDER
-        self._flush = flush
         self._checkpoint = checkpoint
         self._seen_ns = 0
         self._next_sweep = 0.0
@@ -171,7 +167,6 @@ class Copying:
 
     def _make(self, target: Path) -> None:
         try:
-            self._flush()
             self._checkpoint(target)
         except (KVStreamError, OSError) as error:
             with suppress(OSError):

@@ -53,7 +53,7 @@ class Engine:
         self._flushing = threading.Lock()
         self._closed = False
         self.committer = Committer(self.database, self.options.durability)
-        copying = Copying(self.database.directory, self.flush, self.checkpoint)
+        copying = Copying(self.database.directory, self.checkpoint)
         self.expiry = Expiry(self.run, copying.look)
         recovery.recover(self.run, self.options.read_only)
         if not self.options.read_only:
@@ -342,8 +342,9 @@ class Engine:
         self.committer.sync()
 
     def checkpoint(self, target: Path) -> None:
-        """Write a consistent copy of the store into a new directory; writes wait for most of it."""
+        """Write a consistent copy of the store into a new directory; writes wait for its end."""
         self.run(Txn.write_seen)
+        self.flush()  # while others write: little is left for the lock
         self.database.checkpoint(target, self._lock)
 
     def flush(self) -> None:

@@ -157,8 +157,6 @@ class Saving:
             self._engine.sync()
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What is in memory goes to disk while others write; then little is left for the lock.
-        self._engine.flush()
         self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
         found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
         for old in sorted(found)[: -self._kept]:
