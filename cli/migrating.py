@@ -18,7 +18,7 @@ from kvstream.cli.migrate_places import Ends, ends_of, opened, places_options
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration
 from kvstream.cli.progress import meter
-from kvstream.migration.carrying import Carried, Manner
+from kvstream.migration.carrying import Carried, Manner, allowed_of
 from kvstream.migration.followers import followers
 from kvstream.migration.items import Source, Watch
 from kvstream.migration.journal import Journal, default_folder, identity_of, statuses
@@ -141,6 +141,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         _refuse_unused(target_version, **options)
         follow(out, ends, folder, cutover=cutover, pause_s=pause_s, quiet=options["quiet"])
         return
+    allowed = allowed_of(name for names in options["allowed"] for name in names.split(","))
     shown = str(ends.source), str(ends.target)
     identity, known = identity_of(*shown, ends.selection), fingerprint(ends.source)
     asking = partial(open_target, target_version=target_version, replace=options["replace"])
@@ -153,7 +154,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         counting = _Counting(journal, watch)
         manner = Manner(
             replace=options["replace"],
-            allowed=frozenset(name for names in options["allowed"] for name in names.split(",")),
+            allowed=allowed,
             identity=identity.encode() + known,
             watch=counting.entries,
         )

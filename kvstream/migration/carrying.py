@@ -3,18 +3,18 @@
 It knows no place, no file of progress and no order of keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvstream.errors import KVStreamError, RequestError
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError
 from kvstream.ids import StreamID
 from kvstream.migration.differences import Told
 from kvstream.migration.differences import entries as entry_differences
 from kvstream.migration.digests import Window
 from kvstream.migration.examining import GONE, differing, examine, outside_entries, pages_in
 from kvstream.migration.items import CARRIED, STREAM, Counted, Done, Item, Target, Watch
-from kvstream.rdb.targets import Loss
+from kvstream.rdb.targets import LOSSES, Loss
 
 _KEYS_SHOWN = 3
 TOLD_MAX = 10
@@ -84,6 +84,17 @@ class Manner:
     identity: bytes = b""
     """Of the migration: what it has left unfinished is known by it."""
     watch: Watch = lambda entries, bytes: None
+
+
+def allowed_of(names: Iterable[str]) -> frozenset[str]:
+    """Return names of losses; InvalidArgument for one that no loss has."""
+    allowed = frozenset(names)
+    if unknown := allowed - LOSSES.keys():
+        raise InvalidArgument(
+            f"no loss is called {', '.join(map(repr, sorted(unknown)))}: they are "
+            f"{', '.join(LOSSES)}"
+        )
+    return allowed
 
 
 def carry(item: Item, target: Target, manner: Manner) -> Carried:

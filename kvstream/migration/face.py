@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvstream.arguments import Name, name_bytes
 from kvstream.errors import InvalidArgument
-from kvstream.migration.carrying import Manner
+from kvstream.migration.carrying import Manner, allowed_of
 from kvstream.migration.items import Selection, Source, Watch
 from kvstream.migration.journal import Journal, default_folder, identity_of
 from kvstream.migration.opening import fingerprint, open_source, open_target, planned_target
@@ -98,8 +98,10 @@ def run(
 
     Interrupted at any point, the same call goes on where it was: ``state`` is the folder in which
     is kept how far it is. Raises LossRefused, before anything is written, for a loss whose name is
-    not in ``allow_loss``; BadPayload for a damaged file; errors of stores and servers.
+    not in ``allow_loss``; InvalidArgument for a name there that no loss has; BadPayload for a
+    damaged file; errors of stores and servers.
     """
+    allowed = allowed_of(allow_loss)
     here, there = place_of(source), place_of(target, create=True)
     selection = selection_of(match, databases, here, without)
     check_pair(here, there, selection)
@@ -112,7 +114,7 @@ def run(
         written = stack.enter_context(closing(open_target(there, target_version, replace=replace)))
         manner = Manner(
             replace=replace,
-            allowed=frozenset(allow_loss),
+            allowed=allowed,
             identity=identity.encode() + known,
             watch=watch,
         )

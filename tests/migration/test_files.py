@@ -11,7 +11,7 @@ import pytest
 
 import kvstream
 from kvstream import Store, migration
-from kvstream.errors import BadPayload, RequestError
+from kvstream.errors import BadPayload, InvalidArgument, RequestError
 from kvstream.migration import LossRefused, Outcome, plan, run, verify
 from kvstream.rdb.crc64 import crc64
 from tests.migration.conftest import Start
@@ -90,6 +90,12 @@ def test_what_an_older_server_cannot_hold_is_refused_until_it_is_allowed(
     assert not out.exists()
     run(file, out, target_version="redis:6.2", allow_loss=lost)
     assert {each.what for each in verify(file, out).differences} == set()
+
+
+def test_a_loss_of_no_known_name_cannot_be_allowed(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no loss is called 'activ-time': they are active-ti"):
+        run(tmp_path / "here", tmp_path / "there", allow_loss=["activ-time", "nacked"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_for_an_older_server_is_loaded_with_what_is_left(
