@@ -5,9 +5,9 @@ therefore done by looking: open read-only, read, close, pause; in the pauses oth
 a server waits there instead: what comes is shown at once.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from time import monotonic, sleep
 from typing import TypeVar
 
 import click
@@ -52,13 +52,13 @@ def looks(session: Session, look: Look[T], pause_s: float) -> Iterator[T]:
     told = False
     pause_s = max(pause_s, POLL_S_MIN)
     while True:
-        start = time.monotonic()
+        start = monotonic()
         rest_s: float | None = pause_s
         try:
             with session.reading() as store:
                 seen = look(store, pause_s if store.shared else None)
             # At least as long as others had to wait; where nobody had to, not at all.
-            rest_s = None if store.shared else max(pause_s, time.monotonic() - start)
+            rest_s = None if store.shared else max(pause_s, monotonic() - start)
             passing = (StoreLocked, ServerUnavailable)
             told = False
             yield seen
@@ -67,7 +67,7 @@ def looks(session: Session, look: Look[T], pause_s: float) -> Iterator[T]:
                 click.echo(f"waiting: {error}", err=True)
             told = True
         if rest_s is not None:
-            time.sleep(rest_s)
+            sleep(rest_s)
 
 
 @click.command(

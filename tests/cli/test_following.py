@@ -1,6 +1,5 @@
 """tail: the last entries, what follows, and other processes in between."""
 
-import time
 from itertools import islice
 
 import pytest
@@ -62,7 +61,7 @@ class CtrlC:
 def test_tail_follows_until_ctrl_c(
     orders: Program, monkeypatch: pytest.MonkeyPatch, options: list[str], first: str | None
 ) -> None:
-    monkeypatch.setattr(time, "sleep", CtrlC(orders, 3))
+    monkeypatch.setattr(following, "sleep", CtrlC(orders, 3))
     rows = orders.json("tail", "orders", "-f", *options, code=130)
     assert [row["fields"]["left"] for row in rows[-3:]] == ["2", "1", "0"]
     assert (rows[0]["id"] == FIRST) is (first is not None)
@@ -80,7 +79,7 @@ def test_tail_sees_a_stream_made_anew_with_lower_ids(
             store.delete("orders")
             store.stream("orders").add({"n": "new"}, id="5-0")
 
-    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(following, "sleep", pause)
     rows = orders.json("tail", "orders", "-f", "-n", "0", code=130)
     assert rows == [{"id": "5-0", "fields": {"n": "new"}}]
 
@@ -95,7 +94,7 @@ def test_a_burst_is_shown_in_bounded_looks(
         if next(pauses, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(following, "sleep", pause)
     assert len(orders.json("tail", "orders", "-f", "--after", FIRST, code=130)) == 4
 
 
@@ -110,7 +109,7 @@ def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
         if next(pauses, None) is None:
             holder.close()
 
-    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(following, "sleep", pause)
     seen = looks(session, lambda store, wait_s: len(store.stream("orders")), 0)
     assert list(islice(seen, 2)) == [5, 5]
     told = capsys.readouterr().err.splitlines()
