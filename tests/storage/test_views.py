@@ -36,9 +36,10 @@ sys.stdin.read()
 """
 
 FORKING = READING.replace(
-    "sys.stdin", "child = os.fork()\nif child: print(child, flush=True)\nsys.stdin"
-)
-"""The same, with a child that stays."""
+    "sys.stdin",
+    "child = os.fork()\nif child: print(child, flush=True)\nelse: signal.pause()\nsys.stdin",
+).replace("import os\n", "import os\nimport signal\n")
+"""The same, with a child that stays until it is killed."""
 
 
 @pytest.fixture
