@@ -1,16 +1,19 @@
 """The owner's side of bulk loads: a ticket before, and one commit that takes the parts in.
 
 Parts whose rows stand where they belong are taken in as they are, in a time that does not depend on
-how many rows that are. Others, because a stream was there and not named or has moved on, are merged
-and written once more. Then all tables come in, and one commit counts what they brought:
-before it nobody sees anything, and what a crash leaves before it is deleted at the next opening.
+how many rows that are. Others, because a stream was there and not named or has moved on, or because
+a stranger's table cannot be proved to be sound, are merged and written once more. Then all tables
+come in, and one commit counts what they brought: before it nobody sees anything, and what a crash
+leaves before it is deleted at the next opening.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
+from kvstream import proving
 from kvstream.engine import Engine
+from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.images import PackedID
 from kvstream.layout.keys import (
@@ -61,22 +64,40 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
     )
 
 
+Guard = Callable[[list[bytes]], None]
+"""Raises where the keys that it is shown are not to be written."""
+
+
 def load(
-    engine: Engine, given: BulkTicket, parts: Iterable[Part], mark: Mark | None = None
+    engine: Engine,
+    given: BulkTicket,
+    parts: Iterable[Part],
+    mark: Mark | None = None,
+    guard: Guard | None = None,
 ) -> BulkResult:
     """Take parts in, all or none, with the mark of their batch; the files go when it is done.
 
     A batch that was there already changes nothing. Raises Corruption where a file is not as it was
     written, IDTooSmall where IDs are not above a stream's last, or come twice, WrongType where a
-    key is a string: nothing is changed then, and the files stay.
+    key is a string: nothing is changed then, and the files stay. With a guard the parts are those
+    of strangers: it is shown their keys, and Corruption is raised too where a table has rows that
+    belong elsewhere, before anybody is held up.
     """
     every = list(parts)
     pieces = [pieces_of(part) for part in every]
+    doubted: set[int] = set()
+    if guard is not None:
+        guard([piece.key for found in pieces for piece in found])
+        doubted = {
+            at
+            for at, (part, found) in enumerate(zip(every, pieces, strict=True))
+            if not proving.stands(part, found, given)
+        }
     with engine.held():
         if engine.run(appending.is_done, mark):
             result = BulkResult(applied=False)
         else:
-            result = _Load(engine, given, every, pieces).run(mark)
+            result = _Load(engine, given, every, pieces, doubted).run(mark)
     for part in every:
         for path in (part.table, part.pieces):
             Path(path).unlink(missing_ok=True)
@@ -87,12 +108,19 @@ class _Load:
     """One load, while nobody else changes the store."""
 
     def __init__(
-        self, engine: Engine, given: BulkTicket, parts: list[Part], pieces: list[list[Piece]]
+        self,
+        engine: Engine,
+        given: BulkTicket,
+        parts: list[Part],
+        pieces: list[list[Piece]],
+        doubted: set[int],
     ) -> None:
         self._engine = engine
         self._ticket = given
         self._parts = parts
         self._pieces = pieces
+        self._doubted = doubted
+        """Parts that are to be written once more, whatever they seem to be."""
         self._folder = engine.database.staging()
         self._by_key: dict[bytes, list[tuple[int, Piece]]] = {}
         for at, found in enumerate(pieces):
@@ -131,7 +159,7 @@ class _Load:
 
     def _loose(self, txn: Txn) -> set[int]:
         """Return the parts that cannot be taken in as they are."""
-        loose: set[int] = set()
+        loose = set(self._doubted)
         fits = {key: self._fits(txn, key, found) for key, found in self._by_key.items()}
         while True:  # a part that is loose makes all parts of each of its keys so
             more = set(loose)
@@ -192,7 +220,12 @@ class _Load:
         if not parts:
             return None
         folder = self._folder / uuid4().hex
-        return Merged(folder, [Path(self._parts[at].table) for at in parts])
+        rows = Merged(folder, [Path(self._parts[at].table) for at in parts])
+        keys = {piece.key for at in parts for piece in self._pieces[at]}
+        if not rows.only({self._ticket.prefix_of(key) for key in keys}):
+            rows.close()
+            raise Corruption("a table has rows of streams that it is not said to have")
+        return rows
 
     def _places(self, txn: Txn, keys: set[bytes]) -> list[tuple[bytes, bytes, StreamID, int]]:
         """Return prefix, key, last ID and the time of allotting for each key, by prefix."""
@@ -242,7 +275,9 @@ class _Load:
             if not given:
                 pages = _with_ids(pages, last, now_ms)
             piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
-            if piece.stream.length != expected:
+            if piece.stream.length > expected:
+                raise Corruption(f"stream {key!r} has more entries than its parts say")
+            if piece.stream.length < expected:  # the same ID twice
                 raise too_small(self._name(key))
             last = piece.last
             made.append((piece.stream, piece.nodes))
@@ -255,8 +290,10 @@ class _Load:
 
     def _pages(self, rows: Merged, key: bytes) -> Iterator[tuple[list[PackedID], list[bytes]]]:
         prefix = self._ticket.prefix_of(key)
-        lower, upper = prefix, successor(prefix)
+        lower, upper, width = prefix, successor(prefix), len(prefix) + ID_BYTES
         while page := rows.page(lower, upper, _PAGE_ROWS):
+            if any(len(row) != width for row, _ in page):
+                raise Corruption(f"stream {key!r} has rows without an ID")
             lower = page[-1][0] + b"\0"
             yield [row[-ID_BYTES:] for row, _ in page], [value for _, value in page]
 

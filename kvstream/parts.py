@@ -23,7 +23,7 @@ from uuid import uuid4
 import msgpack
 import xxhash
 
-from kvstream.errors import Corruption, InvalidArgument
+from kvstream.errors import Corruption, InvalidArgument, WrongType
 from kvstream.ids import StreamID
 from kvstream.images import PackedID
 from kvstream.layout.keys import U64, message_prefix, qualified, tree_prefix
@@ -31,7 +31,7 @@ from kvstream.meta.building import append_page
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.options import MEGABYTE, StoreOptions
+from kvstream.options import KEY_BYTES_MAX, MEGABYTE, StoreOptions
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.tables import TableWriter
 
@@ -281,11 +281,18 @@ def pieces_of(part: Part) -> list[Piece]:
         place = Path(path)
         if place.is_symlink() or not place.is_file() or digest_of(place) != digest:
             raise Corruption(f"{path} is not as it was written")
-    rows = msgpack.unpackb(Path(part.pieces).read_bytes(), raw=True, use_list=False)
-    return [
-        Piece(key, StreamMeta.decode(qualified(0, key), record), list(nodes))
-        for key, record, nodes in rows
-    ]
+    try:
+        rows = msgpack.unpackb(Path(part.pieces).read_bytes(), raw=True, use_list=False)
+        return [_piece(*row) for row in rows]
+    except (ValueError, TypeError, WrongType) as error:
+        raise Corruption(f"{Path(part.pieces).name} has no pieces: {error!r}") from error
+
+
+def _piece(key: bytes, record: bytes, nodes: tuple[tuple[bytes, bytes], ...]) -> Piece:
+    plain = {type(key), type(record), *(type(each) for node in nodes for each in node)}
+    if plain != {bytes} or len(key) > KEY_BYTES_MAX or {*map(len, nodes)} - {2}:
+        raise ValueError("a piece is of other things")
+    return Piece(key, StreamMeta.decode(qualified(0, key), record), list(nodes))
 
 
 def digest_of(path: Path) -> str:

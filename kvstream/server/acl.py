@@ -92,6 +92,16 @@ class User:
             )
         raise NoPermission(message, worst.kind, worst.object)
 
+    def check_writes(self, keys: Iterable[bytes]) -> None:
+        """Raise NoPermission unless one set of rules lets every key be written."""
+        asked = list(keys)
+        refused = [
+            next((key for key in asked if not rights.may(key, reads=False, writes=True)), None)
+            for rights in (self.root, *self.selectors)
+        ]
+        if not self.free and None not in refused:
+            raise NoPermission("No permissions to access a key", "key", refused[0] or b"")
+
     def settle(self, table: Table) -> None:
         """Work out what the rules come to."""
         for rights in (self.root, *self.selectors):

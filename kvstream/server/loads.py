@@ -14,18 +14,18 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kvstream import bulk
 from kvstream.arguments import mark_of
+from kvstream.bulk import Guard
 from kvstream.commands.args import Argv
 from kvstream.commands.replies import Reply
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument, NoSuchLoad, StoreFull
-from kvstream.operations.appending import Mark
-from kvstream.parts import BulkTicket, Part
+from kvstream.parts import BulkTicket
 from kvstream.served import FOLDER, folder_of
 from kvstream.server.saving import Job
 from kvstream.storage.private_files import DIRECTORY_MODE, FILE_MODE
@@ -84,9 +84,12 @@ class Loads:
         return offset + len(data)
 
     def commit(
-        self, owner: object, load: bytes, words: Argv, mark: tuple[bytes, int] | None
+        self, owner: object, load: bytes, words: Argv, mark: tuple[bytes, int] | None, guard: Guard
     ) -> tuple[Job, Outcome]:
-        """Begin to take in the parts that words tell of, or find what ``owner`` has begun."""
+        """Begin to take in the parts that words tell of, or find what ``owner`` has begun.
+
+        ``guard`` is shown the keys that they are for, in the thread that takes them in.
+        """
         found = self._jobs.get(load)
         if found is not None and found[0].owner is owner:  # whose turn had to be run again
             return found
@@ -100,7 +103,8 @@ class Loads:
         named = mark_of(mark, ticket.db)
 
         def work() -> None:
-            self._load(ticket, parts, named, outcome)
+            result = bulk.load(self._engine, ticket, parts, named, guard)
+            outcome.extend([(b"applied", int(result.applied)), (b"entries", result.entries)])
             shutil.rmtree(folder, ignore_errors=True)
 
         self._jobs = {name: each for name, each in self._jobs.items() if each[0].is_alive}
@@ -116,12 +120,6 @@ class Loads:
         shutil.rmtree(folder, ignore_errors=True)
 
     # --- inside ---------------------------------------------------------------------------------
-
-    def _load(
-        self, ticket: BulkTicket, parts: Sequence[Part], mark: Mark | None, outcome: Outcome
-    ) -> None:
-        result = bulk.load(self._engine, ticket, parts, mark)
-        outcome += [(b"applied", int(result.applied)), (b"entries", result.entries)]
 
     def _folder(self, load: bytes) -> Path:
         folder = self._engine.database.directory / FOLDER / load.decode("ascii", "replace")

@@ -133,11 +133,13 @@ OWN = (
     "other command of scripts. LATENCY has nothing to tell: SLOWLOG and INFO commandstats do.",
     "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET answers what "
     "`kvstream.parts.PartWriter` needs, PUT takes its files in pieces, COMMIT has the store take "
-    "them in, checked by their digests, in a thread while others go on. Entries of streams that "
-    "others have added to since the ticket, or that were there and not named, are written once "
-    "more first, and everybody waits for that. A load outlives the connection and the server; one "
-    "for which nothing has come for a day is removed. It is for administrators, since nobody looks "
-    "into the tables, and not for MULTI.",
+    "them in, in a thread while others go on. It looks into them first: a table whose rows are "
+    "not those of its streams, or that is damaged, is refused, as are keys that the user may not "
+    "write. Entries of streams that others have added to since the ticket, or that were there "
+    "and not named, are written once more first, and everybody waits for that; so are tables "
+    "that RocksDB's own writer has made, where kvstream was installed without a compiler. A load "
+    "outlives the connection and the server; one for which nothing has come for a day is "
+    "removed. It is of the category admin, since it takes disk and time, and not for MULTI.",
     "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",
 )
 

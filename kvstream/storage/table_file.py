@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from kvstream.storage.compiled import twins
 
@@ -28,6 +28,10 @@ _MAGIC = 0x88E241B785F4CFF7
 _VERSION = 5
 _XXH64 = 3
 _HANDLES_BYTES = 40
+FOOTER_BYTES = 1 + _HANDLES_BYTES + 12
+TRAILER_BYTES = 5
+"""Of each block: the kind of compression, and the sum."""
+PROPERTIES = b"rocksdb.properties"
 _SESSION_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNKNOWN_FAMILY = (1 << 31) - 1
 
@@ -104,7 +108,9 @@ class TableFile:
     def _complete(self) -> None:
         self._builder.end()
         self._write(self._builder.take())
-        self._write(self._tail(self._builder.offset))
+        builder = self._builder
+        filled = Filled(builder.rows, builder.key_bytes, builder.value_bytes, builder.blocks)
+        self._write(tail(filled, builder.index_block(), builder.offset, _session()))
         os.fsync(self._file.fileno())
 
     def finish(self) -> None:
@@ -119,29 +125,44 @@ class TableFile:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._file.close()
 
-    # --- behind the rows ------------------------------------------------------------------------
 
-    def _tail(self, start: int) -> bytes:
-        """Return index, properties, the index of these, and the footer."""
-        made = bytearray()
-
-        def add(block: bytes) -> bytes:
-            handle = _varint(start + len(made)) + _varint(len(block))
-            plain = block + b"\0"
-            made.extend(plain + twins.sum_of(plain).to_bytes(4, "little"))
-            return handle
-
-        index = self._builder.index_block()
-        index_handle = add(index)
-        properties = _properties(self._builder, start, len(index))
-        meta = _block({b"rocksdb.properties": add(_block(properties))})
-        meta_handle = add(meta)
-        handles = (meta_handle + index_handle).ljust(_HANDLES_BYTES, b"\0")
-        version = _VERSION.to_bytes(4, "little") + _MAGIC.to_bytes(8, "little")
-        return bytes(made) + bytes([_XXH64]) + handles + version
+# --- behind the rows ----------------------------------------------------------------------------
 
 
-def _properties(filled: Any, data_bytes: int, index_bytes: int) -> dict[bytes, bytes]:
+class Filled(NamedTuple):
+    """What there is in the blocks of a table."""
+
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    blocks: int
+
+
+def tail(filled: Filled, index: bytes, start: int, session: bytes) -> bytes:
+    """Return index, properties, the index of these, and the footer, as they stand from ``start``.
+
+    ``session`` is the name that RocksDB tells the table by.
+    """
+    made = bytearray()
+
+    def add(block: bytes) -> bytes:
+        handle = varint(start + len(made)) + varint(len(block))
+        plain = block + b"\0"
+        made.extend(plain + twins.sum_of(plain).to_bytes(4, "little"))
+        return handle
+
+    index_handle = add(index)
+    properties = _properties(filled, start, len(index), session)
+    meta = _block({PROPERTIES: add(_block(properties))})
+    meta_handle = add(meta)
+    handles = (meta_handle + index_handle).ljust(_HANDLES_BYTES, b"\0")
+    version = _VERSION.to_bytes(4, "little") + _MAGIC.to_bytes(8, "little")
+    return bytes(made) + bytes([_XXH64]) + handles + version
+
+
+def _properties(
+    filled: Filled, data_bytes: int, index_bytes: int, session: bytes
+) -> dict[bytes, bytes]:
     numbers = {
         "column.family.id": _UNKNOWN_FAMILY,
         "creation.time": 0,
@@ -172,13 +193,13 @@ def _properties(filled: Any, data_bytes: int, index_bytes: int) -> dict[bytes, b
         "comparator": b"leveldb.BytewiseComparator",
         "compression": b"LZ4",
         "creating.db.identity": b"SST Writer",
-        "creating.session.identity": _session(),
+        "creating.session.identity": session,
         "external_sst_file.global_seqno": bytes(8),
         "external_sst_file.version": (2).to_bytes(4, "little"),
         "merge.operator": b"nullptr",
         "prefix.extractor.name": b"nullptr",
     }
-    every = {name: _varint(number) for name, number in numbers.items()} | texts
+    every = {name: varint(number) for name, number in numbers.items()} | texts
     return {f"rocksdb.{name}".encode(): every[name] for name in sorted(every)}
 
 
@@ -199,12 +220,13 @@ def _digits(number: int, count: int) -> str:
 def _block(rows: Mapping[bytes, bytes]) -> bytes:
     """Return a block of rows in order that share nothing, which one restart leads to."""
     each = (
-        b"\0" + _varint(len(key)) + _varint(len(value)) + key + value for key, value in rows.items()
+        b"\0" + varint(len(key)) + varint(len(value)) + key + value for key, value in rows.items()
     )
     return b"".join(each) + bytes(4) + (1).to_bytes(4, "little")
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Return a number in as many bytes as it takes, seven bits in each."""
     made = bytearray()
     while number >= 128:
         made.append(number & 127 | 128)

@@ -7,6 +7,7 @@ import ``rocksdict``; it knows rows and files, nothing of what stands in them.
 import os
 import shutil
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from errno import ENOSPC
 from itertools import repeat
@@ -26,6 +27,7 @@ from rocksdict import (
 )
 
 from kvstream.errors import StoreError, StoreFull
+from kvstream.layout.keys import successor
 from kvstream.layout.packing import unpack_rows
 from kvstream.options import StoreOptions
 from kvstream.storage import reads
@@ -37,6 +39,7 @@ from kvstream.storage.private_files import DIRECTORY_MODE
 from kvstream.storage.table_file import TableFile
 
 _BLOCK_BYTES = 16 << 10
+_ABOVE = b"\xff" * 64
 _STAGING = "staging"
 """The folder in the store's own where tables wait to be taken in; it ends with the process."""
 
@@ -194,6 +197,15 @@ class Merged:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper)
         return reads.page(self._rows, bounds, lower, upper, limit, reverse=False)
+
+    def only(self, prefixes: Iterable[bytes]) -> bool:
+        """Tell whether there are no rows but under some prefixes, none of which opens another."""
+        lower = b""
+        for prefix in sorted(prefixes):
+            if self.page(lower, prefix, 1):
+                return False
+            lower = successor(prefix)
+        return not self.page(lower, _ABOVE, 1)
 
     def close(self) -> None:
         self._rows.close()

@@ -34,13 +34,15 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
         if len(argv) < at + 3:
             raise syntax_error()
         mark, at = (argv[at + 1], integer(argv[at + 2])), at + 3
+        client.user.check_writes([mark[0]])
     words: list[bytes] = []
     step = 1 + PART_WORDS
     for start in range(at, len(argv), step):
         if argv[start].upper() != _PART or start + step > len(argv):
             raise syntax_error()
         words += argv[start + 1 : start + step]
-    job, outcome = client.server.loads.commit(argv, argv[2], words, mark)
+    guard = client.user.check_writes
+    job, outcome = client.server.loads.commit(argv, argv[2], words, mark, guard)
     return job.wait(Map(outcome))
 
 
