@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
-from kvstream.copies import Copying
+from kvstream.copies import LOG_MOST, Copying
 from kvstream.errors import InvalidArgument, RequestError, StoreClosed, StoreError
 from kvstream.expiry import Expiry
 from kvstream.meta.catalog import Catalog
@@ -303,8 +303,7 @@ class Engine:
 
     def _serve_one(self, waiter: Waiter) -> bool:
         txn = self._begin()
-        outcome = Outcome()
-        sequence = 0
+        outcome, sequence = Outcome(), 0
         try:
             outcome.reply = waiter.attempt(txn)
             sequence = self._commit(txn)
@@ -342,10 +341,12 @@ class Engine:
         self.committer.sync()
 
     def checkpoint(self, target: Path) -> None:
-        """Write a consistent copy of the store into a new directory; writes wait for its end."""
+        """Write a consistent copy of the store into a new directory; reads and writes go on."""
         self.run(Txn.write_seen)
-        self.flush()  # while others write: little is left for the lock
-        self.database.checkpoint(target, self._lock)
+        with self._flushing:
+            if self.database.size_on_disk(".log") > LOG_MOST:  # who opens it goes through that
+                self.database.flush()
+            self.database.checkpoint(target, self._lock)
 
     def flush(self) -> None:
         """Write what is in memory into tables; the others go on, ``close`` waits."""

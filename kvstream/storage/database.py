@@ -13,12 +13,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from rocksdict import Checkpoint, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
-from kvstream.storage import fork, reads, tables, upkeep
+from kvstream.storage import fork, moments, reads, tables, upkeep
 from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, is_stall
@@ -261,17 +261,16 @@ class Database:
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store of its own, with all that is written so far.
 
-        Tables are shared by hard links where the file system allows it. Nobody may write while
-        ``alone`` is held. Raises StoreError when ``target`` exists.
+        Tables are shared by hard links. Where the file system allows none, all of them are copied,
+        and nobody may write while ``alone`` is held. Raises StoreError when ``target`` exists.
         """
         with directories.staged(target) as built:
-            with alone:
-                self.flush()
-                sequence = self.sequence
-                try:
-                    Checkpoint(self._root).create_checkpoint(str(built))
-                except Exception as error:
-                    raise classified(error) from None
+            sequence = self.sequence
+            if not moments.copied(self.directory, built, upkeep.LiveTables(self._root)):
+                with alone:
+                    self.flush()
+                    sequence = self.sequence
+                    tables.checkpoint(self._root, built)
             directories.publish(built, target, sequence)
 
     def compact(self) -> None:

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from rocksdict import (
     BlockBasedOptions,
+    Checkpoint,
     DBCompressionType,
     IngestExternalFileOptions,
     Options,
@@ -140,6 +141,14 @@ def _options(family: Family) -> Options:
     options.set_block_based_table_factory(applied(BlockBasedOptions(), settings.table))
     options.set_compression_type(DBCompressionType.lz4())
     return options
+
+
+def checkpoint(rows: Rdict, target: Path) -> None:
+    """Have RocksDB copy itself; it holds all threads of the process, and nobody may write."""
+    try:
+        Checkpoint(rows).create_checkpoint(str(target))
+    except Exception as error:
+        raise classified(error) from None
 
 
 def take_in(family: Any, paths: list[Path]) -> None:

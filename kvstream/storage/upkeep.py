@@ -31,6 +31,30 @@ _FIGURES = {
 _LEVELS = 7
 
 
+_AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
+
+
+class LiveTables:
+    """The tables of an open RocksDB, and whether it is making others."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def at_work(self) -> bool:
+        """Tell whether tables are being made or removed."""
+        try:
+            return any(self._rows.property_int_value(name) for name in _AT_WORK)
+        except Exception as error:
+            raise classified(error) from None
+
+    def names(self) -> list[str]:
+        """Return the file names of the tables that hold rows."""
+        try:
+            return sorted(table["name"].removeprefix("/") for table in self._rows.live_files())
+        except Exception as error:
+            raise classified(error) from None
+
+
 class RangeDeletes:
     """Has a memtable written to a table once there are many range deletes in it."""
 

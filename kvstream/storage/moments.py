@@ -1,0 +1,148 @@
+"""Copies of an open RocksDB: its files as a crash would leave them at one moment.
+
+RocksDB's own checkpoint holds all threads of the process while it waits for the disk. This one
+holds nobody. Tables never change, and are linked; the manifest only grows, and is copied as far as
+it goes at that moment; the log is copied behind both. So all is there that was written before, and
+perhaps some of what came since, up to one write and no further: who opens it recovers from the log.
+
+A moment is one in which no table is being made or removed: then the manifest names the tables that
+RocksDB has in memory. This module knows RocksDB's files; what must be asked of RocksDB is given.
+"""
+
+import errno
+import os
+from contextlib import ExitStack
+from os import link
+from pathlib import Path
+from time import monotonic, sleep
+from typing import NamedTuple, Protocol
+
+from kvstream.storage import durable_files
+from kvstream.storage.private_files import DIRECTORY_MODE, FILE_MODE
+
+PATIENCE_S = 5.0
+"""How long a moment is waited for: a compaction may take longer."""
+PAUSE_S = 0.002
+_CURRENT, _LOG, _OPTIONS = "CURRENT", ".log", "OPTIONS-"
+_CHUNK = 1 << 20
+_READS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
+
+
+class Tables(Protocol):
+    """What is asked of the open RocksDB."""
+
+    def at_work(self) -> bool:
+        """Tell whether tables are being made or removed."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the file names of the tables that hold its rows."""
+        ...
+
+
+class _Moment(NamedTuple):
+    """What was found at a moment."""
+
+    manifest: str
+    size: int
+    """How far the manifest went."""
+    tables: list[str]
+    logs: dict[str, int]
+    """Descriptors of the logs, which may be deleted meanwhile."""
+
+
+def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIENCE_S) -> bool:
+    """Make ``target`` a folder of what the RocksDB in ``source`` holds; False: it cannot be had.
+
+    That is so where files cannot be linked, or no moment comes in time: nothing is there then.
+    """
+    target.mkdir(DIRECTORY_MODE)
+    until = monotonic() + patience_s
+    try:
+        while not _copied_once(source, target, tables):
+            if monotonic() >= until:
+                _remove(target)
+                return False
+            sleep(PAUSE_S)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _remove(target)
+        return False
+    durable_files.sync_directory(target)
+    return True
+
+
+def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
+    with ExitStack() as opened:
+        try:
+            found = _moment(source, target, tables, opened)
+        except FileNotFoundError:  # a table or a log has gone: that was no moment
+            found = None
+        if found is None:
+            return False
+        for name in set(os.listdir(target)).difference(found.tables):
+            (target / name).unlink()  # linked for a moment that was none
+        _copy(_opened(source / found.manifest, opened), target / found.manifest, found.size)
+        for name, log in sorted(found.logs.items()):
+            _copy(log, target / name, os.fstat(log).st_size)
+        for name in (_newest_options(source), _CURRENT):
+            file = _opened(source / name, opened)
+            _copy(file, target / name, os.fstat(file).st_size)
+    return (target / _CURRENT).read_text().strip() == found.manifest
+
+
+def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _Moment | None:
+    """Link the tables and open the logs; None where tables were made or removed meanwhile."""
+    if tables.at_work():
+        return None
+    manifest = (source / _CURRENT).read_text().strip()
+    size = (source / manifest).stat().st_size
+    live = tables.names()
+    for name in live:
+        if not (target / name).exists():
+            link(source / name, target / name)
+    logs = {
+        name: _opened(source / name, opened) for name in os.listdir(source) if name.endswith(_LOG)
+    }
+    # What is at work by now may have written the manifest and not be done: it is seen here. What
+    # has come to its end since is seen by the tables.
+    if tables.at_work() or tables.names() != live or (source / manifest).stat().st_size != size:
+        return None
+    return _Moment(manifest, size, live, logs)
+
+
+def _newest_options(source: Path) -> str:
+    found = [name for name in os.listdir(source) if name.startswith(_OPTIONS)]
+    return max(found, key=lambda name: (len(name), name))
+
+
+def _opened(path: Path, opened: ExitStack) -> int:
+    descriptor = os.open(path, _READS)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _copy(source: int, target: Path, size: int) -> None:
+    """Copy the first bytes of a file, durably."""
+    made = os.open(target, _MAKES, FILE_MODE)
+    try:
+        at = 0
+        while at < size:
+            data = os.pread(source, min(size - at, _CHUNK), at)
+            if not data:
+                raise OSError(errno.EIO, "a file has become shorter", target.name)
+            at += len(data)
+            while data:
+                data = data[os.write(made, data) :]
+        os.fsync(made)
+    finally:
+        os.close(made)
+
+
+def _remove(folder: Path) -> None:
+    for name in os.listdir(folder):
+        (folder / name).unlink()
+    folder.rmdir()

@@ -1,0 +1,219 @@
+"""Checkpoints that hold nobody: files as they are at one moment of a RocksDB at work."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreError
+from kvstream.storage import moments
+from kvstream.storage.batch import Family
+from kvstream.storage.database import Database
+from kvstream.storage.watermark import Watermark
+from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one
+
+
+@contextmanager
+def never() -> Iterator[None]:
+    """What nobody may take: writers would have to wait."""
+    raise AssertionError("the checkpoint holds writers up")
+    yield
+
+
+class Entered:
+    """Counts how often it is taken."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def opened_keys(path: Path) -> list[bytes]:
+    copy = Database.open(path, SMALL)
+    try:
+        return keys(copy)
+    finally:
+        copy.close()
+
+
+@contextmanager
+def writing(database: Database) -> Iterator[list[int]]:
+    """Have a thread put rows in order; yields how many there are."""
+    over, written = threading.Event(), [0]
+
+    def write() -> None:
+        while not over.is_set():
+            put(database, {key_of(written[0]): b"v" * 20})
+            written[0] += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_checkpoint_beside_a_writer_has_all_that_was_there_and_no_gap(
+    database: Database, tmp_path: Path
+) -> None:
+    with writing(database) as written:
+        for number in range(4):
+            if number % 2:
+                database.flush()
+            before = written[0]
+            database.checkpoint(tmp_path / f"copy-{number}", never())
+            after = written[0]
+            found = opened_keys(tmp_path / f"copy-{number}")
+            assert before <= len(found) <= after + 1
+            assert found == [key_of(row) for row in range(len(found))]
+
+
+def test_a_checkpoint_beside_compactions_is_whole(database: Database, tmp_path: Path) -> None:
+    over, written = threading.Event(), [0]
+
+    def work() -> None:
+        while not over.is_set():
+            put(database, {key_of(written[0]): b"v" * 100})
+            written[0] += 1
+            database.flush()
+            database.compact()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for number in range(3):
+            before = written[0]
+            database.checkpoint(tmp_path / f"copy-{number}", Entered())
+            found = opened_keys(tmp_path / f"copy-{number}")
+            assert found == [key_of(row) for row in range(len(found))]
+            assert len(found) >= before
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_what_is_written_later_does_not_reach_a_checkpoint(
+    database: Database, tmp_path: Path
+) -> None:
+    put_one_by_one(database, range(10))
+    database.checkpoint(tmp_path / "copy", never())
+    put_one_by_one(database, range(10, 50))
+    database.flush()
+    database.compact()
+    assert len(opened_keys(tmp_path / "copy")) == 10
+    assert len(keys(database)) == 50
+
+
+def test_a_checkpoint_promises_what_was_there_when_it_was_asked_for(
+    database: Database, tmp_path: Path
+) -> None:
+    sequence = put_one_by_one(database, range(10))
+    database.checkpoint(tmp_path / "copy", never())
+    mark = Watermark.read(tmp_path / "copy")
+    assert mark is not None
+    assert mark.sequence == sequence
+    put(database, {b"t": b"1"}, Family.TREES)
+    assert database.sequence > sequence
+
+
+@pytest.mark.parametrize("refusal", [errno.EXDEV, errno.EPERM, errno.EMLINK])
+def test_without_links_rocksdb_copies_itself_while_nobody_writes(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    put_one_by_one(database, range(10))
+    database.flush()
+
+    def refused(source: Path, target: Path) -> None:
+        raise OSError(refusal, "no links here")
+
+    monkeypatch.setattr(moments, "link", refused)
+    alone = Entered()
+    database.checkpoint(tmp_path / "copy", alone)
+    assert alone.count == 1
+    assert len(opened_keys(tmp_path / "copy")) == 10
+
+
+def test_another_error_of_the_disk_is_told(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_one_by_one(database, range(10))
+    database.flush()
+
+    def refused(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(moments, "link", refused)
+    with pytest.raises(StoreError, match="No space left"):
+        database.checkpoint(tmp_path / "copy", never())
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+class Told:
+    """Tables as a test tells them: each answer once, and then the true ones."""
+
+    def __init__(self, at_work: list[bool], names: list[list[str]], true: list[str]) -> None:
+        self._at_work, self._names, self._true = at_work, names, true
+
+    def at_work(self) -> bool:
+        return self._at_work.pop(0) if self._at_work else False
+
+    def names(self) -> list[str]:
+        return self._names.pop(0) if self._names else self._true
+
+
+def rocks(folder: Path, tables: list[str]) -> Path:
+    """Make a folder that looks like RocksDB's."""
+    folder.mkdir()
+    (folder / "CURRENT").write_text("MANIFEST-000005\n")
+    (folder / "MANIFEST-000005").write_text("manifest")
+    for number in (9, 10):
+        (folder / f"OPTIONS-{number:06}").write_text(str(number))
+    (folder / "000008.log").write_text("log")
+    for name in tables:
+        (folder / name).write_text(name)
+    return folder
+
+
+ONE, TWO = "000001.sst", "000002.sst"
+
+
+@pytest.mark.parametrize(
+    ("at_work", "names"),
+    [
+        ([True, True], []),
+        ([False, True], []),
+        ([], [[ONE], [TWO]]),
+        ([], [["000003.sst"]]),
+    ],
+    ids=["at work before", "at work since", "other tables since", "a table has gone"],
+)
+def test_what_was_no_moment_leaves_nothing(
+    tmp_path: Path, at_work: list[bool], names: list[list[str]]
+) -> None:
+    source, target = rocks(tmp_path / "source", [ONE, TWO]), tmp_path / "target"
+    assert moments.copied(source, target, Told(at_work, names, [TWO]))
+    assert {path.name: path.read_text() for path in target.iterdir()} == {
+        "CURRENT": "MANIFEST-000005\n",
+        "MANIFEST-000005": "manifest",
+        "OPTIONS-000010": "10",
+        "000008.log": "log",
+        TWO: TWO,
+    }
+    assert (target / TWO).samefile(source / TWO)
+    assert not (target / "000008.log").samefile(source / "000008.log")
+
+
+def test_where_no_moment_comes_in_time_nothing_is_left(tmp_path: Path) -> None:
+    source, target = rocks(tmp_path / "source", [ONE]), tmp_path / "target"
+    assert not moments.copied(source, target, Told([True] * 1000, [], [ONE]), patience_s=0)
+    assert not target.exists()
