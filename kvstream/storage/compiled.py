@@ -1,4 +1,4 @@
-"""The compiled writer of tables, and what looks into them, where they are installed.
+"""The compiled writer of tables, and what looks into them, each where it is installed.
 
 Else RocksDB's own writer and reader do the work.
 """
@@ -7,12 +7,20 @@ import os
 
 from kvstream.layout.compiled import PURE_VARIABLE
 
+_pure = os.environ.get(PURE_VARIABLE) == "1"
+
 try:
-    if os.environ.get(PURE_VARIABLE) == "1":
+    if _pure:
         raise ImportError(f"{PURE_VARIABLE} is set")
-    from kvstream.storage import _proofs as proofs
     from kvstream.storage import _tables as twins
 except ImportError:
-    twins = proofs = None  # type: ignore[assignment]
+    twins = None  # type: ignore[assignment]
+
+try:
+    if twins is None:
+        raise ImportError("what it compares with cannot be written")
+    from kvstream.storage import _proofs as proofs
+except ImportError:
+    proofs = None  # type: ignore[assignment]
 
 __all__ = ["proofs", "twins"]
