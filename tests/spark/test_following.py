@@ -310,6 +310,27 @@ def test_rows_that_do_not_agree_with_their_nodes_are_not_taken(
     watching._kept.cache_clear()
 
 
+def test_a_micro_batch_catches_up_once_to_plan_and_once_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "data") as store:
+        store.stream("s").add({"n": "1"}, id="1-1")
+        query = Query(path=tmp_path / "data", stream="s")
+        query.batch()
+        store.stream("s").add({"n": "2"}, id="2-1")
+        seen: list[Store] = []
+
+        def noted(store: Store) -> None:
+            seen.append(store)
+            catch_up(store)
+
+        catch_up = watching.catch_up
+        monkeypatch.setattr(watching, "catch_up", noted)
+        assert query.batch() == {"s": ["2-1"]}
+        assert len(seen) == len(set(seen)) == 2
+    watching._kept.cache_clear()
+
+
 @pytest.mark.parametrize("key", [b"orders", b"\xff\x00", b"base64:x", "schlüssel".encode()])
 def test_offsets_name_keys_of_any_bytes(key: bytes) -> None:
     text = json.loads(json.dumps(key_text(key)))

@@ -79,11 +79,14 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watches: list[Watch] = []
         self._heads: Heads = {}
         self._frozen: Heads | None = None
+        self._planned: Offset | None = None
+        """The last end that was told: Spark asks for the pieces of it at once."""
         self._shown: Offset = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles a second reader for its tasks; what is open stays here.
-        return {**self.__dict__, "_watches": [], "_heads": {}, "_frozen": None, "_shown": {}}
+        empty: dict[str, Any] = {"_watches": [], "_heads": {}, "_frozen": None, "_shown": {}}
+        return {**self.__dict__, **empty, "_planned": None}
 
     # --- how far --------------------------------------------------------------------------------
 
@@ -128,16 +131,21 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ):
             end = self._end(each, key, ends, position, last, count)
             offset.setdefault(each.shown, {})[key_text(key)] = _told(end)
+        self._planned = offset
         return offset
 
-    def _look(self) -> Iterator[tuple[Watch, bytes, Ends]]:
-        """Yield the streams that there are now, each with its ends."""
+    def _look(self, refresh: bool = True) -> Iterator[tuple[Watch, bytes, Ends]]:
+        """Yield the streams that there are now, each with its ends.
+
+        Without ``refresh`` a store is as it was when it was last looked at.
+        """
         if not self._watches:
             self._watches = [watch(place) for place in self._places]
         self._heads = {}
         found = []
         for each in self._watches:
-            each.refresh()
+            if refresh:
+                each.refresh()
             keys = each.keys(self._wanted)
             for key, ends in zip(keys, each.ends(keys), strict=True):
                 if ends is not None:
@@ -210,7 +218,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         parts: list[tuple[Source, list[Piece]]] = []
-        ends = {(each.shown, key): (each, found) for each, key, found in self._look()}
+        looked = self._look(refresh=end != self._planned)
+        ends = {(each.shown, key): (each, found) for each, key, found in looked}
         for each in self._watches:
             pieces: list[Piece] = []
             for text in end.get(each.shown, {}):

@@ -196,8 +196,7 @@ class FollowingTask:
 
     def _catch_up(self, name: bytes, piece: Piece) -> None:
         deadline = time.monotonic() + CATCH_UP_S
-        while True:
-            catch_up(self._store)
+        while True:  # ``open`` has caught up already
             ends = self._store.engine.run(splitting.ends, name)
             if ends is not None and ends.last >= piece.end:
                 return
@@ -206,6 +205,7 @@ class FollowingTask:
                     piece.key, self._source.shown, f"there is nothing up to {piece.end} any more"
                 )
             time.sleep(CATCH_UP_PAUSE_S)
+            catch_up(self._store)
 
     def _refuse_loss(self, name: bytes, piece: Piece) -> None:
         ends = self._store.engine.run(splitting.ends, name)
