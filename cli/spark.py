@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json", "csv", "avro", "orc")
+SHUFFLES = "spark.sql.shuffle.partitions"
+TASKS_A_CORE = 4
 Command = Callable[..., Any]
 
 
@@ -267,6 +269,8 @@ def _session(
     running = is_running()
     with avro_told(kind):
         spark = session(f"kvstream {job}", master=options["master"], config=config)
+    if not running and SHUFFLES not in given:
+        _suit_to_machine(spark)
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -282,6 +286,13 @@ def _session(
             spark.stop()
     if options["quiet"] and lines:
         click.echo(printable(lines[-1]), err=True)
+
+
+def _suit_to_machine(spark: "SparkSession") -> None:
+    """Have no more tasks behind a shuffle than this machine alone has use for: Spark's 200 cost."""
+    context = spark.sparkContext
+    if (context.master or "").startswith("local["):
+        spark.conf.set(SHUFFLES, str(TASKS_A_CORE * context.defaultParallelism))
 
 
 def _place(ctx: click.Context) -> dict[str, str]:

@@ -5,7 +5,7 @@ are. Unless a server is named for which it is meant, each is of the oldest form 
 of what it holds: so what uses nothing new can be taken back to where it came from.
 """
 
-from kvstream.errors import BadPayload, InvalidArgument, ReplyTooLarge
+from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, ReplyTooLarge
 from kvstream.images import StreamState
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
@@ -49,6 +49,20 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
         if most and size > most:
             raise ReplyTooLarge.beyond(most)
     return b"".join(pieces)
+
+
+def restate(txn: Txn, name: bytes, payload: bytes) -> None:
+    """Give a stream what a payload tells besides entries, in place of its own; entries stay.
+
+    BadPayload for what is no stream's, NoSuchKey where there is none: nothing is changed then.
+    """
+    found = payloads.restore(payload)
+    if isinstance(found, bytes):
+        raise BadPayload("the payload is of a plain string")
+    state = found.state()
+    if txn.stream(name) is None:
+        raise NoSuchKey
+    loading.restate(txn, name, state)
 
 
 def lossless(state: StreamState) -> Target:

@@ -139,7 +139,9 @@ OWN = (
     "and not named, are written once more first, and everybody waits for that; so are tables "
     "that RocksDB's own writer has made, where kvstream was installed without a compiler. A load "
     "outlives the connection and the server; one for which nothing has come for a day is "
-    "removed. It is of the category admin, since it takes disk and time, and not for MULTI.",
+    "removed. STATE takes from a payload of DUMP all but its entries, for a stream whose entries "
+    "have come as tables. The command is of the category admin, since it takes disk and time, "
+    "and not for MULTI.",
     "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",
 )
 

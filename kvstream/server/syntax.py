@@ -41,6 +41,7 @@ SYNTAX = {
     "GIVEN|ALLOTTED [PART ...]",
     "kvstream.load|discard": "load",
     "kvstream.load|put": "load file offset data",
+    "kvstream.load|state": "key serialized-value",
     "kvstream.load|ticket": "[key ...]",
     "latency|histogram": "[command [command ...]]",
     "latency|history": "event",

@@ -263,6 +263,33 @@ def test_a_full_disk_refuses_what_is_sent(served: Served, folder: Path) -> None:
     assert ask(client, "PUT", load.name, "a.sst", 0, "x") == 1
 
 
+def test_a_stream_is_given_the_state_of_another_one(client: redis.Redis) -> None:
+    for key in ("whole", "bare"):
+        for number in range(1, 6):
+            client.xadd(key, {"n": number}, id=f"{number}-1")
+    client.xdel("whole", "5-1")
+    client.xgroup_create("whole", "g", id="0")
+    client.xgroup_create("bare", "gone", id="0")
+    client.xreadgroup("g", "w", {"whole": ">"}, count=3)
+    payload = client.dump("whole")
+    assert ask(client, "STATE", "bare", payload) in (b"OK", True)
+    assert client.xlen("bare") == 5
+    told = [client.xinfo_stream(key) for key in ("whole", "bare")]
+    for name in ("last-generated-id", "max-deleted-entry-id", "entries-added", "groups"):
+        assert told[0][name] == told[1][name], name
+    assert client.xpending("bare", "g")["pending"] == 3
+    client.set("text", "x")
+    for key, given, error in (
+        ("none", payload, "no such key"),
+        ("text", payload, "WRONGTYPE|wrong kind"),
+        ("bare", b"no payload", "DUMP payload version or checksum are wrong"),
+        ("bare", client.dump("text"), "Bad data format"),
+    ):
+        with pytest.raises(redis.ResponseError, match=error):
+            ask(client, "STATE", key, given)
+    assert len(cast("list[Any]", client.xinfo_groups("bare"))) == 1
+
+
 ADDRESSES = {
     ("0.0.0.0", 6379, False): "redis://127.0.0.1:6379",
     ("::1", 7, True): "rediss://[::1]:7",

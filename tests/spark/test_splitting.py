@@ -9,9 +9,10 @@ import redis
 from pyspark.sql import SparkSession
 
 from kvstream import DataError, Store, migration
-from kvstream.spark.jobs import splitting
+from kvstream.spark.jobs.joining import UNDER, Long
 from kvstream.spark.jobs.migrating import Pair, migrate
-from kvstream.spark.jobs.splitting import Long, bring, long_streams
+from kvstream.spark.jobs.splitting import bring, differing, long_streams
+from tests.server.conftest import Served
 
 ENTRIES = 3000
 
@@ -134,4 +135,61 @@ def test_only_what_is_long_and_loses_nothing_is_split(
     assert long_streams(url, url[:-1] + "4", (), frozenset(), 1) == []
     client.rename("long", b"\xff")
     assert long_streams(url, target, (), frozenset(), 1000) == []
-    assert splitting.UNDER.startswith(b"kvstream:migrate:")
+    assert UNDER.startswith(b"kvstream:migrate:")
+
+
+# --- a server as the target -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, Served]]:
+    server = Served(tmp_path / "served")
+    yield f"redis://127.0.0.1:{server.port}", server
+    server.stop()
+
+
+def test_a_kvstream_server_gets_a_long_stream_as_tables(
+    source: tuple[str, redis.Redis], served: tuple[str, Served]
+) -> None:
+    (url, client), (target, server) = source, served
+    there = server.client(db=3)
+    client.xautoclaim("long", "bill", "w3", 0, count=3)
+    [stream] = long_streams(url, target, (), frozenset(), 1000)
+    there.xadd(stream.under, {"left": "by a run that was killed"})
+    there.xadd("short", {"n": 1}, id="5-1")
+    late: Any = Tasks(lambda: [client.xadd("long", {"n": "late"}) for _ in range(150)])
+    assert bring(late, stream, print) == ENTRIES + 150
+    found = migration.verify(url, f"{target}/3", tolerance_ms=200)
+    assert [each for each in found.differences if not each.may_move] == []
+    assert differing(stream) == 0
+    assert sorted(there.keys()) == [b"long", b"short"]
+    assert 3000 < there.ttl("long") <= 3600
+    calls = server.client().info("commandstats")
+    assert calls["cmdstat_kvstream.load|commit"]["calls"] == 1
+    assert bring(late, stream, print) == 0
+    assert list((server.engine.database.directory / "loads").iterdir()) == []
+
+
+def test_a_server_keeps_nothing_of_a_stream_that_was_changed(
+    source: tuple[str, redis.Redis], served: tuple[str, Served]
+) -> None:
+    (url, client), (target, server) = source, served
+    [stream] = long_streams(url, target, (), frozenset(), 1000)
+    trimmed: Any = Tasks(lambda: client.xtrim("long", maxlen=100))
+    with pytest.raises(DataError, match="was changed while it was read"):
+        bring(trimmed, stream, print)
+    assert server.client(db=3).keys() == []
+    taken: Any = Tasks(lambda: server.client(db=3).xadd("long", {"n": "other"}))
+    with pytest.raises(DataError, match="has come to the target"):
+        bring(taken, stream, print)
+    assert server.client(db=3).keys() == [b"long"]
+
+
+def test_servers_that_take_no_tables_get_no_parts(
+    source: tuple[str, redis.Redis], served: tuple[str, Served]
+) -> None:
+    (url, _), (target, server) = source, served
+    server.client().acl_setuser("ann", True, True, commands=["+@all", "-@admin"], keys=["*"])
+    others = (target.replace("//", "//ann:x@"), f"{target}/4", url, url[:-2])
+    for other in others:
+        assert long_streams(url, other, (), frozenset(), 1000) == []

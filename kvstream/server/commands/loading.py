@@ -5,7 +5,9 @@ from kvstream.commands.args import Argv, integer, syntax_error
 from kvstream.commands.command import Answer
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
+from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
+from kvstream.operations import payloads
 from kvstream.server.client import Client
 from kvstream.server.commands.help import help_of
 from kvstream.uploads import PART_WORDS
@@ -46,6 +48,12 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
     return job.wait(Map(outcome))
 
 
+def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Give a stream the groups, counters and producers of a payload of DUMP; its entries stay."""
+    payloads.restate(txn, qualified(client.db, argv[2]), argv[3])
+    return OK
+
+
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Give a load up, and remove what was sent for it."""
     client.server.loads.discard(argv[2])
@@ -64,4 +72,5 @@ load_help = help_of(
         "    GIVEN|ALLOTTED [PART ...]: append all of it at once. MARK: unless KEY has NUMBER.",
     ),
     ("DISCARD <load>", "Remove what was sent."),
+    ("STATE <key> <payload>", "Give a stream groups and counters of a payload of DUMP."),
 )

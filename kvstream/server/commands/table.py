@@ -115,6 +115,7 @@ _LOAD = (
     _row("kvstream.load|discard", 3, _ADMIN, loading.load_discard, _OURS),
     _row("kvstream.load|help", 2, _LOCAL, loading.load_help, _OURS),
     _row("kvstream.load|put", 6, _ADMIN | {Flag.DENYOOM}, loading.load_put, _OURS),
+    _row("kvstream.load|state", 4, _LOADS, loading.load_state, _OURS, Keys(2, 2)),
     _row("kvstream.load|ticket", -2, _LOADS, loading.load_ticket, _OURS, Keys(2, -1)),
 )
 _SLOWLOG = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import DataError, InvalidArgument, KVStreamError
 from kvstream.spark.jobs import splitting
+from kvstream.spark.jobs.joining import Long
 from kvstream.spark.jobs.places import Say, place
 from kvstream.spark.jobs.splitting import SPLIT_ENTRIES
 from kvstream.spark.jobs.verifying import verify
@@ -108,9 +109,7 @@ def migrate(
     return moved
 
 
-def _brought(
-    spark: "SparkSession", pair: Pair, manner: Manner, least: int, say: Say
-) -> list[splitting.Long]:
+def _brought(spark: "SparkSession", pair: Pair, manner: Manner, least: int, say: Say) -> list[Long]:
     """Bring the long streams of a source, and return them; of one that fails the task will tell."""
     try:
         found = splitting.long_streams(
@@ -124,9 +123,7 @@ def _brought(
     return found
 
 
-def _with(
-    spark: "SparkSession", moved: Moved, brought: Sequence[splitting.Long], say: Say
-) -> Moved:
+def _with(spark: "SparkSession", moved: Moved, brought: Sequence[Long], say: Say) -> Moved:
     """Compare the long streams of a pair, and return what became of it together with them."""
     for stream in brought:
         if moved.error:
