@@ -6,6 +6,7 @@ read error is raised, never a shorter result. It knows nothing of streams, and o
 whether it works: after the first failed write or flush the store reads on and writes no more.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -63,6 +64,7 @@ class Database:
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
+        self._giving = threading.Lock()
         self._count_ranges = upkeep.RangeDeletes(self._families).count
         fork.register(self)
 
@@ -201,7 +203,8 @@ class Database:
         """Take tables in, all or none, durably; none of their rows may be there already."""
         self._gate.admit(False, sum(path.stat().st_size for path in paths))
         try:
-            tables.take_in(self._families[family], paths)
+            with self._giving:
+                tables.take_in(self._families[family], paths)
         except Exception as error:
             raise self._gate.failed(error, recovers=True) from None
 
@@ -266,7 +269,8 @@ class Database:
         """
         with directories.staged(target) as built:
             sequence = self.sequence
-            if not moments.copied(self.directory, built, upkeep.LiveTables(self._root)):
+            made = upkeep.LiveTables(self._root, self._giving)
+            if not moments.copied(self.directory, built, made):
                 with alone:
                     self.flush()
                     sequence = self.sequence

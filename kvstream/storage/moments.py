@@ -6,12 +6,13 @@ it goes at that moment; the log is copied behind both. So all is there that was 
 perhaps some of what came since, up to one write and no further: who opens it recovers from the log.
 
 A moment is one in which no table is being made or removed: then the manifest names the tables that
-RocksDB has in memory. This module knows RocksDB's files; what must be asked of RocksDB is given.
+RocksDB has in memory. Tables that it is given must not come until the log is copied too, as rows in
+it may speak of theirs. This module knows RocksDB's files; what must be asked of RocksDB is given.
 """
 
 import errno
 import os
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from os import link
 from pathlib import Path
 from time import monotonic, sleep
@@ -32,6 +33,9 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
 class Tables(Protocol):
     """What is asked of the open RocksDB."""
+
+    none_given: AbstractContextManager[object]
+    """While it is held, no tables are given to RocksDB that others have made."""
 
     def at_work(self) -> bool:
         """Tell whether tables are being made or removed."""
@@ -76,7 +80,7 @@ def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIE
 
 
 def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
-    with ExitStack() as opened:
+    with tables.none_given, ExitStack() as opened:
         try:
             found = _moment(source, target, tables, opened)
         except FileNotFoundError:  # a table or a log has gone: that was no moment

@@ -3,7 +3,7 @@
 The families are open ``rocksdict`` handles, given by ``database``.
 """
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Any
 
@@ -37,8 +37,10 @@ _AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 class LiveTables:
     """The tables of an open RocksDB, and whether it is making others."""
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows: Any, none_given: AbstractContextManager[object]) -> None:
+        """``none_given`` is taken by those, too, who give it tables."""
         self._rows = rows
+        self.none_given = none_given
 
     def at_work(self) -> bool:
         """Tell whether tables are being made or removed."""

@@ -3,7 +3,7 @@
 import errno
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from kvstream.errors import StoreError
 from kvstream.storage import moments
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
+from kvstream.storage.tables import TableWriter
 from kvstream.storage.watermark import Watermark
 from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one
 
@@ -102,6 +103,35 @@ def test_a_checkpoint_beside_compactions_is_whole(database: Database, tmp_path: 
         thread.join()
 
 
+def test_tables_that_are_given_wait_until_rows_that_speak_of_them_cannot_be_copied(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_one_by_one(database, range(10))
+    table = database.staging() / "given.sst"
+    writer = TableWriter(table)
+    writer.put(b"given", [bytes(16)], [b"v"])
+    writer.finish()
+    given: list[threading.Thread] = []
+    copy = moments._copy
+
+    def give() -> None:
+        database.ingest(Family.MESSAGES, [table])
+        put(database, {key_of(200): b"speaks of 100"})
+
+    def copied(source: int, target: Path, size: int) -> None:
+        if not given:
+            given.append(threading.Thread(target=give))
+            given[0].start()
+            given[0].join(0.2)  # it must not come to its end, however long it has
+        copy(source, target, size)
+
+    monkeypatch.setattr(moments, "_copy", copied)
+    database.checkpoint(tmp_path / "copy", never())
+    given[0].join()
+    assert len(opened_keys(tmp_path / "copy")) == 10
+    assert len(keys(database)) == 12
+
+
 def test_what_is_written_later_does_not_reach_a_checkpoint(
     database: Database, tmp_path: Path
 ) -> None:
@@ -163,6 +193,7 @@ class Told:
 
     def __init__(self, at_work: list[bool], names: list[list[str]], true: list[str]) -> None:
         self._at_work, self._names, self._true = at_work, names, true
+        self.none_given = nullcontext()
 
     def at_work(self) -> bool:
         return self._at_work.pop(0) if self._at_work else False
