@@ -1,11 +1,14 @@
 """How the three column families are opened: RocksDB's options as tables, each with its reason.
 
-Names are those of the setters of ``rocksdict.Options`` and ``rocksdict.BlockBasedOptions``, and
-of RocksDB's own options where ``rocksdict`` has no setter. Nothing here imports ``rocksdict``.
+Names are those of the setters of ``rocksdict.Options`` and ``rocksdict.BlockBasedOptions``. What
+there is no setter for stands in ``template/``, as a file of RocksDB's own: ``paranoid_file_checks``
+has every new table read back and checked before the log that it replaces is dropped. Nothing here
+imports ``rocksdict``.
 """
 
 import resource
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from kvstream.options import MEGABYTE, StoreOptions
@@ -16,19 +19,19 @@ Settings = dict[str, tuple[object, ...]]
 KILOBYTE = 1 << 10
 OPEN_FILES_MAX = 512
 """Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
+TEMPLATE = Path(__file__).with_name("template")
+"""Options of every family, as a directory that ``Options.load_latest`` reads."""
 DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
 """The least that RocksDB takes; no row is ever written there."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilySettings:
-    """One column family: its name, setters for its options and tables, and late options."""
+    """One column family: its name, and setters for its options and tables."""
 
     name: str
     options: Settings
     table: Settings
-    late_options: dict[str, str]
-    """For ``Rdict.set_options`` after opening: what ``rocksdict`` has no setter for."""
 
 
 def open_files_max() -> int:
@@ -92,7 +95,6 @@ def _messages(options: StoreOptions) -> FamilySettings:
         },
         # Large blocks: pages read many rows, compress better, and the index stays small.
         {"set_block_size": (16 * KILOBYTE,), **_FILTER, **_TABLE},
-        dict(_LATE),
     )
 
 
@@ -106,7 +108,6 @@ def _metadata(options: StoreOptions) -> FamilySettings:
             "set_memtable_prefix_bloom_ratio": (0.02,),
         },
         {"set_block_size": (4 * KILOBYTE,), **_FILTER, **_TABLE},
-        dict(_LATE),
     )
 
 
@@ -121,7 +122,6 @@ def _trees(options: StoreOptions) -> FamilySettings:
             **_DELETION_COLLECTOR,
         },
         {"set_block_size": (4 * KILOBYTE,), **_FILTER, **_TABLE},
-        dict(_LATE),
     )
 
 
@@ -139,9 +139,4 @@ _TABLE: Settings = {
     "set_cache_index_and_filter_blocks": (True,),
     "set_pin_l0_filter_and_index_blocks_in_cache": (True,),
     "set_format_version": (6,),
-}
-
-_LATE = {
-    # Every new table is read back and checked before the log that it replaces is dropped.
-    "paranoid_file_checks": "true",
 }

@@ -18,7 +18,13 @@ from rocksdict import (
 
 from kvstream.options import StoreOptions
 from kvstream.storage.failures import classified_at_open
-from kvstream.storage.families import FamilySettings, applied, database_settings, family_settings
+from kvstream.storage.families import (
+    TEMPLATE,
+    FamilySettings,
+    applied,
+    database_settings,
+    family_settings,
+)
 from kvstream.storage.opening import Access
 
 
@@ -46,17 +52,15 @@ class Opener:
         if own is not None:
             way = AccessType.secondary(str(own))
         try:
-            rows = Rdict(str(path), general, families, way)
-            for family in () if reads else settings:
-                rows.get_column_family(family.name).set_options(family.late_options)
+            return Rdict(str(path), general, families, way)
         except Exception as error:
             raise classified_at_open(error) from None
-        return rows
 
     def _family_options(self, settings: FamilySettings) -> Options:
         table = applied(BlockBasedOptions(), settings.table)
         table.set_block_cache(self._cache)
-        options = applied(Options(raw_mode=True), settings.options)
+        _, template = Options.load_latest(str(TEMPLATE))
+        options = applied(template["default"], settings.options)
         options.set_block_based_table_factory(table)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_bottommost_compression_type(DBCompressionType.zstd())

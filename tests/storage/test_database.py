@@ -337,3 +337,11 @@ def test_the_statistics_name_every_family_and_the_size_on_disk(database: Databas
     assert found["size_on_disk"] > 0
     assert found["failure"] is None
     assert database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES) == 10
+
+
+def test_every_table_of_every_family_is_read_back_once_it_is_written(database: Database) -> None:
+    """Of what RocksDB has noted as its options; one family beside holds no row."""
+    (path,) = database.directory.glob("OPTIONS-*")  # written once: an opening costs no more
+    _, *families = path.read_text().split("[CFOptions ")
+    checked = {text.split("]")[0] for text in families if "paranoid_file_checks=true" in text}
+    assert checked == {'"messages"', '"metadata"', '"trees"'}
