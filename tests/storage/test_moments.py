@@ -3,7 +3,7 @@
 import errno
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -193,7 +193,7 @@ class Told:
 
     def __init__(self, at_work: list[bool], names: list[list[str]], true: list[str]) -> None:
         self._at_work, self._names, self._true = at_work, names, true
-        self.none_given = nullcontext()
+        self.none_given: AbstractContextManager[object] = nullcontext()
 
     def at_work(self) -> bool:
         return self._at_work.pop(0) if self._at_work else False
