@@ -12,9 +12,12 @@ import pytest
 import redis
 
 import kvstream
+from tests.migration.servers import free_port
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+PORT = free_port()
+"""For the one that is printed, which others may have."""
+README = (ROOT / "README.md").read_text().replace("6390", str(PORT))
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 SPARK = [block for block in BLOCKS if "kvstream.spark" in block]
 """Run by tests/spark, in its session."""

@@ -7,11 +7,10 @@ whether it works: after the first failed write or flush the store reads on and w
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Self
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -44,7 +43,7 @@ class Database:
         self.loss = opened.loss
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
-        self._scans = reads.Scans()
+        self._scans, self._giving = reads.Scans(), threading.Lock()
         self._closed = False
         self._gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
@@ -64,7 +63,6 @@ class Database:
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._giving = threading.Lock()
         self._count_ranges = upkeep.RangeDeletes(self._families).count
         fork.register(self)
 
@@ -190,7 +188,7 @@ class Database:
         while is_stall(error):
             if monotonic() >= deadline:
                 raise WriteStalled("compaction cannot keep up with the writes") from None
-            time.sleep(STALL_PAUSE_S)
+            sleep(STALL_PAUSE_S)
             try:
                 self._write_rows(self._prepared(batch, frees))
             except Exception as again:
@@ -264,8 +262,8 @@ class Database:
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store of its own, with all that is written so far.
 
-        Tables are shared by hard links. Where the file system allows none, all of them are copied,
-        and nobody may write while ``alone`` is held. Raises StoreError when ``target`` exists.
+        Tables are hard links. Where there can be none, they are copied, and nobody may write while
+        ``alone`` is held. Raises StoreError when ``target`` exists.
         """
         with directories.staged(target) as built:
             sequence = self.sequence

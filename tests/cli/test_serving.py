@@ -23,6 +23,7 @@ from kvstream.options import StoreOptions
 from kvstream.server.serving import Places, ServerOptions, run
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
+from tests.migration.servers import free_port
 
 
 @contextmanager
@@ -180,8 +181,10 @@ def test_the_usual_port_is_that_of_redis() -> None:
 def test_the_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (line,) = examples_of(serve)
-    with served(*words_of(line)[1:]) as (_, lines):
-        assert re.fullmatch(r"kvstream \S+ serves depot at 127.0.0.1:6390", lines[0])
+    port = str(free_port())  # for the one that is printed, which others may have
+    assert "6390" in line
+    with served(*words_of(line.replace("6390", port))[1:]) as (_, lines):
+        assert re.fullmatch(rf"kvstream \S+ serves depot at 127.0.0.1:{port}", lines[0])
 
 
 def test_a_password_is_asked_for_and_seen_in_no_output(tmp_path: Path) -> None:
