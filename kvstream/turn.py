@@ -36,6 +36,8 @@ class Served(NamedTuple):
 class Turn:
     """One turn of one thread, from the first operation to ``commit`` or ``undo``."""
 
+    __slots__ = ("_engine", "_waiters", "grows", "queued", "served", "txn")
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiters = engine.waiters

@@ -10,7 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.method cimport PyMethod_Check, PyMethod_GET_FUNCTION, PyMethod_GET_SELF
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from kvstream.layout._msgpack cimport (
     UNIQUE,
@@ -105,6 +107,96 @@ def take_plain(
         left, at = number, here
 
 
+# --- clients ------------------------------------------------------------------------------------
+
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+    static Py_ssize_t kvstream_offset(PyObject *slot) {
+        PyMemberDef *member;
+        if (!PyObject_TypeCheck(slot, &PyMemberDescr_Type)) return -1;
+        member = ((PyMemberDescrObject *)slot)->d_member;
+        return member->type == T_OBJECT_EX ? member->offset : -1;
+    }
+    static PyObject **kvstream_slot(PyObject *owner, Py_ssize_t offset) {
+        return (PyObject **)((char *)owner + offset);
+    }
+    """
+    Py_ssize_t kvstream_offset(object slot)
+    PyObject **kvstream_slot(object owner, Py_ssize_t offset)
+
+
+cdef enum:
+    BYTES_IN
+    BYTES_OUT
+    CLOSING
+    COMMANDS_RUN
+    DIRECT
+    LAST_COMMAND
+    LAST_USED
+    LOOK_AT
+    LOST
+    OUTPUT_OVER_SINCE
+    PREFIX
+    SEND
+    USER
+    SLOTS
+
+cdef tuple SLOT_NAMES = (
+    "bytes_in",
+    "bytes_out",
+    "closing",
+    "commands_run",
+    "direct",
+    "last_command",
+    "last_used",
+    "look_at",
+    "lost",
+    "output_over_since",
+    "prefix",
+    "send",
+    "user",
+)
+cdef type known_type = None
+cdef Py_ssize_t offsets[SLOTS]
+
+
+def know_clients(type clients not None):
+    """Read and change the slots of clients of this type where they lie; of others by their names."""
+    global known_type
+    cdef Py_ssize_t i
+    known_type = None
+    for i in range(SLOTS):
+        offsets[i] = kvstream_offset(getattr(clients, SLOT_NAMES[i], None))
+        if offsets[i] < 0:
+            return
+    known_type = clients
+
+
+cdef inline object slot_of(object client, int which):
+    cdef PyObject *found
+    if type(client) is known_type:
+        found = kvstream_slot(client, offsets[which])[0]
+        if found is not NULL:
+            return <object>found
+    return getattr(client, SLOT_NAMES[which])
+
+
+cdef inline int set_slot(object client, int which, object value) except -1:
+    cdef PyObject **at
+    cdef PyObject *before
+    if type(client) is known_type:
+        at = kvstream_slot(client, offsets[which])
+        before = at[0]
+        Py_INCREF(value)
+        at[0] = <PyObject *>value
+        Py_XDECREF(before)
+    else:
+        setattr(client, SLOT_NAMES[which], value)
+    return 0
+
+
 # --- appends ------------------------------------------------------------------------------------
 
 
@@ -164,11 +256,29 @@ cdef bytes pack_fields(Part *fields, Py_ssize_t count, Py_ssize_t limit):
     return packed
 
 
+cdef tuple names_before = ()  # those made last: most requests have the same
+
+
 cdef tuple names_of(Part *fields, Py_ssize_t count):
+    """Return the names of fields that differ, None where they do not."""
+    global names_before
     cdef Py_ssize_t i
-    return tuple(
-        [PyBytes_FromStringAndSize(<const char *>fields[2 * i].at, fields[2 * i].size) for i in range(count)]
-    )
+    cdef bint again = PyTuple_GET_SIZE(names_before) == count
+    cdef bytes name
+    for i in range(count):
+        if not again:
+            break
+        name = <bytes>PyTuple_GET_ITEM(names_before, i)
+        again = PyBytes_GET_SIZE(name) == fields[2 * i].size and (
+            memcmp(PyBytes_AS_STRING(name), fields[2 * i].at, fields[2 * i].size) == 0
+        )
+    if not again:
+        if not names_differ(fields, count):
+            return None
+        names_before = tuple(
+            [PyBytes_FromStringAndSize(<const char *>fields[2 * i].at, fields[2 * i].size) for i in range(count)]
+        )
+    return names_before
 
 
 cdef class Burst:
@@ -236,9 +346,9 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
                 break
             again = same(&fields[2 * i], &known[2 * i])
         if not again:
-            if not names_differ(fields, pairs):
-                return None
             names = names_of(fields, pairs)
+            if names is None:
+                return None
             count = pairs
             for i in range(pairs):
                 known[2 * i] = fields[2 * i]
@@ -257,24 +367,29 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
 def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
     """Do what ``gather_in_python`` of bursts.py does, with the same arguments and result."""
     cdef Py_ssize_t at = 0, entries = 0
-    cdef Burst burst
-    cdef object client, name
-    cdef list others = [], same
-    while at < len(bursts) and entries < most:
-        burst = <Burst?>bursts[at]
+    cdef Burst burst, before = None
+    cdef object client, name, prefix, user, prefix_before = None, user_before = None
+    cdef list others = [], same = None
+    cdef bint free = False
+    while at < PyList_GET_SIZE(bursts) and entries < most:
+        burst = <Burst?><object>PyList_GET_ITEM(bursts, at)
         at += 1
-        entries += len(burst.entries)
+        entries += PyList_GET_SIZE(burst.entries)
         client = burst.client
-        if not (client.direct and client.user.free):
+        user = slot_of(client, USER)
+        if user is not user_before:
+            free, user_before = user.free, user
+        if not (free and slot_of(client, DIRECT)):
             others.append(burst)
             continue
-        name = client.prefix + burst.key
-        found = waiting.get(name)
-        if found is None:
-            waiting[name] = [burst]
-        else:
-            same = found
-            same.append(burst)
+        prefix = slot_of(client, PREFIX)
+        if same is None or prefix is not prefix_before or burst.key != before.key:
+            name = prefix + burst.key
+            found = waiting.get(name)
+            if found is None:
+                found = waiting[name] = []
+            same, before, prefix_before = found, burst, prefix
+        same.append(burst)
     return at, others, entries
 
 
@@ -296,9 +411,9 @@ def answer(list bursts not None, list ids not None, object now):
         stop = at + len(burst.entries)
         burst.replies = encode_ids(ids, at, stop)
         client = burst.client
-        client.last_command = "xadd"
-        client.last_used = now
-        client.commands_run += stop - at
+        set_slot(client, LAST_COMMAND, "xadd")
+        set_slot(client, LAST_USED, now)
+        set_slot(client, COMMANDS_RUN, slot_of(client, COMMANDS_RUN) + (stop - at))
         at = stop
 
 
@@ -326,79 +441,101 @@ cdef class Link:
     cdef public object client
     cdef public object transport
     cdef public int socket
-    cdef bint behind  # the transport has been given something that its buffer may not count yet
+    cdef bint given  # the transport may have something that is not written yet
+    cdef bint behind  # and its buffer may not count it yet
     cdef object arrivals, statistics, limits, turns
+    cdef list bursts
     cdef Py_ssize_t burst_max
 
     def __init__(self, arrivals, turns):
         self.arrivals, self.turns = arrivals, turns
         self.statistics, self.limits = arrivals.statistics, arrivals.limits
         self.burst_max = arrivals.burst_bytes_max
+        self.bursts = arrivals.bursts
         self.socket = -1
 
     def data_received(self, data):
         client = self.client
         if client is None:
             return
-        if not client.direct or type(data) is not bytes or len(data) > self.burst_max:
-            self.arrivals.received(client, data)
-        else:
+        if type(data) is bytes and len(data) <= self.burst_max and slot_of(client, DIRECT):
             self.take_burst(client, <bytes>data)
+        else:
+            self.arrivals.received(client, data)
         if not self.turns.scheduled:
             self.turns.schedule()
 
     cdef int take_burst(self, object client, bytes data) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef object seen
         self.statistics.bytes_in += size
-        seen = client.bytes_in + size
-        client.bytes_in = seen
-        if seen > client.look_at:
+        seen = slot_of(client, BYTES_IN) + size
+        set_slot(client, BYTES_IN, seen)
+        if seen > slot_of(client, LOOK_AT):
             self.limits.look(client)
         burst = take_appends(client, data, ENTRY_BYTES_MAX)
         if burst is None:
             self.arrivals.keep(client, data)
         else:
-            (<list?>self.arrivals.bursts).append(burst)
+            self.bursts.append(burst)
         return 0
 
     def send(self, bytes data not None):
+        self.statistics.bytes_out += self.write(data)
+
+    cdef Py_ssize_t write(self, bytes data) except -1:
+        """Write to the socket; return how many bytes are to be counted."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
         transport, client = self.transport, self.client
         if transport is None or client is None or transport.is_closing():
-            return
-        client.bytes_out += size
-        self.statistics.bytes_out += size
-        if self.socket >= 0 and not self.behind and not transport.get_write_buffer_size():
-            sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
-            if sent == size:
-                if client.output_over_since is not None:
-                    client.output_over_since = None
-                return
+            return 0
+        set_slot(client, BYTES_OUT, slot_of(client, BYTES_OUT) + size)
+        if self.socket >= 0 and not self.behind:
+            if not self.given or not transport.get_write_buffer_size():
+                self.given = False
+                sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
+                if sent == size:
+                    if slot_of(client, OUTPUT_OVER_SINCE) is not None:
+                        set_slot(client, OUTPUT_OVER_SINCE, None)
+                    return size
         transport.write(data if sent <= 0 else data[sent:])
+        self.given = True
         if self.socket >= 0 and not self.behind:
             self.behind = True
             self.turns.soon(self.caught_up)
         if transport.get_write_buffer_size() > self.limits.near or client.output_over_since:
             if not self.limits.admits(client):
                 transport.abort()
+        return size
 
     def caught_up(self):
         """Note that a round of the loop has ended: what was given to the transport is counted."""
         self.behind = False
 
 
-def closing_clients(slots not None):
+cdef object link_send = Link.__dict__["send"]
+
+
+cdef inline Link link_of(object client):
+    """Return the link that a client's replies are sent by, None where something else sends them."""
+    cdef object send = slot_of(client, SEND)
+    if PyMethod_Check(send) and <object>PyMethod_GET_FUNCTION(send) is link_send:
+        return <Link?><object>PyMethod_GET_SELF(send)
+    return None
+
+
+def closing_clients(list slots not None):
     """Do what ``closing_in_python`` of outbox.py does."""
     cdef list clients = []
     cdef object slot, client
     for slot in slots:
         client = (<Burst>slot).client if type(slot) is Burst else slot.client
-        if client.closing:
+        if slot_of(client, CLOSING):
             clients.append(client)
     return clients
 
 
-def write_replies(slots not None, object begin_pages, Py_ssize_t most):
+def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
     """Do what ``write_in_python`` of outbox.py does, with the same arguments."""
     cdef dict parts = {}
     cdef object slot, client, reply, before
@@ -407,7 +544,7 @@ def write_replies(slots not None, object begin_pages, Py_ssize_t most):
             client, reply = (<Burst>slot).client, (<Burst>slot).replies
         else:
             client, reply = slot.client, None
-        if client.lost:
+        if slot_of(client, LOST):
             continue
         if reply is None:
             reply = slot.encoded()
@@ -422,14 +559,30 @@ def write_replies(slots not None, object begin_pages, Py_ssize_t most):
             (<list>before).append(reply)
         else:
             parts[client] = [before, reply]
-        if len(<bytes?>reply) > most:
-            send_parts(client, parts.pop(client))
-    for client, reply in parts.items():
-        send_parts(client, reply)
+        if PyBytes_GET_SIZE(<bytes?>reply) > most:
+            send_parts({client: parts.pop(client)})
+    send_parts(parts)
 
 
-cdef int send_parts(object client, object replies) except -1:
-    client.send(b"".join(replies) if type(replies) is list else replies)
+cdef int send_parts(dict parts) except -1:
+    """Have each client sent what is there for it."""
+    cdef object client, replies, statistics = None
+    cdef bytes data
+    cdef Py_ssize_t size = 0
+    cdef Link link
+    for client, replies in parts.items():
+        data = b"".join(replies) if type(replies) is list else replies
+        link = link_of(client)
+        if link is None:
+            client.send(data)
+            continue
+        if link.statistics is not statistics:
+            if size:
+                statistics.bytes_out += size
+            statistics, size = link.statistics, 0
+        size += link.write(data)
+    if size:
+        statistics.bytes_out += size
     return 0
 
 

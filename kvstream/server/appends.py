@@ -51,9 +51,8 @@ class Appends:
         Returns those that wait now, those that cannot, and the number of entries of both.
         """
         stop, others, entries = gather(bursts, self.waiting, most)
-        for name in list(self.waiting):
-            if not self._may_wait(name):
-                others += self.waiting.pop(name)
+        for name in [name for name in self.waiting if not self._may_wait(name)]:
+            others += self.waiting.pop(name)
         taken = bursts[:stop]
         del bursts[:stop]
         if others:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvstream.commands.command import Blocked, Command, Session
 from kvstream.commands.replies import RESP2, Reply
 from kvstream.errors import ProtocolError
+from kvstream.resp.compiled import twins
 from kvstream.resp.requests import QUERY_LIMIT, RequestReader
 from kvstream.server.acl import User, WrongPassword
 from kvstream.server.unread import PIECE, Unread
@@ -254,3 +255,7 @@ class Client(Session):
             self.answers = Answers.ON
             return False
         return False
+
+
+if twins is not None:
+    twins.know_clients(Client)

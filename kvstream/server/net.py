@@ -183,6 +183,8 @@ class Listener:
 
     def _set_timer(self) -> None:
         due = self.executor.due()
+        if due is None and self._timer is None:
+            return
         if self._timer is not None:
             if due is not None and self._timer_at <= due:
                 return

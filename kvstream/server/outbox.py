@@ -1,7 +1,7 @@
 """Replies on their way: kept until what they tell of is as durable as the store promises."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -100,7 +100,7 @@ class Outbox:
         self._committer = committer
         self._poster = poster
         self._paging = paging
-        self._waiting: deque[tuple[int, Sequence[Kept], list[Client]]] = deque()
+        self._waiting: deque[tuple[int, list[Kept], list[Client]]] = deque()
         self.gatherer: Gatherer | None = None
         """None: each turn asks for its fsync at once."""
 
@@ -113,9 +113,12 @@ class Outbox:
         """The number of replies that wait; a burst's are one."""
         return sum([len(slots) for _, slots, _ in self._waiting])
 
-    def send(self, sequence: int, slots: Sequence[Kept]) -> None:
+    def send(self, sequence: int, slots: list[Kept]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
         closing = closing_clients(slots)  # behind these, not before
+        if not self._waiting and not self._committer.delays(sequence):
+            self._write(slots, closing)
+            return
         self._waiting.append((sequence, slots, closing))
         if self.gatherer is not None and self._committer.delays(sequence):
             self.gatherer.begin()
@@ -140,11 +143,14 @@ class Outbox:
                 for slot in slots:
                     slot.fail(ErrorReply.of(error))
                     self._paging.release(slot.client)
-            write_replies(slots, self._begin_pages, LONG)
-            for client in closing:
-                client.close()
+            self._write(slots, closing)
         if self.gatherer is not None:
             self.gatherer.done()
+
+    def _write(self, slots: list[Kept], closing: list[Client]) -> None:
+        write_replies(slots, self._begin_pages, LONG)
+        for client in closing:
+            client.close()
 
     def _begin_pages(self, slot: Kept) -> None:
         """Have a long reply written behind what is written now: nothing follows it."""
@@ -152,7 +158,7 @@ class Outbox:
             self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
-def write_in_python(slots: Sequence[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
+def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
     """Write replies, those of one client together; one above ``most`` bytes as soon as it is made.
 
     ``begin_pages`` is called for what leaves nothing to write of a client that is paged.
@@ -180,7 +186,7 @@ def write_in_python(slots: Sequence[Kept], begin_pages: Callable[[Kept], None], 
         _send(client, replies)
 
 
-def closing_in_python(slots: Sequence[Kept]) -> list[Client]:
+def closing_in_python(slots: list[Kept]) -> list[Client]:
     """Return the clients among those of ``slots`` that are to be closed."""
     return [slot.client for slot in slots if slot.client.closing]
 

@@ -117,8 +117,10 @@ class Waits:
 
     def due(self) -> float | None:
         """Return when ``expire`` has something to do, on the clock; None: never."""
-        times = (self._deadlines.next(), self.pause.until)
-        return min((time for time in times if time is not None), default=None)
+        soonest, until = self._deadlines.next(), self.pause.until
+        if soonest is None or until is None:
+            return soonest if until is None else until
+        return min(soonest, until)
 
     def expire(self) -> None:
         """End the waits whose time is over, and let those try again whose time has come."""

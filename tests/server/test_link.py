@@ -2,13 +2,16 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kvstream.ids import StreamID
 from kvstream.resp.compiled import twins
 from kvstream.server.bursts import BURST_BYTES_MAX, Burst
+from kvstream.server.client import Client
 from kvstream.server.link import PythonLink
 from kvstream.server.outbox import closing_in_python, write_in_python
 
@@ -88,6 +91,26 @@ class Known:
     """A client of which something is known."""
 
 
+class Slotted:
+    """One whose attributes lie in slots, as those of real clients do."""
+
+    __slots__ = (
+        *("bytes_in", "bytes_out", "closing", "commands_run", "direct", "last_command"),
+        *("last_used", "look_at", "lost", "output_over_since", "prefix", "send", "user"),
+    )
+
+
+@contextmanager
+def _knowing(clients: type) -> Iterator[None]:
+    """Have the compiled twins read slots of these clients where they lie."""
+    assert twins is not None
+    twins.know_clients(clients)
+    try:
+        yield
+    finally:
+        twins.know_clients(Client)
+
+
 def _client(**told: Any) -> Any:
     known: dict[str, Any] = {
         "direct": True,
@@ -131,6 +154,34 @@ def test_bursts_and_all_else_come_in_and_are_counted(ends: _Ends) -> None:
     assert arrivals.statistics.bytes_in == ends.link.client.bytes_in == 2 * len(XADD) + len(PING)
     assert ends.turns.count == 1
     assert arrivals.looked == []
+
+
+@pytest.mark.skipif(twins is None, reason="the compiled twins are not installed")
+@pytest.mark.parametrize("clients", [Slotted, Client, Known])
+def test_clients_are_the_same_to_compiled_code_whether_it_knows_their_slots(clients: type) -> None:
+    assert twins is not None
+    ends = _Ends(twins.Link)
+    client: Any = Slotted()
+    ends.link.client = client
+    for name, value in vars(_client(user=SimpleNamespace(free=True), prefix=b"0")).items():
+        if name in Slotted.__slots__:
+            setattr(client, name, value)
+    client.commands_run = 0
+    with _knowing(clients):
+        with pytest.raises(AttributeError):
+            twins.write_replies([Burst(client, b"s", [], XADD)], print, 9)  # it has no ``paged``
+        client.send = ends.link.send
+        ends.link.data_received(XADD)
+        waiting: dict[bytes, list[Any]] = {}
+        bursts = ends.arrivals.bursts
+        assert twins.gather(bursts, waiting, 5) == (1, [], 1)
+        twins.answer(waiting[b"0s"], [StreamID(1, 2)], 3.0)
+        assert twins.closing_clients(bursts) == []
+        twins.write_replies(bursts, print, 9)
+    assert (client.commands_run, client.last_command, client.last_used) == (1, "xadd", 3.0)
+    assert (client.bytes_in, client.bytes_out) == (len(XADD), len(b"$3\r\n1-2\r\n"))
+    assert ends.transport.written == [b"$3\r\n1-2\r\n"]
+    assert ends.arrivals.statistics.bytes_out == client.bytes_out
 
 
 def test_who_waits_for_something_sends_no_bursts(ends: _Ends) -> None:
