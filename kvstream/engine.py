@@ -75,12 +75,12 @@ class Engine:
             except BaseException as error:
                 txn.abandon(not isinstance(error, RequestError))
                 raise
-            if not self._always:
-                if txn.signals:
-                    self._serve(txn.signals)
-                self._spare = txn
-                return result
-        self._settle(sequence, txn)
+            signals, always = txn.signals, self._always
+            if signals and not always:
+                self._serve(signals)
+            self._spare = txn
+        if always:
+            self._settle(sequence, signals)
         return result
 
     def _begin(self) -> Txn:
@@ -115,14 +115,14 @@ class Engine:
             self.on_commit(perf_counter() - begun)
         return sequence
 
-    def _settle(self, sequence: int, txn: Txn) -> None:
+    def _settle(self, sequence: int, signals: dict[bytes, None]) -> None:
         """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
         # A store whose log has failed is still read, as it is in memory.
         if sequence or self.database.failure is None:
             self.committer.wait(sequence or self._last_sequence)
-        if txn.signals:
+        if signals:
             with self._lock:
-                self._serve(txn.signals)
+                self._serve(signals)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -141,11 +141,12 @@ class Engine:
             except BaseException:
                 self.undo_turn(txn)
                 raise
+            signals = txn.signals
             sequence = self.commit_turn(txn)
-            if txn.signals and not self._always:
-                self._serve(txn.signals)
+            if signals and not self._always:
+                self._serve(signals)
         if self._always:
-            self._settle(sequence, txn)
+            self._settle(sequence, signals)
 
     def _join(
         self,
@@ -208,8 +209,7 @@ class Engine:
             if txn.failed:
                 raise StoreError("the transaction failed inside and cannot be committed")
             sequence = self._commit(txn)
-            if not txn.signals:  # they may still be served from it
-                self._spare = txn
+            self._spare = txn
             return sequence or self._last_sequence
         except BaseException:
             txn.abandon(changed=True)
@@ -276,7 +276,7 @@ class Engine:
                 waiter = Waiter(names, attempt, deliver)
                 self.waiters.add(waiter)
         try:
-            self._settle(sequence, txn)
+            self._settle(sequence, txn.signals)
         except BaseException:  # nobody will wait for the waiter
             if waiter is not None:
                 self.cancel(waiter)

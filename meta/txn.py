@@ -88,8 +88,7 @@ class Txn:
         """Make a committed transaction ready to be another one: cheaper than making a new one."""
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.noted = False
-        if self.signals:
-            self.signals.clear()
+        self.signals = {}  # those of the former one may still be served
 
     def stream(self, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None; WrongType for another kind of value."""

@@ -11,9 +11,11 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import methodcaller
 from time import perf_counter
 from typing import NamedTuple
 
@@ -26,25 +28,21 @@ FLUSH_INTERVAL_S = 1.0
 """Redis's ``appendfsync everysec``."""
 RETRY_INTERVAL_S = 0.25
 """How often callbacks that wait out a full disk look whether it has recovered."""
+SLOW_WAKING_S = 0.001
+"""A thread that takes longer to wake another has had to wait for the interpreter."""
 
 _open_committers: "weakref.WeakSet[Committer]" = weakref.WeakSet()
 
 
 class _Queued:
-    """One that waits while another flushes; it wakes no other, and waits for no shared lock."""
+    """One that waits while another flushes, for a lock that nobody else waits for."""
 
-    __slots__ = ("_turn", "sequence")
+    __slots__ = ("sequence", "turn")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self._turn = threading.Lock()
-        self._turn.acquire()
-
-    def await_turn(self) -> None:
-        self._turn.acquire()
-
-    def give_turn(self) -> None:
-        self._turn.release()
+        self.turn = threading.Lock()
+        self.turn.acquire()
 
 
 class _Awaited(NamedTuple):
@@ -68,8 +66,12 @@ class Committer:
         self._changed = threading.Condition(self._lock)
         self._stopping = False
         self._queueing = threading.Lock()
-        self._flushing = False
+        self._flusher: _Queued | None = None
         self._queue: list[_Queued] = []
+        self._covered: deque[threading.Lock] = deque()
+        # An interrupt comes between calls, and so never between taking one and letting it go.
+        self._wakings = map(methodcaller("release"), iter(self._covered.popleft, None))
+        self._woken_at = 0.0
         self._awaited: list[_Awaited] = []
         self._threads: list[threading.Thread] = []
         self._start_thread()
@@ -122,19 +124,13 @@ class Committer:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Have nobody flush the log meanwhile; those who want to wait until the end."""
-        while True:
-            with self._queueing:
-                queued = _Queued(sys.maxsize) if self._flushing else None
-                if queued is not None:
-                    self._queue.append(queued)
-                self._flushing = True
-            if queued is None:
-                break
-            queued.await_turn()
+        queued = _Queued(sys.maxsize)
         try:
+            while not self._take_turn(queued):
+                pass
             yield
         finally:
-            self._pass_turn()
+            self._leave(queued)
 
     def change(self, level: Durability) -> None:
         """Promise as much as ``level`` says from here on; who waits by the old one still does."""
@@ -191,30 +187,36 @@ class Committer:
     def _make_durable(self, sequence: int) -> None:
         """Flush the log, or wait for the one who does, until it covers ``sequence``."""
         while self.durable_sequence < sequence:
-            with self._queueing:
-                queued = _Queued(sequence) if self._flushing else None
-                if queued is not None:
-                    self._queue.append(queued)
-                self._flushing = True
-            if queued is None:
-                self._flush()
-                continue
+            queued = _Queued(sequence)
             try:
-                queued.await_turn()
-            except BaseException:  # KeyboardInterrupt: the turn is for those who still wait
+                if self._take_turn(queued):
+                    self._flush()
+                elif sequence <= self.durable_sequence:
+                    self._wake_next()
+            except BaseException:  # KeyboardInterrupt: what it was to do is for those who wait
                 self._leave(queued)
                 raise
 
+    def _take_turn(self, queued: _Queued) -> bool:
+        """Become the one who flushes; where another does, return False once woken by it."""
+        with self._queueing:
+            if self._flusher is None:
+                self._flusher = queued
+                return True
+            self._queue.append(queued)
+        queued.turn.acquire()
+        return False
+
     def _leave(self, queued: _Queued) -> None:
-        """Leave the queue; whoever had been given the turn to flush passes it on."""
-        following = None
+        """Wait and flush no more, and have others do what it may have been woken for."""
         with self._queueing:
             if queued in self._queue:
                 self._queue.remove(queued)
-            elif self._queue and not self._flushing:
-                following = self._queue.pop(0)
-        if following is not None:
-            following.give_turn()
+            if queued is self._flusher:
+                self._flusher = None
+        with contextlib.suppress(ValueError):
+            self._covered.remove(queued.turn)
+        self._pass_turn()
 
     def _flush(self) -> None:
         """Make the log durable for all whose writes it covers, and pass the turn on."""
@@ -226,19 +228,37 @@ class Committer:
         except StoreError as error:
             raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
         finally:
+            self._flusher = None
             self._pass_turn()
 
     def _pass_turn(self) -> None:
-        """Let those go whose writes are durable, and the first of the others flush."""
+        """Wake the first of those whose writes are durable, and one of the others to flush."""
+        first = None
         with self._queueing:
-            self._flushing = False
             durable = self.durable_sequence
+            covered = [queued.turn for queued in self._queue if queued.sequence <= durable]
             rest = [queued for queued in self._queue if queued.sequence > durable]
-            done = [queued for queued in self._queue if queued.sequence <= durable]
-            done += rest[:1]  # it flushes next, or finds the store failed and passes that on
-            self._queue = rest[1:]
-        for queued in done:
-            queued.give_turn()
+            if rest and self._flusher is None:
+                first = rest.pop(0)
+            self._queue = rest
+            self._covered.extend(covered)
+        if first is not None:
+            first.turn.release()  # it flushes next, or finds the store failed and passes that on
+        if self._covered:
+            self._woken_at = perf_counter()
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Wake the next one whose write is durable; all of them where the last was slow to come."""
+        now = perf_counter()
+        slow = now - self._woken_at > SLOW_WAKING_S
+        self._woken_at = now
+        try:
+            next(self._wakings)
+            while slow:
+                next(self._wakings)
+        except IndexError:  # all have been woken
+            return
 
     def _flush_every_second(self) -> None:
         while not self._ended_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):

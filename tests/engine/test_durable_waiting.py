@@ -71,6 +71,24 @@ def test_waiters_are_told_only_when_the_write_is_on_disk(store: Store, held: Hel
     assert reading.ids == taking.ids == [2]
 
 
+def test_writes_that_wait_for_the_disk_together_each_have_their_own_waiters_told(
+    store: Store, held: HeldLog
+) -> None:
+    keys = (b"s", b"t", b"u")
+    watches = [watch_stream(store, key, 1) for key in keys]
+    calls = []
+    for key in keys:
+        before = store.engine.database.sequence
+        calls.append(Call(lambda key=key: store.stream(key).add({"f": "v"}, id="2-0")))  # type: ignore[misc]
+        until(lambda before=before: store.engine.database.sequence > before, "a write")  # type: ignore[misc]
+    assert not any(watch.outcomes for watch in watches)
+    held.release()
+    for call in calls:
+        call.result()
+    until(lambda: all(watch.outcomes for watch in watches), "the waiters to be told")
+    assert [watch.ids for watch in watches] == [[2], [2], [2]]
+
+
 def test_a_waiter_that_writes_is_told_when_its_own_write_is_on_disk_too(store: Store) -> None:
     taking = watch_group(store, b"s", b"g", b"c")
     told_at: list[int] = []

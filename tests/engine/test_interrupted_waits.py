@@ -68,3 +68,44 @@ def test_an_interrupted_writer_leaves_its_turn_to_flush_to_the_next(
     assert not any(writer.is_alive() for writer in writers)
     assert len(stream) == 4
     assert store.check() == []
+
+
+def test_one_that_is_interrupted_before_it_is_woken_keeps_nobody_from_being_woken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, committer = store.stream("s"), store.engine.committer
+    disk = SlowDisk(store, monkeypatch)
+    writers = [threading.Thread(target=stream.add, args=({"n": n},)) for n in range(4)]
+    wake_next, waking, interrupted = committer._wake_next, threading.Event(), threading.Event()
+
+    def slow_to_wake() -> None:
+        if threading.current_thread() is writers[1]:
+            waking.set()
+            assert interrupted.wait(PATIENCE_S)
+        wake_next()
+
+    monkeypatch.setattr(committer, "_wake_next", slow_to_wake)
+
+    def others() -> None:
+        disk.await_queued(2)  # the main thread behind the writer that flushes next
+        for at, writer in enumerate(writers[2:], 3):
+            writer.start()
+            disk.await_queued(at)
+        disk.let_go.set()
+        assert waking.wait(PATIENCE_S)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    writers[0].start()
+    assert disk.begun.wait(PATIENCE_S)
+    writers[1].start()
+    disk.await_queued(1)
+    interrupter = threading.Thread(target=others)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        stream.add({"n": "interrupted"})
+    interrupted.set()
+    for writer in (interrupter, *writers):
+        writer.join(PATIENCE_S)
+    assert not any(writer.is_alive() for writer in writers)
+    assert len(stream) == 5
+    assert store.check() == []

@@ -19,6 +19,7 @@ from tests.storage.stores import SMALL, put_one_by_one
 
 ALWAYS, EVERYSEC, NO = Durability.ALWAYS, Durability.EVERYSEC, Durability.NO
 SOON_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -187,6 +188,75 @@ def test_threads_that_wait_share_fsyncs(
     assert early == []
     assert len(flushes) < 160 / 2
     assert flushes == sorted(flushes)
+
+
+class Wakings:
+    """Six threads of which one flushes, and who of them has let another go."""
+
+    def __init__(
+        self, database: Database, always: Committer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.by: list[threading.Thread] = []
+        self.passed_on = True
+        """Whether those who are woken come to wake another; the one that flushed always does."""
+        self._always = always
+        self._wake_next, self._flush_wal = always._wake_next, database.flush_wal
+        self._let_go = threading.Event()
+        monkeypatch.setattr(database, "flush_wal", self._slow)
+        monkeypatch.setattr(always, "_wake_next", self._noted)
+        begun = put_one_by_one(database, range(1))
+        sequence = put_one_by_one(database, range(1, 2))
+        self.flusher = self._start(begun)
+        self.others = [self._start(sequence) for _ in range(5)]
+
+    def _start(self, sequence: int) -> threading.Thread:
+        thread = threading.Thread(target=self._always.wait, args=(sequence,), daemon=True)
+        known = len(self._always._queue) + (self._always._flusher is not None)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self._always._queue) + (self._always._flusher is not None) == known:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return thread
+
+    def _slow(self) -> int:
+        assert self._let_go.wait(PATIENCE_S)
+        return self._flush_wal()
+
+    def _noted(self) -> None:
+        thread = threading.current_thread()
+        self.by.append(thread)
+        if self.passed_on or thread is self.flusher:
+            self._wake_next()
+
+    def await_ends(self) -> None:
+        self._let_go.set()
+        for thread in (self.flusher, *self.others):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def test_each_that_is_woken_wakes_the_next(
+    database: Database,
+    committer: Callable[[Durability], Committer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(durability, "SLOW_WAKING_S", 1000.0)
+    wakings = Wakings(database, committer(ALWAYS), monkeypatch)
+    wakings.await_ends()
+    assert wakings.by == [wakings.flusher, *wakings.others]
+
+
+def test_all_are_woken_where_the_last_one_was_slow_to_come(
+    database: Database,
+    committer: Callable[[Durability], Committer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(durability, "SLOW_WAKING_S", -1.0)
+    wakings = Wakings(database, committer(ALWAYS), monkeypatch)
+    wakings.passed_on = False
+    wakings.await_ends()
+    assert wakings.by[0] is wakings.flusher
 
 
 @pytest.mark.parametrize("level", list(Durability))
