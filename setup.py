@@ -9,6 +9,7 @@ COMPILED = [
     Extension("kvstream.rdb._compiled", ["kvstream/rdb/_compiled.pyx"], optional=True),
     Extension("kvstream.resp._wire", ["kvstream/resp/_wire.pyx"], optional=True),
     Extension("kvstream.storage._proofs", ["kvstream/storage/_proofs.pyx"], optional=True),
+    Extension("kvstream.storage._reading", ["kvstream/storage/_reading.pyx"], optional=True),
     Extension("kvstream.storage._tables", ["kvstream/storage/_tables.pyx"], optional=True),
 ]
 

@@ -17,6 +17,7 @@ from kvstream.layout._msgpack cimport (
     take_row,
     take_string,
 )
+from kvstream.layout._rows cimport ROW_HEAD, take_size
 from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -80,13 +81,18 @@ cdef class Buffers:
         )
 
 
-cdef bint measure_row(bytes value, Sizes *sizes) noexcept:
+cdef inline bint measure_row(bytes value, Sizes *sizes) noexcept:
     """Add what a row value takes; False where it is no sound one."""
+    return measure(<Bytes>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), sizes)
+
+
+cdef bint measure(Bytes at, Py_ssize_t length, Sizes *sizes) noexcept nogil:
+    """Add what a row value of so many bytes takes; False where it is no sound one."""
     cdef Cursor cursor
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i
-    cursor.at = <Bytes>PyBytes_AS_STRING(value)
-    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    cursor.at = at
+    cursor.end = at + length
     count = take_count(&cursor)
     if count <= 0:
         return False
@@ -133,6 +139,47 @@ def of_rows(list page not None, Py_ssize_t prefix):
             take_string(&cursor, &data, &length)
             put(&to.room, name, size, data, length)
         ends[i + 1] = <int32_t>to.room.field
+    return to.done(repeated)
+
+
+def of_packed(bytes rows not None):
+    """Do what ``packed_in_python`` of columns.py does, with the same argument; else None."""
+    cdef Bytes start = <Bytes>PyBytes_AS_STRING(rows)
+    cdef Bytes end = start + PyBytes_GET_SIZE(rows), at = start
+    cdef Py_ssize_t i = 0, j, count = 0, fields, size = 0, length = 0
+    cdef Sizes sizes
+    cdef Cursor cursor
+    cdef Bytes name = NULL, data = NULL
+    cdef list repeated = []
+    sizes.fields = sizes.names = sizes.values = 0
+    while at < end:
+        if end - at < ROW_HEAD:
+            return None
+        size = take_size(at + ID_BYTES)
+        if end - at - ROW_HEAD < size or not measure(at + ROW_HEAD, size, &sizes):
+            return None
+        at += ROW_HEAD + size
+        count += 1
+    if max(sizes.fields, sizes.names, sizes.values) >= BYTES_MAX:
+        return None
+    cdef Buffers to = Buffers(count, sizes.fields, sizes.names, sizes.values)
+    cdef char *ids = PyBytes_AS_STRING(to.ids)
+    cdef int32_t *ends = <int32_t *>PyBytes_AS_STRING(to.ends)
+    ends[0] = 0
+    at = start
+    while at < end:
+        memcpy(ids + i * ID_BYTES, at, ID_BYTES)
+        cursor.at = at + ROW_HEAD
+        cursor.end = at = cursor.at + take_size(at + ID_BYTES)
+        if cursor.at[0] == REPEATED:
+            repeated.append(i)
+        fields = take_count(&cursor)
+        for j in range(fields):
+            take_string(&cursor, &name, &size)
+            take_string(&cursor, &data, &length)
+            put(&to.room, name, size, data, length)
+        i += 1
+        ends[i] = <int32_t>to.room.field
     return to.done(repeated)
 
 

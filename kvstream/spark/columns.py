@@ -7,6 +7,7 @@ where a value is bad or a name repeats. Knows Arrow, and neither transports nor 
 import base64
 import json
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -43,10 +44,14 @@ class Page:
         self.values = _binary(fields, columns.value_ends, columns.values)
         self._parts = np.frombuffer(columns.ids, ">u8").reshape(-1, 2)
         self._rows: np.ndarray[Any, np.dtype[np.int32]] | None = None
-        self._same = _same_names(columns)
+        self._columns = columns
 
     def __len__(self) -> int:
         return len(self._parts)
+
+    @cached_property
+    def _same(self) -> list[bytes] | None:
+        return _same_names(self._columns)
 
     def part(self, which: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
         """Return the milliseconds (0) or the sequences (1) of the IDs."""

@@ -13,12 +13,13 @@ from kvstream.storage._blocks cimport (
     KEY_TAIL,
     LZ4,
     LZ4_MAX,
-    MATCH_MIN,
     NOT_COMPRESSED,
     RESTART_ROWS,
     TRAILER,
+    expand,
     load32,
     load64,
+    take_varint,
     xxh64,
 )
 from libc.stdint cimport uint32_t, uint64_t
@@ -70,81 +71,6 @@ cdef struct Look:
 
 
 # --- blocks ---------------------------------------------------------------------------------------
-
-
-cdef inline bint take_varint(Bytes *at, Bytes end, Py_ssize_t *number) noexcept nogil:
-    """Take a number below 2**35; False where there is none."""
-    cdef int shift = 0
-    number[0] = 0
-    while at[0] < end and shift < 35:
-        number[0] |= <Py_ssize_t>(at[0][0] & 127) << shift
-        at[0] += 1
-        if (at[0] - 1)[0] < 128:
-            return True
-        shift += 7
-    return False
-
-
-cdef inline bint take_more(Bytes *at, Bytes end, Py_ssize_t *count) noexcept nogil:
-    """Add the bytes that go on with a length of 15."""
-    while at[0] < end:
-        count[0] += at[0][0]
-        at[0] += 1
-        if (at[0] - 1)[0] != 255:
-            return True
-    return False
-
-
-cdef inline void copy(Room to, Bytes from_, Py_ssize_t count) noexcept nogil:
-    """Copy eight bytes at a time, and up to seven more than were asked for."""
-    cdef Room end = to + count
-    while to < end:
-        memcpy(to, from_, 8)
-        to += 8
-        from_ += 8
-
-
-cdef bint expand(Bytes at, Bytes end, Room to, Py_ssize_t room) noexcept nogil:
-    """Write what an LZ4 block holds, exactly as many bytes as there is room for."""
-    cdef Room out = to, stop = to + room
-    cdef Py_ssize_t count, distance, step
-    cdef unsigned char token
-    while at < end:
-        token = at[0]
-        at += 1
-        count = token >> 4
-        if count == 15 and not take_more(&at, end, &count):
-            return False
-        if end - at < count or stop - out < count:
-            return False
-        if end - at >= count + 8 and stop - out >= count + 8:
-            copy(out, at, count)
-        else:
-            memcpy(out, at, count)
-        out += count
-        at += count
-        if at == end:
-            return out == stop
-        if end - at < 2:
-            return False
-        distance = at[0] | <Py_ssize_t>at[1] << 8
-        at += 2
-        count = token & 15
-        if count == 15 and not take_more(&at, end, &count):
-            return False
-        count += MATCH_MIN
-        if distance == 0 or distance > out - to or stop - out < count:
-            return False
-        if distance >= 8 and stop - out >= count + 8:
-            copy(out, out - distance, count)
-            out += count
-            continue
-        while count:  # what was copied may be copied on
-            step = min(distance, count)
-            memcpy(out, out - distance, step)
-            out += step
-            count -= step
-    return False
 
 
 cdef Found opened(Look *look, Block *block, Bytes *at, Py_ssize_t *size) noexcept nogil:

@@ -1,4 +1,4 @@
-"""The compiled writer of tables, and what looks into them, each where it is installed.
+"""The compiled writer and reader of tables, and what proves them, each where it is installed.
 
 Else RocksDB's own writer and reader do the work.
 """
@@ -23,4 +23,11 @@ try:
 except ImportError:
     proofs = None  # type: ignore[assignment]
 
-__all__ = ["proofs", "twins"]
+try:
+    if twins is None:
+        raise ImportError("none of them is wanted, or can be had")
+    from kvstream.storage import _reading as reading
+except ImportError:
+    reading = None  # type: ignore[assignment]
+
+__all__ = ["proofs", "reading", "twins"]

@@ -18,7 +18,7 @@ from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
-from kvstream.storage import fork, moments, reads, tables, upkeep
+from kvstream.storage import fork, moments, reads, table_reads, tables, upkeep
 from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, is_stall
@@ -78,8 +78,6 @@ class Database:
         if not options.read_only:
             tables.clear_staging(place.path)
         return cls(rows, opened, options)
-
-    # Reads
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """Return the value of ``key``, None where there is no such row."""
@@ -141,8 +139,6 @@ class Database:
         found = reads.snapshot(self._families[family], bounds, lower, upper, reverse)
         next(found)
         return self._scans.noted(found)
-
-    # Writes
 
     def write(self, batch: Batch, frees: bool = False) -> int:
         """Write all of ``batch`` or nothing, and return the latest sequence number.
@@ -250,8 +246,6 @@ class Database:
         except Exception as error:
             raise self._gate.failed(error, recovers=False) from None
 
-    # Upkeep
-
     def catch_up(self) -> None:
         """See what the process has written since that holds the store which is followed here."""
         try:
@@ -302,6 +296,10 @@ class Database:
         except Exception as error:  # closed, or about to be opened anew, by another thread
             raise classified(error) from None
 
+    def plain_tables(self, family: int) -> list[table_reads.Table] | None:
+        """Return the tables that hold all rows of a family; None where memory holds some."""
+        return table_reads.tables_of(self._families[family], self.directory)
+
     def statistics(self) -> dict[str, Any]:
         """Return sizes and counts for people; they may change with any version."""
         return {
@@ -314,8 +312,6 @@ class Database:
     def size_on_disk(self, suffix: str = "") -> int:
         """Return the bytes of all files of the store, or of those whose names end so."""
         return self._opened.directory.size(suffix)
-
-    # The end
 
     def reopen(self, from_log: bool = False) -> None:
         """Close RocksDB and open it anew, so that all that is served is what the disk has.

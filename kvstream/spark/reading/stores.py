@@ -8,18 +8,21 @@ kvstream/storage; the life of copies is that of kvstream/copies.py.
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from kvstream import copies
 from kvstream.clock import ManualClock, SystemClock
 from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, shown
-from kvstream.layout.columns import Columns, of_rows
-from kvstream.layout.keys import qualified
+from kvstream.ids import StreamID
+from kvstream.layout.columns import Columns, of_packed, of_rows
+from kvstream.layout.keys import ID_BYTES, qualified
 from kvstream.operations import keyspace, ranges, splitting
 from kvstream.spark.options import Place
 from kvstream.spark.reading.pieces import PAGE_MIN, Piece, Wanted, next_page
+from kvstream.storage import table_reads
+from kvstream.storage.batch import Family
 from kvstream.store import Store
 
 CACHE_BYTES = 8 << 20
@@ -121,7 +124,7 @@ class CopyReading:
     def pages(self, piece: Piece) -> Iterator[Columns]:
         """Yield the entries of a piece; Corruption where they are not as many as the store says."""
         seen = 0
-        for page in store_pages(self._store, piece):
+        for page in copy_pages(self._store, piece):
             seen += len(page)
             yield page
         if piece.exact and seen != piece.entries:
@@ -132,6 +135,38 @@ class CopyReading:
 
     def close(self) -> None:
         self._store.close()
+
+
+def copy_pages(store: Store, piece: Piece) -> Iterator[Columns]:
+    """Yield the entries of a piece of a store that nobody writes, by pages.
+
+    What is plain is read out of tables; the rest, damage included, by RocksDB.
+    """
+    database = store.engine.database
+    name = qualified(store.db, piece.key)
+    reach = store.engine.run(splitting.reach, name, piece.start, piece.end)
+    tables = database.plain_tables(Family.MESSAGES)
+    if reach is None or tables is None:
+        yield from store_pages(store, piece)
+        return
+    for stretch in table_reads.stretches(tables, reach.lower, reach.upper):
+        following: StreamID | None
+        following, end = _ids_of(stretch, len(reach.prefix))
+        with suppress(table_reads.NotPlain):
+            for packed in table_reads.packed_pages(stretch, reach.prefix):
+                page = of_packed(packed)
+                yield page
+                following = page.last.next() if page.last < end else None
+            following = None
+        if following is not None:
+            yield from store_pages(store, replace(piece, start=following, end=end))
+
+
+def _ids_of(stretch: table_reads.Stretch, prefix: int) -> tuple[StreamID, StreamID]:
+    ids = stretch.first[prefix:], stretch.last[prefix:]
+    if any(len(eid) != ID_BYTES for eid in ids):
+        raise Corruption("the key of a message is not of its stream's length")
+    return StreamID.unpack(ids[0]), StreamID.unpack(ids[1])
 
 
 def store_pages(store: Store, piece: Piece) -> Iterator[Columns]:

@@ -1,0 +1,259 @@
+"""Tables of a store that nobody writes, read without RocksDB: many blocks at once, as packed rows.
+
+RocksDB's iterator makes two objects a row, under the GIL; here a row is never an object. Only what
+is plain beyond doubt is read so: a table that no other one reaches into, without deletions, and of
+a family that has nothing in memory. Sums are checked. Whatever is not so, damage included, is left
+to RocksDB, which reads it or tells what is wrong. The grammar of tables is in _tables.pyx.
+"""
+
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvstream.storage.compiled import reading
+from kvstream.storage.failures import classified
+
+CHUNK_BYTES = 512 << 10
+"""Compressed bytes that are read at once, unless one block has more."""
+CHUNK_BLOCKS = 64
+"""Blocks that are read at once: a megabyte of rows, where no single row is larger than a block."""
+
+_TRAILER = 5
+_FOOTER = 53
+_MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
+_VERSION = (5).to_bytes(4, "little")
+_BINARY_SEARCH = bytes(4)
+_RANGE_DELETIONS = b"rocksdb.range_del"
+_IN_MEMORY = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+_LISTED = re.compile(
+    r"^ (\d+):(\d+)\[.*\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' seq:\d+, type:\d+\]",
+    re.MULTILINE,
+)
+
+
+class NotPlain(Exception):
+    """A table is for RocksDB to read."""
+
+
+class Table(NamedTuple):
+    """A table of a family: the keys that it reaches from and to."""
+
+    path: Path
+    size: int
+    first: bytes
+    last: bytes
+
+
+class Stretch(NamedTuple):
+    """Keys that follow each other, ``first`` and ``last`` included, and the one table of them."""
+
+    first: bytes
+    last: bytes
+    table: Table | None
+    """None where there are several, whose rows RocksDB has to merge."""
+
+
+class Block(NamedTuple):
+    """Where a block of rows lies, and a key that none of its rows is above."""
+
+    last: bytes
+    offset: int
+    size: int
+
+
+def tables_of(family: Any, directory: Path) -> list[Table] | None:
+    """Return the tables that hold all rows of an open family; None where memory holds some."""
+    try:
+        if any(family.property_int_value(name) for name in _IN_MEMORY):
+            return None
+        return listed(family.property_value("rocksdb.sstables") or "", directory)
+    except Exception as error:
+        raise classified(error) from None
+
+
+def listed(text: str, directory: Path) -> list[Table]:
+    """Return the tables that RocksDB's property ``sstables`` of a family tells of."""
+    return [
+        Table(
+            directory / f"{int(number):06}.sst",
+            int(size),
+            bytes.fromhex(first),
+            bytes.fromhex(last),
+        )
+        for number, size, first, last in _LISTED.findall(text)
+    ]
+
+
+def stretches(tables: list[Table], lower: bytes, upper: bytes) -> list[Stretch]:
+    """Return the stretches that hold all rows of ``lower <= key <= upper``, in their order."""
+    found: list[Stretch] = []
+    for table in sorted(tables, key=attrgetter("first")):
+        if table.last < lower or table.first > upper:
+            continue
+        first, last = max(table.first, lower), min(table.last, upper)
+        if found and first <= found[-1].last:
+            found[-1] = Stretch(found[-1].first, max(found[-1].last, last), None)
+        else:
+            found.append(Stretch(first, last, table))
+    return found
+
+
+def packed_pages(stretch: Stretch, prefix: bytes) -> Iterator[bytes]:
+    """Yield the rows of a stretch whose keys are ``prefix`` and an ID, packed, page by page.
+
+    Raises NotPlain before the first row that is not; rows that were yielded are whole.
+    """
+    table, size = stretch.table, len(prefix)
+    if table is None or reading is None:
+        raise NotPlain
+    reader = reading.Reader(prefix, stretch.first[size:], stretch.last[size:])
+    try:
+        file = os.open(table.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        raise NotPlain from None
+    try:
+        sums, blocks = _opened(file, table.size)
+        at = bisect_left(blocks, stretch.first, key=attrgetter("last"))
+        while at < len(blocks) and not reader.ended:
+            end = _end_of_chunk(blocks, at)
+            start = blocks[at].offset
+            size = blocks[end - 1].offset + blocks[end - 1].size + _TRAILER - start
+            packed = reader.read(
+                _bytes_at(file, start, size), [each.size for each in blocks[at:end]], sums
+            )
+            if packed is None:
+                raise NotPlain
+            if packed:
+                yield packed
+            at = end
+    finally:
+        os.close(file)
+
+
+def _end_of_chunk(blocks: list[Block], at: int) -> int:
+    """Return where a chunk ends that begins with a block: there is no gap between its blocks."""
+    most = blocks[at].offset + CHUNK_BYTES
+    end = at + 1
+    for block in blocks[end : at + CHUNK_BLOCKS]:
+        before = blocks[end - 1]
+        if block.offset + block.size > most:
+            break
+        if block.offset != before.offset + before.size + _TRAILER:
+            break
+        end += 1
+    return end
+
+
+def _bytes_at(file: int, offset: int, size: int) -> bytes:
+    try:
+        found = os.pread(file, size, offset)
+    except OSError:
+        raise NotPlain from None
+    if len(found) != size:
+        raise NotPlain
+    return found
+
+
+# --- what a table says of itself ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """A table's file, the kind of its sums, and its size."""
+
+    file: int
+    sums: int
+    size: int
+
+    def block(self, handle: bytes) -> bytes:
+        """Return a block that is not of rows."""
+        offset, at = _varint(handle, 0)
+        size, _ = _varint(handle, at)
+        if offset + size + _TRAILER > self.size:
+            raise NotPlain
+        assert reading is not None
+        found = reading.plain(_bytes_at(self.file, offset, size + _TRAILER), self.sums)
+        if found is None:
+            raise NotPlain
+        return found
+
+
+def _opened(file: int, size: int) -> tuple[int, list[Block]]:
+    """Return the kind of a table's sums, and its blocks of rows; NotPlain where it is not plain."""
+    if size < _FOOTER:
+        raise NotPlain
+    footer = _bytes_at(file, size - _FOOTER, _FOOTER)
+    if footer[-8:] != _MAGIC or footer[-12:-8] != _VERSION:
+        raise NotPlain
+    with suppress(IndexError, ValueError, KeyError):
+        meta = _Meta(file, footer[0], size)
+        at = 1
+        for _ in range(2):
+            _, at = _varint(footer, at)
+        about = dict(_rows_of(meta.block(footer[1:])))
+        properties = dict(_rows_of(meta.block(about[b"rocksdb.properties"])))
+        if _RANGE_DELETIONS in about or not _is_plain(properties):
+            raise NotPlain
+        return footer[0], list(_blocks_of(meta.block(footer[at:])))
+    raise NotPlain
+
+
+def _is_plain(properties: dict[bytes, bytes]) -> bool:
+    numbers = {
+        name: _varint(properties[b"rocksdb." + name], 0)[0]
+        for name in (
+            b"deleted.keys",
+            b"merge.operands",
+            b"num.range-deletions",
+            b"index.key.is.user.key",
+            b"index.value.is.delta.encoded",
+        )
+    }
+    return (
+        numbers.pop(b"index.key.is.user.key") == 1
+        and not any(numbers.values())
+        and properties[b"rocksdb.comparator"] == b"leveldb.BytewiseComparator"
+        and properties[b"rocksdb.block.based.table.index.type"] == _BINARY_SEARCH
+    )
+
+
+def _blocks_of(index: bytes) -> Iterator[Block]:
+    for key, handle in _rows_of(index):
+        offset, at = _varint(handle, 0)
+        yield Block(key, offset, _varint(handle, at)[0])
+
+
+def _rows_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of a block; IndexError, ValueError where it is none."""
+    end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
+    at, key = 0, b""
+    while at < end:
+        shared, at = _varint(block, at)
+        own, at = _varint(block, at)
+        length, at = _varint(block, at)
+        if at + own + length > end or shared > len(key):
+            raise ValueError("a row is not whole")
+        key = key[:shared] + block[at : at + own]
+        at += own + length
+        yield key, block[at - length : at]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number, and where it ends; IndexError where it does not."""
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    number, shift = byte & 127, 7
+    while True:
+        at += 1
+        byte = data[at]
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at + 1
+        shift += 7
