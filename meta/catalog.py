@@ -26,6 +26,7 @@ from kvstream.meta.allocator import Allocator
 from kvstream.meta.databases import Databases
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
+from kvstream.meta.hot import Hot
 from kvstream.meta.index import KeyIndex
 from kvstream.meta.limits import Limits
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
@@ -57,6 +58,8 @@ class Catalog:
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
         self.held: set[bytes] = set()
         """Prefixes above whose last entries rows may stand that do not count (meta/intake.py)."""
+        self.hot = Hot()
+        """Entries that clients were shown lately."""
         self._flushed = Flushed()
         self.databases = Databases()
         self.index = KeyIndex(self._flushed, self.databases)
@@ -156,6 +159,7 @@ class Catalog:
         for tree in (stream.groups_tree, stream.idmp_tree):
             if tree:
                 Tree(tree, as_is).drop(txn.batch)
+        self.hot.forget(stream.prefix)
         self._drop_rows(txn, stream)
         self._unlist(txn, stream)
         txn.forget_stream(stream)
@@ -381,6 +385,7 @@ class Catalog:
         """Drop everything in memory, since a failed transaction may have changed it."""
         self.streams.clear()
         self.seen.clear()
+        self.hot.clear()
         self._flushed.forget()
         self.databases.forget()
         self.index.forget()

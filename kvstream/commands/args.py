@@ -66,6 +66,10 @@ def at_least(least: int, raw: bytes, message: str, unreadable: str = NOT_AN_INTE
 
 def stream_id(raw: bytes, missing_seq: int = 0) -> StreamID:
     """Return a whole ID, ``ms`` or ``ms-seq``; InvalidID for anything else."""
+    if twins is not None and not missing_seq:
+        ids = twins.parse_ids([raw], StreamID)
+        if ids is not None:
+            return ids[0]
     try:
         return StreamID.parse(raw, missing_seq)
     except InvalidID:

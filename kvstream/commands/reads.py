@@ -10,20 +10,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvstream.commands import paging
-from kvstream.commands.args import Args, Argv, Option, stream_id, syntax_error, text
+from kvstream.commands.args import Args, Argv, Option, integer, stream_id, syntax_error, text
 from kvstream.commands.command import Answer, Blocked, Later, Session
 from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
 from kvstream.errors import InvalidArgument
-from kvstream.ids import StreamID
+from kvstream.ids import MAX_ID, StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import deliver, reads
+from kvstream.operations import deliver, reads, showing
 from kvstream.operations.budget import Budget
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.reads import Position
 
 _WHERE = " in XREADGROUP with GROUP option"
 _POSITIONS = {position.value.encode(): position for position in Position}
+_COUNT, _STREAMS = (b"COUNT", b"count"), (b"STREAMS", b"streams")
+"""As clients write them."""
 
 
 @dataclass(slots=True)
@@ -53,21 +55,36 @@ class _Options:
 
 def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer what lies after an ID in each of several streams; a null for nothing."""
+    if len(argv) == 6 and argv[1] in _COUNT and argv[3] in _STREAMS:
+        count = integer(argv[2])
+        if showing.is_kept(txn, count) and argv[5] not in _POSITIONS:
+            return _read_one(txn, session.prefix, argv[4], argv[5], count)
     options, args = _parse(argv, _XREAD_OPTIONS)
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
     options.check()
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
 
     def attempt(txn: Txn) -> Streams | None:
-        return _reply(reads.read_on(txn, wanted, options.count, options.budget()))
+        return _reply(reads.read_on(txn, wanted, options.count, options.budget(), shown=True))
 
     reply: Streams | Paged | Later | None
     budget = options.budget()
     if budget is None and paging.may_be_long(session, options.count, len(wanted)):
         reply = paging.of_streams(txn, wanted, options.count)
     else:
-        reply = _reply(reads.read(txn, wanted, options.count, budget))
+        reply = _reply(reads.read(txn, wanted, options.count, budget, shown=True))
     return reply or _later(Blocked(names, attempt, options.timeout_ms or None), options)
+
+
+def _read_one(txn: Txn, prefix: bytes, key: bytes, raw: bytes, count: int) -> Answer:
+    """Answer ``COUNT count STREAMS key id``, as most who do not wait ask."""
+    name = prefix + key
+    [after] = _fixed(txn, [name], [raw])
+    stream = txn.stream(name)
+    if stream is None or not reads.has_after(stream, after):
+        return NULL_ARRAY
+    found = showing.between(txn, stream, after.next(), MAX_ID, count)
+    return Streams([(key, found)]) if found else NULL_ARRAY
 
 
 def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:

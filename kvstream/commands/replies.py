@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from kvstream.errors import KVStreamError
 from kvstream.ids import StreamID
 from kvstream.layout.rows import Rows as Rows
+from kvstream.layout.written import Written as Written
 from kvstream.records import Entry
 
 
@@ -170,8 +171,8 @@ class Push:
 
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
-    "ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | Attributed | "
-    "Gradual | Paged | None"
+    "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
+    "Attributed | Gradual | Paged | None"
 )
 
 OK: Final = Simple("OK")
@@ -188,7 +189,7 @@ def flatten(reply: Reply, protocol: int = RESP2) -> Any:
     """
     if isinstance(reply, bytes | int | ErrorReply) or reply is None:
         return reply
-    if isinstance(reply, Sequence) and not isinstance(reply, Rows):
+    if isinstance(reply, Sequence) and not isinstance(reply, Rows | Written):
         return [flatten(item, protocol) for item in reply]
     return _FLAT[type(reply)](reply, protocol)
 
@@ -231,6 +232,7 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Map: _flat_map,
     Entries: lambda reply, protocol: _flat_entries(reply.entries, protocol),
     Rows: _flat_entries,
+    Written: _flat_entries,
     Alike: _flat_alike,
     Gradual: _flat_gradual,
     Paged: lambda reply, protocol: flatten(reply.reply, protocol),

@@ -22,7 +22,7 @@ from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
 from kvstream.ids import MIN_ID, AddID, StreamID
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, delete, ranges
+from kvstream.operations import append, delete, ranges, showing
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX, Idempotency
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy, Trim
@@ -224,6 +224,9 @@ def _range(
     name = session.prefix + argv[1]
     if paging.may_be_long(session, count):
         return paging.of_range(txn, name, start, end, count, reverse)
+    if not reverse and count is not None and showing.is_kept(txn, count):
+        stream = txn.stream(name)
+        return [] if stream is None else showing.between(txn, stream, start, end, count)
     found = ranges.scan(txn, name, start, end, count, reverse)
     return NULL_ARRAY if found is None else Entries(found)
 

@@ -300,6 +300,26 @@ def packed_ids(list page not None, Py_ssize_t prefix):
     return ids
 
 
+def below(bytes ids not None, bytes eid not None):
+    """Do what ``below_in_python`` of written.py does."""
+    cdef Bytes start = <Bytes>PyBytes_AS_STRING(ids)
+    cdef Bytes wanted = <Bytes>PyBytes_AS_STRING(eid)
+    cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(ids) // ID_BYTES, middle
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(eid)
+    cdef bint longer = size > ID_BYTES
+    cdef int order
+    if size > ID_BYTES:
+        size = ID_BYTES
+    while low < high:
+        middle = (low + high) >> 1
+        order = memcmp(start + middle * ID_BYTES, wanted, size)
+        if order < 0 or (order == 0 and longer):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
     """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
 

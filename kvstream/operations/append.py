@@ -228,6 +228,7 @@ def set_id(
             )
     elif last < stream.last:  # trimmed rows above the new last ID would come back to life
         sweep_emptied(txn, stream)
+    txn.catalog.hot.forget(stream.prefix)  # IDs below those that were given out may come now
     stream.last = last
     if entries_added is not None:
         stream.entries_added = entries_added

@@ -7,7 +7,8 @@ from kvstream.errors import WrongType
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, showing
+from kvstream.operations.budget import FEW as FEW_STREAMS
 from kvstream.operations.budget import Budget, Room
 from kvstream.records import Entry
 
@@ -40,15 +41,18 @@ def read(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None = None,
     budget: Budget | None = None,
+    shown: bool = False,
 ) -> Reply:
     """Return up to ``count`` entries after the given ID of each stream; empty: nothing new.
 
-    There may be fewer of them where a server bounds replies.
+    There may be fewer of them where a server bounds replies. ``shown``: entries may be Written.
     """
     budget = budget or Budget()
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_max)
+    if budget.limited or len(wanted) > FEW_STREAMS or not showing.is_kept(txn, count):
+        shown = False
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:
@@ -56,9 +60,12 @@ def read(
         stream = txn.stream(name)
         if stream is None or not has_after(stream, after):
             continue
-        found: Sequence[Entry] = entries.as_many_as_fit(
-            txn, stream, after.next(), MAX_ID, budget.most(count), room.left
-        )
+        found: Sequence[Entry]
+        if shown and count is not None:
+            found = showing.between(txn, stream, after.next(), MAX_ID, count)
+        else:
+            most = budget.most(count)
+            found = entries.as_many_as_fit(txn, stream, after.next(), MAX_ID, most, room.left)
         if budget.limited:
             budget.open(name)
             found = found[: budget.take(found)]
@@ -80,9 +87,11 @@ def read_on(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None = None,
     budget: Budget | None = None,
+    shown: bool = False,
 ) -> Reply:
     """Do the same for a call that has waited: a key that became another kind may come back."""
-    return read(txn, [pair for pair in wanted if _may_be_read(txn, pair[0])], count, budget)
+    readable = [pair for pair in wanted if _may_be_read(txn, pair[0])]
+    return read(txn, readable, count, budget, shown)
 
 
 def _may_be_read(txn: Txn, name: bytes) -> bool:

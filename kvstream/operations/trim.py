@@ -160,6 +160,7 @@ def _cut(
         stream.head_node = None
         stream.ahead.clear()
         nodes.clear_open(stream)
+        txn.catalog.hot.forget(stream.prefix)
     else:
         if whole:
             stream.first = boundary.first
@@ -169,6 +170,7 @@ def _cut(
         stream.first = _live_at(txn, stream, part)
         if part:
             nodes.lose(txn, stream, boundary, part)
+        txn.catalog.hot.trimmed(stream.prefix, stream.first.packed)
     sweep(txn, stream)
 
 
@@ -259,6 +261,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     parts = nodes.parts_of(txn, stream, ids)
     nodes.lose_parts(txn, stream, parts)
     _delete_rows(txn, stream, parts)
+    txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     stream.shrinks += 1
     stream.ahead.clear()
     stream.length -= len(ids)

@@ -49,6 +49,9 @@ def take_plain(
 def encode_rows(
     page: list[tuple[bytes, bytes]], prefix: int, start: int, room: int
 ) -> tuple[bytes, int] | None: ...
+def write_rows(
+    page: list[tuple[bytes, bytes]], prefix: int, most: int
+) -> tuple[bytes, bytes, bytes] | None: ...
 def encode_entries(
     entries: list[Entry], start: int, room: int, protocol: int
 ) -> tuple[bytes, int] | None: ...

@@ -15,6 +15,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from kvstream.layout._msgpack cimport (
+    ID_BYTES,
     UNIQUE,
     Bytes,
     Cursor,
@@ -27,8 +28,10 @@ from kvstream.layout._msgpack cimport (
     take_row,
     take_string,
 )
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
+
+import sys
 
 from kvstream import options
 
@@ -43,6 +46,7 @@ cdef enum:
     FIRST_ROOM = 32768
 
 cdef int64_t COUNT_MAX = 2147483647
+cdef Py_ssize_t ROW_MAX = sys.maxsize
 cdef Py_ssize_t ENTRY_BYTES_MAX = options.ENTRY_BYTES_MAX
 
 
@@ -760,42 +764,96 @@ cdef Buffer put_fields(Buffer to, bytes value) except? NULL:
     return to
 
 
+cdef class Text:
+    """Room for text that grows."""
+
+    cdef Buffer made
+    cdef Py_ssize_t used
+    cdef Py_ssize_t size
+
+    cdef int make_room(self, Py_ssize_t need) except -1:
+        cdef Buffer grown
+        if self.used + need > self.size:
+            self.size = max(2 * self.size, self.used + need, FIRST_ROOM)
+            grown = <Buffer>PyMem_Realloc(self.made, self.size)
+            if grown == NULL:
+                raise MemoryError
+            self.made = grown
+        return 0
+
+    def __dealloc__(self):
+        PyMem_Free(self.made)
+
+    cdef bytes whole(self):
+        return PyBytes_FromStringAndSize(<char *>self.made, self.used)
+
+
+cdef Bytes put_row(
+    Text text, list page, Py_ssize_t at, Py_ssize_t prefix, Py_ssize_t most
+) except? NULL:
+    """Write the entry of a row, whose key has an ID after ``prefix`` bytes.
+
+    Return where its packed ID is; NULL, with nothing written, where the row is not plain, or alone
+    would make it longer than ``most``.
+    """
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
+    cdef Py_ssize_t need
+    cdef Bytes eid
+    cdef Buffer to
+    if not take_row(page, at, prefix, &key, &value):
+        return NULL
+    need = row_bound(<bytes>value)
+    if need < 0 or PyBytes_GET_SIZE(<object>value) > most - text.used:
+        return NULL
+    text.make_room(need)
+    eid = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
+    to = text.made + text.used
+    memcpy(to, b"*2\r\n", 4)
+    to = put_fields(put_id(to + 4, big_endian(eid), big_endian(eid + 8)), <bytes>value)
+    if to == NULL:
+        return NULL
+    text.used = to - text.made
+    return eid
+
+
 def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssize_t room):
     """Return the entries of rows from ``start`` on as RESP, and where to go on; else None.
 
     The keys have an ID after ``prefix`` bytes. Once ``room`` bytes are full no row is added.
     """
-    cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(page), used = 0, size = 0, need
-    cdef PyObject *key = NULL
-    cdef PyObject *value = NULL
-    cdef Bytes at
-    cdef Buffer made = NULL, to
+    cdef Py_ssize_t stop = start, count = PyList_GET_SIZE(page)
+    cdef Text text = Text()
     if prefix < 0 or start < 0:
         return None
-    try:
-        while stop < count and used < room:
-            if not take_row(page, stop, prefix, &key, &value):
-                return None
-            need = row_bound(<bytes>value)
-            if need < 0:
-                return None
-            if used + need > size:
-                size = max(2 * size, used + need, FIRST_ROOM)
-                to = <Buffer>PyMem_Realloc(made, size)
-                if to == NULL:
-                    raise MemoryError
-                made = to
-            at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
-            memcpy(made + used, b"*2\r\n", 4)
-            to = put_id(made + used + 4, big_endian(at), big_endian(at + 8))
-            to = put_fields(to, <bytes>value)
-            if to == NULL:
-                return None
-            used = to - made
-            stop += 1
-        return PyBytes_FromStringAndSize(<char *>made, used), stop
-    finally:
-        PyMem_Free(made)
+    while stop < count and text.used < room:
+        if put_row(text, page, stop, prefix, ROW_MAX) == NULL:
+            return None
+        stop += 1
+    return text.whole(), stop
+
+
+def write_rows(list page not None, Py_ssize_t prefix, Py_ssize_t most):
+    """Return the parts of the text of rows, as ``text_of`` of written.py takes them; else None."""
+    cdef Py_ssize_t at, count = PyList_GET_SIZE(page)
+    cdef Text text = Text()
+    cdef bytes ids, ends
+    cdef unsigned char *id_at
+    cdef uint32_t *end_at
+    cdef Bytes eid
+    if prefix < 0 or most > UINT32_MAX:
+        return None
+    ids = PyBytes_FromStringAndSize(NULL, count * ID_BYTES)
+    ends = PyBytes_FromStringAndSize(NULL, count * sizeof(uint32_t))
+    id_at = <unsigned char *>PyBytes_AS_STRING(ids)
+    end_at = <uint32_t *>PyBytes_AS_STRING(ends)
+    for at in range(count):
+        eid = put_row(text, page, at, prefix, most)
+        if eid == NULL or text.used > most:
+            return None
+        memcpy(id_at + at * ID_BYTES, eid, ID_BYTES)
+        end_at[at] = <uint32_t>text.used
+    return ids, ends, text.whole()
 
 
 # --- entries ------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ Only the shapes of kvstream.commands.replies are known here, no command and no s
 to the wire straight from their records, and rows from the bytes that are stored.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final
 
 from kvstream.commands.replies import (
+    RESP2,
     RESP3,
     Alike,
     Attributed,
@@ -28,9 +30,11 @@ from kvstream.commands.replies import (
     Simple,
     Streams,
     Verbatim,
+    Written,
 )
 from kvstream.errors import Corruption
 from kvstream.ids import StreamID
+from kvstream.layout.written import TEXT_BYTES_MAX, Text, text_of
 from kvstream.records import Entry
 from kvstream.resp.compiled import twins
 
@@ -155,8 +159,13 @@ def _null_array(_reply: NullArray | None, protocol: int) -> bytes:
     return b"_\r\n" if protocol == RESP3 else b"*-1\r\n"
 
 
+def _written(reply: Written, _protocol: int) -> bytes:
+    return b"*%d\r\n%b" % (len(reply), b"".join(reply.parts))
+
+
 _LEAVES: dict[type, _Leaf] = {
     bytes: _bulk,
+    Written: _written,
     int: lambda reply, _: b":%d\r\n" % reply,
     type(None): _null,
     NullArray: _null_array,
@@ -220,6 +229,8 @@ def _streams(reply: Streams, protocol: int) -> Iterator[bytes]:
 def _entries(entries: Sequence[Entry] | Gradual, protocol: int) -> Iterator[bytes]:
     if type(entries) is Rows:
         return _rows(entries, protocol)
+    if type(entries) is Written:
+        return iter((_written(entries, protocol),))
     if isinstance(entries, Gradual):
         return _gradual(entries, protocol)
     return _records(entries, protocol)
@@ -257,6 +268,28 @@ def _items_of_rows(rows: Rows, protocol: int) -> Iterator[bytes]:
     for start in range(at, len(page), ROWS_TOGETHER):
         for entry in Rows(page[start : start + ROWS_TOGETHER], rows.prefix):
             yield _stored(entry, protocol)
+
+
+def write_rows(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text | None:
+    """Return the text of rows; None where it would be above ``most`` bytes, or one is not plain."""
+    if twins is not None:
+        made = twins.write_rows(page, prefix, most)
+        return None if made is None else text_of(made)
+    return write_rows_in_python(page, prefix, most)
+
+
+def write_rows_in_python(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text | None:
+    """Do the same in Python."""
+    if most > TEXT_BYTES_MAX or sum(len(value) for _, value in page) > most:
+        return None
+    try:
+        parts = [_stored(entry, RESP2) for entry in Rows(page, prefix)]
+    except Corruption:
+        return None
+    ends = array("I", accumulate(map(len, parts)))
+    if ends and ends[-1] > most:
+        return None
+    return text_of((b"".join([key[prefix:] for key, _ in page]), ends.tobytes(), b"".join(parts)))
 
 
 def _stored(entry: Entry, protocol: int) -> bytes:

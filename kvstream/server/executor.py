@@ -16,6 +16,8 @@ from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import RequestError
+from kvstream.meta.hot import Hot
+from kvstream.resp.replies import write_rows
 from kvstream.server.appends import Appends
 from kvstream.server.arrivals import Arrivals
 from kvstream.server.bursts import requests_of
@@ -58,6 +60,7 @@ class Executor(Arrivals):
         self._slots: list[Kept] = []
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self.outbox = Outbox(engine.committer, self, self.paging)
+        engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
 
     # --- turns ----------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ HANDSHAKE_S = 10
 SHUTDOWN_TIMEOUT_S = 10
 """Redis's ``shutdown-timeout``: how long the clients of a server that stops may take to read."""
 CHECKPOINTS_KEPT = 2
+HOT_MEMORY = 16 * MEGABYTE
+"""For a hundred thousand entries of 100 bytes: more are a part of what RocksDB's cache is for."""
 METRICS_STREAMS = 200
 """Streams with metrics of their own: six time series each, and six for each of their groups."""
 
@@ -83,6 +85,8 @@ class ServerOptions:
     protected_mode: bool = True
     bulk_max: int = BULK_MAX
     query_max: int = QUERY_MAX
+    hot_memory: int = HOT_MEMORY
+    """Bytes of entries read lately that are kept as they were sent; 0: none."""
     slower_than_us: int = SLOWER_THAN_US
     """Microseconds from which on SLOWLOG keeps a command; negative: none, 0: every one."""
     slowlog_length: int = SLOWLOG_LENGTH

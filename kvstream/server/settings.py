@@ -150,6 +150,10 @@ def _set_slow(executor: "Executor") -> None:
     executor.calls.set_slow()
 
 
+def _bound_hot(executor: "Executor") -> None:
+    executor.engine.catalog.hot.bound(executor.options.hot_memory)
+
+
 def _resize_slowlog(executor: "Executor") -> None:
     executor.slowlog.resize(executor.options.slowlog_length)
 
@@ -198,6 +202,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"dbfilename": _told(lambda executor: b""),
     b"dir": _told(_checkpoint_dir),
     b"enable-debug-command": _told(lambda executor: _shown(executor.options.enable_debug_command)),
+    b"hot-entries-memory": _option("hot_memory", _memory(0), _bound_hot),
     b"io-threads": _told(lambda executor: b"1"),
     b"latency-monitor-threshold": _fixed(b"0", "the latency monitor is not kept"),
     b"latency-tracking": _fixed(b"no", "histograms of latency are not kept"),

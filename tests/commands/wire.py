@@ -12,7 +12,7 @@ from kvstream.commands import (
     Simple,
     Streams,
 )
-from kvstream.commands.replies import Alike, Gradual, Rows
+from kvstream.commands.replies import Alike, Gradual, Rows, Written
 from kvstream.ids import StreamID
 from kvstream.records import Entry
 
@@ -41,7 +41,7 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return _streams(reply, protocol)
     if isinstance(reply, Gradual):
         return _array([item for step in reply.steps for item in _items(step, protocol)])
-    if isinstance(reply, Sequence) and not isinstance(reply, Rows):
+    if isinstance(reply, Sequence) and not isinstance(reply, Rows | Written):
         return _array([wire(item, protocol) for item in reply])
     raise TypeError(f"no reply of a stream command: {reply!r}")
 

@@ -32,6 +32,8 @@ COMMANDS_7 = st.randoms(use_true_random=True).map(STEP_7)
 COMMANDS_8 = st.randoms(use_true_random=True).map(STEP_8)
 NODE_ENTRIES = st.sampled_from([2, 3, 100])
 NODE_BYTES = st.sampled_from([4096, 60])
+HOT_MEMORY = {2: 1500, 3: 4000, 100: 1 << 20}
+"""What is kept of what was read lately, for each size of nodes: an entry or two; some; all."""
 SEEN = (b"idle", b"seen-time")
 TREE = (b"radix-tree-nodes",)
 MARK = re.compile(r"@(\+|[0-9])")
@@ -141,6 +143,7 @@ class Comparison(Naming, RuleBasedStateMachine):
         for key in ("s", "t", "u", "string", "n"):
             self.compare("TTL", key)
         for key in ("s", "t"):
+            self.compare("XRANGE", key, "-", "+", "COUNT", "100")
             self.compare("XINFO", "STREAM", key, "FULL", "COUNT", "0")
             self.compare("XINFO", "GROUPS", key)
             for group in ("g", "h"):
@@ -178,7 +181,7 @@ class AgainstKvstream(Comparison):
     @initialize(entries=NODE_ENTRIES, size=NODE_BYTES)
     def begin(self, entries: int, size: int) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="kvstream-")
-        self.store = self.other = Kvstream(Path(self.directory.name))
+        self.store = self.other = Kvstream(Path(self.directory.name), HOT_MEMORY.get(entries, 0))
         self.model = Model(self.store.clock)
         self.limits = (entries, size)
         self.prepare(entries, size)

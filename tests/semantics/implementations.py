@@ -15,9 +15,11 @@ from kvstream.commands.dispatcher import Dispatcher
 from kvstream.commands.replies import ErrorReply as CommandError
 from kvstream.commands.replies import flatten
 from kvstream.engine import Engine
+from kvstream.meta.hot import Hot
 from kvstream.operations import checks
 from kvstream.options import Durability, StoreOptions
 from kvstream.records import Fault
+from kvstream.resp.replies import write_rows
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply
@@ -64,9 +66,11 @@ class Model:
 class Kvstream:
     """A store in a directory of its own, spoken to through its dispatcher."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, hot_memory: int = 1 << 20) -> None:
+        """``hot_memory``: how much of what was read lately is kept, be it a single entry."""
         self.clock = Clock()
         self._parent = directory
+        self._hot_memory = hot_memory
         self.lives = 0
         self._open(directory / "life-0")
 
@@ -75,6 +79,8 @@ class Kvstream:
         # Nothing of what is compared hangs on fsync; what a crash leaves is the same without it.
         options = StoreOptions(durability=Durability.NO)
         self.engine = Engine(directory, options, self.clock)
+        self.engine.catalog.hot = hot = Hot(self._hot_memory, write_rows)
+        hot.rows_min = 1
         self._dispatcher = Dispatcher(self.engine)
 
     def __call__(self, *argv: Argument) -> Reply:

@@ -22,7 +22,7 @@ UNLIKE_REDIS = {
 """Settings that have another value here: what is true, or a default that docs/commands.md tells."""
 
 OURS = {
-    b"dump-target",
+    *(b"dump-target", b"hot-entries-memory"),
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
     *(b"stream-idmp-duration", b"stream-idmp-maxsize"),
     *(b"close-on-replica-write", b"lazyexpire-nested-arbitrary-keys"),

@@ -6,7 +6,8 @@ The disk is the truth: what differs is dropped by a repair, to be read anew.
 from typing import Any
 
 from kvstream.ids import MAX_ID
-from kvstream.layout.keys import tree_prefix
+from kvstream.layout.keys import ID_BYTES, tree_prefix
+from kvstream.layout.written import TEXT_BYTES_MAX, below
 from kvstream.meta import activity
 from kvstream.meta.filling import catch_up
 from kvstream.meta.measuring import measure
@@ -19,11 +20,12 @@ from kvstream.operations.checks.findings import consumer_place, group_place
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family
 
-_METADATA, _TREES = Family.METADATA, Family.TREES
+_MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 _RECORD = "the record in memory is another than on disk"
 _ROWS = "the tree in memory is another than on disk"
 _INDEX = "the index in memory is another than the runs make"
 _AHEAD = "what was read ahead is not what follows"
+_HOT = "what was shown lately is not what is there"
 
 
 def check_memory(survey: Survey, txn: Txn) -> None:
@@ -35,6 +37,7 @@ def check_memory(survey: Survey, txn: Txn) -> None:
             continue
         _check_head(survey, place, stream)
         _check_first_ids(survey, place, txn, stream)
+        _check_hot(survey, place, txn, stream)
         for group in stream.groups.values():
             own = group_place(place, group.name)
             _check_group(survey, own, group)
@@ -72,6 +75,20 @@ def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -
     rows = entries.rows(txn, stream, stream.first, MAX_ID, len(ahead))
     if [key[-16:] for key, _ in rows] != [eid.packed for eid in ahead]:
         survey.findings.fault(place, _AHEAD)
+
+
+def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:
+    """Hold what clients were shown lately against the rows; what is trimmed of it is not used."""
+    hot, prefix = txn.catalog.hot, stream.prefix
+    for stretch in hot.of(prefix):
+        text, lower = stretch.text, max(stretch.lower, stream.first.packed)
+        rows = survey.rows.page(_MESSAGES, prefix + lower, prefix + stretch.until, text.length + 1)
+        made = hot.write(rows, len(prefix), TEXT_BYTES_MAX)
+        start = below(text.ids, lower)
+        if made is None:
+            continue  # told where the entries are checked
+        if made.ids != text.ids[ID_BYTES * start :] or made.data != text.part(start, text.length):
+            survey.findings.fault(place, _HOT)
 
 
 def _check_read_ahead(

@@ -111,7 +111,8 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
     used = resident_bytes()
     peak = max(used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     total = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
-    cache = server.engine.database.property_int("rocksdb.block-cache-usage", 0)
+    hot = server.engine.catalog.hot.memory
+    cache = server.engine.database.property_int("rocksdb.block-cache-usage", 0) + hot
     return (
         ("used_memory", used),
         ("used_memory_human", _human(used)),
@@ -124,6 +125,7 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_overhead", used),
         ("used_memory_dataset", cache),
         ("used_memory_dataset_perc", f"{100 * cache / used:.2f}%"),
+        ("used_memory_hot_entries", hot),
         ("total_system_memory", total),
         ("total_system_memory_human", _human(total)),
         ("used_memory_lua", 0),
@@ -190,7 +192,7 @@ def _persistence(server: "Executor", txn: Txn) -> Fields:
 
 
 def _stats(server: "Executor", txn: Txn) -> Fields:
-    counted = server.statistics
+    counted, hot = server.statistics, server.engine.catalog.hot
     calls, read, written = counted.rates()
     return (
         ("total_connections_received", counted.connections),
@@ -208,6 +210,8 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("expired_keys_active", server.engine.catalog.expired_unasked),
         ("evicted_keys", 0),
         ("evicted_clients", 0),
+        ("hot_entries_hits", hot.hits),
+        ("hot_entries_misses", hot.misses),
         ("pubsub_channels", 0),
         ("pubsub_patterns", 0),
         ("latest_fork_usec", 0),

@@ -1,0 +1,194 @@
+"""Entries that were read lately: what is kept of them is what is there, and no more than may be."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstream.ids import MAX_ID, StreamID
+from kvstream.layout.rows import Rows
+from kvstream.layout.values import encode_flat
+from kvstream.layout.written import TEXT_BYTES_MAX, Text, Written, below, below_in_python
+from kvstream.meta.hot import Hot, following
+from kvstream.records import Entry, RepeatedFields
+from kvstream.resp.replies import write_rows, write_rows_in_python
+from kvstream.storage.batch import Row
+
+PREFIX = b"prefix"
+
+
+def packed(number: int) -> bytes:
+    return StreamID(0, number).packed
+
+
+def row(number: int) -> Row:
+    value, _ = encode_flat([b"number", b"%d" % number])
+    return PREFIX + packed(number), value
+
+
+def text_of(numbers: list[int]) -> Text:
+    text = write_rows([row(number) for number in numbers], len(PREFIX), TEXT_BYTES_MAX)
+    assert text is not None
+    return text
+
+
+def read(hot: Hot, live: list[int], start: int, end: int, count: int) -> bytes:
+    """Read as operations do: what is hot first, then the rows behind it."""
+    wanted = [number for number in live if start <= number <= end]
+    if not wanted:
+        return b""
+    found = hot.find(PREFIX, packed(start), packed(end), count)
+    left = count - found.count
+    if left and found.start <= packed(end):
+        rest = [number for number in wanted if packed(number) >= found.start][:left]
+        if rest:
+            text = hot.keep(PREFIX, found.start, [row(number) for number in rest])
+            found.parts.append(text_of(rest).data if text is None else text.data)
+    return b"".join(found.parts)
+
+
+def assert_sound(hot: Hot, live: list[int]) -> None:
+    """Assert that stretches are in order, whole, counted, and not more than they may be."""
+    stretches = hot.of(PREFIX)
+    for one, other in pairwise(stretches):
+        assert one.lower < one.until <= other.lower
+    for each in stretches:
+        inside = [packed(number) for number in live if each.lower <= packed(number) < each.until]
+        kept = [each.text.ids[at : at + 16] for at in range(0, len(each.text.ids), 16)]
+        assert [eid for eid in kept if eid >= packed(live[0])] == inside
+    assert hot.memory == sum(each.size for each in stretches) <= hot.memory_max
+
+
+NUMBER = st.integers(1, 80)
+STEPS = st.lists(
+    st.tuples(st.just("add"), st.lists(st.integers(1, 3), min_size=1, max_size=12))
+    | st.tuples(st.just("delete"), NUMBER, st.integers(0, 9))
+    | st.tuples(st.just("trim"), st.integers(1, 20))
+    | st.tuples(st.just("read"), NUMBER, NUMBER, st.integers(1, 25)),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(STEPS, st.sampled_from([600, 1500, 4000, 1 << 20]), st.integers(1, 4))
+def test_what_is_read_is_what_is_there(steps: list[tuple], memory: int, least: int) -> None:  # type: ignore[type-arg]
+    hot = Hot(memory, write_rows)
+    hot.rows_min = least
+    live, last = [1], 1
+    for what, *how in steps:
+        if what == "add":
+            for gap in how[0]:
+                last += gap
+                live.append(last)
+        elif what == "delete":
+            doomed = [number for number in live if how[0] <= number <= how[0] + how[1]]
+            live = [number for number in live if number not in doomed]
+            if doomed:
+                hot.deleted(PREFIX, packed(doomed[0]), packed(doomed[-1]))
+        elif what == "trim":
+            live = live[how[0] :]
+            if live:
+                hot.trimmed(PREFIX, packed(live[0]))
+        if not live:
+            hot.forget(PREFIX)
+            last += 1
+            live = [last]
+        if what == "read":
+            start, end, count = max(how[0], live[0]), min(how[1], last), how[2]
+            expected = [number for number in live if start <= number <= end][:count]
+            assert read(hot, live, start, end, count) == text_of(expected).data
+        assert_sound(hot, live)
+
+
+def test_a_second_reader_needs_no_rows() -> None:
+    hot = Hot(1 << 20, write_rows)
+    live = list(range(1, 301))
+    first = read(hot, live, 1, 300, 100) + read(hot, live, 101, 300, 100)
+    found = hot.find(PREFIX, packed(51), packed(300), 100)
+    assert (found.count, found.start) == (100, packed(201))
+    assert b"".join(found.parts) == text_of(live[50:150]).data
+    assert first == text_of(live[:200]).data
+    assert hot.find(PREFIX, packed(201), packed(300), 9).count == 0
+
+
+def test_a_few_rows_are_not_kept() -> None:
+    hot = Hot(1 << 20, write_rows)
+    read(hot, [1, 2, 3], 1, 3, 100)
+    assert hot.of(PREFIX) == []
+    assert hot.memory == 0
+
+
+def test_the_least_recently_read_leave_first() -> None:
+    live = list(range(1, 41))
+    hot = Hot(1 << 20, write_rows)
+    for start in (1, 11, 21):
+        read(hot, live, start, 40, 10)
+    read(hot, live, 1, 40, 10)
+    hot.bound(2 * hot.memory // 3 + 1)
+    assert [each.lower for each in hot.of(PREFIX)] == [packed(1), packed(21)]
+    hot.bound(0)
+    assert (hot.of(PREFIX), hot.memory) == ([], 0)
+
+
+def test_entries_of_another_stream_stay() -> None:
+    hot = Hot(1 << 20, write_rows)
+    read(hot, list(range(1, 41)), 1, 40, 20)
+    hot.deleted(b"other", packed(1), packed(40))
+    hot.trimmed(b"other", packed(40))
+    hot.forget(b"other")
+    assert len(hot.of(PREFIX)) == 1
+    hot.clear()
+    assert (hot.of(PREFIX), hot.memory) == ([], 0)
+
+
+def test_what_follows_the_greatest_id_is_above_all() -> None:
+    assert following(StreamID(1, 2**64 - 1).packed) == StreamID(2, 0).packed
+    assert following(MAX_ID.packed) > MAX_ID.packed
+
+
+IDS = st.lists(st.binary(min_size=16, max_size=16), unique=True, max_size=20).map(sorted)
+
+
+@given(IDS, st.binary(min_size=16, max_size=17))
+def test_ids_are_found_alike(ids: list[bytes], wanted: bytes) -> None:
+    for eid in (wanted, *ids):
+        expected = sum(each < eid for each in ids)
+        assert below(b"".join(ids), eid) == below_in_python(b"".join(ids), eid) == expected
+
+
+FLAT = st.lists(st.binary(max_size=40), min_size=2, max_size=12).map(
+    lambda parts: parts[: len(parts) // 2 * 2]
+)
+
+
+@given(st.lists(FLAT, max_size=8), st.integers(0, 600) | st.just(TEXT_BYTES_MAX))
+def test_rows_become_text_and_text_entries_again(entries: list[list[bytes]], most: int) -> None:
+    page = [(PREFIX + packed(at), encode_flat(flat)[0]) for at, flat in enumerate(entries, 1)]
+    text = write_rows(page, len(PREFIX), most)
+    assert text == write_rows_in_python(page, len(PREFIX), most)
+    if text is None:
+        assert most < 4 + sum(len(value) * 6 + 60 for _, value in page)
+        return
+    assert text.length == len(page)
+    halves = [text.part(0, len(page) // 2), text.part(len(page) // 2, len(page))]
+    written = Written(len(page), halves)
+    assert list(written) == list(Rows(page, len(PREFIX)))
+    assert [entry.flat for entry in written] == [tuple(flat) for flat in entries]
+    assert written[:1] == list(written)[:1]
+
+
+def test_entries_read_back_are_of_the_kinds_that_they_were() -> None:
+    page = [(PREFIX + packed(1), encode_flat([b"a", b"1", b"a", b"2"])[0]), row(2)]
+    text = write_rows(page, len(PREFIX), 1 << 20)
+    assert text is not None
+    twice, once = Written(2, [text.data])
+    assert type(twice.fields) is RepeatedFields
+    assert once == Entry(StreamID(0, 2), {b"number": b"2"})
+
+
+@pytest.mark.parametrize("value", [b"", b"\x01\x80", b"\x01\x81\xa1a\x05"])
+def test_damaged_rows_become_no_text(value: bytes) -> None:
+    page = [row(1), (PREFIX + packed(2), value)]
+    assert write_rows(page, len(PREFIX), 1 << 20) is None
+    assert write_rows_in_python(page, len(PREFIX), 1 << 20) is None
