@@ -16,6 +16,9 @@ WORKERS ?= auto
 CRASH_ROUNDS ?= 500
 BENCH_ARGS ?=
 
+# What is imported is compiled once, not by each process anew: Spark starts very many.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup clients fmt lint types test cover crash bench demo clean
 

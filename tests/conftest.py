@@ -3,14 +3,17 @@
 And the settings of hypothesis, and of signals, for all of them.
 """
 
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from kvstream import ManualClock, Store
+from tests.folders import fast_folder
+from tests.measuring import unmeasured
 from tests.opening import Stores
 
 # A machine that does other work too may stall any one example.
@@ -19,6 +22,21 @@ settings.load_profile("without deadlines")
 
 # A shell that starts the tests in the background has them, and their children, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """Give tests their folders in memory, unless somebody has said where."""
+    if (folder := fast_folder()) is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure no coverage in tests that are marked ``unmeasured``, and in their fixtures."""
+    if item.get_closest_marker("unmeasured") is None:
+        return (yield)
+    with unmeasured():
+        return (yield)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import redis
@@ -23,26 +22,6 @@ __all__ = ["redis_port", "redis_process"]
 FAR_FUTURE_S = 4_000_000_000
 LONG_AGO_MS = 1_700_000_000_000
 PENDING = ("1700000000000-0", "1700000001000-0")
-MEMORY = Path("/dev/shm")
-"""A file system in memory, as Linux has it; in a container it may be small."""
-MEMORY_MIN = 1 << 30
-
-
-def fast_folder() -> str | None:
-    """Return where files take the least time; None: where they usually are.
-
-    No test here is about disks, and a store on one is waited for longer than it is worked on.
-    """
-    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_MIN:
-        return None
-    return str(MEMORY)
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder of its own for each test."""
-    with TemporaryDirectory(prefix="kvstream-test-", dir=fast_folder()) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,16 @@
 """Fixtures of the crash tests."""
 
-from tests.faultshim.fixtures import fault_library, faulty_disk
+from pathlib import Path
 
-__all__ = ["fault_library", "faulty_disk"]
+import pytest
+
+from tests.faultshim.fixtures import fault_library, faulty_disk
+from tests.folders import on_disk
+
+__all__ = ["fault_library", "faulty_disk", "on_disk"]
+
+
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """A folder for each test, on a disk."""
+    return on_disk

@@ -7,9 +7,16 @@ import pytest
 
 from kvstream.storage.database import Database
 from tests.faultshim.fixtures import fault_library, faulty_disk
+from tests.folders import on_disk
 from tests.storage.stores import SMALL
 
-__all__ = ["fault_library", "faulty_disk"]
+__all__ = ["fault_library", "faulty_disk", "on_disk"]
+
+
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """A folder for each test, on a disk."""
+    return on_disk
 
 
 @pytest.fixture
