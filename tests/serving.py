@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cli.program import ENVIRONMENT
+from tests.patience import PATIENCE_S, worked_s
 from tests.server.asking import Asker
 
-START_S = 60
-STOP_S = 60
 KILOBYTE = 1024
 _ADDRESS = re.compile(r" at 127\.0\.0\.1:(\d+)$")
 
@@ -70,6 +69,11 @@ class ServerProcess:
         return int(found[1]) * KILOBYTE
 
     @property
+    def worked_s(self) -> float:
+        """The seconds that it has worked, whatever else the machine did."""
+        return worked_s(self.process.pid)
+
+    @property
     def descriptors(self) -> int:
         """The files and sockets that the process has open."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -77,13 +81,13 @@ class ServerProcess:
     def kill(self) -> None:
         """Kill it as ``kill -9`` does; nothing may have gone wrong in it before."""
         self.process.send_signal(signal.SIGKILL)
-        _, told = self.process.communicate(timeout=STOP_S)
+        _, told = self.process.communicate(timeout=PATIENCE_S)
         assert (self.process.returncode, told) == (-signal.SIGKILL, ""), told
 
     def stop(self) -> None:
         """Stop it in good order: it has told of no fault, and closes its store."""
         self.process.send_signal(signal.SIGTERM)
-        _, told = self.process.communicate(timeout=STOP_S)
+        _, told = self.process.communicate(timeout=PATIENCE_S)
         assert (self.process.returncode, told) == (0, ""), told
 
     def end(self) -> None:

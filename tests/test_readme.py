@@ -12,7 +12,8 @@ import pytest
 import redis
 
 import kvstream
-from tests.migration.servers import free_port
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 PORT = free_port()
@@ -32,7 +33,7 @@ def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        command, cwd=directory, env=env, capture_output=True, text=True, timeout=60
+        command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 

@@ -50,6 +50,7 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
     return told
 
 
+@pytest.mark.unmeasured
 @pytest.mark.usefixtures("peer")
 def test_a_whole_run_reports_every_row(tmp_path: Path) -> None:
     told = _figures(tmp_path)
@@ -59,6 +60,7 @@ def test_a_whole_run_reports_every_row(tmp_path: Path) -> None:
     assert {row["key"] for row in told["claims"]} >= CLAIMED
 
 
+@pytest.mark.unmeasured
 @pytest.mark.usefixtures("peer")
 def test_a_run_of_one_row_reports_that_row(tmp_path: Path) -> None:
     told = _figures(tmp_path, "--only", "add")

@@ -26,6 +26,8 @@ from rocksdict import (
     WriteOptions,
 )
 
+from tests.patience import PATIENCE_S
+
 ROWS = 6000
 
 
@@ -239,7 +241,7 @@ os._exit(0)
 
 def test_12_a_forked_child_writes_into_the_log_of_its_parent(path: Path) -> None:
     program = [sys.executable, "-W", "ignore", "-c", FORKING, str(path)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.split() == ["0", "None"], done.stderr  # the parent does not see the row
     reopened = opened(path)
     assert reopened.get(b"of the child") is not None  # but its log has it

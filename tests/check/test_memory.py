@@ -11,6 +11,8 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
 from tests.check.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
 
+pytestmark = pytest.mark.unmeasured
+
 Change = Callable[[StreamMeta, GroupMeta], None]
 RECORD = "the record in memory is another than on disk"
 INDEX = "the index in memory is another than the runs make"

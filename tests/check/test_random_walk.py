@@ -18,6 +18,8 @@ from kvstream.operations.trim import sweep
 from tests.check.walking import WALKS, Step, World
 from tests.opening import Stores
 
+pytestmark = pytest.mark.unmeasured
+
 NODE_ENTRIES, NODE_BYTES = 4, 300
 SWEEP_EVERY = 5
 CACHED_ROWS = DELETE_RANGE_ROWS = 3

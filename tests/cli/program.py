@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from kvstream.cli import main
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIRST = "1700000000000-0"
@@ -83,7 +84,7 @@ class Program:
     def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
         """Run it as a process of its own to its end."""
         with self.start(*arguments, **options) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

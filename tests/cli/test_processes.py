@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,22 +19,14 @@ from click.testing import CliRunner
 from kvstream import KVStreamError, Store
 from kvstream.cli import main
 from tests.cli.program import ENVIRONMENT, FIRST, Program
+from tests.patience import PATIENCE_S, until
 
-DEADLINE_S = 60.0
 BARE_TERMINAL = {
     "LC_ALL": "C",
     "PYTHONUTF8": "0",
     "PYTHONCOERCECLOCALE": "0",
     "PYTHONIOENCODING": "ascii",
 }
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -60,7 +52,7 @@ def all_ended(
 
 def outcome(process: "subprocess.Popen[bytes]") -> tuple[int, bytes, bytes]:
     """Return the exit code of a process, and what it wrote to stdout and stderr."""
-    out, err = process.communicate(timeout=DEADLINE_S)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -71,7 +63,7 @@ def read_line(process: "subprocess.Popen[bytes]") -> bytes:
 
 def write(program: Program, *arguments: str) -> str:
     """Run a command that writes, in this process, and return its answer; others may look."""
-    done = program("--wait", f"{DEADLINE_S}s", *arguments)
+    done = program("--wait", f"{PATIENCE_S}s", *arguments)
     assert done.stderr == ""
     return done.stdout.strip()
 
@@ -103,7 +95,7 @@ def test_a_reader_of_the_output_that_goes_away_is_no_error(kvstream: Program) ->
             assert process.stderr is not None
             assert read_line(process)
             process.stdout.close()
-            assert process.wait(DEADLINE_S) == 141
+            assert process.wait(PATIENCE_S) == 141
             assert process.stderr.read() == b""
 
 
@@ -112,7 +104,7 @@ def test_ctrl_c_ends_quietly_with_130(orders: Program) -> None:
     with ended(orders.start("tail", "orders", "-f", "--poll", "20ms", "--json")) as process:
         assert json.loads(read_line(process))["id"] == FIRST
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=DEADLINE_S)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (130, b"")
 
 
@@ -164,14 +156,14 @@ def test_a_command_waits_for_the_store_as_long_as_it_is_told(orders: Program) ->
         process = orders.start("--wait", "60s", "len", "orders")
         time.sleep(0.5)
         assert process.poll() is None
-    out, _ = process.communicate(timeout=DEADLINE_S)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, b"5\n")
 
 
 def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
     with ended(orders.start("import", "orders")) as holder:
         assert holder.stdin is not None
-        eventually(lambda: length_of(orders, "orders") < 0)
+        until(lambda: length_of(orders, "orders") < 0, "a process to hold it", look_s=0.2)
         shown = orders("ls", code=3).stderr
         assert f"is held by process {holder.pid} (" in shown
         assert "kvstream" in shown
@@ -182,7 +174,7 @@ def test_rows_of_a_pipe_are_committed_as_soon_as_it_pauses(kvstream: Program) ->
         assert process.stdin is not None
         process.stdin.write(b'{"n": 1}\n{"n": 2}\n')
         process.stdin.flush()
-        eventually(kvstream.has_logged)
+        until(kvstream.has_logged)
         process.kill()
     assert kvstream.one("len", "s") == {"length": 2}
 
@@ -196,7 +188,7 @@ def test_an_import_that_is_killed_goes_on_without_loss_or_double(
     lengths = []
     for delay_s in (0.0, 0.05, 0.15):
         with ended(kvstream.start("import", "s", str(path))) as process:
-            eventually(kvstream.has_logged)
+            until(kvstream.has_logged)
             time.sleep(delay_s)
             process.kill()
         lengths.append(kvstream.one("len", "s")["length"])
@@ -213,7 +205,7 @@ def test_an_export_that_is_killed_is_gone_on_with(kvstream: Program, tmp_path: P
         store.stream("s").add_many([{"n": str(number), "x": "y" * 100} for number in range(10_000)])
     part, whole = tmp_path / "part.csv", tmp_path / "whole.csv"
     with ended(kvstream.start("export", "s", str(part))):
-        eventually(lambda: part.exists() and part.stat().st_size > 100_000)
+        until(lambda: part.exists() and part.stat().st_size > 100_000)
     kvstream("export", "s", str(part), "--resume")
     kvstream("export", "s", str(whole))
     assert part.read_bytes() == whole.read_bytes()
@@ -263,13 +255,13 @@ class Terminal:
     def text(self) -> str:
         """Return all that is shown until the process ends."""
         parts = []
-        while select.select([self.main], [], [], DEADLINE_S)[0]:
+        while select.select([self.main], [], [], PATIENCE_S)[0]:
             try:
                 parts.append(os.read(self.main, 65536))
             except OSError:  # the other side is closed
                 break
         os.close(self.main)
-        self.process.wait(DEADLINE_S)
+        self.process.wait(PATIENCE_S)
         return b"".join(parts).decode()
 
 

@@ -28,7 +28,9 @@ from kvstream.remote.connection import Connection, connect
 from kvstream.remote.errors import error_of
 from kvstream.remote.replies import TooOld, stream_info_of
 from tests.cli.program import FIRST, Program, RemoteProgram
-from tests.cli.test_processes import ended, eventually, read_line
+from tests.cli.test_processes import ended, read_line
+from tests.patience import until
+from tests.ports import free_port
 from tests.server.authorities import Authority
 from tests.server.conftest import Served
 
@@ -203,10 +205,10 @@ def test_a_user_who_may_not_even_ping_may_do_the_rest(orders: Program) -> None:
 
 def test_a_write_without_an_answer_may_have_been_done(orders: Program) -> None:
     with (
-        closing(Connection(connect(url_of(orders) + "?socket_timeout=0.2"))) as connection,
+        closing(Connection(connect(url_of(orders) + "?socket_timeout=0.5"))) as connection,
         pytest.raises(UnknownOutcome, match="may or may not have done it"),
     ):
-        connection.do("WAIT", 1, 2000)
+        connection.do("WAIT", 1, 20_000)
 
 
 @pytest.mark.parametrize(
@@ -489,7 +491,7 @@ def test_an_import_that_is_killed_goes_on_without_loss_or_double(
     with client_of(kvstream) as client:
         for least in (1, 5_000):
             with ended(kvstream.start("import", "s", str(path))) as process:
-                eventually(partial(has_length, client, least))
+                until(partial(has_length, client, least))
                 process.kill()
         assert client.xlen("s") < rows
         kvstream("import", "s", str(path))
@@ -501,9 +503,7 @@ def test_an_import_that_is_killed_goes_on_without_loss_or_double(
 @pytest.mark.places("server")
 def test_tail_goes_on_when_the_server_is_back(tmp_path: Path) -> None:
     program = Program(tmp_path / "store")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     program("add", "s", "n=0", "--id", "1-0")
     url = f"redis://127.0.0.1:{port}"
     remote = RemoteProgram(tmp_path / "store", url)

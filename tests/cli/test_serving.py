@@ -23,7 +23,8 @@ from kvstream.options import StoreOptions
 from kvstream.server.serving import Places, ServerOptions, run
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
-from tests.migration.servers import free_port
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def served(
         yield process, [process.stdout.readline().strip() for _ in range(lines)]
     finally:
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, told) == (0, "")
 
 
@@ -257,7 +258,7 @@ def test_a_server_that_is_stopping_is_not_healthy(tmp_path: Path) -> None:
                 time.sleep(0.01)
             assert told == (503, b"the server is stopping\n")
         client.close()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def _own_address() -> str:
@@ -275,7 +276,7 @@ def test_without_a_password_only_this_machine_is_served(tmp_path: Path) -> None:
     arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--host", "0.0.0.0")
     address = _own_address()
     with served(*arguments) as (_, lines):
-        with socket.create_connection((address, port_of(lines)), timeout=10) as stranger:
+        with socket.create_connection((address, port_of(lines)), timeout=PATIENCE_S) as stranger:
             told = b"".join(iter(lambda: stranger.recv(1000), b""))
         assert told.startswith(b"-DENIED Redis is running in protected mode")
         friend = redis.Redis(port=port_of(lines))

@@ -14,17 +14,10 @@ import pytest
 import redis
 
 from tests.cli.program import ENVIRONMENT, Program
+from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.server.authorities import Authority, Identity
 from tests.server.talking import request
-
-SECONDS_MAX = 20
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ class Secured:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=10) as raw,
+            socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as raw,
             context.wrap_socket(raw) as connection,
         ):
             connection.sendall(request("PING"))
@@ -71,7 +64,7 @@ class Secured:
     def end(self) -> tuple[int, str]:
         """Stop it; return the exit code and what was said."""
         self.process.terminate()
-        _, told = self.process.communicate(timeout=SECONDS_MAX)
+        _, told = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, told
 
 
@@ -111,21 +104,18 @@ def test_who_does_not_read_is_cut_off(secured: Secured, authority: Authority) ->
     client.config_set("client-output-buffer-limit", "normal 8mb 0 0")
     client.set("k", b"v" * (1 << 20))
     with (
-        socket.create_connection(("localhost", secured.port), timeout=10) as raw,
+        socket.create_connection(("localhost", secured.port), timeout=PATIENCE_S) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as slow,
     ):
         slow.sendall(request("GET", "k") * 40)
-        deadline = time.monotonic() + 10
-        while client.info("stats")["client_output_buffer_limit_disconnections"] != 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: client.info("stats")["client_output_buffer_limit_disconnections"] == 1)
         assert len(client.client_list()) == 1
     client.close()
     assert secured.end() == (0, "")
 
 
 def test_a_plaintext_client_is_turned_away_in_silence(secured: Secured) -> None:
-    with socket.create_connection(("127.0.0.1", secured.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", secured.port), timeout=PATIENCE_S) as connection:
         connection.sendall(request("PING") * 3)
         assert b"PONG" not in b"".join(iter(lambda: connection.recv(1000), b""))
     assert secured.end() == (0, "")
@@ -137,10 +127,7 @@ def test_new_certificates_are_shown_after_sighup(secured: Secured, tmp_path: Pat
     put_in_place(fresh, secured.identity)
     assert secured.shown() == before
     secured.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 10
-    while secured.shown() == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: secured.shown() != before)
     assert secured.end() == (0, "")
 
 
@@ -175,7 +162,7 @@ def test_sighup_ends_no_server_without_tls(tmp_path: Path) -> None:
     time.sleep(0.3)
     assert process.poll() is None
     process.terminate()
-    process.communicate(timeout=SECONDS_MAX)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 

@@ -29,6 +29,7 @@ from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
+from tests.patience import PATIENCE_S
 from tests.server.conftest import Served
 
 Look = Callable[..., list[dict[str, Any]]]
@@ -398,7 +399,7 @@ class Terminal:
     def await_text(self, text: bytes) -> None:
         """Read until it has said something since the last call of this."""
         start = len(self.said)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while text not in self.said[start:]:
             assert time.monotonic() < deadline, self.said[start:]
             self._read()

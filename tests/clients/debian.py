@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 
 def require(program: str) -> str:
     """Return the path of a program; skip where it is not installed, or fail if nothing may."""
@@ -25,7 +27,7 @@ def run(program: str, port: int, *arguments: str, input: bytes = b"") -> bytes:
         input=input,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout.decode()
     return done.stdout

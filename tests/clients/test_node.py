@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 FOLDER = Path(__file__).with_name("node")
 
 
@@ -32,7 +34,7 @@ def findings(node: str, script: str, port: int, *arguments: str) -> dict[str, An
         [node, str(FOLDER / script), str(port), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -10,9 +10,10 @@ import pytest
 import redis
 import redis.asyncio
 
+from tests.patience import PATIENCE_S
+
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 PROTOCOLS = pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
-WAIT_S = 20
 READERS = 50
 
 
@@ -195,7 +196,7 @@ def test_a_reader_that_blocks_is_woken(port: int, protocol: int) -> None:
         while client.info("clients")["blocked_clients"] < 1:
             pass
         client.xadd("s", {"f": "v"}, id="1-1")
-        reading.join(WAIT_S)
+        reading.join(PATIENCE_S)
     entry = (b"1-1", {b"f": b"v"})
     assert told == [{b"s": [[entry]]} if protocol == 3 else [[b"s", [entry]]]]
 
@@ -224,7 +225,7 @@ Task = Callable[["redis.asyncio.Redis"], Awaitable[None]]
 def awaited(port: int, task: Task) -> None:
     async def main() -> None:
         async with aclosing(redis.asyncio.Redis(port=port)) as client:
-            await asyncio.wait_for(task(client), WAIT_S)
+            await asyncio.wait_for(task(client), PATIENCE_S)
 
     asyncio.run(main())
 

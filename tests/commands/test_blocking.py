@@ -15,10 +15,9 @@ from kvstream import ManualClock
 from kvstream.commands import Blocked, Dispatcher, find
 from kvstream.engine import Engine
 from tests.commands.conftest import Say, speaker, words
+from tests.patience import PATIENCE_S, until
 
 NO_GROUP = "NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
-SECONDS_MAX = 10.0
-"""How long anything that is to happen may take, on a machine that does much else."""
 Ask = Callable[[str], "Future[Any]"]
 
 
@@ -35,10 +34,7 @@ def ask(engine: Engine) -> Iterator[Ask]:
     def run(line: str) -> "Future[Any]":
         waiting = len(engine.waiters)
         future = pool.submit(speaker(Dispatcher(engine)), line)
-        deadline = time.monotonic() + SECONDS_MAX
-        while len(engine.waiters) == waiting and not future.done():
-            assert time.monotonic() < deadline, f"{line} neither waits nor answers"
-            time.sleep(0.001)
+        until(lambda: len(engine.waiters) != waiting or future.done(), f"{line} to wait or answer")
         return future
 
     yield run
@@ -46,7 +42,7 @@ def ask(engine: Engine) -> Iterator[Ask]:
 
 
 def told(future: "Future[Any]") -> Any:
-    return future.result(timeout=SECONDS_MAX)
+    return future.result(timeout=PATIENCE_S)
 
 
 def entry(eid: str, *flat: str) -> list[Any]:

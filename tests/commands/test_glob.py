@@ -50,9 +50,9 @@ def test_case_is_told_apart_unless_it_is_to_be_ignored() -> None:
 
 @pytest.mark.parametrize("pattern", [b"a*" * 5000 + b"b", b"*?" * 5000 + b"b", b"[" * 100_000])
 def test_no_pattern_takes_long_or_exhausts_the_stack(pattern: bytes) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not matcher(pattern)(b"a" * 20_000)
-    assert time.perf_counter() - began < SECONDS_MAX
+    assert time.thread_time() - began < SECONDS_MAX
 
 
 def test_more_stars_than_redis_follows_match_nothing() -> None:

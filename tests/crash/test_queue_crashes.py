@@ -18,6 +18,7 @@ from kvstream import Durability, Store
 from tests.crash.queue_writer import KEPT
 from tests.crash.rounds import rounds
 from tests.faultshim.disk import FaultyDisk
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 2
@@ -104,7 +105,7 @@ class Writer:
 
     def kill_after(self, seconds: float) -> None:
         """Let it work for a while after its first word, and kill it."""
-        assert self._spoke.wait(30)
+        assert self._spoke.wait(PATIENCE_S)
         time.sleep(seconds)
         self._child.send_signal(signal.SIGKILL)
         self._reader.join()

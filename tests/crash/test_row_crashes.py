@@ -22,6 +22,7 @@ from kvstream.storage.database import Database
 from tests.crash.rounds import rounds
 from tests.crash.row_writer import STATE, TREE_ROWS, State, key_of, options, value_of
 from tests.faultshim.disk import FaultyDisk
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
@@ -59,7 +60,7 @@ class Writer:
 
     def kill_after(self, seconds: float) -> Said:
         """Let it write for a while, kill it, and return what it had said."""
-        spoke = self._spoke.wait(30)
+        spoke = self._spoke.wait(PATIENCE_S)
         time.sleep(seconds)
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(signal.SIGKILL)
@@ -176,7 +177,7 @@ def test_a_store_whose_making_was_interrupted_anywhere_is_completed(
             cwd=ROOT,
             env=faulty_disk.environment(die_at=step) | {"PYTHONPATH": str(ROOT)},
             stderr=subprocess.PIPE,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         if child.returncode == 0:
             break

@@ -22,6 +22,7 @@ from tests.cli.program import ENVIRONMENT
 from tests.crash.clients import Client, Operating, clients, connected
 from tests.crash.rounds import rounds
 from tests.faultshim.disk import FaultyDisk
+from tests.patience import PATIENCE_S
 from tests.serving import ServerProcess
 
 ROUNDS = 1
@@ -59,11 +60,11 @@ class Load:
 
     def await_all(self) -> None:
         """Wait until each client was told something."""
-        assert all(told.wait(60) for told in self._told)
+        assert all(told.wait(PATIENCE_S) for told in self._told)
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         if self._faults:
             raise self._faults[0]

@@ -30,6 +30,7 @@ def data() -> Path:
         pytest.skip(str(missing))
 
 
+@pytest.mark.unmeasured
 @pytest.mark.usefixtures("data")
 def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
@@ -48,6 +49,7 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
     assert [len(line.attrib["points"].split()) for line in lines] == [24, 24]
 
 
+@pytest.mark.unmeasured
 @pytest.mark.usefixtures("data")
 def test_what_the_demo_says_to_try_next_works(tmp_path: Path) -> None:
     folder = tmp_path / "store"

@@ -15,11 +15,10 @@ from tests.differential.sameness import (
     is_outdated,
     parsed,
 )
+from tests.patience import PATIENCE_S
 
 Argv = list[str]
 
-WAIT_S = 10.0
-"""How long a reply may take that the other server has given."""
 LOOK_S = 0.002
 TOUCHING = {
     *("DEL", "UNLINK", "GETDEL", "RENAME", "RENAMENX", "COPY", "FLUSHDB", "FLUSHALL", "SWAPDB"),
@@ -41,7 +40,7 @@ class Wire:
 
     def __init__(self, port: int, protocol: int = 2, by_bytes: bool = False) -> None:
         self._by_bytes = by_bytes
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
         if protocol == 3:
@@ -60,7 +59,7 @@ class Wire:
     def read(self) -> bytes:
         """Return the next reply, in its bytes."""
         while (end := parsed(self._received)[1]) < 0:
-            self._receive(WAIT_S)
+            self._receive(PATIENCE_S)
         reply, self._received = self._received[:end], self._received[end:]
         return reply
 
@@ -82,7 +81,7 @@ class Wire:
         try:
             data = self._socket.recv(1 << 16)
         finally:
-            self._socket.settimeout(WAIT_S)
+            self._socket.settimeout(PATIENCE_S)
         if not data:
             raise EOFError("the server has closed the connection")
         self._received += data
@@ -188,7 +187,7 @@ class Conversation:
         self._pairs[at].close()
         self._pairs[at] = self._pair(CONNECTIONS[at])
         others = len(self._pairs) + 1
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         for wire in (self._control.ours, self._control.theirs):
             while wire.ask(["CLIENT", "LIST"]).count(b" addr=") > others:
                 assert time.monotonic() < deadline
@@ -197,7 +196,7 @@ class Conversation:
     def _compare(self, asker: Pair) -> list[Any]:
         """Compare all that has come by now; one server is waited for if the other has answered."""
         self.ask(["PING"])
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         replies: list[Any] = []
         for pair in self._pairs:
             pair.listen()

@@ -14,6 +14,8 @@ from tests.differential.long_runs import assert_same
 from tests.differential.machines import AgainstKvstream, AgainstRedis
 from tests.semantics.implementations import RedisServer
 
+pytestmark = pytest.mark.unmeasured
+
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

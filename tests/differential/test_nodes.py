@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.semantics.implementations import Kvstream, Model, RedisServer
 from tests.semantics.replies import Argument, Run
 
+pytestmark = pytest.mark.unmeasured
+
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "40"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

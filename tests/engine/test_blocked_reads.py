@@ -5,7 +5,8 @@ import time
 import pytest
 
 from kvstream import InvalidArgument, Store, StreamID
-from tests.engine.waiting import Call, add, blocked, ms_of, until, waiting, watch_stream
+from tests.engine.waiting import Call, add, blocked, ms_of, waiting, watch_stream
+from tests.patience import retried, until
 
 
 def test_a_waiting_read_is_woken_by_one_add(store: Store) -> None:
@@ -103,7 +104,7 @@ def test_a_wait_on_a_missing_key_ends_when_it_is_made(store: Store) -> None:
 def test_a_wait_ends_with_nothing_after_its_time(store: Store) -> None:
     began = time.monotonic()
     assert store.stream("s").read(block=0.05) == []
-    assert 0.05 <= time.monotonic() - began < 5
+    assert 0.05 <= time.monotonic() - began < 20
     assert store.read({"a": "$", "b": "0"}, block=0.001) == {}
     assert waiting(store) == 0
 
@@ -174,19 +175,23 @@ def test_a_blocked_read_takes_no_more_than_its_count(store: Store) -> None:
 
 
 def test_a_deadline_stands_though_the_waiter_is_woken_for_nothing(store: Store) -> None:
-    add(store, b"s", "1-0")
-    group = store.stream("s").create_group("g")
-    calls = [
-        blocked(store, lambda: store.stream("s").read("$", block=1.0)),
-        blocked(store, lambda: group.consumer("c").read(block=1.0)),
-        blocked(store, lambda: group.consumer("d").read(block=1.0, claim_min_idle=60)),
-    ]
-    until(lambda: time.monotonic() - calls[0].began > 0.8, "most of a second")
-    with store.transaction():
-        add_one_and_delete_it(store, "2-0")
-    assert [call.result() for call in calls] == [[], [], []]
-    for call in calls:
-        assert 1.0 <= call.seconds < 1.7  # begun anew it would have been 1.8 at least
+    def once() -> None:
+        store.flush_all()
+        add(store, b"s", "1-0")
+        group = store.stream("s").create_group("g")
+        calls = [
+            blocked(store, lambda: store.stream("s").read("$", block=1.0)),
+            blocked(store, lambda: group.consumer("c").read(block=1.0)),
+            blocked(store, lambda: group.consumer("d").read(block=1.0, claim_min_idle=60)),
+        ]
+        until(lambda: time.monotonic() - calls[0].began > 0.8, "most of a second")
+        with store.transaction():
+            add_one_and_delete_it(store, "2-0")
+        assert [call.result() for call in calls] == [[], [], []]
+        for call in calls:
+            assert 1.0 <= call.seconds < 1.7  # begun anew it would have been 1.8 at least
+
+    retried(once)
 
 
 def add_one_and_delete_it(store: Store, eid: str) -> None:

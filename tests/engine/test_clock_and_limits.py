@@ -125,7 +125,7 @@ def test_a_wait_lasts_as_long_as_it_should_though_the_clock_jumps(
     clock.ms = 0
     for call in calls:
         assert call.result() == []
-        assert 0.2 <= call.seconds < 5
+        assert 0.2 <= call.seconds < 20
 
 
 @pytest.mark.parametrize("now_ms", [0, START_MS - HOUR, YEAR_9999_MS])

@@ -8,8 +8,9 @@ import pytest
 
 from kvstream import Store, StoreReadOnly, UnknownOutcome
 from kvstream.waiters import Waiter
-from tests.engine.waiting import Call, add, blocked, ms_of, until, watch_group, watch_stream
+from tests.engine.waiting import Call, add, blocked, ms_of, watch_group, watch_stream
 from tests.opening import Stores
+from tests.patience import PATIENCE_S, until
 
 
 class HeldLog:
@@ -27,7 +28,7 @@ class HeldLog:
 
     def flush_wal(self, sync: bool) -> None:
         self.begun.set()
-        assert self._go_on.wait(20)
+        assert self._go_on.wait(PATIENCE_S)
         if self.failing:
             raise Exception("IO error: the disk is gone")
         self._rows.flush_wal(sync)

@@ -13,12 +13,12 @@ from tests.engine.waiting import (
     add,
     blocked,
     ms_of,
-    until,
     waiting,
     watch_group,
     watch_stream,
 )
 from tests.opening import Stores
+from tests.patience import until
 
 WAITS: dict[str, Callable[[Store], object]] = {
     "a read": lambda store: store.stream("s").read(block=30),

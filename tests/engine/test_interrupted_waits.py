@@ -2,14 +2,13 @@
 
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvstream import Store
-from tests.engine.waiting import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 class SlowDisk:
@@ -29,10 +28,7 @@ class SlowDisk:
         return sequence
 
     def await_queued(self, count: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(self._committer._queue) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: len(self._committer._queue) >= count, "those who wait for the disk")
 
 
 @pytest.fixture

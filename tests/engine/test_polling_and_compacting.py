@@ -7,6 +7,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.meta import catalog
+from tests.patience import PATIENCE_S
 
 STREAMS_MAX, STREAMS = 10, 40
 
@@ -35,20 +36,20 @@ def test_closing_waits_for_a_compaction(tmp_path: Path, monkeypatch: pytest.Monk
 
     def slowly() -> None:
         begun.set()
-        assert let_go.wait(10)
+        assert let_go.wait(PATIENCE_S)
         compact()
 
     monkeypatch.setattr(store.engine.database, "compact", slowly)
     compacting = threading.Thread(target=store.compact)
     closing = threading.Thread(target=store.close)
     compacting.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     closing.start()
     closing.join(0.2)
     assert closing.is_alive()
     let_go.set()
-    compacting.join(10)
-    closing.join(10)
+    compacting.join(PATIENCE_S)
+    closing.join(PATIENCE_S)
     assert not closing.is_alive()
     with Store.open(tmp_path / "store") as again:
         assert len(again.stream("s")) == 1

@@ -10,7 +10,8 @@ import pytest
 from kvstream import Store
 from kvstream.errors import InvalidArgument, StoreClosed
 from kvstream.options import Durability
-from tests.engine.waiting import Call, until, waiting
+from tests.engine.waiting import Call, waiting
+from tests.patience import until
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from kvstream import (
 from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.storage.batch import Batch, Family
-from tests.engine.waiting import Call, add, ms_of, until, waiting, watch_group, watch_stream
+from tests.engine.waiting import Call, add, ms_of, waiting, watch_group, watch_stream
 from tests.opening import Stores
+from tests.patience import until
 
 # --- commit -------------------------------------------------------------------------------------
 

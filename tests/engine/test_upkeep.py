@@ -9,8 +9,9 @@ from kvstream import ManualClock, NoGroup, Store, StoreFull
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.meta import catalog
 from kvstream.storage.batch import Batch, Family
-from tests.engine.waiting import add, until
+from tests.engine.waiting import add
 from tests.opening import Stores
+from tests.patience import PATIENCE_S, until
 
 STREAMS_MAX = 10
 
@@ -97,7 +98,7 @@ def test_the_expiry_thread_goes_on_when_the_disk_was_full_for_a_while(
     with monkeypatch.context() as patch:
         patch.setattr(store.engine.database, "write", full)
         clock.advance(1000)
-        assert refused.wait(10)
+        assert refused.wait(PATIENCE_S)
     until(lambda: store.size() == 0, "the key to be deleted")
 
 

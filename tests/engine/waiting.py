@@ -11,19 +11,9 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import deliver, reads
 from kvstream.waiters import Outcome, Waiter
+from tests.patience import PATIENCE_S, until
 
 T = TypeVar("T")
-
-PATIENCE_S = 10.0
-"""After this long a test fails; nothing here takes a fraction of it."""
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Return once ``condition`` holds; there is no event for everything."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.001)
 
 
 def waiting(store: Store) -> int:

@@ -4,11 +4,15 @@ import tracemalloc
 from collections.abc import Iterator
 from itertools import islice
 
+import pytest
+
 from kvstream import Store
 from kvstream.ids import PACKED, StreamID
 from kvstream.images import NodeImage, StreamState
 from kvstream.layout.values import encode_fields
 from kvstream.options import MEGABYTE
+
+pytestmark = pytest.mark.unmeasured
 
 NODES, ENTRIES, VALUE_BYTES = 600, 50, 4000
 

@@ -5,6 +5,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
@@ -13,6 +14,8 @@ from kvstream import Store
 from tests.differential.grammar import Argv
 from tests.differential.machines import COMMANDS_8, AgainstKvstream
 from tests.images.images import copied
+
+pytestmark = pytest.mark.unmeasured
 
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(

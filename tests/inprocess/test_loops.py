@@ -15,6 +15,7 @@ from kvstream import InvalidArgument, Store, StoreLocked
 from tests.inprocess.peers import Peer
 from tests.inprocess.test_stores import sound
 from tests.inprocess.test_tasks import run
+from tests.patience import PATIENCE_S
 
 GAP_S = 1.0
 """A loop that waited for the store in these tests would stand still for twice as long."""
@@ -48,14 +49,14 @@ def test_the_loop_goes_on_while_the_store_is_held(tmp_path: Path) -> None:
     def hold() -> None:
         with store.transaction():
             held.set()
-            release.wait(20)
+            release.wait(PATIENCE_S)
 
     async def program() -> None:
         client: Any = kvstream.connect_async(store)
         await client.ping()
         thread = threading.Thread(target=hold)
         thread.start()
-        held.wait(20)
+        held.wait(PATIENCE_S)
         async with Heart() as heart:
             adding = [asyncio.create_task(client.xadd("s", {"n": n})) for n in range(10)]
             await asyncio.sleep(2 * GAP_S)
@@ -63,7 +64,7 @@ def test_the_loop_goes_on_while_the_store_is_held(tmp_path: Path) -> None:
             release.set()
             assert len(set(await asyncio.gather(*adding))) == 10
         assert heart.longest < GAP_S
-        thread.join(20)
+        thread.join(PATIENCE_S)
         await client.aclose()
 
     run(program())
@@ -99,7 +100,7 @@ def test_threads_and_tasks_share_a_store(tmp_path: Path) -> None:
             while (await client.info("clients"))["blocked_clients"] != 1:
                 await asyncio.sleep(0.005)
             await client.xadd("s", {"by": "a task"})
-            await asyncio.to_thread(thread.join, 20)
+            await asyncio.to_thread(thread.join, PATIENCE_S)
 
     run(program())
     assert found[0][0][1][0][1] == {b"by": b"a task"}

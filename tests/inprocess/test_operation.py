@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import redis
 
 import kvstream
 from kvstream import Store
-from tests.engine.waiting import until
+from kvstream.inprocess import host as hosts
 from tests.inprocess.peers import Peer
+from tests.patience import PATIENCE_S, until
 
 
 def test_shutdown_is_refused_with_what_to_do_instead(here: Peer) -> None:
@@ -96,7 +98,9 @@ def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
     client.ping()
     host = client.connection_pool.connection_kwargs["door"].host
     reported: list[BaseException | None] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+    report = {"excepthook": lambda args: reported.append(args.exc_value)}
+    own = SimpleNamespace(**{**vars(threading), **report})
+    monkeypatch.setattr(hosts, "threading", own)  # other threads may fail, too
 
     real, failures = host.executor.limits.tick, [OSError("what nobody expects")]
 
@@ -124,7 +128,7 @@ def test_info_tells_of_clients_and_of_what_waits(here: Peer, store: Store) -> No
     assert all(address.startswith("inprocess:") for address in addresses)
     assert len(addresses) == 2
     other.xadd("s", {"a": 1})
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
 
 def test_a_command_may_be_sent_whose_reply_nobody_reads(here: Peer, store: Store) -> None:
@@ -177,7 +181,7 @@ def test_acknowledged_with_always_is_on_disk(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert max(lengths) == 160
         sequence = store.engine.last_sequence
         client.xadd("s", {"last": 1})
@@ -209,6 +213,6 @@ def test_producers_and_consumers_in_many_threads_lose_nothing(store: Store, here
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert sorted(done) == sorted(f"{a}-{b}".encode() for a in range(4) for b in range(100))
     assert client.xpending("jobs", "g")["pending"] == 0

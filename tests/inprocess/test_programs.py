@@ -9,6 +9,7 @@ import pytest
 
 import kvstream
 from kvstream import Store
+from tests.patience import PATIENCE_S
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 
@@ -27,7 +28,7 @@ def run(directory: Path, program: str, *options: str, measured: bool = True) -> 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -114,7 +115,7 @@ if child == 0:
     sys.exit(42)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 r.xadd("s", {"by": "the parent"})
-reader.join(20)
+reader.join(60)
 assert not reader.is_alive()
 """
 
@@ -220,7 +221,7 @@ while time.monotonic() < end:
         interrupts += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
 over = True
-consumer.join(20)
+consumer.join(60)
 assert not consumer.is_alive()
 length = r.xlen("s")
 assert length % 2 == 0

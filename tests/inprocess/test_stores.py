@@ -10,8 +10,8 @@ import redis
 
 import kvstream
 from kvstream import InvalidArgument, Store, StoreClosed, StoreLocked
-from tests.engine.waiting import until
 from tests.inprocess.peers import Peer
+from tests.patience import PATIENCE_S, until
 
 
 def sound(directory: Path) -> Store:
@@ -164,10 +164,10 @@ def test_each_face_wakes_who_waits_at_the_other(tmp_path: Path, durability: str)
             read.start()
         until(lambda: len(store.engine.waiters) == 2, "those who wait")
         store.stream("s").add({"by": "store"})
-        reads[0].join(20)
+        reads[0].join(PATIENCE_S)
         assert found[0][0][1][0][1] == {b"by": b"store"}
         client.xadd("t", {"by": "client"})
-        reads[1].join(20)
+        reads[1].join(PATIENCE_S)
         assert found[1][0].fields == {b"by": b"client"}
         assert store.check() == []
 
@@ -194,7 +194,7 @@ def test_a_request_waits_for_the_transaction_of_another_thread(store: Store, her
         time.sleep(0.05)
         assert lengths == []
         store.stream("s").add({"a": 2})
-    ask.join(20)
+    ask.join(PATIENCE_S)
     assert lengths == [2]
 
 
@@ -214,7 +214,7 @@ def test_a_store_that_is_closed_under_its_clients_is_a_lost_connection(tmp_path:
     thread.start()
     until(lambda: len(store.engine.waiters) == 1, "those who wait")
     store.close()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert len(failures) == 1
     assert "the store is closed" in str(failures[0])
     for each in (client, idle, idle):
@@ -239,6 +239,6 @@ def test_a_client_that_is_closed_ends_the_waits_of_its_threads(store: Store, her
     thread.start()
     until(lambda: len(store.engine.waiters) == 1, "those who wait")
     client.close()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert len(failures) == 1
     assert len(store.engine.waiters) == 0

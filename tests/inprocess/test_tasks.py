@@ -107,7 +107,7 @@ def test_a_cancelled_read_waits_no_more(peer: Peer) -> None:
 
 def test_a_socket_timeout_ends_a_read(peer: Peer) -> None:
     async def program() -> None:
-        async with peer.tasks_client(socket_timeout=0.2, retry=None) as client:
+        async with peer.tasks_client(socket_timeout=0.5, retry=None) as client:
             with pytest.raises(redis.TimeoutError):
                 await client.xread({"s": "$"}, block=10_000)
             assert await client.ping()

@@ -10,8 +10,9 @@ from kvstream import InvalidArgument, ManualClock, NoSuchKey, Store, StreamID
 from kvstream.operations import keyspace
 from kvstream.storage.batch import Batch, Family
 from tests.engine.sharing import START_MS
-from tests.engine.waiting import Call, add, ms_of, until
+from tests.engine.waiting import Call, add, ms_of
 from tests.opening import Stores
+from tests.patience import until
 
 MANY = 3000
 

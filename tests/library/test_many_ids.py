@@ -8,6 +8,8 @@ import pytest
 from kvstream import Group, ManualClock, Store, Stream
 from kvstream.operations import trim
 
+pytestmark = pytest.mark.unmeasured
+
 ENTRIES = 700
 
 

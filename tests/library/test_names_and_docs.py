@@ -10,7 +10,7 @@ import pytest
 
 import kvstream
 from kvstream import Entry, KVStreamError, Store, StreamID
-from tests.engine.waiting import until
+from tests.patience import until
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 

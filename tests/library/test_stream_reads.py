@@ -19,7 +19,8 @@ from kvstream import (
     Stream,
     StreamID,
 )
-from tests.engine.waiting import Call, blocked, ms_of, until, waiting
+from tests.engine.waiting import Call, blocked, ms_of, waiting
+from tests.patience import until
 
 
 @pytest.mark.parametrize(

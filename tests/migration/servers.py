@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-START_S_MAX = 20.0
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 
 def require_redis() -> None:
@@ -21,13 +21,6 @@ def require_redis() -> None:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail("redis-server is required here: apt-get install redis-server")
         pytest.skip("redis-server is not installed: apt-get install redis-server")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RedisServer:
@@ -46,7 +39,7 @@ class RedisServer:
         """Start it, and wait until it has read what it had."""
         words = ["--port", str(self.port), "--dir", str(self.folder), "--save", "", *self._options]
         self._process = subprocess.Popen(["redis-server", *words], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + START_S_MAX
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with redis.Redis(port=self.port) as client:

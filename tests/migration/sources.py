@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.server.conftest import _free_port
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
-START_S = 20
 needs_redis = pytest.mark.skipif(
     shutil.which("redis-server") is None and os.environ.get("KVSTREAM_REQUIRE_ALL") != "1",
     reason="redis-server is not installed: apt-get install redis-server",
@@ -27,7 +27,7 @@ class Source:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.options = options
-        self.port = _free_port()
+        self.port = free_port()
         self._clients: list[Any] = []
         self.start()
 
@@ -42,7 +42,7 @@ class Source:
             stdout=subprocess.DEVNULL,
         )
         self.client = self.connect()
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.client.ping()

@@ -17,6 +17,7 @@ from kvstream.migration import Pair
 from kvstream.migration.followers import Phase, followers
 from tests.cli.program import ENVIRONMENT
 from tests.migration.sources import Source, needs_redis
+from tests.patience import until
 from tests.serving import ServerProcess
 
 pytestmark = needs_redis
@@ -76,6 +77,10 @@ def test_what_cannot_be_followed_is_refused_before_anything_is_made(
     assert not (tmp_path / "store").exists()
 
 
+def is_level(found: list[dict[str, object]]) -> bool:
+    return bool(found) and (found[0]["phase"], found[0]["behind_bytes"]) == ("following", 0)
+
+
 def rows(*words: str) -> list[dict[str, object]]:
     result = CliRunner().invoke(main, ["migrate", "status", "--json", *words])
     assert result.exit_code == 0, result.output
@@ -89,11 +94,7 @@ def test_status_tells_of_a_follower_while_it_is_at_work_and_after_a_kill(
     program = [sys.executable, "-m", "kvstream", *words]
     following = subprocess.Popen(program, env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE)
     try:
-        for _ in range(200):
-            found = rows() if state.is_dir() else []
-            if found and found[0]["phase"] == "following" and found[0]["behind_bytes"] == 0:
-                break
-            time.sleep(0.1)
+        until(lambda: state.is_dir() and is_level(rows()), "the follower to be level")
         (row,) = rows()
         assert (row["kind"], row["state"], row["phase"]) == ("follow", "running", "following")
         assert (row["behind_bytes"], row["behind_ms"]) == (0, 0)

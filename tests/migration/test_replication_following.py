@@ -6,10 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import redis
@@ -24,10 +23,9 @@ from tests.migration.dropping import Proxy
 from tests.migration.sources import Source, needs_redis
 from tests.migration.states import asking, state_of, without
 from tests.migration.test_replication_applying import play
+from tests.patience import PATIENCE_S, until
 
 pytestmark = needs_redis
-
-ARRIVE_S = 60
 
 
 class Followed:
@@ -57,7 +55,7 @@ class Followed:
 
     def catch_up(self) -> None:
         """Wait until all that the source has done is here."""
-        wait(lambda: self.error or self._is_level())
+        until(lambda: self.error or self._is_level())
         assert self.error is None
 
     def _is_level(self) -> bool:
@@ -80,18 +78,11 @@ class Followed:
 
     def stop(self) -> None:
         self._over = True
-        self._thread.join(ARRIVE_S)
+        self._thread.join(PATIENCE_S)
         self.follower.close()
         assert self.store.check() == []
         self.store.close()
         assert self.error is None
-
-
-def wait(done: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + ARRIVE_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(params=["yes", "no"], ids=["diskless", "by file"])
@@ -109,7 +100,7 @@ def test_links_that_break_at_any_byte_lose_and_double_nothing(
     try:
         for seed in range(5):
             play(source, seed)
-        wait(lambda: proxy.cuts > 8 or followed.error)
+        until(lambda: proxy.cuts > 8 or followed.error)
         proxy.is_steady = True
         followed.catch_up()
         followed.compare()

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import pytest
 import redis
 
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.server.asking import Asker
 
 DATABASES = 16
@@ -31,9 +32,7 @@ class RedisFiles:
         require_redis()
         self.directory = directory
         directory.mkdir(exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         given = {"port": self.port, "dir": directory, "save": "", "loglevel": "warning"}
         given |= {name.replace("_", "-"): value for name, value in settings.items()}
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
@@ -55,7 +54,7 @@ class RedisFiles:
             return asker.ask(*words)
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 if self.client().ping():

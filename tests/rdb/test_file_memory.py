@@ -16,6 +16,8 @@ from kvstream.rdb.file_writer import BUFFER_BYTES, FileWriter
 from kvstream.rdb.targets import target
 from tests.rdb.building import EOF, SET, encoded, length, record, string
 
+pytestmark = pytest.mark.unmeasured
+
 MEGABYTE = 1 << 20
 
 

@@ -27,8 +27,10 @@ from tests.rdb.mutating import ROUNDS, SEED, damaged
 from tests.rdb.traffic import Traffic
 from tests.semantics.implementations import RedisServer
 
+pytestmark = pytest.mark.unmeasured
+
 SECONDS_MAX = 5.0
-"""For one payload of some kilobytes, on a machine that does other work too."""
+"""Of this thread, for one payload of some kilobytes."""
 
 
 def read(payload: bytes) -> Image | bytes:
@@ -40,14 +42,14 @@ def read(payload: bytes) -> Image | bytes:
 
 def check(payload: bytes) -> bool:
     """Read a payload; False where it is refused. What is read must be sound."""
-    began = time.monotonic()
+    began = time.thread_time()
     image: Image | bytes
     refused: BadPayload | None = None
     try:
         image = read(payload)
     except BadPayload as error:
         refused, image = error, b""
-    assert time.monotonic() - began < SECONDS_MAX
+    assert time.thread_time() - began < SECONDS_MAX
     if refused is not None:
         assert refused.offset is None or 0 <= refused.offset <= len(payload)
         return False
@@ -174,7 +176,7 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_bombs_are_refused_before_they_take_memory(bomb: bytes) -> None:
     payload = sealed(bomb)
-    began = time.monotonic()
+    began = time.thread_time()
     tracemalloc.start()
     try:
         with pytest.raises(BadPayload):
@@ -183,7 +185,7 @@ def test_bombs_are_refused_before_they_take_memory(bomb: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 40 * MEGABYTE
-    assert time.monotonic() - began < SECONDS_MAX
+    assert time.thread_time() - began < SECONDS_MAX
 
 
 def test_a_long_stream_is_read_in_the_memory_of_one_node() -> None:

@@ -13,6 +13,7 @@ import pytest
 from kvstream.resp import replies, requests
 from kvstream.resp.compiled import twins
 from tests.commands.conftest import dispatcher
+from tests.patience import PATIENCE_S
 
 __all__ = ["dispatcher"]
 
@@ -50,7 +51,7 @@ def _serve(directory: Path, *options: str) -> Iterator[Converse]:
 
 
 def _connect(path: Path) -> socket.socket:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -65,7 +66,7 @@ def _connect(path: Path) -> socket.socket:
 
 def _converse(path: Path, data: bytes) -> bytes:
     with _connect(path) as connection:
-        connection.settimeout(20)
+        connection.settimeout(PATIENCE_S)
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))

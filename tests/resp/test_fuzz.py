@@ -14,6 +14,8 @@ from kvstream.resp.requests import ARGUMENT_BYTES, RequestReader
 from tests.commands.test_conversation import CONVERSATION
 from tests.resp.conversations import drain, framed, read
 
+pytestmark = pytest.mark.unmeasured
+
 INPUTS = int(os.environ.get("KVSTREAM_FUZZ_INPUTS", "30000"))
 SEED = int(os.environ.get("KVSTREAM_FUZZ_SEED", "20261121"))
 RECORDED = [

@@ -9,6 +9,7 @@ import pytest
 
 from kvstream.errors import ProtocolError
 from kvstream.resp.requests import ARGUMENT_BYTES, LINE_MAX, RequestReader
+from tests.patience import tries
 from tests.resp.conversations import drain, framed
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -41,17 +42,19 @@ def resident() -> int:
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "before AUTH"])
 def test_no_length_costs_memory_or_time(trusted: bool) -> None:
-    readers = []  # all are kept: what they hold adds up
-    before = resident()
-    for promise in PROMISES:
-        reader = RequestReader(trusted=trusted)
-        began = time.thread_time()
-        reader.feed(promise)
-        drain(reader)
-        assert time.thread_time() - began < SECONDS_MAX
-        assert reader.buffered <= len(promise) + 2 * ARGUMENT_BYTES
-        readers.append(reader)
-    assert resident() - before < MEGABYTE
+    for each in tries():  # the collector, or another thread, may have its turn in any of them
+        readers = []  # all are kept: what they hold adds up
+        before = resident()
+        with each:
+            for promise in PROMISES:
+                reader = RequestReader(trusted=trusted)
+                began = time.thread_time()
+                reader.feed(promise)
+                drain(reader)
+                assert time.thread_time() - began < SECONDS_MAX
+                assert reader.buffered <= len(promise) + 2 * ARGUMENT_BYTES
+                readers.append(reader)
+            assert resident() - before < MEGABYTE
 
 
 @pytest.fixture
@@ -88,6 +91,7 @@ def test_a_big_argument_in_pieces_is_held_once() -> None:
     assert tracemalloc.get_traced_memory()[1] - before < 1.3 * size
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize(
     "request_",
     [[b"x" * 100_000], [b"x" * 10_000] * 10, [b"f"] * 15_000, [b""] * 15_000],

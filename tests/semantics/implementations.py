@@ -23,6 +23,7 @@ from kvstream.resp.replies import write_rows
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply
+from tests.patience import PATIENCE_S
 from tests.semantics.redis7 import renewed
 from tests.semantics.replies import Argument, Error, Reply, encoded
 
@@ -139,7 +140,7 @@ class RedisServer:
         self._reader = hiredis.Reader()
 
     def _connect(self, path: Path) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self._socket.connect(str(path))

@@ -3,6 +3,8 @@
 import socket
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 
 class Failure(str):
     """The line of an error reply."""
@@ -12,7 +14,7 @@ class Asker:
     """One connection."""
 
     def __init__(self, port: int, protocol: int = 2) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self._file = self._socket.makefile("rb")
         if protocol == 3:
             self.ask("HELLO", "3")

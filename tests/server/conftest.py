@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -25,6 +24,8 @@ from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
 from kvstream.server.tls import SecuredServer, listen_secured
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.server.asking import Asker
 from tests.server.talking import Server, Talker
 
@@ -45,7 +46,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(PATIENCE_S)
 
     def _serve(self) -> None:
         self._loop.run_until_complete(self._accept())
@@ -87,7 +88,7 @@ class Served:
 
     def join(self) -> None:
         """Wait until the server has stopped."""
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     def stop(self) -> None:
@@ -170,7 +171,7 @@ def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail("redis-server is required here: apt-get install redis-server")
         pytest.skip("redis-server is not installed: apt-get install redis-server")
-    port = _free_port()
+    port = free_port()
     directory = tmp_path_factory.mktemp("redis")
     command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -182,15 +183,8 @@ def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _await(port: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             Asker(port, 2).close()

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from tests.patience import PATIENCE_S
 from tests.server.talking import request
 from tests.serving import ServerProcess
 
-WAIT_S = 30.0
 LOOK_S = 0.005
 AT_ONCE = 250
 """Connections that are opened before one of them is answered."""
@@ -39,7 +39,7 @@ class Crowd:
     def __init__(self, port: int, count: int) -> None:
         self.sockets: list[socket.socket] = []
         for number in range(1, count + 1):
-            connection = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+            connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
             self.sockets.append(connection)
             if number % AT_ONCE == 0:  # no more than may wait to be accepted
                 connection.sendall(request("PING"))
@@ -83,7 +83,7 @@ def _read(connection: socket.socket, length: int) -> bytes:
 
 def await_field(server: ServerProcess, section: str, field: str, value: int) -> None:
     """Wait until a field of INFO has a value; who asks is one client more."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while (found := int(server.information(section)[field])) != value:
         assert time.monotonic() < deadline, f"{field} is {found}, not {value}"
         time.sleep(LOOK_S)

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.patience import PATIENCE_S
 from tests.server.conftest import Served
 
 Labels = dict[str, str]
@@ -15,7 +16,7 @@ def ask(
 ) -> tuple[HTTPResponse, bytes]:
     """Return what a path answers."""
     assert served.metrics_url is not None
-    connection = HTTPConnection(urlsplit(served.metrics_url).netloc, timeout=20)
+    connection = HTTPConnection(urlsplit(served.metrics_url).netloc, timeout=PATIENCE_S)
     try:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()

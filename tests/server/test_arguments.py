@@ -15,6 +15,7 @@ from kvstream.server.arguments import Argument, arguments_of
 from kvstream.server.commands.table import TABLE
 from kvstream.server.descriptions import every
 from kvstream.server.syntax import SYNTAX
+from tests.patience import PATIENCE_S
 from tests.server.conftest import Served
 
 KEY = Argument("key", "key")
@@ -161,11 +162,11 @@ def test_redis_cli_shows_how_a_command_is_written(served: Served) -> None:
     os.close(theirs)
     os.write(ours, b"help xautoclaim\nquit\n")
     shown = b""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while b"since:" not in shown:
         assert time.monotonic() < deadline
         shown += os.read(ours, 4096)
-    process.wait(10)
+    process.wait(PATIENCE_S)
     os.close(ours)
     plain = re.sub(rb"\x1b\[[0-9;]*m", b"", shown)
     assert b"XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]" in plain

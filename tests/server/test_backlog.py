@@ -1,26 +1,18 @@
 """What clients send ahead of what is run, and behind the end of what they send."""
 
 import socket
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from kvstream.server.client import READ_AHEAD
+from tests.patience import PATIENCE_S, until
 from tests.resp.test_lengths import resident
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Server, request
 
 MEGABYTE = 1 << 20
-
-
-def until(holds: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def send_all_that_is_taken(connection: socket.socket) -> int:
@@ -46,12 +38,13 @@ def test_what_is_sent_behind_a_wait_is_read_up_to_a_limit(served: Served) -> Non
         assert client.bytes_in < 8 * READ_AHEAD
         assert other.ask("PING") == b"PONG"
         other.ask("XADD s 1-1 f v")
-        waiting.settimeout(20)
+        waiting.settimeout(PATIENCE_S)
         received = 0
         while received < client.bytes_in // 2:  # it is read again, and goes on
             received += len(waiting.recv(1 << 20))
 
 
+@pytest.mark.unmeasured
 def test_who_sends_faster_than_is_run_is_held_up_and_loses_nothing(served: Served) -> None:
     count = 40_000
     with (
@@ -60,7 +53,7 @@ def test_who_sends_faster_than_is_run_is_held_up_and_loses_nothing(served: Serve
     ):
         other.ask("SET n 0")
         before = resident()
-        writer.settimeout(60)
+        writer.settimeout(PATIENCE_S)
         writer.sendall(request("INCR", "n") * count)
         received = b""
         while received.count(b"\n") < count:
@@ -86,7 +79,7 @@ def test_a_client_that_is_dead_while_it_is_held_up_is_forgotten_with_its_wait(
 
 def answers_to(served: Served, data: bytes) -> bytes:
     """Send bytes, close that side, and return all that comes back."""
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))

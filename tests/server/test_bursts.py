@@ -127,6 +127,7 @@ def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[b
     return heard
 
 
+@pytest.mark.unmeasured
 def test_nobody_can_tell_a_burst_from_requests_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

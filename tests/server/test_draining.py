@@ -12,6 +12,7 @@ import pytest
 from kvstream.options import Durability
 from kvstream.server.draining import Ending, drain
 from kvstream.server.net import Listener
+from tests.patience import PATIENCE_S
 from tests.server.talking import Server
 
 
@@ -34,9 +35,9 @@ def end(server: Server, seconds: float) -> tuple[Ending, float]:
 
 
 def test_an_idle_server_ends_at_once(server: Server) -> None:
-    ending, took = end(server, 10)
+    ending, took = end(server, PATIENCE_S)
     assert ending == Ending(durable=True, idle=True)
-    assert took < 5
+    assert took < PATIENCE_S
 
 
 def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
@@ -55,11 +56,11 @@ def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
 def test_a_compaction_is_waited_for_and_then_left_behind(server: Server) -> None:
     talker = server.client()
     go_on = threading.Event()
-    with patch.object(server.engine, "compact", lambda: go_on.wait(20)):
+    with patch.object(server.engine, "compact", lambda: go_on.wait(PATIENCE_S)):
         talker.ask("BGREWRITEAOF")
         ending, took = end(server, 0.5)
         assert ending == Ending(durable=True, idle=False)
-        assert 0.5 <= took < 5
+        assert 0.5 <= took < PATIENCE_S
         go_on.set()
 
 
@@ -70,7 +71,7 @@ def test_a_disk_that_hangs_is_told_of(server: Server) -> None:
     flush = server.engine.database.flush_wal
 
     def hang() -> int:
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         return flush()
 
     with (
@@ -80,5 +81,5 @@ def test_a_disk_that_hangs_is_told_of(server: Server) -> None:
         ending, took = end(server, 0.1)
         go_on.set()
     assert not ending.durable
-    assert took < 5
+    assert took < PATIENCE_S
     assert talker.closed

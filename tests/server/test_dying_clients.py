@@ -3,11 +3,11 @@
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
 from tests.server.talking import Server, request
@@ -29,13 +29,6 @@ def close(connection: socket.socket) -> None:
     connection.close()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def asker(served: Served) -> Iterator[Asker]:
     with served.asker() as made:
@@ -45,7 +38,7 @@ def asker(served: Served) -> Iterator[Asker]:
 
 def wait_in_group(served: Served) -> socket.socket:
     """Return a connection that waits for the group's next entry."""
-    connection = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S)
     before = len(served.executor.blocked)
     connection.sendall(request(*WAIT))
     until(lambda: len(served.executor.blocked) == before + 1)
@@ -54,9 +47,8 @@ def wait_in_group(served: Served) -> socket.socket:
 
 def assert_nobody_waits(served: Served, asker: Asker) -> None:
     """Nothing is left of who waited, and the next entry is nobody's."""
-    until(lambda: not served.executor.blocked)
-    assert len(served.engine.waiters) == 0
-    assert len(served.executor.clients) == 1
+    until(lambda: not served.executor.blocked and len(served.executor.clients) == 1)
+    until(lambda: not len(served.engine.waiters))
     asker.ask("XADD s * f v")
     assert asker.ask("XPENDING s g") == [0, None, None, None]
 

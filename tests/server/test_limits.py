@@ -11,9 +11,12 @@ import pytest
 
 from kvstream.server.limits import DESCRIPTORS, Limits
 from kvstream.server.net import is_local
+from tests.patience import PATIENCE_S, until
 from tests.server.asking import Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Server, request
+
+CUT_OFF = b"client_output_buffer_limit_disconnections:1\r\n"
 
 
 def test_one_client_too_many_is_told_so(serve: Serve) -> None:
@@ -34,7 +37,7 @@ def test_an_idle_client_is_closed_but_not_one_that_waits(served: Served) -> None
         idle.ask("CONFIG SET timeout 1")
         begun = time.monotonic()
         assert idle.is_closed()
-        assert 0.9 < time.monotonic() - begun < 5
+        assert 0.9 < time.monotonic() - begun < 30
         with served.asker() as other:
             other.ask("XADD s 1-1 f v")
         assert waiting.read() == [[b"s", [[b"1-1", [b"f", b"v"]]]]]
@@ -47,9 +50,7 @@ def test_a_reader_that_is_too_slow_is_cut_off_and_its_memory_returned(serve: Ser
         asker.ask("SET", "k", b"v" * (1 << 20))
         for _ in range(40):
             slow.send("GET", "k")
-        deadline = time.monotonic() + 10
-        while b"client_output_buffer_limit_disconnections:1\r\n" not in asker.ask("INFO stats"):
-            assert time.monotonic() < deadline
+        until(lambda: CUT_OFF in asker.ask("INFO stats"))
         assert asker.ask("CLIENT LIST").count(b"\n") == 1
 
 
@@ -58,14 +59,11 @@ def test_the_soft_limit_gives_a_slow_reader_time(serve: Serve) -> None:
     with served.asker() as asker, served.asker() as slow:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 1mb 2")
         asker.ask("SET", "k", b"v" * (1 << 20))
+        began = time.monotonic()
         for _ in range(40):
             slow.send("GET", "k")
-        time.sleep(0.5)
-        assert asker.ask("CLIENT LIST").count(b"\n") == 2
-        deadline = time.monotonic() + 10
-        while asker.ask("CLIENT LIST").count(b"\n") == 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: asker.ask("CLIENT LIST").count(b"\n") == 1)
+        assert time.monotonic() - began > 1.5
 
 
 def test_who_has_not_authenticated_may_send_little(serve: Serve) -> None:
@@ -84,7 +82,7 @@ def test_who_has_not_authenticated_may_send_little(serve: Serve) -> None:
 
 def test_what_follows_the_password_in_one_packet_has_the_limits_of_a_friend(serve: Serve) -> None:
     served = serve(requirepass="secret")
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as connection:
         connection.sendall(request("AUTH", "secret") + request("ECHO", "y" * 20000))
         received = b""
         while len(received) < 5 + 8 + 20002:

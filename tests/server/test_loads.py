@@ -15,6 +15,7 @@ from kvstream.layout.values import encode_many
 from kvstream.parts import Part, PartWriter, pieces_of
 from kvstream.server.commands.info import RUN_ID
 from kvstream.uploads import name_of, unpack_ticket, words_of
+from tests.patience import PATIENCE_S
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 
@@ -210,13 +211,13 @@ def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, pro
 
     def held(part: Part) -> Any:
         inside.set()
-        assert go.wait(10)
+        assert go.wait(PATIENCE_S)
         return pieces_of(part)
 
     with patch("kvstream.bulk.pieces_of", held), served.asker() as asker, served.asker() as busy:
         waiting = threading.Thread(target=load.commit, args=words)
         waiting.start()
-        assert inside.wait(10)
+        assert inside.wait(PATIENCE_S)
         assert asker.ask("XADD t * f v")
         name = load.name.decode()
         assert busy.ask(f"{LOAD} DISCARD {name}") == Failure("ERR the load is being committed")
@@ -224,8 +225,8 @@ def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, pro
         read: list[Any] = []
         reader.start()
         go.set()
-        waiting.join(10)
-        reader.join(10)
+        waiting.join(PATIENCE_S)
+        reader.join(PATIENCE_S)
     assert "1-0" in str(read)
 
 

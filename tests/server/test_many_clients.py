@@ -9,6 +9,8 @@ from tests.server.asking import Asker
 from tests.server.crowds import Crowd, await_field, room_for
 from tests.serving import ServerProcess
 
+pytestmark = pytest.mark.unmeasured
+
 IDLE = 10_000
 WAITING = 1000
 MEGABYTE = 1 << 20

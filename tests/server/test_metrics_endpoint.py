@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.server.metrics import endpoint
 from kvstream.server.metrics.endpoint import REQUESTS_MAX, Answer, Endpoint, Headers, plain
 from kvstream.server.metrics.service import Service
+from tests.patience import PATIENCE_S
 from tests.server.conftest import Serve, Served
 from tests.server.scraping import Scrape, ask
 
@@ -71,12 +73,12 @@ def test_those_who_say_nothing_keep_nobody_else_out(monkeypatch: pytest.MonkeyPa
     place = server.place
     silent = [socket.create_connection(place) for _ in range(REQUESTS_MAX)]
     try:
-        with socket.create_connection(place, timeout=10) as late:
+        with socket.create_connection(place, timeout=PATIENCE_S) as late:
             assert late.recv(10) == b""  # turned away at once
         for each in silent:
-            each.settimeout(10)
+            each.settimeout(PATIENCE_S)
             assert each.recv(10) == b""  # cut off
-        with socket.create_connection(place, timeout=10) as asking:
+        with socket.create_connection(place, timeout=PATIENCE_S) as asking:
             asking.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert asking.makefile("rb").readline() == b"HTTP/1.0 200 OK\r\n"
     finally:
@@ -91,7 +93,7 @@ def test_one_who_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         with socket.create_connection(server.place, timeout=0.1) as slow:
             slow.sendall(b"GET / HTTP/1.0\r\n")
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             said = None
             while said is None:
                 assert time.monotonic() < deadline
@@ -116,15 +118,16 @@ def test_a_page_that_fails_is_reported_and_the_next_answered(
     def fails(headers: Headers) -> Answer:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(threading, "excepthook", report)
+    own = SimpleNamespace(**{**vars(threading), "excepthook": report})
+    monkeypatch.setattr(endpoint, "threading", own)  # other threads may fail, too
     server = Endpoint("::1" if socket.has_ipv6 else "127.0.0.1", 0, {"/": fails})
     try:
         for _ in range(REQUESTS_MAX + 1):
             seen.clear()
-            with socket.create_connection(server.place, timeout=10) as asking:
+            with socket.create_connection(server.place, timeout=PATIENCE_S) as asking:
                 asking.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 assert asking.recv(10) == b""
-            assert seen.wait(10)
+            assert seen.wait(PATIENCE_S)
     finally:
         server.stop()
     assert reported == [ZeroDivisionError] * (REQUESTS_MAX + 1)

@@ -1,7 +1,6 @@
 """Samples of a store for its metrics: little at a time, and whatever is damaged."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from kvstream.server.metrics import sample
 from kvstream.server.metrics.sample import Sampler
 from kvstream.storage.batch import Batch, Family
 from kvstream.store import Store
+from tests.patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_writers_go_on_while_it_looks(store: Store, sampler: Sampler) -> None:
     for number in range(300):
         store.stream("s0").add({"n": number})
     over.set()
-    looking.join(10)
+    looking.join(PATIENCE_S)
     rows = {row.name: row.figures for row in sampler.latest().streams}
     assert rows[qualified(0, b"s0")].entries_added == 301
     assert sampler.failures == 0
@@ -116,9 +116,7 @@ def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
     monkeypatch.setattr(sample, "WAIT_S", 0.2)
     store.engine.close()
     assert sampler.latest() is before
-    deadline = time.monotonic() + 10
-    while not sampler.failures and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: sampler.failures)
     assert sampler.failures == 1
 
 

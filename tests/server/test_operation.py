@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from kvstream import Store
+from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 
@@ -19,10 +20,7 @@ def _checkpoints(directory: Path) -> list[Path]:
 
 
 def _await_save(client: redis.Redis) -> None:
-    deadline = time.monotonic() + 10
-    while client.info("persistence")["rdb_bgsave_in_progress"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"])
 
 
 # --- saving -------------------------------------------------------------------------------------
@@ -64,7 +62,7 @@ def test_a_save_in_the_background_is_one_at_a_time(serve: Serve, tmp_path: Path)
     flush = served.engine.database.flush
     with (
         served.asker() as asker,
-        patch.object(served.engine.database, "flush", lambda: (go.wait(10), flush())),
+        patch.object(served.engine.database, "flush", lambda: (go.wait(PATIENCE_S), flush())),
     ):
         assert asker.ask("BGSAVE") == b"Background saving started"
         assert asker.ask("BGSAVE") == Failure("ERR Background save already in progress")
@@ -105,9 +103,7 @@ def test_a_compaction_runs_while_others_go_on(client: redis.Redis) -> None:
         client.set(f"k{number}", "v" * 100)
     assert client.bgrewriteaof() in (True, b"Background append only file rewriting started")
     client.set("k", "v")
-    deadline = time.monotonic() + 10
-    while client.info("persistence")["aof_rewrite_in_progress"]:
-        assert time.monotonic() < deadline
+    until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
     assert client.info("persistence")["aof_last_rewrite_time_sec"] >= 0
 
 
@@ -157,7 +153,7 @@ def test_shutdown_ends_the_connection_and_the_server(
         asker.send("SHUTDOWN", *words.split())
         with pytest.raises(EOFError):
             asker.read()
-    assert served.stopped.wait(10)
+    assert served.stopped.wait(PATIENCE_S)
     served.join()
     assert len(_checkpoints(tmp_path / "saved")) == (1 if words == "SAVE" else 0)
 
@@ -301,8 +297,7 @@ def test_an_error_that_ends_a_wait_is_counted(served: Served) -> None:
     with served.asker() as asker, served.asker() as member:
         asker.ask("XGROUP CREATE s g $ MKSTREAM")
         member.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
-        while b"blocked_clients:1\r\n" not in asker.ask("INFO clients"):
-            time.sleep(0.005)
+        until(lambda: b"blocked_clients:1\r\n" in asker.ask("INFO clients"))
         asker.ask("XGROUP DESTROY s g")
         assert member.read().startswith("NOGROUP")
         assert b"errorstat_NOGROUP:count=1" in asker.ask("INFO errorstats")

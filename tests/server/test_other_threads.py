@@ -13,12 +13,13 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import add_many
+from tests.patience import PATIENCE_S
 from tests.server.talking import Server, Talker
 
 
 def _in_another_thread(work: threading.Thread) -> None:
     work.start()
-    work.join(20)
+    work.join(PATIENCE_S)
     assert not work.is_alive()
 
 

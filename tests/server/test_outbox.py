@@ -9,6 +9,7 @@ import pytest
 
 from kvstream.errors import StoreReadOnly
 from kvstream.options import Durability
+from tests.patience import PATIENCE_S
 from tests.server.talking import Server, Talker
 
 
@@ -21,7 +22,7 @@ class SlowDisk:
         self._server = server
 
     def flush(self) -> int:
-        assert self._go.wait(10)
+        assert self._go.wait(PATIENCE_S)
         return self._flush()
 
     def release(self) -> None:

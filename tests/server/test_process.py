@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.server.talking import request
 from tests.serving import ServerProcess
 
@@ -33,7 +34,7 @@ def test_who_closes_one_side_behind_its_requests_is_answered(
     server: ServerProcess, count: int
 ) -> None:
     for words in (("PING",), ("XADD", "s", "*", "f", "v")):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(request(*words) * count)
             connection.shutdown(socket.SHUT_WR)
             received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
@@ -42,16 +43,17 @@ def test_who_closes_one_side_behind_its_requests_is_answered(
         assert asker.ask("XLEN s") == count
 
 
+@pytest.mark.unmeasured
 def test_a_writer_that_is_faster_than_the_server_is_held_up(server: ServerProcess) -> None:
     """Bursts of one client pile up no further than what may wait, and all of them are run."""
     data = request("XADD", "s", "*", "f", "v" * 100) * 1000
     before = server.resident
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as writer:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as writer:
         replies = threading.Thread(target=_read_all, args=(writer, 200_000))
         replies.start()
         for _ in range(200):
             writer.sendall(data)
-        replies.join(60)
+        replies.join(PATIENCE_S)
         assert not replies.is_alive()
     with server.asker() as asker:
         assert asker.ask("XLEN s") == 200_000

@@ -9,6 +9,8 @@ from kvstream import Durability, ManualClock
 from tests.commands.test_conversation import steps
 from tests.server.talking import Server, Talker, request
 
+pytestmark = pytest.mark.unmeasured
+
 
 class Replay:
     """A client that says what was recorded, to a server that holds nothing then."""

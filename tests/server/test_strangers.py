@@ -2,12 +2,12 @@
 
 import logging
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Server, request
@@ -98,7 +98,7 @@ def test_a_browser_that_is_made_to_talk_to_the_port_runs_nothing(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING),
-        socket.create_connection(("127.0.0.1", served.port), timeout=10) as browser,
+        socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as browser,
     ):
         browser.sendall(sent)
         received = b"".join(iter(lambda: browser.recv(1000), b""))
@@ -123,12 +123,10 @@ def test_the_log_is_not_filled_by_who_attacks(
 
 
 def test_before_auth_http_is_dropped_too(serve: Serve) -> None:
-    served = serve(requirepass="secret")
+    served = serve(requirepass="secret", authentication_s=3600)
     with served.asker() as asker:
-        began = time.monotonic()
         asker.send("POST", "/")
         assert asker.is_closed()
-        assert time.monotonic() - began < 5
 
 
 # --- ACL LOG --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ from redis.retry import Retry
 
 from kvstream.server.certificates import BadCertificate, load
 from kvstream.server.options import ServerOptions
+from tests.patience import PATIENCE_S, until
 from tests.server.authorities import Authority, Identity
 from tests.server.conftest import Serve, Served
 from tests.server.talking import request
 
 PING = request("PING")
+
+CUT_OFF = b"client_output_buffer_limit_disconnections:1\r\n"
 
 
 @pytest.fixture
@@ -64,10 +67,14 @@ def trusting(authority: Authority, identity: Identity | None = None) -> ssl.SSLC
     return context
 
 
+def to_tls(served: Served) -> socket.socket:
+    return socket.create_connection(("localhost", served.tls_port), timeout=PATIENCE_S)
+
+
 @contextmanager
 def connected(served: Served, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
     with (
-        socket.create_connection(("localhost", served.tls_port), timeout=10) as raw,
+        to_tls(served) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as connection,
     ):
         yield connection
@@ -86,13 +93,6 @@ def is_refused(served: Served, context: ssl.SSLContext) -> bool:
         return answer(served, context) == b""
     except (ssl.SSLError, ConnectionResetError):
         return True
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _options(served: Served, authority: Authority, identity: Identity | None) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_redis_cli_talks_over_tls(secured: Served, authority: Authority) -> None
     words = ["redis-cli", "-h", "localhost", "-p", str(secured.tls_port), "--tls"]
     words += ["--cacert", authority.certificate]
     words += ["--cert", identity.certificate, "--key", identity.key, "PING"]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stdout) == (0, "PONG\n")
 
 
@@ -192,7 +192,9 @@ def test_a_client_refuses_a_server_of_an_unknown_authority(
 
 
 def test_what_is_no_tls_gets_no_data_on_the_port_of_tls(secured: Served) -> None:
-    with socket.create_connection(("localhost", secured.tls_port), timeout=10) as connection:
+    with socket.create_connection(
+        ("localhost", secured.tls_port), timeout=PATIENCE_S
+    ) as connection:
         connection.sendall(PING * 10)
         received = b"".join(iter(lambda: connection.recv(1000), b""))
     assert b"PONG" not in received
@@ -204,12 +206,12 @@ def test_a_slow_handshake_is_ended(
     serve: Serve, files: dict[str, Path], authority: Authority, sent: bytes
 ) -> None:
     served = serve(tls=True, tls_handshake_s=1, **files)
-    with socket.create_connection(("localhost", served.tls_port), timeout=10) as connection:
+    with to_tls(served) as connection:
         connection.sendall(sent)
         began = time.monotonic()
         with suppress(ConnectionResetError):
             assert connection.recv(100) == b""
-        assert 0.5 < time.monotonic() - began < 5
+        assert 0.5 < time.monotonic() - began < ServerOptions().tls_handshake_s
     assert answer(served, trusting(authority, authority.certify("ann"))) == b"+PONG\r\n"
 
 
@@ -222,13 +224,13 @@ def test_connections_in_their_handshake_count_among_the_clients(
 ) -> None:
     served = serve(tls=True, maxclients=2, **files)
     with (
-        socket.create_connection(("localhost", served.tls_port), timeout=10),
-        socket.create_connection(("localhost", served.tls_port), timeout=10),
+        to_tls(served),
+        to_tls(served),
     ):
         until(lambda: served.executor.limits.entering == 2)
         with served.asker() as asker:
             assert asker.read() == "ERR max number of clients reached"
-        with socket.create_connection(("localhost", served.tls_port), timeout=10) as third:
+        with to_tls(served) as third:
             assert third.recv(100) == b""
 
 
@@ -238,7 +240,9 @@ def test_requests_that_come_with_the_end_of_the_handshake_are_answered(
     context = trusting(authority, authority.certify("ann"))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with socket.create_connection(("localhost", secured.tls_port), timeout=10) as connection:
+    with socket.create_connection(
+        ("localhost", secured.tls_port), timeout=PATIENCE_S
+    ) as connection:
         while True:
             try:
                 sides.do_handshake()
@@ -275,7 +279,7 @@ def test_a_renegotiation_is_refused(secured: Served, authority: Authority) -> No
             break
     process.stdin.write(b"R\n")  # a line that begins so has s_client ask for one
     process.stdin.flush()
-    process.wait(10)
+    process.wait(PATIENCE_S)
     assert b"no renegotiation" in process.stdout.read()
     process.stdin.close()
     process.stdout.close()
@@ -291,10 +295,7 @@ def test_a_slow_reader_is_cut_off_over_tls_too(
     ):
         asker.ask("SET", "k", b"v" * (1 << 20))
         slow.sendall(request("GET", "k") * 40)
-        deadline = time.monotonic() + 10
-        while b"client_output_buffer_limit_disconnections:1\r\n" not in asker.ask("INFO stats"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: CUT_OFF in asker.ask("INFO stats"))
 
 
 # --- files --------------------------------------------------------------------------------------

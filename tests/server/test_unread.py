@@ -49,6 +49,7 @@ def test_much_that_comes_at_once_is_answered_in_order(server: Server, ann: Talke
     assert said == [b"%d" % number for number in range(MANY)]
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("nothing", [b"*0\r\n", b"\r\n", b"*-1\r\n"])
 def test_who_sends_nothing_in_great_numbers_holds_up_nobody(
     server: Server, ann: Talker, nothing: bytes
@@ -75,6 +76,7 @@ def test_a_fault_comes_behind_all_that_was_sent_before(server: Server, ann: Talk
     assert ann.closed
 
 
+@pytest.mark.unmeasured
 def test_what_comes_behind_a_wait_is_kept_as_it_came(server: Server, ann: Talker) -> None:
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     for _ in range(100):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvstream import Store
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.spark.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(600))
         if "spark" in getattr(item, "fixturenames", ()) and config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _local_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Sessions, also those of processes of their own, keep their files where tests have theirs."""
+    os.environ["SPARK_LOCAL_DIRS"] = str(tmp_path_factory.mktemp("local"))
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +119,7 @@ def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server is installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("redis")
     words = [program, "--port", str(port), "--save", "", "--dir", str(folder)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
@@ -125,7 +131,7 @@ def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             with socket.create_connection(("127.0.0.1", port), 1):

@@ -25,11 +25,10 @@ from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from tests.faultshim.disk import FaultyDisk
+from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one, value_of
 
 ALWAYS = replace(SMALL, durability=Durability.ALWAYS)
-RECOVERY_S = 10.0
-"""RocksDB looks for free space again after five seconds."""
 
 
 @contextlib.contextmanager
@@ -85,7 +84,7 @@ def failed_fsync_of_the_log(disk: FaultyDisk) -> None:
         committer.after(sequence, lambda: told.put(None), failed=told.put)
         with pytest.raises(UnknownOutcome):
             committer.wait(sequence)
-        assert isinstance(told.get(timeout=RECOVERY_S), UnknownOutcome)
+        assert isinstance(told.get(timeout=PATIENCE_S), UnknownOutcome)
         assert committer.durable_sequence < sequence
         stays_read_only(disk, database, committer)
 
@@ -167,7 +166,7 @@ def no_space_for_the_log(disk: FaultyDisk) -> None:
         disk.heal()
         recovers(database, committer)
         reads_go_on(database)
-        assert late.wait(RECOVERY_S)
+        assert late.wait(PATIENCE_S)
 
 
 def no_space_for_a_table(disk: FaultyDisk) -> None:
@@ -188,7 +187,7 @@ def recovers(database: Database, committer: Committer) -> None:
         try:
             sequence = database.write(row(database, 100_001))
         except StoreFull:
-            assert time.monotonic() - began < RECOVERY_S
+            assert time.monotonic() - began < PATIENCE_S
             time.sleep(0.2)
         else:
             break

@@ -25,6 +25,7 @@ from kvstream.storage import watermark
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.directory import LAYOUT_FILE
+from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, contents, keys, picture, put, put_one_by_one
 
 READER = replace(SMALL, read_only=True)
@@ -51,7 +52,7 @@ def refused_in_another_process(path: Path, **changes: bool) -> str:
         [sys.executable, "-c", program, str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=os.environ | {"PYTHONPATH": ROOT},
     )
     assert child.returncode == 0, child.stderr

@@ -15,11 +15,10 @@ from kvstream.storage import durability
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.watermark import Watermark
+from tests.patience import PATIENCE_S, tries, until
 from tests.storage.stores import SMALL, put_one_by_one
 
 ALWAYS, EVERYSEC, NO = Durability.ALWAYS, Durability.EVERYSEC, Durability.NO
-SOON_S = 10.0
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -42,8 +41,8 @@ def watermark(database: Database) -> int:
     return mark.sequence
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "kvstream-committer"]
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "kvstream-committer"}
 
 
 def test_always_waits_for_an_fsync_that_covers_the_write(
@@ -74,13 +73,15 @@ def test_everysec_makes_what_was_written_durable_within_a_second_and_an_fsync(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     everysec = committer(EVERYSEC)
-    sequence = put_one_by_one(database, range(5))
-    began = time.monotonic()
-    while everysec.durable_sequence < sequence:
-        assert time.monotonic() - began < SOON_S
-        time.sleep(0.01)
-    assert time.monotonic() - began < durability.FLUSH_INTERVAL_S + 1
-    assert watermark(database) == sequence
+    for each in tries():
+        sequence = put_one_by_one(database, range(5))
+        began = time.monotonic()
+        with each:
+            while everysec.durable_sequence < sequence:
+                assert time.monotonic() - began < PATIENCE_S
+                time.sleep(0.01)
+            assert time.monotonic() - began < durability.FLUSH_INTERVAL_S + 1
+        assert watermark(database) == sequence
 
 
 def test_everysec_does_nothing_while_nothing_is_written(
@@ -123,7 +124,7 @@ def test_a_callback_comes_once_its_write_is_durable(
     for number in range(20):
         sequence = put_one_by_one(database, range(number, number + 1))
         always.after(sequence, lambda sequence=sequence: durable(sequence))  # type: ignore[misc]
-    assert called.wait(SOON_S)
+    assert called.wait(PATIENCE_S)
     assert sorted(sequence for sequence, _ in seen) == list(range(1, 21))
     assert all(sequence <= mark for sequence, mark in seen)
 
@@ -151,7 +152,7 @@ def test_a_callback_that_raises_does_not_keep_the_next_from_being_called(
 
     always.after(put_one_by_one(database, range(1)), raise_)
     always.after(put_one_by_one(database, range(1, 2)), called.set)
-    assert called.wait(SOON_S)
+    assert called.wait(PATIENCE_S)
 
 
 def test_threads_that_wait_share_fsyncs(
@@ -261,7 +262,7 @@ def test_all_are_woken_where_the_last_one_was_slow_to_come(
 
 @pytest.mark.parametrize("level", list(Durability))
 def test_closing_makes_all_durable_and_leaves_no_thread(directory: Path, level: Durability) -> None:
-    before = threads()
+    before = threads()  # of stores that are open for other tests, too
     database = Database.open(directory, replace(SMALL, durability=level))
     one = Committer(database, level)
     called = threading.Event()
@@ -271,7 +272,7 @@ def test_closing_makes_all_durable_and_leaves_no_thread(directory: Path, level: 
     one.close()
     assert called.is_set()
     assert one.durable_sequence == sequence == watermark(database)
-    assert threads() == before
+    assert threads() <= before
     database.close()
     Database.open(directory, SMALL).close()
 
@@ -289,7 +290,7 @@ def test_a_reader_has_no_thread_and_nothing_to_make_durable(directory: Path) -> 
     reader = Database.open(directory, replace(SMALL, read_only=True))
     before = threads()
     one = Committer(reader, ALWAYS)
-    assert threads() == before
+    assert threads() <= before
     one.wait(reader.sequence)
     one.sync()
     one.close()
@@ -318,7 +319,7 @@ def test_a_change_from_always_still_serves_those_who_wait(
     flush_wal, let_go, told = database.flush_wal, threading.Event(), threading.Event()
 
     def slow() -> int:
-        assert let_go.wait(SOON_S)
+        assert let_go.wait(PATIENCE_S)
         return flush_wal()
 
     monkeypatch.setattr(database, "flush_wal", slow)
@@ -326,7 +327,7 @@ def test_a_change_from_always_still_serves_those_who_wait(
     changed.change(EVERYSEC)
     assert not told.is_set()
     let_go.set()
-    assert told.wait(SOON_S)
+    assert told.wait(PATIENCE_S)
     changed.after(put_one_by_one(database, range(1, 2)), told.clear)
     assert not told.is_set()
 
@@ -334,13 +335,11 @@ def test_a_change_from_always_still_serves_those_who_wait(
 def test_each_level_has_its_own_thread_and_no_other(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
+    before = threads()
     changed = committer(ALWAYS)
     for level in (EVERYSEC, NO, ALWAYS, ALWAYS, EVERYSEC, NO):
         changed.change(level)
-    deadline = time.monotonic() + SOON_S
-    while threads():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: threads() <= before, "the threads to end")
 
 
 def test_nobody_flushes_while_the_log_is_held(
@@ -355,7 +354,7 @@ def test_nobody_flushes_while_the_log_is_held(
         assert waiting.is_alive()
         with always_held_twice(always) as second:
             assert not second.is_set()
-    waiting.join(SOON_S)
+    waiting.join(PATIENCE_S)
     assert always.durable_sequence >= sequence
 
 

@@ -16,6 +16,7 @@ from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.single import LARGE_WRITE
 from tests.faultshim.disk import FaultyDisk
+from tests.patience import PATIENCE_S
 from tests.storage.failing import SCENARIOS, fill, recovers, started
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
@@ -42,7 +43,7 @@ def playing(fault_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.mark.parametrize("scenario", [scenario.__name__ for scenario in SCENARIOS])
 def test_a_failing_disk_is_survived(playing: Playing, scenario: str) -> None:
     disk, child = playing[scenario]
-    said, _ = child.communicate(timeout=60)
+    said, _ = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0, said
     database = Database.open(disk.root / "store", SMALL)
     assert keys(database)[:100] == [key_of(number) for number in range(100)]

@@ -8,6 +8,7 @@ import pytest
 
 from kvstream.options import Durability
 from kvstream.storage.database import Database
+from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, keys
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,11 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
 ) -> None:
     program = [sys.executable, "-W", "ignore", "-m", "tests.storage.forking"]
     child = subprocess.run(
-        [*program, str(directory), level], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [*program, str(directory), level],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert (child.returncode, child.stderr) == (0, "")
     database = Database.open(directory, SMALL)
@@ -48,7 +53,7 @@ def test_a_program_that_forgets_to_close_ends_in_peace(directory: Path, level: D
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert (child.returncode, child.stderr) == (0, "")
     database = Database.open(directory, SMALL)

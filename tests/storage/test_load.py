@@ -14,6 +14,7 @@ from kvstream.options import MEGABYTE, StoreOptions
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.upkeep import RANGE_DELETES_IN_MEMTABLE
+from tests.patience import PATIENCE_S, until
 from tests.storage.stores import SMALL, key_of, put, value_of
 
 DEFAULTS = StoreOptions(free_space_reserve=0)
@@ -38,31 +39,25 @@ def stalled(database: Database) -> Callable[[], None]:
 
 def test_a_stalled_write_waits_without_holding_up_other_threads(database: Database) -> None:
     release = stalled(database)
-    gaps: list[float] = []
-    done = threading.Event()
+    turns = 0
+    begins = threading.Event()
 
-    def tick() -> None:
-        before = time.monotonic()
-        while not done.is_set():
+    def other() -> None:
+        """Let the write end after a hundred turns of this thread, which it must not hold up."""
+        nonlocal turns
+        assert begins.wait(PATIENCE_S)
+        while turns < 100:
             time.sleep(0.001)
-            now = time.monotonic()
-            gaps.append(now - before)
-            before = now
+            turns += 1
+        release()
 
-    ticker = threading.Thread(target=tick)
-    releaser = threading.Timer(0.4, release)
-    ticker.start()
-    releaser.start()
-    began = time.monotonic()
+    thread = threading.Thread(target=other)
+    thread.start()
+    begins.set()
     put(database, {b"key": b"value"})
-    waited = time.monotonic() - began
-    done.set()
-    ticker.join()
-    releaser.join()
+    assert turns == 100
+    thread.join()
     assert database.get(0, b"key") == b"value"
-    assert waited > 0.3
-    assert len(gaps) > 50
-    assert statistics.quantiles(gaps, n=20)[-1] < 0.05
     assert database.failure is None
 
 
@@ -73,7 +68,7 @@ def test_a_write_that_stalls_too_long_is_refused_and_not_written(directory: Path
     began = time.monotonic()
     with pytest.raises(WriteStalled):
         put(database, {b"key": b"value"})
-    assert 0.2 <= time.monotonic() - began < 2
+    assert 0.2 <= time.monotonic() - began < PATIENCE_S
     assert database.sequence == before
     assert database.get(0, b"key") is None
     release()
@@ -85,12 +80,13 @@ def test_a_write_that_stalls_too_long_is_refused_and_not_written(directory: Path
 def median_ms(call: Callable[[], object]) -> float:
     times = []
     for _ in range(21):
-        began = time.perf_counter()
+        began = time.thread_time()
         call()
-        times.append(time.perf_counter() - began)
+        times.append(time.thread_time() - began)
     return statistics.median(times) * 1000
 
 
+@pytest.mark.unmeasured
 def test_the_head_of_a_trimmed_stream_is_read_as_fast_as_that_of_a_new_one(
     directory: Path,
 ) -> None:
@@ -113,6 +109,7 @@ def test_the_head_of_a_trimmed_stream_is_read_as_fast_as_that_of_a_new_one(
     database.close()
 
 
+@pytest.mark.unmeasured
 def test_stuck_rows_are_found_fast_among_many_deleted_ones(directory: Path) -> None:
     """Pending entries: a hundred thousand come and go, ten stay."""
     database = Database.open(directory, replace(DEFAULTS, tree_write_buffer_bytes=MEGABYTE))
@@ -139,10 +136,7 @@ def test_many_range_deletes_do_not_pile_up_in_memory(database: Database) -> None
         batch = Batch(database)
         batch.delete_range(Family.MESSAGES, key_of(number), key_of(number + 1))
         database.write(batch)
-    began = time.monotonic()
-    while tables_written(database) == 0:
-        assert time.monotonic() - began < 10
-        time.sleep(0.01)
+    until(lambda: tables_written(database) > 0, "a flush")
 
 
 def tables_written(database: Database) -> int:

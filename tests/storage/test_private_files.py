@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kvstream.storage import private_files
 from kvstream.storage.database import Database
 from kvstream.storage.private_files import make_private
 from kvstream.storage.recovery import recover
@@ -138,7 +140,8 @@ def test_without_access_control_lists_the_directory_and_the_files_there_are_clos
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(os, "setxattr", unsupported)
+    without = SimpleNamespace(**{**vars(os), "setxattr": unsupported})
+    monkeypatch.setattr(private_files, "os", without)
     database = Database.open(directory, SMALL)
     put_one_by_one(database, range(2000))
     database.close()

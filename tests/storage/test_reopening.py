@@ -9,6 +9,7 @@ from kvstream.errors import LostWrites, StoreClosed, StoreLocked, StoreReadOnly
 from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
+from tests.patience import PATIENCE_S
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put_one_by_one, value_of
 
 FROM_LOG = pytest.mark.parametrize("from_log", [False, True], ids=["tables", "log"])
@@ -100,7 +101,7 @@ def test_who_asks_for_figures_meanwhile_gets_them_or_hears_that_it_is_closed(
     for turn in range(6):
         database.reopen(from_log=turn % 2 == 1)
     ended.set()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     assert not asking.is_alive()
     assert set(told) <= {-1, 0, 10}
     assert database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES) == 10

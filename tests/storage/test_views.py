@@ -10,13 +10,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvstream.storage import views
 from kvstream.storage.database import Database
+from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, keys, put_one_by_one
 
 ROOT = Path(__file__).parents[2]
@@ -44,10 +47,13 @@ FORKING = READING.replace(
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, of this process and of those that it starts."""
+    """The folder for the views of this process, and for all temporary files of those it starts."""
     folder = tmp_path / "temporary"
     folder.mkdir(mode=0o700)
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    in_folder = SimpleNamespace(
+        gettempdir=lambda: str(folder), mkdtemp=partial(tempfile.mkdtemp, dir=folder)
+    )
+    monkeypatch.setattr(views, "tempfile", in_folder)  # other threads have files of their own
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
 
@@ -175,7 +181,7 @@ def test_a_view_that_is_taken_for_one_left_before_it_is_locked_is_made_again(
             assert not path.exists()
         return str(path)
 
-    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    monkeypatch.setattr("kvstream.storage.views.tempfile.mkdtemp", make)
     assert rows_seen(store) == 10
     assert len(made) == 2
 
@@ -189,7 +195,7 @@ def test_a_reader_waits_for_another_that_is_just_removing_its_view(
     def slowly(path: Path, **options: Any) -> None:
         if threading.current_thread() is sweeper:
             found.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE_S)
         remove(path, **options)
 
     def make(prefix: str) -> str:
@@ -198,16 +204,16 @@ def test_a_reader_waits_for_another_that_is_just_removing_its_view(
         made.append(str(path))
         if len(made) == 1:
             sweeper.start()
-            assert found.wait(10)
+            assert found.wait(PATIENCE_S)
             threading.Timer(0.05, go_on.set).start()
         return str(path)
 
     made: list[str] = []
     sweeper = threading.Thread(target=views.sweep)
-    monkeypatch.setattr(shutil, "rmtree", slowly)
-    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    monkeypatch.setattr(views, "shutil", SimpleNamespace(rmtree=slowly))
+    monkeypatch.setattr("kvstream.storage.views.tempfile.mkdtemp", make)
     assert rows_seen(store) == 10
-    sweeper.join(10)
+    sweeper.join(PATIENCE_S)
     assert len(made) == 2
 
 
@@ -222,6 +228,6 @@ def test_readers_that_open_and_close_at_once_do_not_disturb_each_other(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert seen == [10] * 20
     assert list(temporary.iterdir()) == []
