@@ -9,6 +9,7 @@ driver's processes, as where a machine goes down; ``executor`` kills the one tha
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,32 @@ def executor() -> int:
     return pid
 
 
+@contextmanager
+def killed_in_commit() -> Iterator[None]:
+    """Take the steps of a commit around a block that commits."""
+    step("begun")
+    commit_to = getattr(writers, COMMIT)
+
+    def committed(*arguments: Any) -> object:
+        found = commit_to(*arguments)
+        step("between")
+        return found
+
+    setattr(writers, COMMIT, committed)
+    yield
+    step("done")
+
+
 class KilledBatchWriter(BatchWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         written = super().write(iterator)
         step("executor")
+        step("staged")
         return written
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with killed_in_commit():
+            super().commit(messages)
 
 
 class KilledStreamWriter(StreamWriter):
@@ -64,17 +86,8 @@ class KilledStreamWriter(StreamWriter):
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        step("begun")
-        commit_to = getattr(writers, COMMIT)
-
-        def committed(*arguments: Any) -> object:
-            found = commit_to(*arguments)
-            step("between")
-            return found
-
-        setattr(writers, COMMIT, committed)
-        super().commit(messages, batchId)
-        step("done")
+        with killed_in_commit():
+            super().commit(messages, batchId)
 
 
 class KilledSource(KVStreamSource):

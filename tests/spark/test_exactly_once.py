@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from kvstream import Store
 from kvstream.spark.writing.marks import MARK_PREFIX
 from tests.cli.program import ENVIRONMENT, ROOT
 from tests.spark.killing import KILL_VARIABLE
+from tests.spark.test_sessions import cluster
 
 STREAMS = 8
+LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 ROWS = 200
 """Of one file."""
 STEPS = ("staged", "begun", "between", "done")
@@ -49,9 +52,13 @@ def numbers_in(*stores: Path) -> Counter[int]:
 
 def follow(files: Path, stores: str, checkpoint: Path, kill: Path) -> int:
     """Run the query in a process of its own, until it ends or dies; return its exit code."""
-    command = [sys.executable, "-m", "tests.spark.followed", str(files), stores, str(checkpoint)]
+    return run(kill, "-m", "tests.spark.followed", str(files), stores, str(checkpoint))
+
+
+def run(kill: Path, *words: str) -> int:
+    """Run a program that may be killed, and return its exit code."""
     process = subprocess.Popen(
-        command,
+        [sys.executable, *words],
         cwd=ROOT,
         env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
@@ -106,26 +113,64 @@ def test_a_batch_that_comes_again_is_passed_over(spark: SparkSession, tmp_path: 
     assert len(marks) == 1
 
 
-CLUSTER = """
+BATCH = """
 import os, sys
 from pyspark.sql import functions as F
 from kvstream.spark import session
-from tests.spark.killing import KilledSource
+from tests.spark.killing import DRIVER_VARIABLE, KilledSource
 from tests.spark.settings import SETTINGS
 
-store, kind = sys.argv[1:]
+stores, version = sys.argv[1:]
+os.environ[DRIVER_VARIABLE] = str(os.getpgid(0))
+spark = session("batch", master="local[2]", config=SETTINGS)
+spark.dataSource.register(KilledSource)
+rows = spark.range(0, 20000, 1, 2).select(
+    F.concat(F.lit("s"), F.col("id") % 8).alias("stream"), F.col("id").alias("n"),
+    F.repeat(F.lit("x"), 200).alias("filling"))
+write = rows.write.format("kvstream").mode("append").option("path", stores)
+write.option("txnAppId", "nightly").option("txnVersion", version).save()
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(not LONG, reason="long: with KVSTREAM_LOAD in the environment")
+def test_a_batch_write_whose_driver_is_killed_at_any_step_is_there_once(tmp_path: Path) -> None:
+    kill = tmp_path / "kill"
+    kill.mkdir()
+    stores = [tmp_path / "one", tmp_path / "two"]
+    named = ",".join(map(str, stores))
+    for version, step in enumerate(STEPS, 1):
+        (kill / step).touch()
+        assert run(kill, "-c", BATCH, named, str(version)) == -signal.SIGKILL
+        assert (kill / f"{step}.done").exists()
+        assert run(kill, "-c", BATCH, named, str(version)) == 0
+        assert numbers_in(*stores) == Counter(dict.fromkeys(range(20000), version))
+    assert not list(tmp_path.glob("*.staging"))
+
+
+CLUSTER = """
+import os, sys
+from pathlib import Path
+from pyspark.sql import functions as F
+from kvstream.spark import session
+from tests.spark.killing import KILL_VARIABLE, KilledSource
+from tests.spark.settings import SETTINGS
+
+store, kind, master, folder = sys.argv[1:]
 config = {**SETTINGS, "spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.task.maxFailures": "4"}
+config[f"spark.executorEnv.{KILL_VARIABLE}"] = os.environ[KILL_VARIABLE]
 if kind == "speculation":
     config |= {"spark.speculation": "true", "spark.speculation.interval": "100ms",
                "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3",
                "spark.speculation.minTaskRuntime": "100ms"}
-spark = session("cluster", master="local-cluster[2,1,1024]", config=config)
+spark = session("cluster", master=master, config=config)
 spark.dataSource.register(KilledSource)
 
 def slowly(batches):
     import time
     from pyspark import TaskContext
     context = TaskContext.get()
+    (Path(folder) / f"map-{context.taskAttemptId()}").touch()
     for batch in batches:
         if kind == "speculation" and context.partitionId() == 3 and context.attemptNumber() == 0:
             time.sleep(6)
@@ -135,29 +180,37 @@ rows = spark.range(0, 40000, 1, 4).select(
     F.concat(F.lit("s"), F.col("id") % 8).alias("stream"), F.col("id").alias("n"),
     F.repeat(F.lit("x"), 200).alias("filling"))
 rows = rows.mapInArrow(slowly, rows.schema)
+if kind == "stage":
+    rows = rows.repartition(4)  # what the executor had made for others is gone with it
 rows.write.format("kvstream").mode("append").option("path", store).save()
 spark.stop()
 """
 
 
-@pytest.mark.parametrize("kind", ["executor", *(["speculation"] if LONG else [])])
+KINDS = ["executor", *(["speculation", "stage", "standalone"] if LONG else [])]
+TASKS = 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_write_survives_the_kill_of_an_executor_and_tasks_that_run_twice(
     tmp_path: Path, kind: str
 ) -> None:
     kill = tmp_path / "kill"
     kill.mkdir()
-    if kind == "executor":
-        (kill / kind).touch()
+    if kind != "speculation":
+        (kill / "executor").touch()
     store = tmp_path / "store"
-    run = subprocess.run(
-        [sys.executable, "-c", CLUSTER, str(store), kind],
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    with cluster(tmp_path) if kind == "standalone" else nullcontext(LOCAL_CLUSTER) as master:
+        done = subprocess.run(
+            [sys.executable, "-c", CLUSTER, str(store), kind, master, str(kill)],
+            cwd=ROOT,
+            env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
     assert kind == "speculation" or (kill / "executor.done").exists()
+    assert len(list(kill.glob("map-*"))) > TASKS  # some were run again
     assert numbers_in(store) == Counter(range(40_000))

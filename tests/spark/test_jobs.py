@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kvstream import Store
 from kvstream.cli import main
-from kvstream.errors import Corruption, DataError
+from kvstream.errors import Corruption, DataError, RequestError
 from kvstream.ids import StreamID
 from kvstream.spark.jobs import archiving
 from kvstream.spark.jobs.archiving import archive
@@ -94,6 +94,8 @@ def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
     assert found[10][1] == [b"10", b"again"]
 
     into = place(str(tmp_path / "back"))
+    with pytest.raises(RequestError, match="there is no archive in"):
+        restore(spark, str(tmp_path / "leak"), into)
     done = restore(spark, lake, into, streams=["orders"], end=str(START + DAY))
     assert (done.found, done.written, done.present) == (25, 25, 0)
     done = restore(spark, lake, into, streams=["orders"])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 WIDTH, HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 28, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 38, 34
 _COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#65a30d", "#dc2626")
 _TICKS = 4
 _FONT = "font-family='system-ui, sans-serif' font-size='11'"
@@ -77,7 +77,7 @@ def _frame(title: str, inside: str, low: float, high: float) -> str:
 
 
 def _legend(at: int, name: str, colour: str) -> str:
-    x = WIDTH - _RIGHT - 130 * (at % 4) - 120
+    x = WIDTH - _RIGHT - 510 + 130 * (at % 4)
     y = 16 + 12 * (at // 4)
     return (
         f"<rect x='{x}' y='{y - 8}' width='9' height='9' fill='{colour}'/>"
@@ -110,5 +110,6 @@ def _number(value: float) -> str:
 
 
 def _short(name: str, step: float) -> str:
+    """Return what fits of a name: its end, which tells names of one group apart."""
     most = max(3, int(step / 6.5))
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return name if len(name) <= most else f"…{name[1 - most :]}"

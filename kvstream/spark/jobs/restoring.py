@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, RequestError
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.spark.jobs.folders import Folder
 from kvstream.spark.jobs.manifest import Archive
@@ -46,6 +46,8 @@ def restore(
 
     if into is not None and len(streams) != 1:
         raise InvalidArgument("one stream is restored into another: name the one to be restored")
+    if not Archive(Folder(spark, folder)).runs():
+        raise RequestError(f"there is no archive in {folder}")
     found = archived(spark, folder, streams=streams, start=start, end=end).select(
         "stream", "id", "fields"
     )
