@@ -12,6 +12,8 @@ from kvstream import errors
 from kvstream.errors import KVStreamError, RequestError
 
 _OURS = re.compile(r"^(?:kvstream\.)[\w.]*?(\w+): (\S.*)$", re.MULTILINE)
+_STACKS = "SQLQueryContextLogger"
+"""What PySpark logs the JVM's stack to, as JSON of some kilobytes in one line."""
 _CONDITION = re.compile(r"^\[([A-Z_.]+)\] ")
 
 
@@ -23,11 +25,16 @@ class SparkFailed(RequestError):
 def plainly() -> Iterator[None]:
     """Raise what Spark raises as an error of kvstream."""
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
+    logger = PySparkLogger.getLogger(_STACKS)
+    disabled, logger.disabled = logger.disabled, True
     try:
         yield
     except PySparkException as error:
         raise error_of(str(error)) from error
+    finally:
+        logger.disabled = disabled
 
 
 def error_of(text: str) -> KVStreamError:

@@ -1,10 +1,15 @@
 """What Spark says of a failure, as one line of ours."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kvstream import Corruption, StoreLocked
 from kvstream.errors import KVStreamError, RequestError
-from kvstream.spark.failures import SparkFailed, error_of
+from kvstream.spark.failures import SparkFailed, error_of, plainly
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 IN_A_TASK = """[STREAM_FAILED] Query terminated: Job aborted: Traceback (most recent call last):
   File "x.py", line 1, in read
@@ -27,6 +32,14 @@ def test_the_last_error_of_ours_is_told_else_the_first_line(text: str) -> None:
     kind, message = TEXTS[text]
     error = error_of(text)
     assert (type(error), str(error)) == (kind, message)
+
+
+def test_no_stack_is_logged_beside_what_is_told(
+    spark: "SparkSession", capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SparkFailed, match=r"with name `absent` cannot be resolved"), plainly():
+        spark.range(1).selectExpr("absent").collect()
+    assert "SQLQueryContextLogger" not in capfd.readouterr().err
 
 
 def test_a_failure_of_spark_is_a_refusal() -> None:

@@ -70,6 +70,24 @@ def test_streams_are_spread_over_stores_by_their_keys(spark: SparkSession, tmp_p
         assert found[store_of(key, 3)][key] == [*range(at, 300, 30)]
 
 
+def test_streams_are_spread_over_servers_and_read_back_as_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    servers = [Served(tmp_path / name) for name in ("one", "two", "three")]
+    urls = [f"redis://127.0.0.1:{server.port}" for server in servers]
+    try:
+        write = numbered(spark, 300, streams=30).write.format("kvstream").mode("append")
+        write.option("url", ",".join(urls)).save()
+        read = spark.read.format("kvstream").option("url", ",".join(urls))
+        rows = read.option("pattern", "*").load().groupBy("store", "stream").count().collect()
+        assert {(row.store, row.stream): row["count"] for row in rows} == {
+            (urls[store_of(b"s%d" % at, 3)], f"s{at}"): 10 for at in range(30)
+        }
+    finally:
+        for server in servers:
+            server.stop()
+
+
 def test_a_task_that_fails_leaves_nothing_visible_and_nothing_staged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
