@@ -14,6 +14,8 @@ from kvstream.errors import KVStreamError, RequestError
 _OURS = re.compile(r"^(?:kvstream\.)[\w.]*?(\w+): (\S.*)$", re.MULTILINE)
 _STACKS = "SQLQueryContextLogger"
 """What PySpark logs the JVM's stack to, as JSON of some kilobytes in one line."""
+_JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (\S.*)$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (\S.*)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[([A-Z_.]+)\] ")
 
 
@@ -24,6 +26,7 @@ class SparkFailed(RequestError):
 @contextmanager
 def plainly() -> Iterator[None]:
     """Raise what Spark raises as an error of kvstream."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
@@ -31,7 +34,7 @@ def plainly() -> Iterator[None]:
     disabled, logger.disabled = logger.disabled, True
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # the latter where Spark knows no better
         raise error_of(str(error)) from error
     finally:
         logger.disabled = disabled
@@ -46,5 +49,9 @@ def error_of(text: str) -> KVStreamError:
         if isinstance(kind, type) and issubclass(kind, KVStreamError):
             return kind(message)
         return SparkFailed(message)
-    line = text.strip().partition("\n")[0]
-    return SparkFailed(_CONDITION.sub("", line) or "Spark does not say why")
+    java = _JAVA.search(text)
+    line = _CONDITION.sub("", java[1] if java else text.strip().partition("\n")[0])
+    causes = [cause for cause in _CAUSE.findall(text) if cause not in line]
+    if causes:
+        line += f" ({causes[-1]})"
+    return SparkFailed(line or "Spark does not say why")

@@ -18,11 +18,21 @@ During handling of the above exception, another exception occurred:
 kvstream.errors.Corruption: a row is damaged: here
 \tat org.apache.spark
 """
+IN_JAVA = """An error occurred while calling o1.save.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file x
+\tat org.apache.spark.sql.errors
+Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: x at 9
+\tat org.apache.hadoop.fs
+"""
 TEXTS: dict[str, tuple[type[KVStreamError], str]] = {
     IN_A_TASK: (Corruption, "a row is damaged: here"),
     "x\nkvstream.errors.StoreLocked: it is held": (StoreLocked, "it is held"),
     "kvstream.spark.reading.pieces.DataLoss: trimmed": (SparkFailed, "trimmed"),
     "[PATH_NOT_FOUND] Path does not exist: x\nstack": (SparkFailed, "Path does not exist: x"),
+    IN_JAVA: (
+        SparkFailed,
+        "Encountered error while reading file x (Checksum error: x at 9)",
+    ),
     "": (SparkFailed, "Spark does not say why"),
 }
 
