@@ -41,6 +41,13 @@ def source(redis_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
     client.close()
 
 
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, Served]]:
+    server = Served(tmp_path / "served")
+    yield f"redis://127.0.0.1:{server.port}", server
+    server.stop()
+
+
 def sound(path: Path, url: str) -> None:
     """See that a store has what the server has, and nothing else."""
     found = migration.verify(url, path, tolerance_ms=200)
@@ -53,20 +60,21 @@ def sound(path: Path, url: str) -> None:
 
 
 def test_a_long_stream_is_brought_by_several_tasks(
-    spark: SparkSession, tmp_path: Path, source: tuple[str, redis.Redis]
+    spark: SparkSession, tmp_path: Path, source: tuple[str, redis.Redis], served: tuple[str, Served]
 ) -> None:
-    url, client = source
+    (url, client), (target, _) = source, served
     told: list[str] = []
-    pair = Pair(url, str(tmp_path / "store"))
+    pairs = [Pair(url, str(tmp_path / "store")), Pair(url, target)]
     state = str(tmp_path / "state")
-    [moved] = migrate(spark, [pair], split=1000, state=state, say=told.append)
-    assert (moved.keys, moved.entries, moved.differences) == (2, ENTRIES + 1, 0)
+    for moved in migrate(spark, pairs, split=1000, state=state, say=told.append):
+        assert (moved.keys, moved.entries, moved.differences) == (2, ENTRIES + 1, 0)
     sound(tmp_path / "store", url)
     client.xadd("long", {"n": "more"})  # what is there is compared, by ranges
-    with pytest.raises(DataError, match="1 of 1 sources"):
-        migrate(spark, [pair], split=1000, state=state, say=told.append)
-    assert [line for line in told if "ranges of IDs" in line] == ["long: 6 ranges of IDs"]
-    assert any(f"{ENTRIES + 1:,} entries here, {ENTRIES:,} there" in line for line in told)
+    with pytest.raises(DataError, match="2 of 2 sources"):
+        migrate(spark, pairs, split=1000, state=state, say=told.append)
+    ranges = [line for line in told if "ranges of IDs" in line]
+    assert ranges == ["long: 6 ranges of IDs"] * 2
+    assert sum(f"{ENTRIES + 1:,} entries here, {ENTRIES:,} there" in line for line in told) == 2
 
 
 class Tasks:
@@ -139,13 +147,6 @@ def test_only_what_is_long_and_loses_nothing_is_split(
 
 
 # --- a server as the target -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, Served]]:
-    server = Served(tmp_path / "served")
-    yield f"redis://127.0.0.1:{server.port}", server
-    server.stop()
 
 
 def test_a_kvstream_server_gets_a_long_stream_as_tables(
