@@ -139,12 +139,12 @@ def test_a_batch_write_whose_driver_is_killed_at_any_step_is_there_once(tmp_path
     kill.mkdir()
     stores = [tmp_path / "one", tmp_path / "two"]
     named = ",".join(map(str, stores))
-    for version, step in enumerate(STEPS, 1):
+    for step in STEPS:  # each goes on with what the one before has left
         (kill / step).touch()
-        assert run(kill, "-c", BATCH, named, str(version)) == -signal.SIGKILL
+        assert run(kill, "-c", BATCH, named, "1") == -signal.SIGKILL
         assert (kill / f"{step}.done").exists()
-        assert run(kill, "-c", BATCH, named, str(version)) == 0
-        assert numbers_in(*stores) == Counter(dict.fromkeys(range(20000), version))
+    assert run(kill, "-c", BATCH, named, "1") == 0
+    assert numbers_in(*stores) == Counter(range(20_000))
     assert not list(tmp_path.glob("*.staging"))
 
 
