@@ -49,10 +49,11 @@ _lower, _until = attrgetter("lower"), attrgetter("until")
 class Found:
     """What stretches have of a range, from its start on."""
 
-    __slots__ = ("count", "parts", "start")
+    __slots__ = ("count", "ids", "parts", "start")
 
     def __init__(self, start: bytes) -> None:
         self.parts: list[bytes] = []
+        self.ids: list[bytes] = []
         self.count = 0
         """The entries in the parts."""
         self.start = start
@@ -93,6 +94,7 @@ class Hot:
                 last = min(last, below(text.ids, following(end)))
             if last > first:
                 found.parts.append(text.part(first, last))
+                found.ids.append(text.ids[ID_BYTES * first : ID_BYTES * last])
                 found.count += last - first
             found.start = stretch.until
             if found.count == count or end < stretch.until:

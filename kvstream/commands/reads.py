@@ -109,6 +109,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
                 options.noack,
                 options.claim_min_idle_ms,
                 options.budget(),
+                shown=True,
             ),
         )
 

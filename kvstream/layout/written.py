@@ -11,6 +11,8 @@ A text knows where its entries end, so that a part of it is cut out without look
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from struct import Struct
 from typing import NamedTuple, TypeAlias, overload
 
 from kvstream.ids import StreamID
@@ -20,6 +22,7 @@ from kvstream.records import Entry, Fields, RepeatedFields
 
 TEXT_BYTES_MAX = (1 << 32) - 1
 """Ends are of 32 bits."""
+_ID = Struct(f"{ID_BYTES}s")
 _CRLF = b"\r\n"
 _ENTRY_HEAD = len(b"*2\r\n")
 
@@ -71,11 +74,13 @@ class Written(Sequence[Entry]):
     A writer takes the text; whoever looks at an entry has it read back.
     """
 
-    __slots__ = ("_count", "_entries", "parts")
+    __slots__ = ("_count", "_entries", "_ids", "parts")
 
-    def __init__(self, count: int, parts: list[bytes]) -> None:
+    def __init__(self, count: int, parts: list[bytes], ids: list[bytes]) -> None:
+        """Hold pieces of text, and of the IDs of its entries as a Text has them."""
         self._count = count
         self.parts = parts
+        self._ids = ids
         self._entries: list[Entry] | None = None
 
     def __len__(self) -> int:
@@ -92,7 +97,11 @@ class Written(Sequence[Entry]):
         return iter(self.entries())
 
     def __repr__(self) -> str:
-        return f"Written({self._count}, {self.parts!r})"
+        return f"Written({self._count}, {self.parts!r}, {self._ids!r})"
+
+    def packed_ids(self) -> list[bytes]:
+        """Return the IDs of the entries as they stand in rows."""
+        return list(chain.from_iterable(_ID.iter_unpack(b"".join(self._ids))))
 
     def entries(self) -> list[Entry]:
         """Return the entries of the text."""

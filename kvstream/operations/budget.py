@@ -45,6 +45,11 @@ class Room:
         """Bytes; 0: as many as there are."""
         self._few = FEW if streams <= FEW else 0
 
+    @property
+    def counts_few(self) -> bool:
+        """Tell whether streams may give few entries uncounted."""
+        return self._few > 0
+
     def take(self, entries: Sequence[Entry]) -> bool:
         """Count the entries of a stream; return whether there is room for another one's."""
         if not self.left or len(entries) <= self._few:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, PACKED, StreamID
 from kvstream.layout.rows import Rows
+from kvstream.layout.written import Written
 from kvstream.meta import activity
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.pending import (
@@ -21,7 +22,7 @@ from kvstream.meta.pending import (
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, showing
 from kvstream.operations.budget import Budget, Room
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.lag import advance_over
@@ -47,12 +48,13 @@ def read_group(
     noack: bool = False,
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
+    shown: bool = False,
 ) -> Reply:
     """Deliver new entries (NEW), or show the consumer's own pending ones after an ID.
 
     With ``claim_min_idle_ms`` pending entries idle for that long come first, and every entry tells
     its idle time and deliveries. A history read answers for its stream even when it is empty; the
-    whole reply is empty where nothing is new.
+    whole reply is empty where nothing is new. ``shown``: new entries may be Written.
     """
     budget = budget or Budget()
     for name, _ in wanted:
@@ -64,8 +66,18 @@ def read_group(
             break
         budget.open(name)
         if after is None:
+            idle, left = claim_min_idle_ms, room.left
             given = read_new(
-                txn, name, group, consumer, count, noack, claim_min_idle_ms, budget, room.left
+                txn,
+                name,
+                group,
+                consumer,
+                count,
+                noack,
+                idle,
+                budget,
+                left,
+                shown and room.counts_few,
             )
             txn.noted = False
         else:
@@ -89,6 +101,7 @@ def read_new(
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
     room: int = 0,
+    shown: bool = False,
 ) -> Sequence[Entry]:
     """Deliver what one stream's group has given to nobody, after what it may claim.
 
@@ -109,7 +122,8 @@ def read_new(
     if budget.exhausted or (rest is not None and rest <= 0):
         return given
     tell = claim_min_idle_ms is not None
-    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell, room)
+    shown = shown and not tell and not budget.limited
+    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell, room, shown)
     return [*given, *fresh] if given else fresh
 
 
@@ -152,6 +166,7 @@ def _deliver_new(
     budget: Budget | None = None,
     tell: bool = False,
     room: int = 0,
+    shown: bool = False,
 ) -> Sequence[Entry]:
     """Deliver new entries; with ``tell`` each says that it was never delivered before."""
     if group.last_delivered >= stream.last or stream.length == 0:
@@ -159,6 +174,8 @@ def _deliver_new(
     found: Sequence[Entry]
     if count is not None and count <= SMALL_READ:
         found = _from_ahead(txn, stream, group, count)
+    elif shown and stream.groups_count > 1 and count is not None and showing.is_kept(txn, count):
+        found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
     else:
         after = group.last_delivered.next()
         found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
@@ -168,7 +185,10 @@ def _deliver_new(
         found = found[: budget.take(found)]
     if not found:
         return []
-    ids = found.packed_ids() if isinstance(found, Rows) else [PACKED(*each[0]) for each in found]
+    if isinstance(found, Rows | Written):
+        ids = found.packed_ids()
+    else:
+        ids = [PACKED(*each[0]) for each in found]
     advance_over(stream, group, ids)
     txn.member_changed(group)
     if not noack:

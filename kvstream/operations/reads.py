@@ -8,7 +8,6 @@ from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries, showing
-from kvstream.operations.budget import FEW as FEW_STREAMS
 from kvstream.operations.budget import Budget, Room
 from kvstream.records import Entry
 
@@ -51,8 +50,7 @@ def read(
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_max)
-    if budget.limited or len(wanted) > FEW_STREAMS or not showing.is_kept(txn, count):
-        shown = False
+    shown = shown and room.counts_few and not budget.limited and showing.is_kept(txn, count)
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:

@@ -29,7 +29,7 @@ def between(
     left = count - found.count
     if left == 0 or found.start > upper:
         hot.hits += 1
-        return Written(found.count, found.parts)
+        return Written(found.count, found.parts, found.ids)
     hot.misses += 1
     page = txn.batch.page(_MESSAGES, prefix + found.start, prefix + upper + b"\x00", left)
     if page:
@@ -39,4 +39,5 @@ def between(
                 page = entries.rows(txn, stream, first, last, count)
             return Rows(page, len(prefix))
         found.parts.append(text.data)
-    return Written(found.count + len(page), found.parts)
+        found.ids.append(text.ids)
+    return Written(found.count + len(page), found.parts, found.ids)

@@ -86,7 +86,7 @@ class ServerOptions:
     bulk_max: int = BULK_MAX
     query_max: int = QUERY_MAX
     hot_memory: int = HOT_MEMORY
-    """Bytes of entries read lately that are kept as they were sent; 0: none."""
+    """Bytes of entries shown lately that are kept as they were sent; 0: none."""
     slower_than_us: int = SLOWER_THAN_US
     """Microseconds from which on SLOWLOG keeps a command; negative: none, 0: every one."""
     slowlog_length: int = SLOWLOG_LENGTH

@@ -106,8 +106,9 @@ OWN = (
     "kept and shown, for tools set them, and nothing follows from them.",
     "CONFIG SET appendfsync changes the durability while the server runs.",
     "`hot-entries-memory`, 16mb, is the memory in which entries that XRANGE and XREAD have shown "
-    "lately (of COUNT 100 at the most) are kept as they were sent, for whoever reads them next; 0: "
-    "none. INFO tells how much of it is taken, and how often it was enough.",
+    "lately, and XREADGROUP of a stream with several groups (all of COUNT 100 at the most), are "
+    "kept as they were sent, for whoever reads them next; 0: none. INFO tells how much of it is "
+    "taken, and how often it was enough.",
     "CONFIG REWRITE writes the settings that CONFIG SET has changed into the TOML file that the "
     "server was started with: options of `kvstream serve` at its top, all others in its table "
     "`[config]`. What was not changed stays as it was written. Users hold until the server stops, "

@@ -172,17 +172,18 @@ def test_rows_become_text_and_text_entries_again(entries: list[list[bytes]], mos
         return
     assert text.length == len(page)
     halves = [text.part(0, len(page) // 2), text.part(len(page) // 2, len(page))]
-    written = Written(len(page), halves)
+    written = Written(len(page), halves, [text.ids[:16], text.ids[16:]])
     assert list(written) == list(Rows(page, len(PREFIX)))
     assert [entry.flat for entry in written] == [tuple(flat) for flat in entries]
     assert written[:1] == list(written)[:1]
+    assert written.packed_ids() == [key[-16:] for key, _ in page]
 
 
 def test_entries_read_back_are_of_the_kinds_that_they_were() -> None:
     page = [(PREFIX + packed(1), encode_flat([b"a", b"1", b"a", b"2"])[0]), row(2)]
     text = write_rows(page, len(PREFIX), 1 << 20)
     assert text is not None
-    twice, once = Written(2, [text.data])
+    twice, once = Written(2, [text.data], [text.ids])
     assert type(twice.fields) is RepeatedFields
     assert once == Entry(StreamID(0, 2), {b"number": b"2"})
 

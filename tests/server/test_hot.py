@@ -63,6 +63,31 @@ def test_what_was_shown_is_joined_for_whoever_asks_for_a_part(server: Server, an
     assert hits(server) == 5
 
 
+def test_groups_of_a_stream_are_shown_what_one_of_them_was(server: Server, ann: Talker) -> None:
+    add(ann, 1, 40)
+    for group in "abc":
+        ann.ask("XGROUP", "CREATE", "s", group, "0")
+    told = b"*1\r\n*2\r\n$1\r\ns\r\n"
+    for group, count in zip("abc", (20, 18, 30), strict=True):
+        words = ("XREADGROUP", "GROUP", group, "me", "COUNT", str(count), "STREAMS", "s", ">")
+        assert ann.ask(*words) == told + entries(*range(1, count + 1))
+        first, last = b"$3\r\n1-0\r\n", b"$4\r\n%d-0\r\n" % count
+        assert ann.ask("XPENDING", "s", group).startswith(b"*4\r\n:%d\r\n" % count + first + last)
+    assert hits(server) == 1  # the last of them went on
+    ann.ask("XACK", "s", "a", "3-0")
+    assert ann.ask("XPENDING", "s", "a").startswith(b"*4\r\n:19\r\n")
+    assert ann.ask("XREADGROUP", "GROUP", "b", "me", "COUNT", "18", "STREAMS", "s", ">") == (
+        told + entries(*range(19, 37))
+    )
+
+
+def test_what_one_group_alone_reads_is_not_kept(server: Server, ann: Talker) -> None:
+    add(ann, 1, 40)
+    ann.ask("XGROUP", "CREATE", "s", "g", "0")
+    ann.ask("XREADGROUP", "GROUP", "g", "me", "COUNT", "30", "STREAMS", "s", ">")
+    assert stretches(server) == []
+
+
 @pytest.mark.parametrize(
     ("change", "left"),
     [
