@@ -55,17 +55,21 @@ def _xadd(pipeline: int) -> Load:
     return _bench(pipeline, "XADD", KEY, "*", *words(entries(1)[0]))
 
 
-def fill(client: Redis, count: int, key: str = KEY) -> None:
-    """Append ``count`` entries."""
+def fill(client: Redis, count: int, key: str = KEY, numbered: bool = False) -> None:
+    """Append ``count`` entries; ``numbered``: with the IDs 1-0, 2-0 and so on."""
     for start in range(0, count, BATCH):
         pipe = client.pipeline(transaction=False)
-        for fields in entries(min(BATCH, count - start)):
-            pipe.xadd(key, fields)  # type: ignore[arg-type]
+        for at, fields in enumerate(entries(min(BATCH, count - start)), start + 1):
+            pipe.xadd(key, fields, id=f"{at}-0" if numbered else "*")  # type: ignore[arg-type]
         pipe.execute()
 
 
 def _stored(client: Redis) -> None:
-    fill(client, STORED)
+    fill(client, STORED, numbered=True)
+
+
+ANYWHERE = ("-r", str(STORED - 2 * int(PAGE)))
+"""Has redis-benchmark put a number below that in the place of each ``__rand_int__``."""
 
 
 SERVED = (
@@ -78,7 +82,7 @@ SERVED = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        _bench(1, "XRANGE", KEY, "-", "+", "COUNT", PAGE),
+        _bench(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", PAGE),
         _stored,
     ),
     Served(
@@ -87,7 +91,7 @@ SERVED = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        _bench(1, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "0"),
+        _bench(1, *ANYWHERE, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "__rand_int__"),
         _stored,
     ),
     Served(
