@@ -232,6 +232,7 @@ class Catalog:
     def _let_go(self, txn: Txn, db: int) -> None:
         """Have what is in memory of a database written and forgotten; its waiters look again."""
         txn.finish()
+        self.hot.clear()
         for name in [name for name in self.streams if database_of(name) == db]:
             del self.streams[name]
         txn.signal_all(U16.pack(db))

@@ -181,11 +181,24 @@ def test_the_memory_is_bounded_told_and_may_be_changed(server: Server, ann: Talk
     told = b"used_memory_hot_entries:%d\r\n" % hot.memory
     assert told in ann.ask("INFO", "memory")
     assert b"hot_entries_misses:10\r\n" in ann.ask("INFO", "stats")
+    ann.ask("CONFIG", "RESETSTAT")
+    assert b"hot_entries_hits:0\r\nhot_entries_misses:0\r\n" in ann.ask("INFO", "stats")
     ann.ask("CONFIG", "SET", "hot-entries-memory", "0")
     assert hot.memory == 0
     for _ in range(2):
         assert ann.ask(*ALL) == entries(*range(1, 51))
     assert (hot.memory, hot.hits) == (0, 0)
+
+
+@pytest.mark.parametrize("words", [("DEL", "s"), ("UNLINK", "s"), ("FLUSHDB",), ("FLUSHALL",)])
+def test_what_is_deleted_takes_no_memory(
+    server: Server, ann: Talker, words: tuple[str, ...]
+) -> None:
+    add(ann, 1, 9)
+    ann.ask(*ALL)
+    assert server.engine.catalog.hot.memory > 0
+    ann.ask(*words)
+    assert server.engine.catalog.hot.memory == 0
 
 
 def test_what_is_long_is_not_kept(server: Server, ann: Talker) -> None:

@@ -48,6 +48,7 @@ def config_resetstat(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Set the counters of INFO to zero."""
     client.server.statistics.reset()
     txn.catalog.expired = txn.catalog.expired_unasked = 0
+    txn.catalog.hot.hits = txn.catalog.hot.misses = 0
     return OK
 
 
