@@ -9,7 +9,7 @@ bytes given. What is written has been measured, or has room for the most that it
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.method cimport PyMethod_Check, PyMethod_GET_FUNCTION, PyMethod_GET_SELF
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
@@ -44,6 +44,7 @@ cdef enum:
     STRING_HEADS = 24  # mark, digits and ends of a string
     ROW_HEADS = 96  # those of an entry, of its fields, and its ID
     FIRST_ROOM = 32768
+    READ_ROOM = 262144  # bytes of a socket that are read at once
 
 cdef int64_t COUNT_MAX = 2147483647
 cdef Py_ssize_t ROW_MAX = sys.maxsize
@@ -428,15 +429,51 @@ def answer(list bursts not None, list ids not None, object now):
 
 cdef extern from *:
     """
+    #include <errno.h>
     #include <sys/socket.h>
+    #include <time.h>
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    #endif
     #ifndef MSG_NOSIGNAL
     #define MSG_NOSIGNAL 0
     #endif
+    #define KVSTREAM_READY 256
     static Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) {
         return send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
+    /* What has come: its size, 0 at the end, -1 where there is nothing, -2 where that failed. */
+    static Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) {
+        Py_ssize_t size = recv(socket, to, room, MSG_DONTWAIT);
+        if (size >= 0) return size;
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? -1 : -2;
+    }
+    static long kvstream_us(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000L + now.tv_nsec / 1000;
+    }
+    /* The sockets of an epoll that have something, looked for again and again for so long. */
+    static int kvstream_ready(int poll, int *sockets, long patience_us) {
+    #ifdef __linux__
+        struct epoll_event events[KVSTREAM_READY];
+        long until = patience_us > 0 ? kvstream_us() + patience_us : 0;
+        int count, i;
+        do {
+            count = epoll_wait(poll, events, KVSTREAM_READY, 0);
+        } while (count == 0 && until && kvstream_us() < until);
+        for (i = 0; i < count; i++) sockets[i] = events[i].data.fd;
+        return count;
+    #else
+        return 0;
+    #endif
+    }
     """
+    enum:
+        KVSTREAM_READY
     Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) nogil
+    Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) nogil
+    int kvstream_ready(int poll, int *sockets, long patience_us) nogil
 
 
 cdef class Link:
@@ -459,15 +496,19 @@ cdef class Link:
         self.socket = -1
 
     def data_received(self, data):
-        client = self.client
-        if client is None:
+        if self.client is None:
             return
+        self.take(data)
+        if not self.turns.scheduled:
+            self.turns.schedule()
+
+    cdef int take(self, object data) except -1:
+        client = self.client
         if type(data) is bytes and len(data) <= self.burst_max and slot_of(client, DIRECT):
             self.take_burst(client, <bytes>data)
         else:
             self.arrivals.received(client, data)
-        if not self.turns.scheduled:
-            self.turns.schedule()
+        return 0
 
     cdef int take_burst(self, object client, bytes data) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -509,12 +550,77 @@ cdef class Link:
             self.turns.soon(self.caught_up)
         if transport.get_write_buffer_size() > self.limits.near or client.output_over_since:
             if not self.limits.admits(client):
-                transport.abort()
+                self.abort()
         return size
 
     def caught_up(self):
         """Note that a round of the loop has ended: what was given to the transport is counted."""
         self.behind = False
+
+    def abort(self):
+        if self.transport is not None:
+            self.transport.abort()
+
+
+cdef class Sockets:
+    """The sockets that are read together: what has come to any of them by one call.
+
+    ``poll`` is the descriptor of an epoll; whoever registers a socket there adds its link here.
+    """
+
+    cdef dict links
+    cdef char *buffer
+    cdef int poll
+
+    def __cinit__(self, int poll):
+        self.poll = poll
+        self.links = {}
+        self.buffer = <char *>PyMem_Malloc(READ_ROOM)
+        if self.buffer is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self.buffer)
+
+    def add(self, int socket, Link link not None):
+        """Let a link take what comes to its socket."""
+        self.links[socket] = link
+
+    def discard(self, int socket):
+        """Take nothing more from a socket; tell whether anything was."""
+        return self.links.pop(socket, None) is not None
+
+    def receive(self, long patience_us=0):
+        """Have each link take what has come, and count those to which something has.
+
+        Where there is nothing it is looked for again for so many microseconds, without the GIL.
+        """
+        cdef int ready[KVSTREAM_READY]
+        cdef int count, i, taken = 0
+        cdef Py_ssize_t size
+        cdef object found
+        cdef Link link
+        with nogil:
+            count = kvstream_ready(self.poll, ready, patience_us)
+        for i in range(count):
+            found = self.links.get(ready[i])
+            if found is None:  # discarded since
+                continue
+            link = <Link>found
+            size = kvstream_receive(ready[i], self.buffer, READ_ROOM)
+            if size == -1:
+                continue
+            taken += 1
+            try:
+                if size == 0:
+                    link.ended()
+                elif size < 0:
+                    link.abort()
+                elif link.client is not None:
+                    link.take(PyBytes_FromStringAndSize(self.buffer, size))
+            except Exception as error:
+                link.failed(error)
+        return taken
 
 
 cdef object link_send = Link.__dict__["send"]

@@ -57,7 +57,12 @@ class PythonLink:
         self._statistics.bytes_out += size
         is_near = transport.get_write_buffer_size() > self._limits.near or client.output_over_since
         if is_near and not self._limits.admits(client):
-            transport.abort()
+            self.abort()
+
+    def abort(self) -> None:
+        """Close, and let go of what was to be sent."""
+        if self.transport is not None:
+            self.transport.abort()
 
 
 Link = PythonLink

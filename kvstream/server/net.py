@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import cast
 
 from kvstream.resp.requests import RequestReader
@@ -16,11 +17,14 @@ from kvstream.server.executor import Executor
 from kvstream.server.gathering import Gathering
 from kvstream.server.link import Link
 from kvstream.server.paging import AHEAD
+from kvstream.server.sockets import Sockets
 
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""
 BACKLOG = 511
 """Connections that the system keeps while none is taken: Redis's ``tcp-backlog``."""
+ROUNDS_S = 0.002
+"""Time in which turns run one after the other before the loop looks after all else."""
 LINGER_S = 10.0
 """Time in which a client whose connection is closed must have read what was sent before."""
 
@@ -39,15 +43,28 @@ class Connection(Link, asyncio.Protocol):
             self.transport.close()
         elif transport.get_extra_info("ssl_object") is None:
             self.socket = self.client.descriptor
+            self._listener.soon(self._join)  # the transport reads from the next round on
 
     def eof_received(self) -> bool:
         return self.client is not None and self._listener.ended(self.client)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
         if self.client is not None:
             self._listener.executor.gone(self.client)
-        self.socket = -1
         self.transport = self.client = None  # no circle is left for the search of garbage
+
+    def ended(self) -> None:
+        """Do as a transport does where the other side sends no more."""
+        self._leave(for_good=False)
+        if not self.eof_received():
+            self.close()
+
+    def failed(self, error: Exception) -> None:
+        """Tell of what should not have happened, and close."""
+        context = {"message": "a client could not be read", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+        self.abort()
 
     def pending_output(self) -> int:
         """Return the bytes that have been written and not been taken."""
@@ -56,16 +73,34 @@ class Connection(Link, asyncio.Protocol):
     def pause(self) -> None:
         """Read no more."""
         if self.transport is not None and not self.transport.is_closing():
+            self._leave(for_good=False)
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+            self._join()
+
+    def _join(self) -> None:
+        """Have the socket read with all others, where its transport would read it alone."""
+        sockets, transport = self._listener.sockets, self.transport
+        if sockets is None or transport is None or self.socket < 0:
+            return
+        if transport.is_reading():
+            transport.pause_reading()
+            sockets.add(self.socket, self)
+
+    def _leave(self, for_good: bool = True) -> None:
+        """Have the socket read no more; ``for_good``: nor written by others than its transport."""
+        if self._listener.sockets is not None:
+            self._listener.sockets.discard(self.socket)
+        if for_good:
+            self.socket = -1
 
     def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        self._leave()
+        super().abort()
 
     def resume_writing(self) -> None:
         """Go on with a long reply: what was made of it has been taken."""
@@ -73,6 +108,7 @@ class Connection(Link, asyncio.Protocol):
 
     def close(self) -> None:
         """Close once what was sent has been read, or has not been for too long."""
+        self._leave()
         if self.transport is not None:
             if self.pending_output():
                 asyncio.get_running_loop().call_later(LINGER_S, self.abort)
@@ -92,6 +128,7 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.soon = self._loop.call_soon
+        self.sockets = Sockets.where_possible(self._receive)
         self._thread = threading.get_ident()
         self.scheduled = self._has_pages = False
         self._timer: asyncio.Handle | None = None
@@ -172,6 +209,17 @@ class Listener:
         """Have the next pages of long replies written, if there are any."""
         self._has_pages = bool(self.executor.paging.under_way)
         self.schedule()
+
+    def _receive(self) -> None:
+        """Take what has come to plain sockets, and run it, as long as there is more."""
+        assert self.sockets is not None
+        until = monotonic() + ROUNDS_S
+        more = self.sockets.receive()
+        while more and not self.scheduled:
+            self._run_turn()
+            if self.scheduled or self.executor.is_answering or monotonic() >= until:
+                return  # those who wait for an fsync ask for it in the next round
+            more = self.sockets.receive_more()
 
     def _run_turn(self) -> None:
         self.scheduled = False
