@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from kvstream.commands.command import Answer, Blocked, Later
 from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, UnknownOutcome
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
@@ -131,6 +131,16 @@ class Outbox:
         self._committer.after(
             sequence, partial(self._post, sequence, None), partial(self._post, sequence)
         )
+
+    def wait(self) -> None:
+        """Make the last of them durable in this thread, and write them all."""
+        sequence = self._waiting[-1][0]
+        try:
+            self._committer.wait(sequence)
+        except UnknownOutcome as error:
+            self._drain(sequence, error)
+        else:
+            self._drain(sequence, None)
 
     def _post(self, sequence: int, error: KVStreamError | None) -> None:
         self._poster.post(partial(self._drain, sequence, error))

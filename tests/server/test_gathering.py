@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from kvstream.server.gathering import LINGER_S, Gathering
+from kvstream.server import gathering
+from kvstream.server.gathering import CAUTION_S, LINGER_S, QUICK_S, Gathering
 
 
 class Loop:
@@ -16,11 +17,17 @@ class Loop:
         self.now = 0.0
         self.soon: list[Callable[[], None]] = []
         self.asked: list[int] = []
+        self.waited: list[int] = []
+        self.takes_s = 0.0
         self.outbox: SimpleNamespace = SimpleNamespace(
-            waiting=0, ask=lambda: self.asked.append(self.outbox.waiting)
+            waiting=0, ask=lambda: self.asked.append(self.outbox.waiting), wait=self._wait
         )
         owner = SimpleNamespace(clock=lambda: self.now, outbox=self.outbox)
         self.gathering = Gathering(cast(Any, owner), self.soon.append)
+
+    def _wait(self) -> None:
+        self.waited.append(self.outbox.waiting)
+        self.synced(self.takes_s, self.outbox.waiting)
 
     def turn(self, replies: int) -> None:
         """Have a turn leave so many replies."""
@@ -41,7 +48,9 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Loop:
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """One in which a thread does all fsyncs."""
+    monkeypatch.setattr(gathering, "QUICK_S", 0.0)
     return Loop()
 
 
@@ -104,3 +113,42 @@ def test_replies_that_were_written_otherwise_are_asked_for_no_more(loop: Loop) -
     loop.turn(1)
     loop.round()
     assert loop.asked == [1]
+
+
+def test_a_quick_disk_is_waited_for_in_the_loop() -> None:
+    loop = Loop()
+    loop.takes_s = QUICK_S / 2
+    loop.turn(1)
+    loop.round()
+    assert (loop.asked, loop.waited) == ([1], [])  # nothing is known of the disk yet
+    loop.synced(QUICK_S / 2, answered=1)
+    for _ in range(3):
+        loop.turn(2)
+        loop.round()
+        loop.now += LINGER_S
+        loop.round()
+    assert (loop.asked, loop.waited) == ([1], [2, 2, 2])
+
+
+def test_a_disk_that_was_slow_is_waited_for_by_a_thread_until_it_is_quick_again() -> None:
+    loop = Loop()
+    loop.turn(1)
+    loop.round()
+    loop.synced(QUICK_S / 2, answered=1)
+    loop.takes_s = QUICK_S * 2
+    loop.turn(1)
+    loop.round()
+    assert loop.waited == [1]
+    for took in (QUICK_S / 2, CAUTION_S, QUICK_S / 2, CAUTION_S - QUICK_S, QUICK_S, QUICK_S / 2):
+        loop.turn(1)
+        loop.round()
+        assert loop.waited == [1]
+        loop.synced(took, answered=1)
+    loop.now += CAUTION_S
+    loop.turn(1)
+    loop.round()
+    loop.synced(QUICK_S / 2, answered=1)
+    assert len(loop.asked) == 8
+    loop.turn(1)
+    loop.round()
+    assert (len(loop.asked), loop.waited) == (8, [1, 1])

@@ -102,3 +102,35 @@ def test_entries_whose_log_cannot_be_made_durable_are_not_told(server: Server) -
         said = [_heard(talker, 1) for talker in (ann, bob)]
     assert all(b"the log cannot be made durable: gone" in each for each in said)
     assert b"1-1" not in said[1]
+
+
+class Patient:
+    """In place of who gathers: nothing is asked for."""
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def done(self) -> None:
+        self.begun = False
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_disk_may_be_waited_for_here(server: Server, fails: bool) -> None:
+    outbox, ann, bob = server.executor.outbox, server.client(), server.client()
+    outbox.gatherer = patient = Patient()
+    for talker in (ann, bob):
+        talker.send("SET", "k", "v")
+        talker.send("QUIT")
+        server.turn()
+        assert (talker.heard(), talker.closed, patient.begun) == (b"", False, True)
+    error = StoreReadOnly("gone") if fails else None
+    flush = server.engine.database.flush_wal
+    with patch.object(server.engine.database, "flush_wal", side_effect=error or flush):
+        outbox.wait()
+    assert not patient.begun
+    assert not outbox.is_waiting
+    for talker in (ann, bob):
+        said = talker.heard()
+        assert talker.closed
+        assert said.endswith(b"+OK\r\n")
+        assert (b"the log cannot be made durable: gone" in said) is fails
