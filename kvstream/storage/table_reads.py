@@ -31,6 +31,7 @@ _VERSION = (5).to_bytes(4, "little")
 _BINARY_SEARCH = bytes(4)
 _RANGE_DELETIONS = b"rocksdb.range_del"
 _IN_MEMORY = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+_FILES = [f"rocksdb.num-files-at-level{level}" for level in range(7)]
 _LISTED = re.compile(
     r"^ (\d+):(\d+)\[.*\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' seq:\d+, type:\d+\]",
     re.MULTILINE,
@@ -68,11 +69,16 @@ class Block(NamedTuple):
 
 
 def tables_of(family: Any, directory: Path) -> list[Table] | None:
-    """Return the tables that hold all rows of an open family; None where memory holds some."""
+    """Return the tables that hold all rows of an open family; None where they cannot be told.
+
+    That is so where memory holds some.
+    """
     try:
         if any(family.property_int_value(name) for name in _IN_MEMORY):
             return None
-        return listed(family.property_value("rocksdb.sstables") or "", directory)
+        found = listed(family.property_value("rocksdb.sstables") or "", directory)
+        there = sum(int(family.property_value(name) or 0) for name in _FILES)
+        return found if len(found) == there else None  # told in another way than we read
     except Exception as error:
         raise classified(error) from None
 

@@ -146,6 +146,20 @@ def test_the_tables_of_a_family_are_those_that_rocksdb_lists(tmp_path: Path) -> 
         table_reads.tables_of(database, tmp_path)
 
 
+class Telling:
+    """A family with one table, which is listed in another way."""
+
+    def property_int_value(self, name: str) -> int:
+        return 0
+
+    def property_value(self, name: str) -> str:
+        return "1" if name.endswith("level6") else "table 9, 100 bytes\n" * ("sst" in name)
+
+
+def test_a_table_that_is_not_understood_leaves_all_to_rocksdb(tmp_path: Path) -> None:
+    assert table_reads.tables_of(Telling(), tmp_path) is None
+
+
 def test_deleted_rows_are_left_to_rocksdb(tmp_path: Path) -> None:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
