@@ -31,8 +31,6 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-import sys
-
 from kvstream import options
 
 ctypedef unsigned char *Buffer
@@ -47,7 +45,6 @@ cdef enum:
     READ_ROOM = 262144  # bytes of a socket that are read at once
 
 cdef int64_t COUNT_MAX = 2147483647
-cdef Py_ssize_t ROW_MAX = sys.maxsize
 cdef Py_ssize_t ENTRY_BYTES_MAX = options.ENTRY_BYTES_MAX
 
 
@@ -894,13 +891,10 @@ cdef class Text:
         return PyBytes_FromStringAndSize(<char *>self.made, self.used)
 
 
-cdef Bytes put_row(
-    Text text, list page, Py_ssize_t at, Py_ssize_t prefix, Py_ssize_t most
-) except? NULL:
+cdef Bytes put_row(Text text, list page, Py_ssize_t at, Py_ssize_t prefix) except? NULL:
     """Write the entry of a row, whose key has an ID after ``prefix`` bytes.
 
-    Return where its packed ID is; NULL, with nothing written, where the row is not plain, or alone
-    would make it longer than ``most``.
+    Return where its packed ID is; NULL, with nothing written, where the row is not plain.
     """
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
@@ -910,7 +904,7 @@ cdef Bytes put_row(
     if not take_row(page, at, prefix, &key, &value):
         return NULL
     need = row_bound(<bytes>value)
-    if need < 0 or PyBytes_GET_SIZE(<object>value) > most - text.used:
+    if need < 0:
         return NULL
     text.make_room(need)
     eid = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
@@ -933,7 +927,7 @@ def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssiz
     if prefix < 0 or start < 0:
         return None
     while stop < count and text.used < room:
-        if put_row(text, page, stop, prefix, ROW_MAX) == NULL:
+        if put_row(text, page, stop, prefix) == NULL:
             return None
         stop += 1
     return text.whole(), stop
@@ -941,7 +935,9 @@ def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssiz
 
 def write_rows(list page not None, Py_ssize_t prefix, Py_ssize_t most):
     """Return the parts of the text of rows, as ``text_of`` of written.py takes them; else None."""
-    cdef Py_ssize_t at, count = PyList_GET_SIZE(page)
+    cdef Py_ssize_t at, count = PyList_GET_SIZE(page), total = 0
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
     cdef Text text = Text()
     cdef bytes ids, ends
     cdef unsigned char *id_at
@@ -949,12 +945,18 @@ def write_rows(list page not None, Py_ssize_t prefix, Py_ssize_t most):
     cdef Bytes eid
     if prefix < 0 or most > UINT32_MAX:
         return None
+    for at in range(count):  # before anything is written in vain
+        if not take_row(page, at, prefix, &key, &value):
+            return None
+        total += PyBytes_GET_SIZE(<object>value)
+        if total > most:
+            return None
     ids = PyBytes_FromStringAndSize(NULL, count * ID_BYTES)
     ends = PyBytes_FromStringAndSize(NULL, count * sizeof(uint32_t))
     id_at = <unsigned char *>PyBytes_AS_STRING(ids)
     end_at = <uint32_t *>PyBytes_AS_STRING(ends)
     for at in range(count):
-        eid = put_row(text, page, at, prefix, most)
+        eid = put_row(text, page, at, prefix)
         if eid == NULL or text.used > most:
             return None
         memcpy(id_at + at * ID_BYTES, eid, ID_BYTES)
