@@ -125,7 +125,12 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option(
     "--tls-key-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The private key of the certificate, in PEM, not encrypted.",
+    help="The private key of the certificate, in PEM.",
+)
+@_option(
+    "--tls-key-file-pass",
+    default="",
+    help="The password of the key if it is encrypted. Better in the environment or the file.",
 )
 @_option(
     "--tls-ca-cert-file",

@@ -204,10 +204,10 @@ class Catalog:
 
     # --- whole databases ------------------------------------------------------------------------
 
-    def flush(self, txn: Txn, db: int) -> int:
-        """Have all keys of a database gone, for ``sweep`` to clear away; return how many."""
+    def flush(self, txn: Txn, db: int, uncounted: bool = True) -> int:
+        """Have all keys of a database gone, for ``sweep``, ``uncounted`` ones too; count them."""
         count = self.index.count(txn, db)
-        if not count and next(self.index.names(txn, db), None) is None:
+        if not count and not (uncounted and next(self.index.names(txn, db), None)):
             return 0
         txn.frees = True
         self._let_go(txn, db)

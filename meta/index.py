@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     EXPIRY_TAG,
+    SCAN_TAG,
     U64,
     database_of,
     decode_number,
@@ -97,6 +98,10 @@ class KeyIndex:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
             yield U64.unpack_from(key, 3)[0], qualified(db, value)
+
+    def has_names(self, txn: Txn) -> bool:
+        """Tell whether any database has a key, or a flushed one has left its row."""
+        return bool(txn.batch.page(_METADATA, SCAN_TAG, successor(SCAN_TAG), 1))
 
     def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
         """Return up to ``limit`` keys from a place on, and the place behind them, 0 at the end.

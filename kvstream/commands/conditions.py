@@ -3,8 +3,6 @@
 A lock is taken by SET NX and given up by DELEX IFEQ: no script is needed to compare and delete.
 """
 
-import re
-
 from kvstream.commands.args import Argv, integer, wrong_arity
 from kvstream.commands.command import Session
 from kvstream.commands.replies import Reply
@@ -17,7 +15,7 @@ COMPARING = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
 """Conditions that compare a value, or its digest, with the word that follows."""
 _NEGATIVE = (b"IFNE", b"IFDNE")
 _BY_DIGEST = (b"IFDEQ", b"IFDNE")
-_DIGEST = re.compile(rb"[0-9a-fA-F]{16}")
+_DIGEST_DIGITS = 16
 _KEYS_MAX = (1 << 31) - 1
 
 
@@ -36,7 +34,7 @@ def is_met(txn: Txn, name: bytes, condition: bytes, wanted: bytes = b"") -> bool
 def _is_equal(value: bytes, condition: bytes, wanted: bytes) -> bool:
     if condition not in _BY_DIGEST:
         return value == wanted
-    if _DIGEST.fullmatch(wanted) is None:
+    if len(wanted) != _DIGEST_DIGITS:
         raise InvalidArgument("must be exactly 16 hexadecimal characters")
     return strings.digest(value) == wanted.lower()
 
@@ -54,14 +52,14 @@ def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
         return int(keyspace.delete(txn, name))
     if len(argv) != 4:
         raise wrong_arity("delex")
-    condition = argv[2].upper()
-    if condition not in COMPARING:
-        raise InvalidArgument("Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE")
     key = txn.key(name)
     if key is None:
         return 0
     if not isinstance(key, StringMeta):
         raise InvalidArgument("Key should be of string type if conditions are specified")
+    condition = argv[2].upper()
+    if condition not in COMPARING:
+        raise InvalidArgument("Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE")
     return int(is_met(txn, name, condition, argv[3]) and keyspace.delete(txn, name))
 
 

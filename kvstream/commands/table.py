@@ -88,7 +88,7 @@ STREAM_COMMANDS: tuple[Command | Container, ...] = (
     Command("xdel", -3, _FAST_WRITE, FIRST, streams.xdel, "5.0.0"),
     Command("xdelex", -5, _FAST_WRITE, FIRST, streams.xdelex, "8.2.0"),
     _container("xgroup", "5.0.0", _XGROUP),
-    Command("xidmprecord", 5, _GROW, FIRST, streams.xidmprecord, "8.8.0"),
+    Command("xidmprecord", 5, _FAST_GROW, FIRST, streams.xidmprecord, "8.8.0"),
     _container("xinfo", "5.0.0", _XINFO),
     Command("xlen", 2, _FAST_READ, FIRST, streams.xlen, "5.0.0"),
     Command("xnack", -7, _FAST_WRITE, FIRST, groups.xnack, "8.8.0"),

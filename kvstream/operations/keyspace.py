@@ -171,7 +171,8 @@ def flush(txn: Txn, db: int) -> int:
 
 def flush_all(txn: Txn, databases: int) -> int:
     """Do the same for every database, as one commit."""
-    count = sum(txn.catalog.flush(txn, db) for db in range(databases))
+    left = txn.catalog.index.has_names(txn)
+    count = sum(txn.catalog.flush(txn, db, left) for db in range(databases))
     sweep(txn, SWEEP_KEYS)
     return count
 

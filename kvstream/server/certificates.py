@@ -36,12 +36,22 @@ def _load_own(context: ssl.SSLContext, options: ServerOptions) -> None:
     _read("tls-cert-file", certificate, _CERTIFICATE, "certificate")
     _read("tls-key-file", key, _KEY, "private key")
 
+    asked: list[str] = []
+
     def password() -> str:
-        raise BadCertificate(f"tls-key-file {key}: the key is encrypted: decrypt it first")
+        asked.append(options.tls_key_file_pass)
+        if not asked[0]:
+            raise BadCertificate(
+                f"tls-key-file {key}: the key is encrypted: give tls-key-file-pass"
+            )
+        return asked[0]
 
     try:
         context.load_cert_chain(certificate, key, password)
     except ssl.SSLError as error:
+        if asked and error.reason is None:  # OpenSSL tells no more
+            reason = "tls-key-file-pass is not the password of the key"
+            raise BadCertificate(f"tls-key-file {key}: {reason}") from None
         if error.reason == "KEY_VALUES_MISMATCH":
             reason = f"the key is not that of the certificate in {certificate}"
             raise BadCertificate(f"tls-key-file {key}: {reason}") from None

@@ -61,8 +61,6 @@ MORE_FLAGS = {
     "time": _HELP,
     "unwatch": "noscript loading stale allow_busy",
     "auth": "noscript loading stale allow_busy",
-    "wait": "noscript",
-    "waitaof": "noscript",
     "watch": "noscript loading stale allow_busy",
     **dict.fromkeys(
         (
@@ -129,7 +127,7 @@ KEY_USE = {
     "decr": ("RW access update",),
     "decrby": ("RW access update",),
     "del": ("RM delete",),
-    "delex": ("RM delete",),
+    "delex": ("RW delete variable_flags",),
     "exists": ("RO",),
     "getdel": ("RW access delete",),
     "getex": ("RW access update",),
@@ -160,7 +158,7 @@ KEY_USE = {
     "type": ("RO",),
     "unlink": ("RM delete",),
     "watch": ("RO",),
-    "xackdel": ("RW delete",),
+    "xackdel": ("RW update delete",),
     "xautoclaim": ("RW delete",),
     "xdel": ("RW delete",),
     "xdelex": ("RW delete",),
@@ -204,6 +202,8 @@ def key_uses(command: Command, argv: Argv) -> list[KeyUse]:
     given = _uses(command)
     if command.name == "set":
         given = ("RW access update",) if b"GET" in _options(argv) else ("OW update",)
+    if command.name == "delex":
+        given = ("RM delete",) if len(argv) == 2 else ("RW delete",)
     uses = [tuple(use.split()) for use in given]
     keys = command.keys_of(argv)
     return [KeyUse(key, uses[min(at, len(uses) - 1)]) for at, key in enumerate(keys)]

@@ -25,7 +25,7 @@ from kvstream.server.calls import name_of
 from kvstream.server.client import Argv, Client
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import OF_ROWS, Kept, Operation, Outbox, Slot, told
-from kvstream.server.pace import LOOKS, TURN_REQUESTS, Pace
+from kvstream.server.pace import LOOKS, TURN_REQUESTS, TURN_S, Pace
 from kvstream.server.queues import run_queue
 from kvstream.server.waits import Waits
 from kvstream.turn import Turn, TurnFailed
@@ -90,7 +90,7 @@ class Executor(Arrivals):
             raise
         finally:
             self._turn = None
-            self.statistics.requests += TURN_REQUESTS - left
+            self.statistics.turned(TURN_REQUESTS - left, self.clock() + TURN_S - until)
         if self.limits.held:
             self.limits.release()
         return self.pending

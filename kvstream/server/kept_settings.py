@@ -31,6 +31,13 @@ def _each(default: object, parse: Parse, names: str) -> dict[bytes, tuple[object
     return {name.encode(): (default, parse) for name in names.split()}
 
 
+_POLICIES = tuple(
+    b"%b-%b" % (which, how)
+    for which in (b"volatile", b"allkeys")
+    for how in (b"lru", b"lfu", b"lrm", b"random", b"ttl")
+    if (which, how) != (b"allkeys", b"ttl")
+)
+
 KEPT: Mapping[bytes, tuple[object, Parse]] = {
     **_each(
         True,
@@ -39,6 +46,8 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         "close-on-replica-write crash-memcheck-enabled dynamic-hz lazyexpire-nested-arbitrary-keys "
         "rdb-save-incremental-fsync repl-diskless-sync "
         "rdbcompression replica-ignore-maxmemory replica-read-only replica-serve-stale-data "
+        "cluster-allow-pubsubshard-when-down cluster-allow-replica-migration "
+        "cluster-require-full-coverage crash-log-enabled jemalloc-bg-thread replica-announced "
         "stop-writes-on-bgsave-error",
     ),
     **_each(
@@ -47,19 +56,50 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         "aof-timestamp-enabled lazyfree-lazy-eviction lazyfree-lazy-expire "
         "lazyfree-lazy-server-del lazyfree-lazy-user-del lazyfree-lazy-user-flush "
         "no-appendfsync-on-rewrite rdb-del-sync-files "
-        "repl-disable-tcp-nodelay replica-lazy-flush",
+        "cluster-allow-reads-when-down cluster-replica-no-failover hide-user-data-from-log "
+        "key-memory-histograms repl-disable-tcp-nodelay replica-ignore-disk-write-errors "
+        "replica-lazy-flush",
     ),
     **_each(0, count(-_INT_MAX, _INT_MAX), "key-load-delay rdb-key-save-delay"),
     **_each(
         0,
         count(0, _INT_MAX),
-        "list-compress-depth min-replicas-to-write repl-diskless-sync-max-replicas",
+        "list-compress-depth repl-diskless-sync-max-replicas",
     ),
     **_each(128, count(0), "set-max-listpack-entries zset-max-listpack-entries"),
     **_each(64, count(0), "set-max-listpack-value"),
     **_each(64, memory(0), "hash-max-listpack-value zset-max-listpack-value"),
     **_each(512, count(0), "hash-max-listpack-entries set-max-intset-entries"),
-    **_each(10, count(0, _INT_MAX), "lfu-log-factor min-replicas-max-lag"),
+    **_each(
+        10,
+        count(0, _INT_MAX),
+        "cluster-replica-validity-factor lfu-log-factor min-replicas-max-lag",
+    ),
+    **_each(
+        0,
+        count(0, 65535),
+        "cluster-announce-bus-port cluster-announce-port cluster-announce-tls-port "
+        "replica-announce-port",
+    ),
+    **_each(
+        b"",
+        _text,
+        "bind-source-addr cluster-announce-hostname cluster-announce-human-nodename "
+        "cluster-announce-ip ignore-warnings locale-collate replica-announce-ip",
+    ),
+    b"active-defrag-cycle-max": (25, count(1, 99)),
+    b"active-defrag-cycle-min": (1, count(1, 99)),
+    b"active-defrag-ignore-bytes": (100 * _MB, memory(1)),
+    b"active-defrag-max-scan-fields": (1000, count(1)),
+    b"active-defrag-threshold-lower": (10, count(0, 1000)),
+    b"active-defrag-threshold-upper": (100, count(0, 1000)),
+    b"cluster-link-sendbuf-limit": (0, memory(0)),
+    b"cluster-migration-barrier": (1, count(0, _INT_MAX)),
+    b"cluster-node-timeout": (15000, count(0)),
+    b"cluster-preferred-endpoint-type": (
+        b"ip",
+        _word(b"ip", b"hostname", b"unknown-endpoint"),
+    ),
     b"active-expire-effort": (1, count(1, 10)),
     b"acl-pubsub-default": (b"resetchannels", _word(b"allchannels", b"resetchannels")),
     b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
@@ -71,7 +111,12 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
     b"loglevel": (b"notice", _word(b"debug", b"verbose", b"notice", b"warning", b"nothing")),
     b"lua-time-limit": (5000, count(0)),
+    b"lookahead": (16, count(1, _INT_MAX)),
+    b"max-new-connections-per-cycle": (10, count(1, 1000)),
+    b"max-new-tls-connections-per-cycle": (1, count(1, 1000)),
     b"maxmemory-clients": (0, memory(0)),
+    b"maxmemory-eviction-tenacity": (10, count(0, 100)),
+    b"maxmemory-policy": (b"noeviction", _word(b"noeviction", *_POLICIES)),
     b"maxmemory-samples": (5, count(1, _INT_MAX)),
     b"proc-title-template": (b"{title} {listen-addr} {server-mode}", _text),
     b"masterauth": (b"", _text),
@@ -88,18 +133,24 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     ),
     b"repl-diskless-sync-delay": (5, count(0, _INT_MAX)),
     b"repl-ping-replica-period": (10, count(1, _INT_MAX)),
+    b"replica-full-sync-buffer-limit": (0, memory(0)),
     b"repl-timeout": (60, count(1, _INT_MAX)),
     b"replica-priority": (100, count(0, _INT_MAX)),
+    b"sanitize-dump-payload": (b"no", _word(b"no", b"yes", b"clients")),
     b"tracking-table-max-keys": (1_000_000, count(0)),
 }
 """By name: the default, and what reads a value."""
 
 ALIASES: Mapping[bytes, bytes] = {
+    b"cluster-slave-no-failover": b"cluster-replica-no-failover",
+    b"cluster-slave-validity-factor": b"cluster-replica-validity-factor",
     b"hash-max-ziplist-entries": b"hash-max-listpack-entries",
     b"hash-max-ziplist-value": b"hash-max-listpack-value",
     b"list-max-ziplist-size": b"list-max-listpack-size",
     b"min-slaves-max-lag": b"min-replicas-max-lag",
-    b"min-slaves-to-write": b"min-replicas-to-write",
+    b"repl-ping-slave-period": b"repl-ping-replica-period",
+    b"slave-announce-ip": b"replica-announce-ip",
+    b"slave-announce-port": b"replica-announce-port",
     b"slave-ignore-maxmemory": b"replica-ignore-maxmemory",
     b"slave-lazy-flush": b"replica-lazy-flush",
     b"slave-read-only": b"replica-read-only",

@@ -8,8 +8,13 @@ from kvstream.server.client import Argv, Client
 _US = 1_000_000
 _SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b"}
 _SIGNS |= {ord('"'): '\\"', ord("\\"): "\\\\"}
-_SECRET = {b"ACL", b"AUTH", b"HELLO"}
-"""Commands whose arguments may be passwords."""
+_SHOWN_WORDS = {b"ACL": 2, b"AUTH": 1}
+"""Words of commands whose others may be passwords."""
+_SECRETS = {
+    *(b"masterauth", b"masteruser", b"requirepass", b"tls-key-file-pass"),
+    b"tls-client-key-file-pass",
+}
+"""Settings that are passwords."""
 _REDACTED = b"(redacted)"
 
 
@@ -26,17 +31,28 @@ def tell(monitors: Iterable[Client], client: Client, argv: Argv) -> None:
 def told(argv: Argv) -> Argv:
     """Return a request without what may be passwords."""
     word = argv[0].upper()
-    if word in _SECRET:
-        return argv[:1] + [_REDACTED] * (len(argv) - 1)
-    if word == b"CONFIG" and any(name.lower() == b"requirepass" for name in argv[2::2]):
-        return [_shown(argv, at) for at in range(len(argv))]
-    return argv
+    shown = _SHOWN_WORDS.get(word)
+    if shown is not None:
+        return argv[:shown] + [_REDACTED] * (len(argv) - shown)
+    if word == b"CONFIG" and any(name.lower() in _SECRETS for name in argv[2::2]):
+        return [_of_config(argv, at) for at in range(len(argv))]
+    return _of_hello(argv) if word == b"HELLO" else argv
 
 
-def _shown(argv: Argv, at: int) -> bytes:
-    """Return a word of CONFIG SET, but for the value of the setting that is a password."""
+def _of_config(argv: Argv, at: int) -> bytes:
+    """Return a word of CONFIG SET, but for the value of a setting that is a password."""
     is_value = at > 2 and at % 2 == 1
-    return _REDACTED if is_value and argv[at - 1].lower() == b"requirepass" else argv[at]
+    return _REDACTED if is_value and argv[at - 1].lower() in _SECRETS else argv[at]
+
+
+def _of_hello(argv: Argv) -> Argv:
+    """Return HELLO without the name and the password behind AUTH."""
+    words = [word.upper() for word in argv]
+    if b"AUTH" not in words[2:]:
+        return argv
+    at = words.index(b"AUTH", 2) + 1
+    hidden = argv[at : at + 2]
+    return argv[:at] + [_REDACTED] * len(hidden) + argv[at + 2 :]
 
 
 def quoted(word: bytes) -> str:

@@ -64,6 +64,8 @@ class ServerOptions:
     """0: none."""
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    tls_key_file_pass: str = ""
+    """Of a key that is encrypted."""
     tls_ca_cert_file: Path | None = None
     """Whose certificates clients may have."""
     tls_auth_clients: str = "yes"

@@ -31,6 +31,10 @@ TABLES: Tables = (
 )
 
 OPTIONS = {
+    **dict.fromkeys(
+        ("BCAST", "NOLOOP", "OPTIN", "OPTOUT", "PREFIX", "REDIRECT"),
+        "Checked as Redis checks it; nothing follows.",
+    ),
     "ABORT": "Refused: a shutdown begins at once and cannot be called back.",
     "ACLCAT": "Those of an ACL category.",
     "ALL": "Hold every command, CLIENT UNPAUSE too: the default.",
@@ -75,14 +79,26 @@ OWN = (
     "`kvstream_version` beside it. `used_memory` is the memory of the whole process; "
     "`rdb_changes_since_last_save` counts commands that may write, not keys; `expires` and "
     "`avg_ttl` are of the first 10000 keys that expire.",
-    "INFO does not count hits and misses of keys.",
+    "INFO does not count hits and misses of keys, nor system calls. Fields of what is not here "
+    "(replicas, scripts, forks, eviction) are 0; those of the allocator and of copies on write are "
+    "left out. A cycle of the event loop is a turn of requests, so an idle server has none; "
+    "`latencystats` is empty.",
+    "`min-replicas-to-write` stays 0: without replicas every write would be refused. "
+    "`maxmemory-policy` says which of OBJECT FREQ and IDLETIME is answered, as in Redis, and "
+    "nothing else: both are 0.",
+    "COMMAND INFO has no notes at its key specifications.",
+    "SLOWLOG and MONITOR hide all arguments of ACL behind the subcommand; Redis those of SETUSER, "
+    "GETUSER and DELUSER. A client that AUTHs is seen by MONITOR, its password is not.",
     "WATCH compares what a key is at EXEC with what it was: one that came and went again meanwhile "
     "is as before, and a change to a group of a stream counts, which Redis 7.0 does not see.",
     "XGROUP SETID lets blocked readers of the group look again at once.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS.",
-    "CLIENT TRACKING ON is refused, for nothing is tracked. CLIENT PAUSE does not keep "
-    "keys from expiring. CLIENT LIST counts no memory of arguments, for none is kept.",
+    "CLIENT TRACKING ON is refused, for nothing is tracked; what Redis refuses is refused in its "
+    "words first. CLIENT PAUSE does not keep "
+    "keys from expiring. CLIENT LIST counts no memory of arguments, for none is kept, and none of "
+    "reply buffers (`rbs`, `rbp`), which nobody has; `qbuf` is what waits to be run, and buffers "
+    "are not made beforehand, so `qbuf-free` is 0.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
     "and keep the newest ones; without such a directory they make everything durable where it "
     "is. SAVE holds nobody up but the client that waits for it.",
@@ -146,7 +162,6 @@ OWN = (
     "removed. STATE takes from a payload of DUMP all but its entries, for a stream whose entries "
     "have come as tables. The command is of the category admin, since it takes disk and time, "
     "and not for MULTI.",
-    "MONITOR hides the arguments of AUTH, HELLO and ACL, as does SLOWLOG.",
 )
 
 _NAMES = [command.name for _, table in TABLES for command in reference.rows(table)]

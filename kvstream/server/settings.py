@@ -69,6 +69,10 @@ def _told(read: Read) -> ServerSetting:
     return ServerSetting(read)
 
 
+def _always(value: bytes) -> ServerSetting:
+    return ServerSetting(lambda executor: value)
+
+
 def _shown(value: object) -> bytes:
     if isinstance(value, bool):
         return b"yes" if value else b"no"
@@ -167,6 +171,7 @@ def _checkpoint_dir(executor: "Executor") -> bytes:
 
 
 _NOT_EVICTED = "keys are never evicted: the store is on disk"
+_NO_REPLICAS = "there are no replicas: every write would be refused"
 
 
 def _kept(name: bytes) -> ServerSetting:
@@ -181,9 +186,32 @@ def _kept(name: bytes) -> ServerSetting:
     )
 
 
+_NONE = dict.fromkeys(
+    (
+        *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
+        *(b"aof_rewrite_cpulist", b"bgsave_cpulist", b"bio_cpulist", b"server_cpulist"),
+        *(b"logfile", b"pidfile", b"replicaof", b"slaveof"),
+        *(b"tls-ca-cert-dir", b"tls-dh-params-file", b"tls-ciphers", b"tls-ciphersuites"),
+    ),
+    b"",
+)
+_TOLD = {
+    **_NONE,
+    **dict.fromkeys(
+        (
+            *(b"always-show-logo", b"disable-thp", b"enable-module-command"),
+            *(b"enable-protected-configs", b"set-proc-title", b"syslog-enabled"),
+        ),
+        b"no",
+    ),
+    b"unixsocketperm": b"0",
+}
+"""Settings of Redis's that cannot change here and there, and what is true of this server."""
+
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _kept(name) for name in KEPT},
     **{alias: _kept(name) for alias, name in ALIASES.items()},
+    **{name: _always(value) for name, value in _TOLD.items()},
     b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
     b"activedefrag": _fixed(b"no"),
@@ -208,10 +236,11 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"latency-tracking": _fixed(b"no", "histograms of latency are not kept"),
     b"maxclients": _option("maxclients", _count(1, U32_MAX)),
     b"maxmemory": _fixed(b"0", _NOT_EVICTED),
-    b"maxmemory-policy": _fixed(b"noeviction", _NOT_EVICTED),
     b"metrics-host": _told(lambda executor: _shown(executor.options.metrics_host)),
     b"metrics-port": _told(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
     b"metrics-streams": _told(lambda executor: b"%d" % executor.options.metrics_streams),
+    b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS),
+    b"min-slaves-to-write": _fixed(b"0", _NO_REPLICAS),
     b"notify-keyspace-events": _fixed(b"", "keyspace events are not sent"),
     b"port": _told(lambda executor: b"%d" % executor.options.port),
     b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
@@ -221,6 +250,9 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"shutdown-timeout": _option("shutdown_timeout", _count(0, (1 << 31) - 1)),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
+    b"oom-score-adj": _fixed(b"no", "the system decides that"),
+    b"shutdown-on-sigint": _fixed(b"default"),
+    b"shutdown-on-sigterm": _fixed(b"default"),
     b"supervised": _told(lambda executor: b"no"),
     b"tcp-backlog": _told(lambda executor: b"511"),
     b"tcp-keepalive": _option("tcp_keepalive", _count(0, (1 << 31) - 1)),
@@ -229,6 +261,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tls-ca-cert-file": _told(lambda executor: _shown(executor.options.tls_ca_cert_file)),
     b"tls-cert-file": _told(lambda executor: _shown(executor.options.tls_cert_file)),
     b"tls-key-file": _told(lambda executor: _shown(executor.options.tls_key_file)),
+    b"tls-key-file-pass": _told(lambda executor: _shown(executor.options.tls_key_file_pass)),
     b"tls-port": _told(lambda executor: b"%d" % executor.options.tls_port),
     b"tls-protocols": _told(lambda executor: b""),
     b"unixsocket": _told(lambda executor: b""),

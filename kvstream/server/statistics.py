@@ -31,6 +31,9 @@ class Statistics:
         self._changes_before = 0
         self.requests = 0
         """Those that turns have taken, refused ones too."""
+        self.turns = 0
+        self.turn_seconds = 0.0
+        """In turns, from the first request to the commit."""
         self.connections = 0
         self.rejected_connections = 0
         self.output_disconnections = self.input_disconnections = 0
@@ -39,7 +42,7 @@ class Statistics:
         self.denied: dict[str, int] = {}
         """What was refused for want of rights, by auth, cmd, key."""
         self._peak = (0, 0)
-        self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=SAMPLES)
+        self._samples: deque[tuple[float, ...]] = deque(maxlen=SAMPLES)
 
     def of(self, name: str) -> CommandStatistics:
         found = self.commands.get(name)
@@ -77,6 +80,11 @@ class Statistics:
         return sum(row.calls for row in self.commands.values())
 
     @property
+    def seconds(self) -> float:
+        """Time that commands took."""
+        return sum(row.seconds for row in self.commands.values())
+
+    @property
     def changes(self) -> int:
         """Commands that may write and did, or that came behind one that did, since the start."""
         rows = (self.commands[name] for name in self._writes if name in self.commands)
@@ -88,7 +96,8 @@ class Statistics:
 
     def sample(self, now: float) -> None:
         """Note the counters, once a second."""
-        self._samples.append((now, self.calls, self.bytes_in, self.bytes_out))
+        counters = (self.calls, self.bytes_in, self.bytes_out, self.turns, self.turn_seconds)
+        self._samples.append((now, *counters))
 
     def peaked(self, peak: int) -> int:
         """Return when the process was first seen to have taken so much memory, as Unix time."""
@@ -96,16 +105,19 @@ class Statistics:
             self._peak = peak, int(time.time())
         return self._peak[1]
 
-    def rates(self) -> tuple[float, float, float]:
-        """Return commands, bytes read and bytes written a second, over the last samples."""
+    def turned(self, requests: int, seconds: float) -> None:
+        """Count a turn, with what it has taken."""
+        self.requests += requests
+        self.turns += 1
+        self.turn_seconds += seconds
+
+    def rates(self) -> list[float]:
+        """Return commands, bytes read, bytes written, turns and time in turns, each a second."""
         if len(self._samples) < 2:
-            return 0.0, 0.0, 0.0
+            return [0.0] * 5
         first, last = self._samples[0], self._samples[-1]
         seconds = max(last[0] - first[0], 1e-3)
-        calls, read, written = (
-            (after - before) / seconds for before, after in zip(first[1:], last[1:], strict=True)
-        )
-        return calls, read, written
+        return [(after - before) / seconds for before, after in zip(first, last, strict=True)][1:]
 
     def reset(self) -> None:
         """Begin anew, as CONFIG RESETSTAT does; the changes since the last save stay."""

@@ -24,7 +24,8 @@ SYNTAX = {
     "client|reply": "on|off|skip",
     "client|setinfo": "lib-name|lib-ver text",
     "client|setname": "name",
-    "client|tracking": "on|off [arg ...]",
+    "client|tracking": "on|off [REDIRECT client-id] [PREFIX prefix] [BCAST] [OPTIN] [OPTOUT] "
+    "[NOLOOP]",
     "client|unblock": "client-id [TIMEOUT|ERROR]",
     "command|docs": "[command [command ...]]",
     "command|getkeys": "command [arg ...]",

@@ -227,7 +227,8 @@ def bad_time(command: str) -> object:
         "SET k bar IFDNE d78fda63144c5c84", "OK",
         "SET missing v IFDEQ d78fda63144c5c84", None,
         "SET k v IFDEQ xyz", err("must be exactly 16 hexadecimal characters"),
-        "DELEX k IFDNE 0123456789abcdeg", err("must be exactly 16 hexadecimal characters"),
+        "DELEX k IFDNE 0123456789abcde", err("must be exactly 16 hexadecimal characters"),
+        "DELEX k IFDEQ 0123456789abcdeg", 0,
         "DELEX k IFDEQ d78fda63144c5c84", 0,
         "DELEX k IFDNE d78fda63144c5c84", 1,
         "EXISTS k", 0,
@@ -238,6 +239,7 @@ def bad_time(command: str) -> object:
         "DELEX of a stream has no condition",
         "XADD s 1-0 f v", "1-0",
         "DELEX s IFNE v", err("Key should be of string type if conditions are specified"),
+        "DELEX s FOO v", err("Key should be of string type if conditions are specified"),
         "DELEX s", 1,
     ),
     ours(
@@ -252,6 +254,8 @@ def bad_time(command: str) -> object:
         "DELEX lock", 1,
         "DELEX lock", 0,
         "DELEX s IFEQ", wrong_arity("delex"),
+        "DELEX s FOO v", 0,
+        "SET s v", "OK",
         "DELEX s FOO v", err("Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"),
     ),
     ours(

@@ -238,6 +238,9 @@ def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) 
         monitor.ask("MONITOR")
         asker.ask("AUTH default hidden")
         asker.ask("HELLO 2 AUTH default hidden")
+        asker.ask("HELLO 2 SETNAME me")
+        for name in ("masterauth", "tls-key-file-pass", "tls-client-key-file-pass"):
+            asker.ask(f"CONFIG SET {name} hidden")
         asker.ask("ACL DRYRUN default AUTH hidden")
         asker.ask("PING")
         seen = b""
@@ -245,7 +248,12 @@ def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) 
             seen += monitor.read()
         assert b"hidden" not in seen
         assert b'"AUTH" "(redacted)" "(redacted)"' in seen
-        assert "hidden" not in str(asker.ask("SLOWLOG GET -1"))
+        told = [entry[3] for entry in asker.ask("SLOWLOG GET -1")]
+        assert "hidden" not in str(told)
+        assert [b"ACL", b"DRYRUN", *[b"(redacted)"] * 3] in told
+        assert [b"HELLO", b"2", b"AUTH", b"(redacted)", b"(redacted)"] in told
+        assert [b"HELLO", b"2", b"SETNAME", b"me"] in told
+        assert [b"CONFIG", b"SET", b"masterauth", b"(redacted)"] in told
 
 
 def test_rules_of_commands_that_are_not_here_are_kept(served: Served) -> None:

@@ -185,6 +185,24 @@ def test_commands_are_described_as_redis_describes_them(served: Served, redis_po
         assert (name, told[name]) == (name, wanted[name])
 
 
+def test_clients_of_clusters_are_told_where_to_send_requests(served: Served) -> None:
+    with served.asker() as asker:
+        rows = asker.ask("COMMAND INFO del ping xadd xlen slowlog|len xidmprecord")
+    assert [row[7] for row in rows] == [
+        [b"request_policy:multi_shard", b"response_policy:agg_sum"],
+        [b"request_policy:all_shards", b"response_policy:all_succeeded"],
+        [b"nondeterministic_output"],
+        [],
+        [
+            b"nondeterministic_output",
+            b"request_policy:all_nodes",
+            b"response_policy:agg_sum",
+        ],
+        [],
+    ]
+    assert {b"fast", b"write"} <= set(rows[-1][2])
+
+
 def test_every_command_has_a_description(served: Served) -> None:
     with served.asker(3) as asker:
         told = asker.ask("COMMAND DOCS")

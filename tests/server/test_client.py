@@ -175,7 +175,12 @@ def test_tracking_is_refused_before_a_client_relies_on_it(served: Served, redis_
         )
         for line in (
             *("CLIENT TRACKING OFF", "CLIENT TRACKING x", "CLIENT TRACKING", "CLIENT CACHING yes"),
-            *("CLIENT GETREDIR", "CLIENT TRACKINGINFO"),
+            *("CLIENT GETREDIR", "CLIENT TRACKINGINFO", "CLIENT TRACKING x BCAST nosuch"),
+            *("CLIENT TRACKING ON PREFIX a", "CLIENT TRACKING ON BCAST OPTIN"),
+            *("CLIENT TRACKING ON BCAST OPTOUT", "CLIENT TRACKING ON OPTIN OPTOUT"),
+            *("CLIENT TRACKING ON BCAST PREFIX ab PREFIX a", "CLIENT TRACKING ON PREFIX"),
+            *("CLIENT TRACKING ON REDIRECT x", "CLIENT TRACKING ON REDIRECT 999999"),
+            *("CLIENT TRACKING OFF NOLOOP BCAST PREFIX a PREFIX a", "CLIENT TRACKING ON REDIRECT"),
         ):
             assert ours.ask(line) == theirs.ask(line)
 
@@ -186,3 +191,23 @@ def test_keys_that_a_request_should_name_and_does_not_are_missed(served: Served)
             answer = asker.ask(f"COMMAND {words} XREAD COUNT 2 a b")
             assert answer == Failure("ERR Invalid arguments specified for command")
         assert asker.ask("COMMAND GETKEYSANDFLAGS DELEX k") == [[b"k", [b"RM", b"delete"]]]
+        compared = asker.ask("COMMAND GETKEYSANDFLAGS DELEX k IFEQ v")
+        assert compared == [[b"k", [b"RW", b"delete"]]]
+
+
+def test_numbers_are_listed_as_asked_and_the_last_filter_of_a_kind_holds(served: Served) -> None:
+    with served.asker() as one, served.asker() as two:
+        first, second = one.ask("CLIENT ID"), two.ask("CLIENT ID")
+        told = one.ask("CLIENT", "LIST", "ID", str(second), str(first), str(second)).decode()
+        listed = re.findall(r"^id=(\d+)", told, re.MULTILINE)
+        assert [int(each) for each in listed] == [second, first, second]
+        assert one.ask("CLIENT KILL ID 0 ADDR") == Failure("ERR client-id should be greater than 0")
+        assert one.ask("CLIENT", "KILL", "ID", str(first), "ID", str(second)) == 1
+
+
+def test_a_greeting_has_what_redis_tells_in_its_order(served: Served, redis_port: int) -> None:
+    """Clients of RESP2 read it by position."""
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        told, wanted = ours.ask("HELLO"), theirs.ask("HELLO")
+    assert told[::2] == wanted[::2]
+    assert told[4:6] == wanted[4:6] == [b"proto", 2]

@@ -14,9 +14,11 @@ UNLIKE_REDIS = {
     b"daemonize",
     b"dbfilename",
     b"dir",
+    b"disable-thp",
     b"enable-debug-command",
     b"latency-tracking",
     b"port",
+    b"set-proc-title",
     b"supervised",
 }
 """Settings that have another value here: what is true, or a default that docs/commands.md tells."""
@@ -28,6 +30,10 @@ OURS = {
     *(b"close-on-replica-write", b"lazyexpire-nested-arbitrary-keys"),
     *(b"key-load-delay", b"rdb-key-save-delay"),
     *(b"set-max-listpack-entries", b"set-max-listpack-value"),
+    *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
+    *(b"cluster-announce-human-nodename", b"hide-user-data-from-log", b"key-memory-histograms"),
+    *(b"locale-collate", b"lookahead", b"max-new-connections-per-cycle"),
+    *(b"max-new-tls-connections-per-cycle", b"replica-full-sync-buffer-limit"),
 }
 """Settings that the redis-server of the tests does not have, or does not show."""
 
@@ -83,7 +89,6 @@ def test_every_setting_takes_its_own_value_or_says_that_it_is_fixed(
     [
         ("appendonly", "no"),
         ("maxmemory", "100mb"),
-        ("maxmemory-policy", "allkeys-lru"),
         ("notify-keyspace-events", "KEA"),
         ("save", "900 1"),
     ],
@@ -149,5 +154,29 @@ def test_an_older_name_is_the_same_setting(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG SET hash-max-ziplist-value 9")
         assert asker.ask("CONFIG GET hash-max-listpack-value")[1] == b"9"
-        asker.ask("CONFIG SET min-replicas-to-write 2")
-        assert asker.ask("CONFIG GET min-slaves-to-write")[1] == b"2"
+        asker.ask("CONFIG SET min-replicas-max-lag 2")
+        assert asker.ask("CONFIG GET min-slaves-max-lag")[1] == b"2"
+
+
+def test_replicas_that_cannot_be_there_are_not_asked_for(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask("CONFIG SET min-replicas-to-write 0") == b"OK"
+        for name in ("min-replicas-to-write", "min-slaves-to-write"):
+            told = asker.ask("CONFIG", "SET", name, "1")
+            assert told.endswith("there are no replicas: every write would be refused")
+
+
+def test_a_policy_says_which_of_frequency_and_idle_time_is_told(
+    served: Served, redis_port: int
+) -> None:
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        for line in (
+            *("SET k v", "OBJECT IDLETIME k", "OBJECT FREQ k"),
+            *("CONFIG SET maxmemory-policy allkeys-lfu", "CONFIG GET maxmemory-policy"),
+            *("OBJECT IDLETIME k", "OBJECT IDLETIME missing", "OBJECT FREQ missing"),
+        ):
+            assert (line, ours.ask(line)) == (line, theirs.ask(line))
+        assert ours.ask("OBJECT FREQ k") == 0
+        assert b"maxmemory_policy:allkeys-lfu\r\n" in ours.ask("INFO memory")
+        assert "must be one of the following" in ours.ask("CONFIG SET maxmemory-policy x")
+        theirs.ask("CONFIG SET maxmemory-policy noeviction")

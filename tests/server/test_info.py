@@ -22,7 +22,9 @@ aof_last_bgrewrite_status aof_last_write_status total_connections_received total
 instantaneous_ops_per_sec total_net_input_bytes total_net_output_bytes instantaneous_input_kbps
 instantaneous_output_kbps rejected_connections evicted_keys pubsub_channels pubsub_patterns
 latest_fork_usec total_error_replies role connected_slaves master_replid master_repl_offset
-used_cpu_sys used_cpu_user cluster_enabled
+used_cpu_sys used_cpu_user cluster_enabled eventloop_cycles eventloop_duration_sum
+eventloop_duration_cmd_sum instantaneous_eventloop_cycles_per_sec listener0 mem_clients_normal
+instantaneous_eventloop_duration_usec tracking_total_items expired_subkeys module_fork_in_progress
 """
 """What redis_exporter, redis-py and dashboards read."""
 
@@ -66,6 +68,18 @@ def test_commands_and_errors_are_counted(client: redis.Redis, served: Served) ->
     client.config_resetstat()
     assert client.info("stats")["total_error_replies"] == 0
     assert "cmdstat_get" not in client.info("commandstats")
+
+
+def test_turns_of_the_loop_are_counted_and_timed(client: redis.Redis, served: Served) -> None:
+    before = client.info("stats")
+    client.set("k", "v")
+    with served.asker() as asker:
+        asker.ask("DEBUG SLEEP 0.02")
+    told = client.info("stats")
+    assert told["eventloop_cycles"] >= before["eventloop_cycles"] + 3
+    for name in ("eventloop_duration_sum", "eventloop_duration_cmd_sum"):
+        assert told[name] >= before[name] + 20_000
+    assert told["eventloop_duration_sum"] >= told["eventloop_duration_cmd_sum"]
 
 
 def test_keys_and_their_expiry_are_counted_by_database(client: redis.Redis) -> None:

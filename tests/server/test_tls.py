@@ -348,7 +348,11 @@ def test_an_encrypted_key_is_told_and_nobody_is_asked_for_its_password(
         )
     )
     told = _refusal(files, tls_key_file=locked)
-    assert told == f"tls-key-file {locked}: the key is encrypted: decrypt it first"
+    assert told == f"tls-key-file {locked}: the key is encrypted: give tls-key-file-pass"
+    told = _refusal(files, tls_key_file=locked, tls_key_file_pass="wrong")
+    assert told == f"tls-key-file {locked}: tls-key-file-pass is not the password of the key"
+    own: dict[str, Any] = {**files, "tls_key_file": locked, "tls_key_file_pass": "secret"}
+    load(ServerOptions(tls_port=1, **own))
 
 
 def test_a_damaged_certificate_is_told(files: dict[str, Path], host: Identity) -> None:

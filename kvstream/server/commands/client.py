@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvstream.commands.args import NOT_AN_INTEGER, Args, Argv, at_least, integer, syntax_error, text
-from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
+from kvstream.commands.replies import OK, Reply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Answers, Client
@@ -59,8 +59,9 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
         clients = clients if _is_normal(argv[3]) else []
     elif len(argv) > 3 and argv[2].upper() == b"ID":
-        ids = {integer(raw, "Invalid client ID") for raw in argv[3:]}
-        clients = [each for each in clients if each.id in ids]
+        ids = [integer(raw, "Invalid client ID") for raw in argv[3:]]
+        known = client.server.clients
+        clients = [known[number] for number in ids if number in known]
     elif len(argv) > 2:
         raise syntax_error()
     size = _size(argv)
@@ -160,22 +161,22 @@ def _kill(killer: Client, victim: Client) -> None:
 
 
 def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:
-    if len(args) % 2:
-        raise syntax_error()
-    tests: list[Test] = []
+    """Return what a client must be, the last of each kind, and whether to leave this one alone."""
+    tests: dict[bytes, Test] = {}
     skip_me = True
     while args:
-        word, value = args.option(), args.next()
-        if word == b"SKIPME":
-            if value.lower() not in (b"yes", b"no"):
-                raise syntax_error()
-            skip_me = value.lower() == b"yes"
-            continue
+        word = args.option()
         make = _FILTERS.get(word)
-        if make is None:
+        if not args or (make is None and word != b"SKIPME"):
             raise syntax_error()
-        tests.append(make(client, value))
-    return tests, skip_me
+        value = args.next()
+        if make is not None:
+            tests[word] = make(client, value)
+        elif value.lower() not in (b"yes", b"no"):
+            raise syntax_error()
+        else:
+            skip_me = value.lower() == b"yes"
+    return list(tests.values()), skip_me
 
 
 def _by_id(client: Client, raw: bytes) -> Test:
@@ -248,36 +249,6 @@ def client_unpause(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
-# --- tracking: not kept -------------------------------------------------------------------------
-
-
-def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer OK to OFF, and to ON that keys are not tracked: the client must not cache any."""
-    if _on_or_off(argv[2]):
-        raise RequestError("keys are not tracked here: cache none of them in the client")
-    return OK
-
-
-def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Refused as where nothing is tracked."""
-    raise RequestError(
-        "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or "
-        "OPTOUT mode enabled"
-    )
-
-
-def client_getredir(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer -1: keys are not tracked for clients."""
-    return -1
-
-
-def client_trackinginfo(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer that keys are not tracked for this connection."""
-    flags: list[Reply] = [b"off"]
-    shown: Reply = SetReply(flags) if client.protocol == RESP3 else flags
-    return Map([(b"flags", shown), (b"redirect", -1), (b"prefixes", [])])
-
-
 client_help = help_of(
     "CLIENT",
     ("GETNAME", "Show the name of this connection."),
@@ -297,7 +268,7 @@ client_help = help_of(
     ("REPLY (ON|OFF|SKIP)", "Write replies, none, or not the next one."),
     ("SETINFO (LIB-NAME|LIB-VER) <text>", "Note the library of this connection."),
     ("SETNAME <name>", "Give this connection a name."),
-    ("TRACKING (ON|OFF)", "ON is refused: keys are not tracked."),
+    ("TRACKING (ON|OFF) [<option> ...]", "ON is refused: keys are not tracked."),
     ("TRACKINGINFO", "Show that keys are not tracked."),
     ("UNBLOCK <number> [TIMEOUT|ERROR]", "End the wait of a connection."),
     ("UNPAUSE", "End a pause of what writes."),

@@ -5,7 +5,6 @@ from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
-from kvstream.version import VERSION
 
 REDIS_VERSION = b"8.10.0"
 """The level of the stream commands, which clients take for the server's version."""
@@ -45,7 +44,6 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
         [
             (b"server", b"redis"),
             (b"version", REDIS_VERSION),
-            (b"kvstream", VERSION.encode()),
             (b"proto", protocol),
             (b"id", client.id),
             (b"mode", b"standalone"),

@@ -22,6 +22,7 @@ from kvstream.server.descriptions import (
     named,
 )
 from kvstream.server.syntax import SYNTAX
+from kvstream.server.tips import TIPS
 
 Row = Command | Container
 
@@ -75,7 +76,8 @@ def _row(
     subcommands: list[Reply],
 ) -> Reply:
     told = _set([f"@{category}" for category in categories])
-    return [name.encode(), arity, _set(flags), *places, told, _set([]), specs, subcommands]
+    tips = SetReply([tip.encode() for tip in TIPS.get(name, ())])
+    return [name.encode(), arity, _set(flags), *places, told, tips, specs, subcommands]
 
 
 def _set(words: list[str]) -> SetReply:

@@ -18,6 +18,8 @@ from kvstream.operations import keyspace
 from kvstream.options import Durability
 from kvstream.server.client import Client
 from kvstream.server.commands.connection import REDIS_VERSION
+from kvstream.server.commands.info_absent import ABSENT
+from kvstream.server.settings import read
 from kvstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     for name, (in_default, fields) in _SECTIONS.items():
         whole = asked & {"all", "everything"} or (in_default and "default" in asked)
         if whole or name.lower() in asked:
-            lines = "".join(f"{key}:{value}\r\n" for key, value in fields(client.server, txn))
+            pairs = (*fields(client.server, txn), *ABSENT.get(name, ()))
+            lines = "".join(f"{key}:{value}\r\n" for key, value in pairs)
             parts.append(f"# {name}\r\n{lines}")
     return Verbatim("\r\n".join(parts))
 
@@ -58,6 +61,8 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("redis_mode", "standalone"),
         ("os", f"{platform.system()} {platform.release()} {platform.machine()}"),
         ("arch_bits", 64 if sys.maxsize > 1 << 32 else 32),
+        ("monotonic_clock", "POSIX clock_gettime"),
+        ("multiplexing_api", "epoll"),
         ("python_version", platform.python_version()),
         ("process_id", os.getpid()),
         ("process_supervised", "no"),
@@ -72,6 +77,7 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("executable", sys.executable),
         ("config_file", "" if file is None else file.path.resolve()),
         ("io_threads_active", 0),
+        ("listener0", f"name=tcp,bind={server.options.host},port={server.options.port}"),
     )
 
 
@@ -80,7 +86,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     names = {name for client in readers for name in _awaited(client)}
     groups = [client for client in readers if client.last_command == "xreadgroup"]
     on_nokey = {name for client in groups for name in _awaited(client)}
-    inputs = [client.reader.buffered + client.unread.size for client in server.clients.values()]
+    inputs = [_input(client) for client in server.clients.values()]
     outputs = [client.pending_output() for client in server.clients.values()]
     return (
         ("connected_clients", len(server.clients)),
@@ -99,6 +105,10 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     )
 
 
+def _input(client: Client) -> int:
+    return client.reader.buffered + client.unread.size
+
+
 def _awaited(client: Client) -> list[bytes]:
     return client.block.wait.names if client.block is not None else []
 
@@ -113,6 +123,7 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
     total = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
     hot = server.engine.catalog.hot.memory
     cache = server.engine.database.property_int("rocksdb.block-cache-usage", 0) + hot
+    buffers = sum(_input(client) + client.pending_output() for client in server.clients.values())
     return (
         ("used_memory", used),
         ("used_memory_human", _human(used)),
@@ -128,20 +139,13 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_hot_entries", hot),
         ("total_system_memory", total),
         ("total_system_memory_human", _human(total)),
-        ("used_memory_lua", 0),
-        ("used_memory_scripts", 0),
-        ("number_of_cached_scripts", 0),
-        ("number_of_functions", 0),
-        ("number_of_libraries", 0),
         ("maxmemory", 0),
         ("maxmemory_human", "0B"),
-        ("maxmemory_policy", "noeviction"),
+        ("maxmemory_policy", read(server, b"maxmemory-policy").decode()),
         ("mem_fragmentation_ratio", "1.00"),
         ("mem_fragmentation_bytes", 0),
+        ("mem_clients_normal", buffers),
         ("mem_allocator", "libc"),
-        ("active_defrag_running", 0),
-        ("lazyfree_pending_objects", 0),
-        ("lazyfreed_objects", 0),
     )
 
 
@@ -170,7 +174,6 @@ def _persistence(server: "Executor", txn: Txn) -> Fields:
     compacting = int(time.monotonic() - job.begun) if job is not None and not job.done else -1
     return (
         ("loading", 0),
-        ("async_loading", 0),
         ("rdb_changes_since_last_save", server.statistics.changes - saving.saved_changes),
         ("rdb_bgsave_in_progress", int(saving.is_saving)),
         ("rdb_last_save_time", saving.last_save),
@@ -180,20 +183,18 @@ def _persistence(server: "Executor", txn: Txn) -> Fields:
         ("rdb_saves", saving.saves),
         ("aof_enabled", 1),
         ("aof_rewrite_in_progress", int(saving.is_compacting)),
-        ("aof_rewrite_scheduled", 0),
         ("aof_last_rewrite_time_sec", compaction),
         ("aof_current_rewrite_time_sec", compacting),
         ("aof_last_bgrewrite_status", "err" if job is not None and job.error else "ok"),
         ("aof_last_write_status", "ok" if failure is None else "err"),
         ("aof_current_size", server.engine.database.size_on_disk()),
-        ("aof_pending_bio_fsync", 0),
         ("kvstream_durability", str(Durability(durability))),
     )
 
 
 def _stats(server: "Executor", txn: Txn) -> Fields:
     counted, hot = server.statistics, server.engine.catalog.hot
-    calls, read, written = counted.rates()
+    calls, read, written, turns, seconds = counted.rates()
     return (
         ("total_connections_received", counted.connections),
         ("total_commands_processed", counted.calls),
@@ -203,26 +204,19 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("instantaneous_input_kbps", f"{read / 1024:.2f}"),
         ("instantaneous_output_kbps", f"{written / 1024:.2f}"),
         ("rejected_connections", counted.rejected_connections),
-        ("sync_full", 0),
-        ("sync_partial_ok", 0),
-        ("sync_partial_err", 0),
         ("expired_keys", server.engine.catalog.expired),
         ("expired_keys_active", server.engine.catalog.expired_unasked),
-        ("evicted_keys", 0),
-        ("evicted_clients", 0),
         ("hot_entries_hits", hot.hits),
         ("hot_entries_misses", hot.misses),
-        ("pubsub_channels", 0),
-        ("pubsub_patterns", 0),
-        ("latest_fork_usec", 0),
-        ("total_forks", 0),
-        ("migrate_cached_sockets", 0),
-        ("tracking_total_keys", 0),
-        ("unexpected_error_replies", 0),
         ("total_error_replies", counted.error_replies),
         ("client_query_buffer_limit_disconnections", counted.input_disconnections),
         ("client_output_buffer_limit_disconnections", counted.output_disconnections),
         *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
+        ("eventloop_cycles", counted.turns),
+        ("eventloop_duration_sum", round(counted.turn_seconds * _US)),
+        ("eventloop_duration_cmd_sum", round(_US * counted.seconds)),
+        ("instantaneous_eventloop_cycles_per_sec", round(turns)),
+        ("instantaneous_eventloop_duration_usec", round(_US * seconds / turns) if turns else 0),
     )
 
 
@@ -248,11 +242,14 @@ def _replication(server: "Executor", txn: Txn) -> Fields:
 def _cpu(server: "Executor", txn: Txn) -> Fields:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    loop = resource.getrusage(resource.RUSAGE_THREAD)
     return (
         ("used_cpu_sys", f"{own.ru_stime:.6f}"),
         ("used_cpu_user", f"{own.ru_utime:.6f}"),
         ("used_cpu_sys_children", f"{children.ru_stime:.6f}"),
         ("used_cpu_user_children", f"{children.ru_utime:.6f}"),
+        ("used_cpu_sys_main_thread", f"{loop.ru_stime:.6f}"),
+        ("used_cpu_user_main_thread", f"{loop.ru_utime:.6f}"),
     )
 
 

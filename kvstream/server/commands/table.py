@@ -15,6 +15,8 @@ from kvstream.server.commands import (
     info,
     loading,
     operation,
+    policy,
+    tracking,
     transactions,
 )
 
@@ -66,9 +68,9 @@ _ACL = (
     _row("acl|whoami", 2, _LOCAL, authentication.acl_whoami, "6.0.0"),
 )
 _CLIENT = (
-    _row("client|caching", 3, _LOCAL, client.client_caching, "6.0.0"),
+    _row("client|caching", 3, _LOCAL, tracking.client_caching, "6.0.0"),
     _row("client|getname", 2, _LOCAL, client.client_getname, "2.6.9"),
-    _row("client|getredir", 2, _LOCAL, client.client_getredir, "6.0.0"),
+    _row("client|getredir", 2, _LOCAL, tracking.client_getredir, "6.0.0"),
     _row("client|help", 2, _LOCAL, client.client_help, "5.0.0"),
     _row("client|id", 2, _LOCAL, client.client_id, "5.0.0"),
     _row("client|info", 2, _LOCAL, client.client_info, "6.2.0"),
@@ -80,8 +82,8 @@ _CLIENT = (
     _row("client|reply", 3, _LOCAL, client.client_reply, "3.2.0"),
     _row("client|setinfo", 4, _LOCAL, client.client_setinfo, "7.2.0"),
     _row("client|setname", 3, _LOCAL, client.client_setname, "2.6.9"),
-    _row("client|tracking", -3, _LOCAL, client.client_tracking, "6.0.0"),
-    _row("client|trackinginfo", 2, _LOCAL, client.client_trackinginfo, "6.2.0"),
+    _row("client|tracking", -3, _LOCAL, tracking.client_tracking, "6.0.0"),
+    _row("client|trackinginfo", 2, _LOCAL, tracking.client_trackinginfo, "6.2.0"),
     _row("client|unblock", -3, _ADMIN, client.client_unblock, "5.0.0"),
     _row("client|unpause", 2, _ADMIN, client.client_unpause, "6.2.0"),
 )
@@ -172,6 +174,7 @@ OPERATION_COMMANDS: tuple[Command | Container, ...] = (
 SERVER_COMMANDS = (*CONNECTION_COMMANDS, *TRANSACTION_COMMANDS, *OPERATION_COMMANDS)
 TABLE: dict[bytes, Command | Container] = {
     **COMMANDS,
+    b"object": policy.with_policy(COMMANDS[b"object"]),
     **{row.name.encode(): row for row in SERVER_COMMANDS},
 }
 """Every command of the server by its name in small letters."""
