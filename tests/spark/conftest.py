@@ -33,7 +33,7 @@ LONG = pytest.mark.skipif(
 
 SLOW_START = "failed to connect back"
 """What Spark says of a worker that was not there within ten seconds: the machine is busy."""
-TRIES = 4
+TRIES = 10
 
 Read = Callable[..., "DataFrame"]
 
