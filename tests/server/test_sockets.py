@@ -188,3 +188,20 @@ def test_many_who_come_and_go_are_each_answered_by_their_own_link(served: Served
         with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
             assert one.ask("ECHO", f"one{number}") == b"one%d" % number
             assert other.ask("ECHO", f"other{number}") == b"other%d" % number
+
+
+def test_a_fault_of_ours_is_logged_and_ends_one_connection_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def break_down(client: Any, data: bytes) -> None:
+        raise LookupError("nobody thought of this")
+
+    with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
+        assert (one.ask("PING"), other.ask("PING")) == (b"PONG", b"PONG")
+        with monkeypatch.context() as patch:
+            patch.setattr(served.executor, "keep", break_down)
+            one.send_bytes(PING)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                one.read()
+        assert other.ask("PING") == b"PONG"
+    assert "nobody thought of this" in caplog.text
