@@ -11,19 +11,20 @@ A node leaves when its last live entry does, as in Redis; when that was the open
 before it is open again.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID, new_id
-from kvstream.layout.keys import key_of, successor, tree_prefix
+from kvstream.layout.keys import ID_BYTES, U64, key_of, successor, tree_prefix
 from kvstream.meta.measuring import measure, set_names
 from kvstream.meta.node import encode_node, live_in
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.storage.batch import Batch, Family
+from kvstream.storage.batch import Batch, Family, Row
 
 FIRST_PAGE, PAGE_MAX = 4, 256
 """Rows of nodes that are read at once: mostly one is asked for, sometimes thousands."""
@@ -83,13 +84,9 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
         for key, value in txn.batch.scan(Family.TREES, lower, upper, reverse):
             yield Node.decode(StreamID.unpack(key[8:]), value)
         return
-    limit = FIRST_PAGE
-    while page := txn.batch.page(Family.TREES, lower, upper, limit):
+    for page in _pages(txn, stream, start):
         for key, value in page:
             yield Node.decode(StreamID.unpack(key[8:]), value)
-        if len(page) < limit:
-            return
-        lower, limit = page[-1][0] + b"\x00", PAGE_MAX
 
 
 def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
@@ -114,6 +111,56 @@ def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
             yield from closed(txn, stream, stream.head_node.first.next())
     if stream.open_live:
         yield open_node(stream)
+
+
+def whole_from_head(
+    txn: Txn, stream: StreamMeta, most: int, below: bytes
+) -> tuple[int, int, Node | None]:
+    """Return how many nodes from the head on have no more than ``most`` live entries together.
+
+    They also end below an ID, as it is stored. Beside it their live entries, and the node behind
+    them. A trim may pass over thousands: those are not looked into one by one.
+    """
+    closed_nodes = stream.nodes - bool(stream.open_live)
+    whole = removed = 0
+    if closed_nodes:
+        head = stream.head_node
+        if head is None:
+            head = stream.head_node = _any(stream, closed(txn, stream, stream.head))
+        if head.live > most or head.last.packed >= below:
+            return 0, 0, head
+        whole, removed = 1, head.live
+        for page in _pages(txn, stream, head.first.next()) if closed_nodes > 1 else ():
+            lives = list(accumulate([live_in(value) for _, value in page]))
+            count = bisect_right(lives, most - removed)
+            count = bisect_left(page, below, 0, count, key=_last_of)
+            whole += count
+            removed += lives[count - 1] if count else 0
+            if count < len(page):
+                key, value = page[count]
+                return whole, removed, Node.decode(StreamID.unpack(key[U64.size :]), value)
+    if not stream.open_live:
+        return whole, removed, None
+    last = open_node(stream)
+    if removed + last.live > most or last.last.packed >= below:
+        return whole, removed, last
+    return whole + 1, removed + last.live, None
+
+
+def _last_of(row: Row) -> bytes:
+    return row[1][:ID_BYTES]
+
+
+def _pages(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[list[Row]]:
+    """Yield the rows of the closed nodes from an ID on."""
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + start.packed, successor(prefix)
+    limit = FIRST_PAGE
+    while page := txn.batch.page(Family.TREES, lower, upper, limit):
+        yield page
+        if len(page) < limit:
+            return
+        lower, limit = page[-1][0] + b"\x00", PAGE_MAX
 
 
 def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:

@@ -91,6 +91,7 @@ class StreamMeta:
         "ahead",
         "behind",
         "entries_added",
+        "erased",
         "expire_at",
         "first",
         "generation",
@@ -165,6 +166,8 @@ class StreamMeta:
         """Entries appended since the record was written: their rows alone tell of them."""
         self.shrinks = 0
         """How often entries were deleted or trimmed since the stream was loaded."""
+        self.erased = 0
+        """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
         """The first live IDs, as far as they were looked up: ``first`` opens them, if any do."""
         self.head_node: Node | None = None

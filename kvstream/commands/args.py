@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 from kvstream.layout.compiled import twins
 
 T = TypeVar("T")
@@ -83,6 +83,15 @@ def stream_ids(raw: Argv) -> list[StreamID]:
         if ids is not None:
             return ids
     return [stream_id(each) for each in raw]
+
+
+def packed_ids(raw: Argv) -> list[bytes]:
+    """Return whole IDs as they are stored; InvalidID where one is none."""
+    if twins is not None and type(raw) is list:
+        ids = twins.pack_ids(raw)
+        if ids is not None:
+            return ids
+    return [PACKED(*stream_id(each)) for each in raw]
 
 
 def _loose_id(raw: bytes, missing_seq: int) -> StreamID:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvstream.commands.args import (
     Args,
@@ -15,13 +16,15 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import LATER, Answer, Session
-from kvstream.commands.paging import is_long, paged
+from kvstream.commands.paging import in_steps, is_long, paged
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.ids import StreamID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claims
+from kvstream.operations.gradually import LongAutoclaim
 from kvstream.operations.groups import group_of_key
+from kvstream.operations.witness import LONG_ROWS
 from kvstream.records import Entry
 
 _FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
@@ -144,7 +147,7 @@ def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -
     options.time_ms = time_ms if 0 <= time_ms <= txn.now_ms else None
 
 
-def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Take over what has been pending too long; the next cursor, the entries, the deleted IDs."""
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
     start = range_start(argv[5])
@@ -162,7 +165,14 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
         else:
             raise syntax_error()
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    done = claims.autoclaim(txn, name, group, consumer, min_idle_ms, start, count, justid)
+    asked = name, group, consumer, min_idle_ms, start, count, justid
+    if session.pages and count > LONG_ROWS:
+        group_of_key(txn, name, group)
+        return in_steps(LongAutoclaim(*asked).step, partial(_taken, session, justid))
+    return _taken(session, justid, claims.autoclaim(txn, *asked))
+
+
+def _taken(session: Session, justid: bool, done: claims.Taken) -> Reply:
     deleted = [bytes(eid) for eid in done.deleted]
     reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
     return paged(session, reply, len(done.entries) + len(deleted))

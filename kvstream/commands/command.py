@@ -46,6 +46,19 @@ class Later(Enum):
 LATER: Final = Later.LATER
 
 
+@dataclass(frozen=True, slots=True)
+class Stepwise:
+    """In place of a reply: there is much to do, and others are to go on meanwhile.
+
+    ``step`` is called again and again, each time in a transaction that is committed, until it
+    answers anything but a Stepwise.
+    """
+
+    step: "Handler"
+    undo: Callable[[Txn], None] | None = None
+    """Takes away what the steps have left, where the client has gone before the last one."""
+
+
 class Session:
     """What one client has set: the database that its keys are in."""
 
@@ -54,7 +67,7 @@ class Session:
     def __init__(self, databases: int, db: int = 0) -> None:
         self.databases = databases
         self.pages = False
-        """It takes Paged for a reply, and LATER."""
+        """It takes Paged for a reply, LATER, and Stepwise."""
         self.select(db)
 
     def select(self, db: int) -> None:
@@ -64,7 +77,7 @@ class Session:
         """Put before a key it makes the key's name: the hot form of ``qualified``."""
 
 
-Answer: TypeAlias = "Reply | Blocked | Later"
+Answer: TypeAlias = "Reply | Blocked | Later | Stepwise"
 Handler: TypeAlias = Callable[[Txn, Session, Argv], Answer]
 
 

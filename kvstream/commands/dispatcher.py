@@ -8,7 +8,7 @@ from typing import Any
 
 from kvstream.blocking import wait_for
 from kvstream.commands.args import Argv
-from kvstream.commands.command import Answer, Blocked, Later, Session
+from kvstream.commands.command import Answer, Blocked, Later, Session, Stepwise
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.commands.table import find
 from kvstream.engine import Engine
@@ -32,7 +32,7 @@ class Dispatcher:
         try:
             command = find(argv)
             reply: Answer = self.engine.run(command.run, self.session, argv)
-            assert not isinstance(reply, Later)  # the session takes no pages
+            assert not isinstance(reply, Later | Stepwise)  # the session takes no pages
             return self._wait(reply) if isinstance(reply, Blocked) else reply
         except KVStreamError as error:
             return ErrorReply.of(error)

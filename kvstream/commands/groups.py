@@ -1,10 +1,18 @@
 """XGROUP, XACK, XACKDEL and XNACK."""
 
-from kvstream.commands.args import Args, Argv, stream_id, stream_id_or_sign, stream_ids, text
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    packed_ids,
+    stream_id,
+    stream_id_or_sign,
+    stream_ids,
+    text,
+)
 from kvstream.commands.command import Session
 from kvstream.commands.replies import OK, Reply, Simple
-from kvstream.commands.streams import parse_ids, policy_and_ids
-from kvstream.errors import InvalidArgument
+from kvstream.commands.streams import policy_and_ids
+from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.ids import StreamID
 from kvstream.meta.txn import Txn
 from kvstream.operations import acks, groups
@@ -126,8 +134,13 @@ def _has_no_group(txn: Txn, name: bytes, group: bytes) -> bool:
 def xack(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Make entries no longer pending and answer how many were."""
     name, group = session.prefix + argv[1], argv[2]
-    ids = parse_ids(argv[3:], lambda: _has_no_group(txn, name, group))
-    return 0 if ids is None else acks.acknowledge(txn, name, group, ids)
+    try:
+        ids = packed_ids(argv[3:])
+    except InvalidID:
+        if _has_no_group(txn, name, group):  # Redis does not look at the IDs then
+            return 0
+        raise
+    return acks.acknowledge_packed(txn, name, group, ids)
 
 
 def xackdel(txn: Txn, session: Session, argv: Argv) -> Reply:

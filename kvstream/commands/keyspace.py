@@ -13,7 +13,7 @@ from kvstream.commands.args import (
     wrong_arity,
 )
 from kvstream.commands.command import LATER, Answer, Session
-from kvstream.commands.paging import is_long
+from kvstream.commands.paging import in_steps, is_long
 from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
 from kvstream.errors import InvalidArgument
 from kvstream.glob import matcher
@@ -21,6 +21,7 @@ from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import copying, keyspace
+from kvstream.operations.copying import LongCopy
 from kvstream.operations.pages import kept
 
 SCAN_COUNT = 10
@@ -60,7 +61,7 @@ def renamenx(txn: Txn, session: Session, argv: Argv) -> Reply:
     return int(keyspace.rename(txn, source, target, replace=False))
 
 
-def copy(txn: Txn, session: Session, argv: Argv) -> Reply:
+def copy(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Copy a key with all that belongs to it, as one commit; 1 if it was done."""
     db, replace = session.db, False
     args = Args(argv, 3)
@@ -72,7 +73,13 @@ def copy(txn: Txn, session: Session, argv: Argv) -> Reply:
             db = _database(session, args.next())
         else:
             raise syntax_error()
-    return int(copying.copy(txn, session.prefix + argv[1], qualified(db, argv[2]), replace))
+    source, target = session.prefix + argv[1], qualified(db, argv[2])
+    if session.pages and source != target and copying.is_long(txn, source):
+        if not replace and keyspace.exists(txn, target):
+            return 0
+        work = LongCopy(source, target, replace)
+        return in_steps(work.step, int, work.undo)
+    return int(copying.copy(txn, source, target, replace))
 
 
 def move(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -4,15 +4,34 @@ What is short is answered as to anybody. What is long is read from the store as 
 of the transaction is uncommitted, so that others may go on: until then the answer is LATER.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from kvstream.commands.command import LATER, Answer, Later, Session
+from kvstream.commands.args import Argv
+from kvstream.commands.command import LATER, Answer, Later, Session, Stepwise
 from kvstream.commands.replies import Entries, Gradual, Paged, Reply, Rows, Streams
 from kvstream.ids import StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import pages
 from kvstream.operations.reads import Reply as Found
+
+T = TypeVar("T")
+
+
+def in_steps(
+    step: Callable[[Txn], T | None],
+    answer: Callable[[T], Answer],
+    undo: Callable[[Txn], None] | None = None,
+) -> Stepwise:
+    """Return what has ``step`` called until it returns anything, which ``answer`` makes a reply."""
+
+    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
+        done = step(txn)
+        return going_on if done is None else answer(done)
+
+    going_on = Stepwise(run, undo)
+    return going_on
 
 
 def may_be_long(session: Session, count: int | None, streams: int = 1) -> bool:

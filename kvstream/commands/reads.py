@@ -17,8 +17,9 @@ from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import deliver, reads, showing
+from kvstream.operations import deliver, gradually, reads, showing
 from kvstream.operations.budget import Budget
+from kvstream.operations.gradually import LongDelivery
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.reads import Position
 
@@ -46,6 +47,11 @@ class _Options:
     def check(self) -> None:
         if self.maxcount is not None and (self.count or 0) > self.maxcount:
             raise InvalidArgument("MAXCOUNT must be greater than or equal to COUNT")
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether nothing but COUNT, BLOCK and NOACK says what is to be given."""
+        return self.claim_min_idle_ms is None and self.maxcount is None and self.maxsize is None
 
     def budget(self) -> Budget | None:
         if self.maxcount is None and self.maxsize is None:
@@ -117,7 +123,20 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
     shares = group if idle is None else None  # each CLAIM may find something else idle enough
     wait = Blocked(names, attempt, options.timeout_ms or None, retry_at, shares=shares)
+    if session.pages and options.is_plain and wanted == [(names[0], deliver.NEW)]:
+        work = _long_delivery(txn, names[0], group, options)
+        if work is not None:
+            return paging.in_steps(
+                work.step, lambda found: paging.of_found(session, found) or _later(wait, options)
+            )
     return attempt(txn) or _later(wait, options)
+
+
+def _long_delivery(txn: Txn, name: bytes, group: bytes, options: _Options) -> LongDelivery | None:
+    """Return what gives very many entries, where there may be so many to be given."""
+    if not gradually.delivers_many(txn, name, group, options.count):
+        return None
+    return LongDelivery(name, group, options.consumer, options.count, options.noack)
 
 
 def _later(wait: Blocked, options: _Options) -> Answer:

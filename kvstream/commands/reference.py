@@ -286,8 +286,10 @@ OWN = (
     "closed.",
     "SCAN goes through the keys in the order in which they were made: one that stays is seen "
     "exactly once, and a cursor stays good over a restart.",
-    "COPY of a stream takes time in proportion to its entries and pending entries, and holds their "
-    "rows in memory until its one commit.",
+    "COPY of a stream takes time in proportion to its entries and pending entries. From 2,000 "
+    "entries on a server copies bit by bit while others go on, and the key comes at the end, as a "
+    "copy of what its source is by then; so do XREADGROUP and XAUTOCLAIM of so many. In MULTI, "
+    "and in the process of a program, they are done in one go.",
     "OBJECT ENCODING goes by the value alone: after APPEND too, where Redis says `raw`. IDLETIME "
     "is 0, for accesses are not noted; REFCOUNT is 1, also of small numbers, which Redis shares.",
     "MEMORY USAGE tells the bytes of a key's rows before compression, from samples: how much room "

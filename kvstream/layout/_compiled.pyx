@@ -246,26 +246,44 @@ cdef inline Bytes take_u64(Bytes at, Bytes end, uint64_t *to) noexcept nogil:
     return at if 0 < at - start < 20 else NULL
 
 
+cdef inline bint take_id(object word, uint64_t *ms, uint64_t *seq):
+    """Take the ID that a word of digits is, ``ms-seq`` or ``ms``; return whether it is one."""
+    cdef Bytes at, end
+    if type(word) is not bytes:
+        return False
+    at = <Bytes>PyBytes_AS_STRING(word)
+    end = at + PyBytes_GET_SIZE(word)
+    at = take_u64(at, end, ms)
+    seq[0] = 0
+    if at != NULL and at < end and at[0] == 45:  # a hyphen
+        at = take_u64(at + 1, end, seq)
+    return at == end
+
+
 def parse_ids(list words not None, type stream_id not None):
     """Return the IDs that words of digits, ``ms-seq`` or ``ms``, are; None where one is not."""
-    cdef Py_ssize_t i, count = PyList_GET_SIZE(words)
+    cdef Py_ssize_t i
     cdef uint64_t ms = 0, seq = 0
-    cdef Bytes at, end
-    cdef object word
     cdef list ids = []
-    for i in range(count):
-        word = <object>PyList_GET_ITEM(words, i)
-        if type(word) is not bytes:
-            return None
-        at = <Bytes>PyBytes_AS_STRING(word)
-        end = at + PyBytes_GET_SIZE(word)
-        at = take_u64(at, end, &ms)
-        seq = 0
-        if at != NULL and at < end and at[0] == 45:  # a hyphen
-            at = take_u64(at + 1, end, &seq)
-        if at != end:
+    for i in range(PyList_GET_SIZE(words)):
+        if not take_id(<object>PyList_GET_ITEM(words, i), &ms, &seq):
             return None
         ids.append(make_id(stream_id, ms, seq))
+    return ids
+
+
+def pack_ids(list words not None):
+    """Return the same IDs as they are stored."""
+    cdef Py_ssize_t i
+    cdef uint64_t ms = 0, seq = 0
+    cdef unsigned char packed[ID_BYTES]
+    cdef list ids = []
+    for i in range(PyList_GET_SIZE(words)):
+        if not take_id(<object>PyList_GET_ITEM(words, i), &ms, &seq):
+            return None
+        put_big_endian(packed, ms)
+        put_big_endian(packed + 8, seq)
+        ids.append(PyBytes_FromStringAndSize(<char *>packed, ID_BYTES))
     return ids
 
 

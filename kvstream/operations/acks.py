@@ -30,6 +30,11 @@ class NackMode(StrEnum):
 
 def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) -> int:
     """Make entries no longer pending, and return how many were; missing key or group: 0."""
+    return acknowledge_packed(txn, name, group, [PACKED(*eid) for eid in ids])
+
+
+def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[bytes]) -> int:
+    """Do the same with IDs as they are stored."""
     stream = txn.stream(name)
     found = None
     if stream is not None:
@@ -37,8 +42,7 @@ def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) ->
     if found is None:
         return 0
     txn.frees = True
-    packed = [PACKED(*eid) for eid in ids]
-    return drop(txn, found, packed if is_ascending(packed) else sorted(set(packed)))
+    return drop(txn, found, ids if is_ascending(ids) else sorted(set(ids)))
 
 
 def acknowledge_and_delete(

@@ -20,7 +20,7 @@ from kvstream.meta.pending import (
     runs_of,
     take,
 )
-from kvstream.meta.records import GroupMeta
+from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
@@ -33,7 +33,7 @@ AUTOCLAIM_COUNT = 100
 """Redis's default COUNT of XAUTOCLAIM."""
 AUTOCLAIM_COUNT_MAX = ((1 << 63) - 1) // 16
 """Redis refuses a COUNT whose buffer of IDs would overflow."""
-_ATTEMPTS_PER_COUNT = 10
+ATTEMPTS_PER_COUNT = 10
 """XAUTOCLAIM looks at no more than this many pending entries for each that it may return."""
 _LAST = MAX_ID.packed
 _END_OF_TIME = (1 << 63) - 1
@@ -67,7 +67,7 @@ def claim(
         found.last_delivered = last_id
         txn.member_changed(found)
     moment = txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
-    haul = Haul(stream, _idle_bound(txn, min_idle_ms), retrycount, justid)
+    haul = Haul(stream, idle_bound(txn, min_idle_ms), retrycount, justid)
     packed = [eid.packed for eid in ids]
     claimed: Sequence[Entry]
     if not force and is_ascending(packed):
@@ -142,7 +142,7 @@ def _claim_each(
     return claimed
 
 
-def _idle_bound(txn: Txn, min_idle_ms: int) -> int:
+def idle_bound(txn: Txn, min_idle_ms: int) -> int:
     """Return the latest delivery that may be claimed: any at all where no idle time is asked for.
 
     Deliveries lie in the future when the clock has been set back.
@@ -185,21 +185,28 @@ def autoclaim(
         raise InvalidArgument("COUNT must be > 0")
     stream, found = group_of_key(txn, name, group)
     member = consumer_of(txn, found, consumer)
-    haul = Haul(stream, _idle_bound(txn, min_idle_ms), None, justid)
+    haul = Haul(stream, idle_bound(txn, min_idle_ms), None, justid)
     cursor = _look_from(txn, found, start.packed, count, haul)
-    haul.move(txn, found, consumer, txn.now_ms)
+    return taken_over(txn, found, member, haul, cursor)
+
+
+def taken_over(
+    txn: Txn, group: GroupMeta, member: ConsumerMeta, haul: Haul, cursor: StreamID
+) -> Taken:
+    """Give a consumer what was found, and tell what that is."""
+    haul.move(txn, group, member.name, txn.now_ms)
     if haul.rows:
         member.active_ms = txn.now_ms
     txn.member_changed(member)
     claimed: Sequence[Entry] = haul.entries
-    if justid:
+    if haul.justid:
         claimed = [Entry(StreamID.unpack(key[-ID_BYTES:]), None) for key, _ in haul.rows]
     return Taken(cursor, claimed, [StreamID.unpack(eid) for eid in haul.gone])
 
 
 def _look_from(txn: Txn, group: GroupMeta, start: bytes, count: int, haul: Haul) -> StreamID:
     """Look at pending entries from an ID on until there are ``count``; return where it stopped."""
-    attempts = count * _ATTEMPTS_PER_COUNT
+    attempts = count * ATTEMPTS_PER_COUNT
     for run in runs_from(txn, group, start):
         ids = ids_between(run, start, _LAST)
         at = 0

@@ -29,7 +29,8 @@ from kvstream.operations.lag import advance_over
 from kvstream.operations.reads import Reply
 from kvstream.records import Entry
 
-_WHERE = " in XREADGROUP with GROUP option"
+WHERE = " in XREADGROUP with GROUP option"
+"""What errors of XREADGROUP say besides."""
 _LAST = MAX_ID.packed
 
 SMALL_READ = 16
@@ -58,7 +59,7 @@ def read_group(
     """
     budget = budget or Budget()
     for name, _ in wanted:
-        group_of_key(txn, name, group, _WHERE)
+        group_of_key(txn, name, group, WHERE)
     room = Room(len(wanted), txn.catalog.limits.reply_max)
     reply: Reply = []
     for name, after in wanted:
@@ -109,7 +110,7 @@ def read_new(
     """
     if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
         raise InvalidArgument("min-idle-time must be a positive integer")
-    stream, found = group_of_key(txn, name, group, _WHERE)
+    stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
     if claim_min_idle_ms is None and budget is None:
         return _deliver_new(txn, stream, found, member, count, noack)
@@ -137,7 +138,7 @@ def read_history(
     budget: Budget | None = None,
 ) -> list[Entry]:
     """Show what is pending with a consumer after an ID; each entry counts as delivered again."""
-    stream, found = group_of_key(txn, name, group, _WHERE)
+    stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
     budget = budget or Budget()
     return _history(txn, stream, found, member, after, budget.most(count), budget)
@@ -148,7 +149,7 @@ def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
 
     Where none is pending that is when one delivered now would be.
     """
-    _, found = group_of_key(txn, name, group, _WHERE)
+    _, found = group_of_key(txn, name, group, WHERE)
     oldest = oldest_time(txn, found)
     return (txn.now_ms if oldest is None else oldest) + min_idle_ms
 
@@ -189,6 +190,19 @@ def _deliver_new(
         ids = found.packed_ids()
     else:
         ids = [PACKED(*each[0]) for each in found]
+    give(txn, stream, group, consumer, ids, noack)
+    return found
+
+
+def give(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    ids: Sequence[bytes],
+    noack: bool,
+) -> None:
+    """Note that a consumer is given the entries that come next in its group."""
     advance_over(stream, group, ids)
     txn.member_changed(group)
     if not noack:
@@ -196,7 +210,6 @@ def _deliver_new(
         activity.note(txn, group, consumer)
     else:
         txn.member_changed(consumer)
-    return found
 
 
 def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> list[Entry]:

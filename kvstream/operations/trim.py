@@ -27,6 +27,7 @@ APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
 UNLIMITED = 0
 SPAN_ROWS = 1000
 """Entries side by side that are deleted as one range: a range costs every reader from then on."""
+_ABOVE_ALL = b"\xff" * 17
 LOOK_AHEAD = 100
 """IDs of live entries looked up beyond the one that a trim needs."""
 
@@ -109,21 +110,13 @@ def _takes_whole(how: Trim, length: int, node: Node) -> bool:
 
 def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
     limit = _limit(txn, how)
-    whole, removed = 0, 0
-    boundary: Node | None = None
-    for node in nodes.from_head(txn, stream):
-        length = stream.length - removed
-        if how.strategy is Strategy.MAXLEN and length <= how.maxlen:
-            boundary = node
-            break
-        if limit and removed + node.live > limit:
-            boundary = node
-            break
-        if not _takes_whole(how, length, node):
-            boundary = node
-            break
-        whole += 1
-        removed += node.live
+    most, below = stream.length, _ABOVE_ALL
+    if how.strategy is Strategy.MAXLEN:
+        most -= how.maxlen
+    else:
+        below = how.minid.packed
+    most = min(most, limit) if limit else most
+    whole, removed, boundary = nodes.whole_from_head(txn, stream, most, below)
     part = 0
     if boundary is not None and not how.approximate:
         part = _part_of(txn, stream, how, boundary, stream.length - removed, whole == 0)
@@ -263,6 +256,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     _delete_rows(txn, stream, parts)
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     stream.shrinks += 1
+    stream.erased += 1
     stream.ahead.clear()
     stream.length -= len(ids)
     if stream.length == 0:

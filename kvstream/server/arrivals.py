@@ -19,6 +19,7 @@ from kvstream.server.outbox import Outbox
 from kvstream.server.paging import Paging
 from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
+from kvstream.server.works import Works
 
 
 class Arrivals:
@@ -26,6 +27,7 @@ class Arrivals:
 
     waits: Waits
     outbox: Outbox
+    works: Works
     burst_bytes_max = BURST_BYTES_MAX
 
     def __init__(
@@ -115,6 +117,7 @@ class Arrivals:
         self.clients.pop(client.id, None)
         self.waits.cancel(client)
         self.paging.forget(client)
+        self.works.forget(client)
 
     def drop(self, client: Client) -> None:
         """Close a client's connection without a word; what it has not read is let go."""

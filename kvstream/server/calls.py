@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from kvstream.commands.command import LATER, Answer, Command, Container, Flag
+from kvstream.commands.command import LATER, Answer, Command, Container, Flag, Stepwise
 from kvstream.commands.replies import ErrorReply
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
@@ -93,6 +93,10 @@ class Calls:
             client.commands_run -= 1
             return reply
         spent = self.clock() - begun
+        if type(reply) is Stepwise:
+            client.commands_run -= 1
+            self.statistics.of(command.name).seconds += spent
+            return reply
         if Flag.ADMIN not in command.flags:
             self.show(client, argv)  # behind the call: RESET ends a MONITOR
         row = self.statistics.of(command.name)

@@ -11,7 +11,15 @@ from functools import partial
 from threading import get_ident
 from time import monotonic
 
-from kvstream.commands.command import LATER, Blocked, Command, Container, Flag, Later
+from kvstream.commands.command import (
+    LATER,
+    Blocked,
+    Command,
+    Container,
+    Flag,
+    Later,
+    Stepwise,
+)
 from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
@@ -28,10 +36,11 @@ from kvstream.server.outbox import OF_ROWS, Kept, Operation, Outbox, Slot, told
 from kvstream.server.pace import LOOKS, TURN_REQUESTS, TURN_S, Pace
 from kvstream.server.queues import run_queue
 from kvstream.server.waits import Waits
+from kvstream.server.works import Works
 from kvstream.turn import Turn, TurnFailed
 
 QUEUED = Simple("QUEUED")
-_HOLDING = (Blocked, Paged, Later)
+_HOLDING = (Blocked, Paged, Later, Stepwise)
 """Answers after which nothing more of a client runs for now."""
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
@@ -59,6 +68,7 @@ class Executor(Arrivals):
         self._pace = Pace(self, self.calls)
         self._slots: list[Kept] = []
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
+        self.works = Works(self)
         self.outbox = Outbox(engine.committer, self, self.paging)
         engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
 
@@ -91,6 +101,8 @@ class Executor(Arrivals):
         finally:
             self._turn = None
             self.statistics.turned(TURN_REQUESTS - left, self.clock() + TURN_S - until)
+        if self.works.is_busy:
+            self.works.run()
         if self.limits.held:
             self.limits.release()
         return self.pending
@@ -98,7 +110,7 @@ class Executor(Arrivals):
     @property
     def pending(self) -> bool:
         """Whether there is something to be run."""
-        return bool(self.ready or self.bursts or self.first)
+        return bool(self.ready or self.bursts or self.first or self.works.is_busy)
 
     def _run_first(self, turn: Turn) -> int:
         """Run the requests that were to come before all else."""
@@ -192,7 +204,7 @@ class Executor(Arrivals):
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
             reply = self.calls.answer_at_once(client, command, argv, turn.txn)
-            assert not isinstance(reply, Blocked | Later)
+            assert not isinstance(reply, Blocked | Later | Stepwise)
             self._answer(client, reply)
             return
         if command.name == "exec":
@@ -233,8 +245,30 @@ class Executor(Arrivals):
             self.first.append(client)
             client.paged = True
             return
+        if isinstance(reply, Stepwise):
+            self._slots.remove(slot)
+            self.works.add(slot, reply)
+            client.paged = True
+            return
         assert isinstance(reply, Paged)
         client.paged = slot.told = client.wants(reply)
+
+    def run_step(self, slot: Slot) -> None:
+        """Run the next step of a command as a turn of its own, and answer behind the last one."""
+        assert slot.unit is not None
+        self._runner = get_ident()
+        try:
+            self._run_again(slot, slot.unit)
+        finally:
+            self._turn = None
+        slots, self._slots = self._slots, []
+        if isinstance(slot.reply, Stepwise):
+            return
+        if not (isinstance(slot.reply, Paged) and slot.told):
+            slot.client.paged = False
+        if not slot.client.paged and slot.client.block is None:
+            self.ready[slot.client] = None
+        self.outbox.send(self.engine.last_sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
         if self._appends.waiting:
@@ -280,6 +314,7 @@ class Executor(Arrivals):
         except TurnFailed as failure:
             if client.block is not None:
                 self.waits.end(client)
+            self.works.forget(client)
             self.paging.release(client)
             slot.reply = told(failure)
             self._slots = [slot]

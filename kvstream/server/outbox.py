@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from kvstream.commands.command import Answer, Blocked, Later
+from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
 from kvstream.errors import KVStreamError, UnknownOutcome
 from kvstream.meta.txn import Txn
@@ -49,7 +49,7 @@ class Slot:
         if self.made:
             return self.made
         reply = self.reply
-        if not self.told or isinstance(reply, Blocked | Later | Paged):
+        if not self.told or isinstance(reply, Blocked | Later | Stepwise | Paged):
             return b""
         return _encoded(reply, self.protocol or self.client.protocol)
 

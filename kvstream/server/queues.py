@@ -1,6 +1,6 @@
 """What MULTI has queued, as EXEC runs it: one unit of a turn."""
 
-from kvstream.commands.command import Blocked, Command, Later
+from kvstream.commands.command import Blocked, Command, Later, Stepwise
 from kvstream.commands.replies import NULL_ARRAY, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import fingerprint
@@ -29,5 +29,5 @@ def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn
     client.last_command = "exec"
     refusal = calls.refusal(client, command, argv)  # rights may have changed since
     reply = refusal or calls.answer(client, command, argv, txn)
-    assert not isinstance(reply, Later)
+    assert not isinstance(reply, Later | Stepwise)
     return reply.expired if isinstance(reply, Blocked) else reply

@@ -193,6 +193,7 @@ WORDS = (
 @example([b"9" * 20])
 def test_ids_are_read_alike_or_left_to_python(words: list[bytes]) -> None:
     ids = twins.parse_ids(words, StreamID)
+    assert twins.pack_ids(words) == (None if ids is None else [eid.packed for eid in ids])
     if ids is not None:
         assert ids == [StreamID.parse(word) for word in words]
         assert all(type(eid) is StreamID for eid in ids)

@@ -1,0 +1,93 @@
+"""Long commands under way: done step by step, between turns, while their clients wait.
+
+Each step is a turn of its own. A client of whom a command is under way is held: nothing else of it
+runs until it has been answered. Sans-IO, as the executor is, which runs the steps.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from kvstream.commands.command import Stepwise
+from kvstream.commands.replies import ErrorReply
+from kvstream.engine import Engine
+from kvstream.errors import KVStreamError
+from kvstream.meta.txn import Txn
+from kvstream.server.client import Client
+from kvstream.server.outbox import Slot
+from kvstream.turn import Turn, TurnFailed
+
+STEPS_S = 0.002
+"""Steps are run for so long between two turns."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A command under way."""
+
+    slot: Slot
+    undo: Callable[[Txn], None] | None
+
+
+class Owner(Protocol):
+    """What is needed of the executor."""
+
+    clock: Callable[[], float]
+    engine: Engine
+
+    def run_step(self, slot: Slot) -> None: ...
+
+
+class Works:
+    """The long commands of one server's clients."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._under_way: dict[Client, Work] = {}
+        self._left: list[Callable[[Txn], None]] = []
+        """What is to take away the traces of commands whose clients have gone."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether there is something to be done."""
+        return bool(self._under_way or self._left)
+
+    def add(self, slot: Slot, reply: Stepwise) -> None:
+        """Have the next step of a command run, behind those of others."""
+        unit = slot.unit
+        assert isinstance(unit, partial)  # of ``answer``
+        client, command, argv = unit.args
+        following = partial(unit.func, client, replace(command, run=reply.step), argv)
+        again = Slot(client, None, following, slot.db, slot.protocol)
+        self._under_way[client] = Work(again, reply.undo)
+
+    def forget(self, client: Client) -> None:
+        """Have no more steps run for a client that has gone."""
+        work = self._under_way.pop(client, None)
+        if work is not None and work.undo is not None:
+            self._left.append(work.undo)
+
+    def run(self) -> None:
+        """Run steps for a while."""
+        clock = self._owner.clock
+        until = clock() + STEPS_S
+        while self._left:
+            self._take_away(self._left.pop())
+        while self._under_way:
+            client = next(iter(self._under_way))
+            work = self._under_way.pop(client)
+            client.last_used = clock()
+            self._owner.run_step(work.slot)
+            if work.undo is not None and isinstance(work.slot.reply, ErrorReply):
+                self._left.append(work.undo)
+            if clock() >= until:
+                return
+
+    def _take_away(self, undo: Callable[[Txn], None]) -> None:
+        """Undo what steps have left; where that fails it is swept at the next opening."""
+        with suppress(TurnFailed, KVStreamError):
+            turn = Turn(self._owner.engine)
+            turn.run(undo)
+            turn.commit()

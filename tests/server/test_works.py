@@ -1,0 +1,459 @@
+"""Long commands in steps: what they answer and leave, whatever others do between two steps."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from unittest.mock import patch
+
+import hiredis
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.commands import claims as claim_commands
+from kvstream.errors import StoreFull
+from kvstream.meta import staged
+from kvstream.operations import copying, gradually
+from kvstream.operations.checks import check
+from kvstream.options import Durability
+from kvstream.server import works
+from tests.server.talking import Server, Talker
+
+ENTRIES = 300
+STEP = 16
+
+
+class Worker(Talker):
+    """A client whose long commands are done in steps."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        super().__init__(server, number)
+        self.client.pages = True
+
+    def begin(self, *words: str) -> None:
+        """Send a command that is held, and run its first step."""
+        self.send(*words)
+        self.step()
+        assert self.client.paged
+
+    def step(self) -> None:
+        """Run one turn, and one step at the most."""
+        self._server.executor.run()
+
+    def end(self, meanwhile: Callable[[], object] = lambda: None) -> Any:
+        """Run steps until the command is answered, with something between them; return that."""
+        steps = 0
+        while self._server.executor.works.is_busy:
+            meanwhile()
+            self.step()
+            steps += 1
+            assert steps < 1000
+        self._server.turn()
+        return parsed(self.heard())
+
+
+class Other(Talker):
+    """A client that asks without waiting for others' commands."""
+
+    def ask(self, *words: bytes | str) -> bytes:
+        self.send(*words)
+        said = b""
+        while not said:
+            self._server.executor.run()
+            said = self.heard()
+        return said
+
+
+def parsed(reply: bytes) -> Any:
+    reader = hiredis.Reader()
+    reader.feed(reply)
+    value = reader.gets()
+    assert reader.gets() is False
+    return value
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for module in (gradually, copying):
+        monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
+        monkeypatch.setattr(module, "STEP_ROWS", STEP)
+    monkeypatch.setattr(claim_commands, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    started = Server(tmp_path / "store", clock=ManualClock())
+    yield started
+    assert started.engine.run(check) == []
+    assert started.engine.run(lambda txn: list(staged.all_of(txn))) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def worker(server: Server) -> Worker:
+    return Worker(server, 100)
+
+
+@pytest.fixture
+def ann(server: Server) -> Talker:
+    """Somebody whose commands are done in one go."""
+    return Other(server, 1)
+
+
+def fill(ann: Talker, key: str = "s", count: int = ENTRIES) -> None:
+    for number in range(1, count + 1):
+        ann.ask("XADD", key, f"{number}-1", "f", f"v{number}")
+    ann.ask("XGROUP", "CREATE", key, "g", "0")
+
+
+def told(ann: Talker, *words: str) -> Any:
+    return parsed(ann.ask(*words))
+
+
+def ids_of(entries: list[Any]) -> list[bytes]:
+    return [entry[0] for entry in entries]
+
+
+def pending(ann: Talker, *consumer: str) -> list[bytes]:
+    return ids_of(told(ann, "XPENDING", "s", "g", "-", "+", "100000", *consumer))
+
+
+def state(ann: Talker, key: str) -> Any:
+    return told(ann, "XRANGE", key, "-", "+"), told(
+        ann, "XINFO", "STREAM", key, "FULL", "COUNT", "0"
+    )
+
+
+# --- the same as in one go ----------------------------------------------------------------------
+
+
+READ = ("XREADGROUP", "GROUP", "g", "w")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("COUNT", "33"), ("COUNT", "48"), ("COUNT", "10000"), ("NOACK",), ("BLOCK", "0")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("given", ["0", "7", "299"])
+def test_a_delivery_is_as_in_one_go(
+    server: Server, ann: Talker, worker: Worker, options: tuple[str, ...], given: str
+) -> None:
+    for key in "st":
+        fill(ann, key)
+        ann.ask("XGROUP", "SETID", key, "g", f"{given}-1")
+        ann.ask("XDEL", key, "50-1", "51-1", "299-1")
+    one = told(ann, *READ, *options, "STREAMS", "t", ">")
+    worker.send(*READ, *options, "STREAMS", "s", ">")
+    ((key, entries),) = worker.end()
+    assert [key, entries] == [b"s", one[0][1]]
+    assert state(ann, "s") == state(ann, "t")
+
+
+def test_what_is_empty_by_then_blocks(server: Server, ann: Talker, worker: Worker) -> None:
+    fill(ann)
+    worker.begin(*READ, "BLOCK", "0", "STREAMS", "s", ">")
+    ann.ask("XGROUP", "SETID", "s", "g", "$")
+    assert worker.heard() == b""
+    server.turn()
+    assert worker.client.block is not None
+    ann.ask("XADD", "s", "1000-1", "f", "v")
+    assert parsed(worker.heard()) == [[b"s", [[b"1000-1", [b"f", b"v"]]]]]
+    assert worker.ask("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize(
+    "options", [("COUNT", "33"), ("COUNT", "5000"), ("COUNT", "200", "JUSTID")]
+)
+@pytest.mark.parametrize("start", ["0", "40-1"])
+def test_a_claim_is_as_in_one_go(
+    server: Server, ann: Talker, worker: Worker, options: tuple[str, ...], start: str
+) -> None:
+    for key in "st":
+        fill(ann, key)
+        for count in (100, 1, 30, 100):
+            ann.ask(*READ, "COUNT", str(count), "STREAMS", key, ">")
+        ann.ask("XDEL", key, "50-1", "51-1", "131-1")
+        ann.ask("XACK", key, "g", "60-1", "101-1")
+        ann.ask("XTRIM", key, "MAXLEN", "290")
+    one = told(ann, "XAUTOCLAIM", "t", "g", "other", "0", start, *options)
+    worker.send("XAUTOCLAIM", "s", "g", "other", "0", start, *options)
+    assert worker.end() == one
+    assert state(ann, "s") == state(ann, "t")
+
+
+@pytest.mark.parametrize("options", [(), ("REPLACE",), ("DB", "3")], ids=str)
+def test_a_copy_is_as_in_one_go(
+    server: Server, ann: Talker, worker: Worker, options: tuple[str, ...]
+) -> None:
+    fill(ann)
+    ann.ask("XADD", "s", "IDMP", "p", "i", "*", "f", "v")
+    for count in (100, 1, 30):
+        ann.ask(*READ, "COUNT", str(count), "STREAMS", "s", ">")
+    ann.ask("XDEL", "s", "50-1", "51-1", "131-1")
+    ann.ask("EXPIRE", "s", "1000")
+    if "REPLACE" in options:
+        fill(ann, "c", 3)
+    worker.send("COPY", "s", "c", *options)
+    assert worker.end() == 1
+    before = state(ann, "s")
+    ann.ask("SELECT", "3" if "DB" in options else "0")
+    assert state(ann, "c") == before
+    assert told(ann, "TTL", "c") == 1000
+
+
+def test_a_copy_over_what_is_there_is_refused_without_a_step(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    fill(ann)
+    ann.ask("SET", "c", "v")
+    assert worker.ask("COPY", "s", "c") == b":0\r\n"
+    assert worker.ask("COPY", "s", "s").startswith(b"-ERR source and destination")
+
+
+# --- others between two steps -------------------------------------------------------------------
+
+
+class Others:
+    """What others do to the stream: anything."""
+
+    def __init__(self, ann: Talker, kinds: str) -> None:
+        self._ann, self._kinds = ann, kinds
+        self._works = ann.client.server.works
+        self._last = ENTRIES
+        self.given: set[bytes] = set()
+
+    def __call__(self) -> None:
+        kind = random.choice(self._kinds)
+        some = [f"{random.randint(1, self._last)}-1" for _ in range(3)]
+        if kind == "a":
+            for _ in range(random.choice([1, 20])):
+                if not self._works.is_busy:
+                    return  # nothing is to come behind the last step
+                self._last += 1
+                self._ann.ask("XADD", "s", f"{self._last}-1", "f", "later")
+        elif kind == "t":
+            self._ann.ask("XTRIM", "s", "MAXLEN", str(random.randint(150, 320)))
+        elif kind == "d":
+            self._ann.ask("XDEL", "s", *some)
+        elif kind == "r":
+            read = told(self._ann, "XREADGROUP", "GROUP", "g", "ann", "COUNT", "9", *STREAMS)
+            self.given.update(ids_of(read[0][1]) if read else ())
+        elif kind == "k":
+            self._ann.ask("XACK", "s", "g", *some)
+        elif kind == "c":
+            self._ann.ask("XCLAIM", "s", "g", "ann", "0", *some)
+
+
+STREAMS = ["STREAMS", "s", ">"]
+ROUNDS = 12
+
+
+def test_a_delivery_leaves_no_entry_out_and_gives_none_twice(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    for _ in range(ROUNDS):
+        ann.ask("DEL", "s")
+        fill(ann)
+        others = Others(ann, random.choice(["a", "atr", "atrd", "r", "t", "d"]))
+        worker.begin(*READ, *STREAMS)
+        reply = worker.end(others)
+        mine = ids_of(reply[0][1]) if reply else []
+        assert pending(ann, "w") == mine
+        live = ids_of(told(ann, "XRANGE", "s", "-", "+"))
+        assert [eid for eid in live if eid not in others.given] == mine
+
+
+def test_a_delivery_goes_back_with_its_group(server: Server, ann: Talker, worker: Worker) -> None:
+    fill(ann)
+    ann.ask("XGROUP", "SETID", "s", "g", "100-1")
+    worker.begin(*READ, *STREAMS)
+    ann.ask("XGROUP", "SETID", "s", "g", "20-1")
+    assert ids_of(worker.end()[0][1])[0] == b"21-1"
+
+
+def test_a_claim_takes_what_is_still_to_be_had(server: Server, ann: Talker, worker: Worker) -> None:
+    for _ in range(ROUNDS):
+        ann.ask("DEL", "s")
+        fill(ann)
+        for count in (100, 1, 30, 100):
+            ann.ask(*READ, "COUNT", str(count), *STREAMS)
+        worker.begin("XAUTOCLAIM", "s", "g", "other", "0", "0", "COUNT", "10000")
+        before = set(pending(ann))
+        others = Others(ann, random.choice(["k", "kc", "akct", "d", "kctd"]))
+        cursor, claimed, gone = worker.end(others)
+        assert cursor == b"0-0"
+        mine = ids_of(claimed)
+        assert pending(ann, "other") == mine
+        assert not set(gone) & set(pending(ann))
+        assert set(mine) <= set(ids_of(told(ann, "XRANGE", "s", "-", "+")))
+        assert set(mine) | set(gone) <= before
+
+
+def test_a_claim_of_what_all_has_changed_begins_anew(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    fill(ann)
+    for _ in range(ENTRIES // 3):
+        ann.ask(*READ, "COUNT", "3", *STREAMS)
+    worker.begin("XAUTOCLAIM", "s", "g", "other", "0", "0", "COUNT", "10000")
+    ann.ask("XACK", "s", "g", *(f"{3 * n + 1}-1" for n in range(ENTRIES // 3)))
+    _, claimed, gone = worker.end()
+    assert len(claimed) == 2 * ENTRIES // 3
+    assert not gone
+
+
+def test_a_copy_is_of_the_stream_as_it_is_in_the_end(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    for _ in range(ROUNDS):
+        ann.ask("DEL", "s", "c")
+        fill(ann)
+        ann.ask(*READ, "COUNT", "100", *STREAMS)
+        worker.begin("COPY", "s", "c")
+        assert told(ann, "EXISTS", "c") == 0
+        others = Others(ann, random.choice(["a", "t", "at", "atrkc", "atd", "d"]))
+        assert worker.end(others) == 1
+        assert state(ann, "c") == state(ann, "s")
+        ann.ask("XADD", "c", "*", "f", "v")
+        ann.ask("XTRIM", "c", "MAXLEN", "10")
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (("DEL", "s"), 0),
+        (("SET", "c", "taken"), 0),
+        (("FLUSHALL",), 0),
+        (("SET", "s", "v"), 1),
+        (("SWAPDB", "0", "1"), 0),
+        (("RENAME", "s", "elsewhere"), 0),
+        (("DEBUG", "RELOAD"), 1),
+    ],
+    ids=str,
+)
+def test_a_copy_whose_keys_have_changed(
+    server: Server, ann: Talker, worker: Worker, change: tuple[str, ...], answer: int
+) -> None:
+    fill(ann)
+    worker.begin("COPY", "s", "c")
+    worker.step()
+    if change[0] == "DEBUG":
+        server.engine.reopen()
+    else:
+        ann.ask(*change)
+    assert worker.end() == answer
+    assert told(ann, "EXISTS", "c") == (answer or int("taken" in change))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*READ, *STREAMS),
+        ("XAUTOCLAIM", "s", "g", "other", "0", "0", "COUNT", "10000"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_group_that_has_gone_is_an_error(
+    server: Server, ann: Talker, worker: Worker, words: tuple[str, ...]
+) -> None:
+    fill(ann)
+    for _ in range(3 * STEP):
+        ann.ask(*READ, "COUNT", "2", *STREAMS)
+    worker.begin(*words)
+    ann.ask("XGROUP", "DESTROY", "s", "g")
+    assert worker.end().args[0].startswith("NOGROUP")
+    assert worker.ask("PING") == b"+PONG\r\n"
+
+
+# --- the client ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("COPY", "s", "c"), (*READ, *STREAMS)], ids=lambda w: w[0])
+def test_a_client_that_leaves_leaves_nothing(
+    server: Server, ann: Talker, worker: Worker, words: tuple[str, ...]
+) -> None:
+    fill(ann)
+    before = state(ann, "s")
+    worker.begin(*words)
+    worker.step()
+    worker.leave()
+    server.turn()
+    assert not server.executor.works.is_busy
+    assert state(ann, "s") == before
+    assert told(ann, "EXISTS", "c") == 0
+
+
+def test_what_follows_waits_and_others_do_not(server: Server, ann: Talker, worker: Worker) -> None:
+    fill(ann)
+    worker.begin("COPY", "s", "c")
+    worker.send("EXISTS", "c")
+    worker.send("PING")
+    worker.step()
+    assert worker.heard() == b""
+    assert ann.ask("PING") == b"+PONG\r\n"
+    server.turn()
+    assert worker.heard() == b":1\r\n:1\r\n+PONG\r\n"
+
+
+def test_works_of_several_clients_take_turns(server: Server, ann: Talker, worker: Worker) -> None:
+    fill(ann)
+    other = Worker(server, 101)
+    worker.begin(*READ, *STREAMS)
+    other.begin("XREADGROUP", "GROUP", "g", "other", *STREAMS)
+    server.turn()
+    both = [parsed(each.heard()) for each in (worker, other)]
+    assert sorted(len(reply[0][1]) if reply else 0 for reply in both) == [0, ENTRIES]
+
+
+def test_a_transaction_does_it_in_one_go(server: Server, ann: Talker, worker: Worker) -> None:
+    fill(ann)
+    for words in (("MULTI",), ("COPY", "s", "c"), (*READ, *STREAMS)):
+        worker.ask(*words)
+    worker.send("EXEC")
+    worker.step()
+    assert not server.executor.works.is_busy
+    server.turn()
+    copied, read = parsed(worker.heard())
+    assert copied == 1
+    assert len(read[0][1]) == ENTRIES
+
+
+def test_a_command_in_steps_counts_once(server: Server, ann: Talker, worker: Worker) -> None:
+    fill(ann)
+    worker.send("COPY", "s", "c")
+    worker.end()
+    row = server.executor.statistics.of("copy")
+    assert (row.calls, row.idle) == (1, 0)
+    assert row.seconds > 0
+
+
+def test_a_disk_that_is_full_ends_a_copy_and_nothing_is_left(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    fill(ann)
+    worker.begin("COPY", "s", "c")
+    worker.step()
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no space")):
+        worker.step()
+    assert worker.end().args[0].startswith("MISCONF")
+    assert told(ann, "EXISTS", "c") == 0
+    assert worker.ask("PING") == b"+PONG\r\n"
+
+
+def test_with_always_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
+    server = Server(tmp_path / "always", Durability.ALWAYS)
+    worker = Worker(server, 100)
+    ann = server.client()
+    for number in range(1, 2200):
+        ann.send("XADD", "s", f"{number}-1", "f", "v")
+    server.turn()
+    with server.engine.committer.held():
+        worker.send("COPY", "s", "c")
+        server.turn()
+        assert worker.heard() == b""
+        assert server.executor.is_answering
+    until = monotonic() + 60
+    while not (said := worker.heard()):
+        server.turn()
+        assert monotonic() < until
+    assert said == b":1\r\n"
+    server.engine.close()
