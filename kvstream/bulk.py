@@ -8,7 +8,9 @@ leaves before it is deleted at the next opening.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from kvstream import proving
@@ -27,14 +29,24 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
+from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import appending, recovery
-from kvstream.operations.appending import BulkResult, Joined, Mark, allotted, too_small
+from kvstream.operations.appending import (
+    BulkResult,
+    Joined,
+    Mark,
+    above,
+    too_small,
+    with_ids,
+)
 from kvstream.parts import BulkTicket, Part, Piece, PieceMaker, pieces_of
 from kvstream.storage.batch import Family
 from kvstream.storage.tables import Merged, TableWriter, brought
 
 _PAGE_ROWS = 4096
+TRIES = 4
+"""So often a load is made ready: the last time nobody else may write."""
 
 
 def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
@@ -93,19 +105,44 @@ def load(
             for at, (part, found) in enumerate(zip(every, pieces, strict=True))
             if not proving.stands(part, found, given)
         }
-    with engine.held():
-        if engine.run(appending.is_done, mark):
-            result = BulkResult(applied=False)
-        else:
-            result = _Load(engine, given, every, pieces, doubted).run(mark)
+    result = _Load(engine, given, every, pieces, doubted).run(mark)
     for part in every:
         for path in (part.table, part.pieces):
             Path(path).unlink(missing_ok=True)
     return result
 
 
+class _Place(NamedTuple):
+    """Where entries of a key are to be written."""
+
+    prefix: bytes
+    key: bytes
+    last: StreamID
+    """What they are to follow."""
+    now_ms: int
+    """The time of allotting IDs."""
+    stream: StreamMeta | None
+    """None: it is new."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """What is ready to be taken in."""
+
+    loose: set[int]
+    """The parts that had to be written once more."""
+    joined: list[Joined]
+    tables: list[Path] = field(default_factory=list)
+    places: list[_Place] = field(default_factory=list)
+    """Where they were written to."""
+
+    def discard(self) -> None:
+        for path in self.tables:
+            path.unlink(missing_ok=True)
+
+
 class _Load:
-    """One load, while nobody else changes the store."""
+    """One load: made ready while others write, and taken in while nobody does."""
 
     def __init__(
         self,
@@ -130,9 +167,21 @@ class _Load:
             each.sort(key=lambda found: found[1].first)
 
     def run(self, mark: Mark | None) -> BulkResult:
-        engine = self._engine
-        loose = engine.run(self._loose)
-        tables: list[Path] = []
+        result = None
+        for left in reversed(range(TRIES)):
+            if self._engine.run(appending.is_done, mark):
+                return BulkResult(applied=False)
+            made = self._ready() if left else None
+            with self._engine.held():
+                result = self._taken_in(made or self._ready(), mark)
+            if result is not None:
+                break
+        assert result is not None
+        return result
+
+    def _ready(self) -> _Made:
+        """Bring the tables that can be taken in as they are, and write the others once more."""
+        loose = self._engine.run(self._loose)
         joined = [
             Joined(
                 self._name(key),
@@ -142,15 +191,44 @@ class _Load:
             for key, found in self._by_key.items()
             if found[0][0] not in loose
         ]
+        made = _Made(loose, joined)
         try:
             for at, part in enumerate(self._parts):
                 if at not in loose:
-                    tables.append(brought(Path(part.table), self._folder))
-            joined += self._rewritten(sorted(loose), tables)
-            return self._take_in(tables, joined, mark)
+                    made.tables.append(brought(Path(part.table), self._folder))
+            self._rewrite(made)
+        except BaseException:
+            made.discard()
+            raise
+        return made
+
+    def _taken_in(self, made: _Made, mark: Mark | None) -> BulkResult | None:
+        """Take in what is ready; None where it has to be made anew, for its streams moved on."""
+        try:
+            if self._engine.run(appending.is_done, mark):
+                return BulkResult(applied=False)
+            if not self._engine.run(self._holds, made):
+                return None
+            return self._take_in(made.tables, made.joined, mark)
         finally:
-            for path in tables:
-                path.unlink(missing_ok=True)
+            made.discard()
+
+    def _holds(self, txn: Txn, made: _Made) -> bool:
+        """Tell whether all streams are still as they were when the parts were made ready."""
+        there = [self._is_there(txn, place) for place in made.places]
+        return all(there) and self._loose(txn) == made.loose
+
+    def _is_there(self, txn: Txn, place: _Place) -> bool:
+        stream = txn.stream(self._name(place.key))
+        if stream is not place.stream:
+            return False
+        if stream is not None:
+            return stream.last == place.last
+        stored = txn.catalog.databases.stored(txn, self._ticket.db)
+        generation = U64.unpack(place.prefix[-U64.size :])[0]
+        return place.prefix[: U16.size] == U16.pack(stored) and not txn.catalog.is_before_flush(
+            txn, stored, generation
+        )
 
     def _name(self, key: bytes) -> bytes:
         return qualified(self._ticket.db, key)
@@ -200,17 +278,19 @@ class _Load:
 
     # --- written once more ----------------------------------------------------------------------
 
-    def _rewritten(self, loose: list[int], tables: list[Path]) -> list[Joined]:
-        """Write the entries of loose parts where they belong, as tables; return what they are."""
-        if not loose:
-            return []
+    def _rewrite(self, made: _Made) -> None:
+        """Write the entries of loose parts where they belong, as tables."""
+        if not made.loose:
+            return
+        loose = sorted(made.loose)
         merged = {
             given: self._merged([at for at in loose if self._parts[at].given is given])
             for given in (True, False)
         }
         keys = {piece.key for at in loose for piece in self._pieces[at]}
         try:
-            return self._write(self._engine.run(self._places, keys), merged, tables)
+            made.places = self._engine.run(self._places, keys)
+            made.joined += self._write(made.places, merged, made.tables)
         finally:
             for each in merged.values():
                 if each is not None:
@@ -227,22 +307,22 @@ class _Load:
             raise Corruption("a table has rows of streams that it is not said to have")
         return rows
 
-    def _places(self, txn: Txn, keys: set[bytes]) -> list[tuple[bytes, bytes, StreamID, int]]:
-        """Return prefix, key, last ID and the time of allotting for each key, by prefix."""
+    def _places(self, txn: Txn, keys: set[bytes]) -> list[_Place]:
+        """Return where the entries of each key are to be written, by prefix."""
         places = []
         for key in keys:
             stream = txn.stream(self._name(key))
             if stream is not None:
-                places.append((stream.prefix, key, stream.last, txn.now_ms))
+                places.append(_Place(stream.prefix, key, stream.last, txn.now_ms, stream))
             else:
                 stored = txn.catalog.databases.stored_name(txn, self._name(key))
                 prefix = message_prefix(stored, txn.catalog.allocate(txn))
-                places.append((prefix, key, MIN_ID, txn.now_ms))
-        return sorted(places)
+                places.append(_Place(prefix, key, MIN_ID, txn.now_ms, None))
+        return sorted(places, key=lambda place: place.prefix)
 
     def _write(
         self,
-        places: list[tuple[bytes, bytes, StreamID, int]],
+        places: list[_Place],
         merged: dict[bool, Merged | None],
         tables: list[Path],
     ) -> list[Joined]:
@@ -260,12 +340,12 @@ class _Load:
 
     def _write_key(
         self,
-        place: tuple[bytes, bytes, StreamID, int],
+        place: _Place,
         merged: dict[bool, Merged | None],
         maker: PieceMaker,
         table: TableWriter,
     ) -> Joined:
-        prefix, key, last, now_ms = place
+        prefix, key, last, now_ms, _ = place
         made = []
         for given, rows in merged.items():
             expected = self._expected(key, given)
@@ -273,8 +353,8 @@ class _Load:
                 continue
             pages = self._pages(rows, key)
             if not given:
-                pages = _with_ids(pages, last, now_ms)
-            piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
+                pages = with_ids(pages, last, now_ms)
+            piece = maker.make(key, prefix, above(pages, last, self._name(key)), table)
             if piece.stream.length > expected:
                 raise Corruption(f"stream {key!r} has more entries than its parts say")
             if piece.stream.length < expected:  # the same ID twice
@@ -313,22 +393,3 @@ class _Load:
             raise
         engine.run(recovery.hold)
         return result
-
-
-_Pages = Iterator[tuple[list[PackedID], list[bytes]]]
-
-
-def _with_ids(pages: _Pages, last: StreamID, now_ms: int) -> _Pages:
-    """Give the entries IDs as XADD would allot them."""
-    for _, values in pages:
-        ids = allotted(last, len(values), now_ms)
-        last = StreamID.unpack(ids[-1])
-        yield ids, values
-
-
-def _above(pages: _Pages, last: StreamID, name: bytes) -> _Pages:
-    """Refuse entries that are not above the last of their stream."""
-    for ids, values in pages:
-        if ids[0] <= last.packed:
-            raise too_small(name)
-        yield ids, values

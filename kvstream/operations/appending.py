@@ -4,9 +4,10 @@ A mark, a plain string with the number of a batch, is put in the same commit; a 
 is no higher than the mark is one that was done before, and changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import lt
+from typing import TypeAlias
 
 from kvstream.errors import IDTooSmall, InvalidArgument
 from kvstream.ids import MIN_ID, StreamID
@@ -162,3 +163,23 @@ def _made(txn: Txn, each: Joined) -> StreamMeta:
     stream.prefix, stream.nodes_tree = prefix, catalog.allocate(txn)
     catalog.add_stream(txn, each.name, stream)
     return stream
+
+
+Pages: TypeAlias = Iterator[tuple[list[PackedID], list[bytes]]]
+"""IDs and values of entries, in order."""
+
+
+def with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
+    """Give the entries IDs as XADD would allot them."""
+    for _, values in pages:
+        ids = allotted(last, len(values), now_ms)
+        last = StreamID.unpack(ids[-1])
+        yield ids, values
+
+
+def above(pages: Pages, last: StreamID, name: bytes) -> Pages:
+    """Refuse entries that are not above the last of their stream."""
+    for ids, values in pages:
+        if ids[0] <= last.packed:
+            raise too_small(name)
+        yield ids, values

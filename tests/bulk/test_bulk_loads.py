@@ -3,10 +3,11 @@
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from kvstream import Corruption, IDTooSmall, InvalidArgument, Store, WrongType
+from kvstream import Corruption, IDTooSmall, InvalidArgument, Store, WrongType, bulk
 from kvstream.ids import StreamID
 from kvstream.layout.values import encode_many
 from kvstream.operations.appending import BulkResult
@@ -266,6 +267,51 @@ def test_small_batches_fill_the_open_node(store: Store) -> None:
     with pytest.raises(IDTooSmall):
         store.bulk_append({"u": (None, values(1)), "t": (ids(1), values(1))})
     assert not store.exists("u")
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda store: store.stream("old").add({"n": 5}), [0, 1, 5, 2, 3]),
+        (lambda store: store.delete("old"), [2, 3]),
+        (lambda store: store.flush(), [2, 3]),
+        (lambda store: store.stream("old").trim(maxlen=1), [1, 2, 3]),
+    ],
+    ids=["added", "deleted", "flushed", "trimmed"],
+)
+@pytest.mark.parametrize("times", [1, bulk.TRIES - 1])
+def test_others_write_while_a_load_is_made_ready(
+    store: Store,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Store], object],
+    left: list[int],
+    times: int,
+) -> None:
+    store.stream("old").add({"n": 0})
+    ticket = store.bulk_ticket(["old", "new"])
+    parts = parts_of(place, ticket, [{b"old": (None, [2, 3]), b"new": (None, [9])}])
+    store.stream("old").add({"n": 1}, id="9000000000000-0")  # the part is written once more
+    ready, made = bulk._Load._ready, []
+
+    def disturbed(load: bulk._Load) -> bulk._Made:
+        found = ready(load)
+        made.append(found)
+        if len(made) <= times:
+            other = Thread(target=change, args=(store,))
+            other.start()
+            other.join(60)
+            assert not other.is_alive()
+        return found
+
+    monkeypatch.setattr(bulk._Load, "_ready", disturbed)
+    assert store.bulk_load(ticket, parts).entries == 3
+    found = numbers_in(store, "old")
+    assert len(made) == 1 + (times if 5 in found else 0 not in found and 1 not in found)
+    assert [number for at, number in enumerate(found) if number not in found[:at]] == left
+    assert numbers_in(store, "new") == [9]
+    assert list(place.iterdir()) == []
+    assert not any(path.suffix == ".sst" for path in store.engine.database.staging().iterdir())
 
 
 @pytest.mark.parametrize("which", ["table", "pieces"])
