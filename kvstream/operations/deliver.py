@@ -83,9 +83,9 @@ def read_group(
             txn.noted = False
         else:
             given = read_history(txn, name, group, consumer, after, count, budget)
-        shown = bool(given) or after is not None
-        budget.close(len(given) if shown else None)
-        if shown:
+        listed = bool(given) or after is not None
+        budget.close(len(given) if listed else None)
+        if listed:
             reply.append((name, given))
         if not room.take(given):
             break

@@ -160,7 +160,7 @@ def _null_array(_reply: NullArray | None, protocol: int) -> bytes:
 
 
 def _written(reply: Written, _protocol: int) -> bytes:
-    return b"*%d\r\n%b" % (len(reply), b"".join(reply.parts))
+    return b"".join((b"*%d\r\n" % len(reply), *reply.parts))
 
 
 _LEAVES: dict[type, _Leaf] = {
@@ -230,7 +230,7 @@ def _entries(entries: Sequence[Entry] | Gradual, protocol: int) -> Iterator[byte
     if type(entries) is Rows:
         return _rows(entries, protocol)
     if type(entries) is Written:
-        return iter((_written(entries, protocol),))
+        return chain((b"*%d\r\n" % len(entries),), entries.parts)
     if isinstance(entries, Gradual):
         return _gradual(entries, protocol)
     return _records(entries, protocol)

@@ -6,8 +6,10 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
+from kvstream.layout.rows import Rows
 from kvstream.meta.hot import Hot, Stretch
 from kvstream.operations.checks import check
+from kvstream.operations.deliver import NEW, read_group
 from kvstream.server.options import HOT_MEMORY
 from kvstream.storage.batch import Batch
 from tests.server.talking import Server, Talker
@@ -79,6 +81,20 @@ def test_groups_of_a_stream_are_shown_what_one_of_them_was(server: Server, ann: 
     assert ann.ask("XREADGROUP", "GROUP", "b", "me", "COUNT", "18", "STREAMS", "s", ">") == (
         told + entries(*range(19, 37))
     )
+
+
+def test_the_library_beside_is_given_entries(server: Server, ann: Talker) -> None:
+    names = ("s", "t")
+    for name in names:
+        add(ann, 1, 20, name)
+        for group in "abc":
+            ann.ask("XGROUP", "CREATE", name, group, "0")
+    ann.ask("XREADGROUP", "GROUP", "a", "me", "COUNT", "20", "STREAMS", *names, ">", ">")
+    assert len(stretches(server, "s")) == len(stretches(server, "t")) == 1
+    wanted = [(qualified(0, name.encode()), NEW) for name in names]
+    found = server.engine.run(read_group, b"b", b"me", wanted, 20)
+    assert [type(entries) for _, entries in found] == [Rows, Rows]
+    assert hits(server) == 0
 
 
 def test_what_one_group_alone_reads_is_not_kept(server: Server, ann: Talker) -> None:
