@@ -16,17 +16,36 @@ from kvstream.storage._blocks cimport (
     NOT_COMPRESSED,
     TRAILER,
     Room,
+    P1,
+    P2,
+    P3,
+    P4,
+    P5,
     expand,
     load32,
+    load64,
     take_varint,
     xxh64,
 )
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
+
+cdef extern from *:
+    """
+    static inline unsigned long long kvstream_folded(unsigned long long a, unsigned long long b) {
+        unsigned __int128 product = (unsigned __int128)a * b;
+        return (unsigned long long)product ^ (unsigned long long)(product >> 64);
+    }
+    """
+    uint64_t folded "kvstream_folded"(uint64_t a, uint64_t b) noexcept nogil
 
 cdef enum:
     PLAIN_VALUE = 1
     XXH64 = 3
+    XXH3 = 4
+    STRIPE = 64
+    STRIPES = 16  # after which what is summed up is scrambled
+    XXH3_LEAST = 17  # shorter blocks, which hold no row, are left to RocksDB
     LZ4_MOST = 255  # bytes that one compressed byte may stand for
     KEY_MAX = 1 << 17  # longer keys are left to RocksDB
 
@@ -35,6 +54,104 @@ cdef enum Said:
     ENDED
     NOT_PLAIN
     NO_MEMORY
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+cdef bytes _SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578"
+    "825ad07dccff7221b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea3"
+    "71644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931"
+    "c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+cdef Bytes SECRET = <Bytes>PyBytes_AS_STRING(_SECRET)
+
+
+cdef inline uint64_t key64(Py_ssize_t at) noexcept nogil:
+    return load64(SECRET + at)
+
+
+cdef inline uint64_t avalanche(uint64_t sum_) noexcept nogil:
+    sum_ = (sum_ ^ sum_ >> 37) * <uint64_t>0x165667919E3779F9u
+    return sum_ ^ sum_ >> 32
+
+
+cdef inline uint64_t mixed16(Bytes at, Py_ssize_t key) noexcept nogil:
+    return folded(load64(at) ^ key64(key), load64(at + 8) ^ key64(key + 8))
+
+
+cdef inline void take_stripe(uint64_t *lanes, Bytes at, Py_ssize_t key) noexcept nogil:
+    cdef int i
+    cdef uint64_t given, keyed
+    for i in range(8):
+        given = load64(at + 8 * i)
+        keyed = given ^ key64(key + 8 * i)
+        lanes[i ^ 1] += given
+        lanes[i] += (keyed & 0xFFFFFFFFu) * (keyed >> 32)
+
+
+cdef uint64_t xxh3_short(Bytes at, Py_ssize_t size) noexcept nogil:
+    """Sum up 17 to 240 bytes."""
+    cdef uint64_t sum_ = size * P1
+    cdef Py_ssize_t i
+    if size <= 128:
+        for i in range((size - 1) // 32, -1, -1):
+            sum_ += mixed16(at + 16 * i, 32 * i)
+            sum_ += mixed16(at + size - 16 * (i + 1), 32 * i + 16)
+        return avalanche(sum_)
+    for i in range(8):
+        sum_ += mixed16(at + 16 * i, 16 * i)
+    sum_ = avalanche(sum_)
+    for i in range(8, size // 16):
+        sum_ += mixed16(at + 16 * i, 16 * (i - 8) + 3)
+    return avalanche(sum_ + mixed16(at + size - 16, 136 - 17))
+
+
+cdef uint64_t xxh3(Bytes at, Py_ssize_t size) noexcept nogil:
+    """Sum up 17 bytes and more, as XXH3 does with its own secret and seed 0."""
+    cdef uint64_t lanes[8]
+    cdef uint64_t sum_
+    cdef Py_ssize_t left = size - 1, stripe = 0
+    cdef Bytes start = at
+    cdef int i
+    if size <= 240:
+        return xxh3_short(at, size)
+    lanes[0], lanes[1], lanes[2], lanes[3] = 0xC2B2AE3Du, P1, P2, P3
+    lanes[4], lanes[5], lanes[6], lanes[7] = P4, 0x85EBCA77u, P5, 0x9E3779B1u
+    while left >= STRIPE:
+        take_stripe(lanes, at, 8 * stripe)
+        at += STRIPE
+        left -= STRIPE
+        stripe += 1
+        if stripe == STRIPES:
+            stripe = 0
+            for i in range(8):
+                lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ key64(128 + 8 * i)) * 0x9E3779B1u
+    take_stripe(lanes, start + size - STRIPE, 192 - STRIPE - 7)
+    sum_ = size * P1
+    for i in range(4):
+        sum_ += folded(lanes[2 * i] ^ key64(11 + 16 * i), lanes[2 * i + 1] ^ key64(19 + 16 * i))
+    return avalanche(sum_)
+
+
+cdef struct Sums:
+    int kind
+    uint32_t context  # what sums are told apart by where they stand; 0: they are not
+
+
+cdef bint is_sound(Bytes data, Py_ssize_t size, uint64_t offset, Sums sums) noexcept nogil:
+    """Tell whether the sum of a block, which stands at an offset of its table, is right."""
+    cdef uint32_t sum_
+    if sums.kind == XXH64:
+        sum_ = <uint32_t>xxh64(data, size + 1)
+    elif sums.kind == XXH3 and size >= XXH3_LEAST:
+        sum_ = <uint32_t>xxh3(data, size) ^ data[size] * <uint32_t>0x6B9083D9u
+    else:
+        return False
+    if sums.context:
+        sum_ += sums.context ^ (<uint32_t>offset + <uint32_t>(offset >> 32))
+    return sum_ == load32(data + size + 1)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -71,17 +188,27 @@ cdef class Reader:
         PyMem_Free(self.plain)
         PyMem_Free(self.made)
 
-    def read(self, bytes chunk not None, list sizes not None, int sums):
+    def read(
+        self,
+        bytes chunk not None,
+        list sizes not None,
+        int kind,
+        uint32_t context = 0,
+        uint64_t offset = 0,
+    ):
         """Return the packed rows of blocks that follow each other; None where one is not plain.
 
-        ``sizes`` are those of the blocks without their trailers, ``sums`` the kind of their sums.
+        ``sizes`` are those of the blocks without their trailers, ``kind`` and ``context`` those of
+        their sums; the first one stands at ``offset``.
         """
         cdef Bytes at = <Bytes>PyBytes_AS_STRING(chunk), end = at + PyBytes_GET_SIZE(chunk)
         cdef Py_ssize_t size
         cdef Said said = GOES_ON
+        cdef Sums sums
+        sums.kind, sums.context = kind, context
         self.count = self.made_used = 0
         for size in sizes:
-            if size < 0 or end - at - TRAILER < size or sums != XXH64:
+            if size < 0 or end - at - TRAILER < size or not is_sound(at, size, offset, sums):
                 return None
             said = self.take_block(at, size)
             if said == NO_MEMORY:
@@ -92,14 +219,13 @@ cdef class Reader:
                 self.ended = True
                 break
             at += size + TRAILER
+            offset += size + TRAILER
         return PyBytes_FromStringAndSize(<const char *>self.made, self.made_used)
 
     cdef Said take_block(self, Bytes data, Py_ssize_t size) noexcept nogil:
-        """Check a block, and take its rows."""
+        """Take the rows of a block whose sum is right."""
         cdef Bytes at = data
         cdef Py_ssize_t plain = 0
-        if <uint32_t>xxh64(data, size + 1) != load32(data + size + 1):
-            return NOT_PLAIN
         if data[size] == NOT_COMPRESSED:
             return self.take_rows(data, size)
         if data[size] != LZ4 or not take_varint(&at, data + size, &plain):
@@ -211,14 +337,16 @@ cdef bint grow_to(Room *room, Py_ssize_t *has, Py_ssize_t wanted) noexcept with 
     return True
 
 
-def plain(bytes block not None, int sums):
+def plain(bytes block not None, int kind, uint32_t context=0, uint64_t offset=0):
     """Return a block, given with its trailer, as it was before compression; None: it is not plain."""
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(block)
     cdef Bytes at = data
     cdef Py_ssize_t size = PyBytes_GET_SIZE(block) - TRAILER
     cdef Py_ssize_t room = 0
     cdef object made
-    if size < 0 or sums != XXH64 or <uint32_t>xxh64(data, size + 1) != load32(data + size + 1):
+    cdef Sums sums
+    sums.kind, sums.context = kind, context
+    if size < 0 or not is_sound(data, size, offset, sums):
         return None
     if data[size] == NOT_COMPRESSED:
         return block[:size]

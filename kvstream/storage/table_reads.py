@@ -26,8 +26,9 @@ CHUNK_BLOCKS = 64
 
 _TRAILER = 5
 _FOOTER = 53
+_META_MAX = 256 << 20
 _MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
-_VERSION = (5).to_bytes(4, "little")
+_EXTENDED = bytes.fromhex("3e007a00")
 _BINARY_SEARCH = bytes(4)
 _RANGE_DELETIONS = b"rocksdb.range_del"
 _IN_MEMORY = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
@@ -124,14 +125,19 @@ def packed_pages(stretch: Stretch, prefix: bytes) -> Iterator[bytes]:
     except OSError:
         raise NotPlain from None
     try:
-        sums, blocks = _opened(file, table.size)
+        meta = _Meta.of(file, table.size)
+        blocks = meta.blocks()
         at = bisect_left(blocks, stretch.first, key=attrgetter("last"))
         while at < len(blocks) and not reader.ended:
             end = _end_of_chunk(blocks, at)
             start = blocks[at].offset
             size = blocks[end - 1].offset + blocks[end - 1].size + _TRAILER - start
             packed = reader.read(
-                _bytes_at(file, start, size), [each.size for each in blocks[at:end]], sums
+                _bytes_at(file, start, size),
+                [each.size for each in blocks[at:end]],
+                meta.kind,
+                meta.context,
+                start,
             )
             if packed is None:
                 raise NotPlain
@@ -171,59 +177,72 @@ def _bytes_at(file: int, offset: int, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """A table's file, the kind of its sums, and its size."""
+    """What stands behind the rows of a table, and how its blocks are summed."""
 
     file: int
-    sums: int
-    size: int
+    kind: int
+    context: int
+    index: tuple[int, int] | None
+    """Where the index is; None: that is told where everything else is told too."""
+    told: tuple[int, int]
 
-    def block(self, handle: bytes) -> bytes:
+    @classmethod
+    def of(cls, file: int, size: int) -> "_Meta":
+        """Read the footer; NotPlain where it is of no version that is known here."""
+        if size < _FOOTER:
+            raise NotPlain
+        footer = _bytes_at(file, size - _FOOTER, _FOOTER)
+        version = int.from_bytes(footer[-12:-8], "little")
+        if footer[-8:] != _MAGIC or version not in (5, 6):
+            raise NotPlain
+        if version == 6:
+            length = int.from_bytes(footer[13:17], "little")
+            told = size - _FOOTER - _TRAILER - length, length
+            context = int.from_bytes(footer[9:13], "little")
+            if footer[1:5] != _EXTENDED:
+                raise NotPlain
+            return cls(file, footer[0], context, None, told)
+        try:
+            *told_, at = _handle(footer, 1)
+            *index, _ = _handle(footer, at)
+        except IndexError:
+            raise NotPlain from None
+        return cls(file, footer[0], 0, (index[0], index[1]), (told_[0], told_[1]))
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks of rows; NotPlain where there may be more than plain rows in them."""
+        with suppress(IndexError, ValueError, KeyError):
+            about = dict(_rows_of(self._block(self.told)))
+            properties = dict(_rows_of(self._block(_handle(about[b"rocksdb.properties"], 0)[:2])))
+            if _RANGE_DELETIONS in about or not _is_plain(properties):
+                raise NotPlain
+            index = self._block(self.index or _handle(about[b"rocksdb.index"], 0)[:2])
+            deltas = _varint(properties[b"rocksdb.index.value.is.delta.encoded"], 0)[0]
+            return list(_blocks_by_deltas(index) if deltas else _blocks_of(index))
+        raise NotPlain
+
+    def _block(self, handle: tuple[int, int]) -> bytes:
         """Return a block that is not of rows."""
-        offset, at = _varint(handle, 0)
-        size, _ = _varint(handle, at)
-        if offset + size + _TRAILER > self.size:
+        offset, size = handle
+        if offset < 0 or size > _META_MAX:
             raise NotPlain
         assert reading is not None
-        found = reading.plain(_bytes_at(self.file, offset, size + _TRAILER), self.sums)
+        found = reading.plain(
+            _bytes_at(self.file, offset, size + _TRAILER), self.kind, self.context, offset
+        )
         if found is None:
             raise NotPlain
         return found
 
 
-def _opened(file: int, size: int) -> tuple[int, list[Block]]:
-    """Return the kind of a table's sums, and its blocks of rows; NotPlain where it is not plain."""
-    if size < _FOOTER:
-        raise NotPlain
-    footer = _bytes_at(file, size - _FOOTER, _FOOTER)
-    if footer[-8:] != _MAGIC or footer[-12:-8] != _VERSION:
-        raise NotPlain
-    with suppress(IndexError, ValueError, KeyError):
-        meta = _Meta(file, footer[0], size)
-        at = 1
-        for _ in range(2):
-            _, at = _varint(footer, at)
-        about = dict(_rows_of(meta.block(footer[1:])))
-        properties = dict(_rows_of(meta.block(about[b"rocksdb.properties"])))
-        if _RANGE_DELETIONS in about or not _is_plain(properties):
-            raise NotPlain
-        return footer[0], list(_blocks_of(meta.block(footer[at:])))
-    raise NotPlain
-
-
 def _is_plain(properties: dict[bytes, bytes]) -> bool:
-    numbers = {
-        name: _varint(properties[b"rocksdb." + name], 0)[0]
-        for name in (
-            b"deleted.keys",
-            b"merge.operands",
-            b"num.range-deletions",
-            b"index.key.is.user.key",
-            b"index.value.is.delta.encoded",
-        )
-    }
+    numbers = [
+        _varint(properties[b"rocksdb." + name], 0)[0]
+        for name in (b"deleted.keys", b"merge.operands", b"num.range-deletions")
+    ]
     return (
-        numbers.pop(b"index.key.is.user.key") == 1
-        and not any(numbers.values())
+        not any(numbers)
+        and _varint(properties[b"rocksdb.index.key.is.user.key"], 0)[0] == 1
         and properties[b"rocksdb.comparator"] == b"leveldb.BytewiseComparator"
         and properties[b"rocksdb.block.based.table.index.type"] == _BINARY_SEARCH
     )
@@ -231,14 +250,43 @@ def _is_plain(properties: dict[bytes, bytes]) -> bool:
 
 def _blocks_of(index: bytes) -> Iterator[Block]:
     for key, handle in _rows_of(index):
-        offset, at = _varint(handle, 0)
-        yield Block(key, offset, _varint(handle, at)[0])
+        offset, size, _ = _handle(handle, 0)
+        yield Block(key, offset, size)
+
+
+def _blocks_by_deltas(index: bytes) -> Iterator[Block]:
+    """Yield the blocks of an index in which most are told by what is other than the one before."""
+    at, end, key, offset, size = 0, _end_of_rows(index), b"", 0, 0
+    while at < end:
+        shared, at = _varint(index, at)
+        own, at = _varint(index, at)
+        key = key[:shared] + index[at : at + own]
+        at += own
+        if shared:
+            offset += size + _TRAILER
+            delta, at = _varint(index, at)
+            size += delta >> 1 ^ -(delta & 1)
+        else:
+            offset, size, at = _handle(index, at)
+        if at > end:
+            raise ValueError("a row is not whole")
+        yield Block(key, offset, size)
+
+
+def _end_of_rows(block: bytes) -> int:
+    return len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+    """Return where a block is, its size, and where that ends; IndexError where it does not."""
+    offset, at = _varint(data, at)
+    size, at = _varint(data, at)
+    return offset, size, at
 
 
 def _rows_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows of a block; IndexError, ValueError where it is none."""
-    end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
-    at, key = 0, b""
+    at, end, key = 0, _end_of_rows(block), b""
     while at < end:
         shared, at = _varint(block, at)
         own, at = _varint(block, at)
