@@ -116,7 +116,9 @@ def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
     else:
         below = how.minid.packed
     most = min(most, limit) if limit else most
-    whole, removed, boundary = nodes.whole_from_head(txn, stream, most, below)
+    whole, removed, boundary = stream.nodes, stream.length, None
+    if below != _ABOVE_ALL or most < stream.length:  # else nothing is to stay: no node is read
+        whole, removed, boundary = nodes.whole_from_head(txn, stream, most, below)
     part = 0
     if boundary is not None and not how.approximate:
         part = _part_of(txn, stream, how, boundary, stream.length - removed, whole == 0)
