@@ -53,7 +53,7 @@ class Engine:
         self._flushing = threading.Lock()
         self._closed = False
         self.committer = Committer(self.database, self.options.durability)
-        copying = Copying(self.database.directory, self.checkpoint)
+        copying = Copying(self.database.directory, lambda target: self.checkpoint(target, 0))
         self.expiry = Expiry(self.run, copying.look)
         recovery.recover(self.run, self.options.read_only)
         if not self.options.read_only:
@@ -340,11 +340,11 @@ class Engine:
         self.run(Txn.write_seen)
         self.committer.sync()
 
-    def checkpoint(self, target: Path) -> None:
+    def checkpoint(self, target: Path, log_most: int = LOG_MOST) -> None:
         """Write a consistent copy of the store into a new directory; reads and writes go on."""
         self.run(Txn.write_seen)
         with self._flushing:
-            if self.database.size_on_disk(".log") > LOG_MOST:  # who opens it goes through that
+            if self.database.size_on_disk(".log") > log_most:  # who opens it goes through that
                 self.database.flush()
             self.database.checkpoint(target, self._lock)
 

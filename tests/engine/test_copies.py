@@ -12,6 +12,7 @@ import pytest
 
 from kvstream import Store, copies
 from kvstream.errors import InvalidArgument, StoreError, StoreLocked
+from kvstream.storage.batch import Family
 
 
 @pytest.fixture
@@ -42,6 +43,14 @@ def test_the_owner_gives_a_copy_of_its_store_as_it_is(store: Store) -> None:
     again = asked(store)
     with Store.open(again, read_only=True) as reader:
         assert len(reader.stream("orders")) == 2
+
+
+def test_a_copy_has_in_tables_what_was_in_the_log(store: Store) -> None:
+    store.stream("orders").add({"sku": "a1"})
+    with Store.open(asked(store), read_only=True) as reader:
+        tables = reader.engine.database.plain_tables(Family.MESSAGES)
+        assert tables is not None
+        assert len(tables) == 1
 
 
 def test_two_readers_that_ask_at_once_get_a_copy_each(store: Store) -> None:
