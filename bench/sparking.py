@@ -241,7 +241,7 @@ def _scenes(
 @contextmanager
 def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
     """Run a session that says nothing."""
-    from kvstream.spark import session
+    from kvstream.spark import local_sockets, session
 
     settings: dict[str, object] = {
         "spark.ui.enabled": "false",
@@ -251,6 +251,8 @@ def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
     }
+    if master.startswith("local["):
+        settings |= local_sockets()
     spark = session("bench", master=master, config=settings | config)
     try:
         yield spark

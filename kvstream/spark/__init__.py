@@ -5,6 +5,6 @@ known to a session of your own. Installed with ``pip install 'kvstream[spark]'``
 """
 
 from kvstream.spark.java import JavaMissing
-from kvstream.spark.sessions import SparkMissing, register, session
+from kvstream.spark.sessions import SparkMissing, local_sockets, register, session
 
-__all__ = ["JavaMissing", "SparkMissing", "register", "session"]
+__all__ = ["JavaMissing", "SparkMissing", "local_sockets", "register", "session"]

@@ -1,8 +1,12 @@
 """A session of Spark that can read and write streams, on a machine that has Python alone."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KVStreamError
@@ -11,6 +15,9 @@ from kvstream.spark.java import prepare_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SOCKETS, SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{what}" for what in ("enabled", "dir"))
+_SOCKET_FOLDER_MAX = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+"""How long the path of the folder may be: that of a socket has 107 bytes at most."""
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -44,6 +51,27 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def local_sockets() -> dict[str, str]:
+    """Return the ``config`` of a session on this machine alone that talks to Python without TCP.
+
+    It costs the JVM a third less: Python is reached through sockets in a folder that is this user's
+    alone, and ends with the process. Empty where that folder lies too far down for sockets. Spark
+    then prints a BrokenPipeError, without harm, for each of its Pythons that it ends after a minute
+    in which it had nothing to do.
+    """
+    folder = _socket_folder()
+    if len(os.fsencode(folder)) > _SOCKET_FOLDER_MAX:
+        return {}
+    return {SOCKETS: "true", SOCKET_FOLDER: folder}
+
+
+@cache
+def _socket_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="kvstream-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def is_running() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.spark import java
+from kvstream.spark import java, local_sockets, sessions
 from tests.spark.conftest import LONG, ROOT, fill
 from tests.spark.settings import SETTINGS
 
@@ -21,6 +21,13 @@ master, path, *settings = sys.argv[1:]
 spark = session("counting", master=master, config=dict(each.split("=", 1) for each in settings))
 reader = spark.read.format("kvstream").option("path", path).option("stream", "orders")
 print("counted", reader.option("partitions", 4).load().count())
+spark.stop()
+"""
+LOOK = """
+from pathlib import Path
+folder = Path(local_sockets()["spark.python.unix.domain.socket.dir"])
+mode, sockets = folder.stat().st_mode & 0o777, [each.is_socket() for each in folder.iterdir()]
+print(oct(mode), any(sockets), folder)
 spark.stop()
 """
 DISCOVER = """
@@ -61,6 +68,22 @@ def store(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         fill(store, 1000)
     return path
+
+
+def test_python_is_reached_through_sockets_in_a_private_folder(store: Path) -> None:
+    look = (
+        COUNT.replace("config=dict(", "config=local_sockets() | dict(")
+        .replace("import session", "import local_sockets, session")
+        .replace("spark.stop()", LOOK)
+    )
+    told = run(look, "local[1]", str(store), *settings()).split()
+    assert told[:4] == ["counted", "1000", "0o700", "True"]
+    assert not Path(told[4]).exists()
+
+
+def test_a_folder_too_far_down_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_socket_folder", lambda: "/tmp/" + "x" * 60)
+    assert local_sockets() == {}
 
 
 @pytest.fixture
