@@ -88,7 +88,7 @@ def test_each_reply_is_in_the_protocol_of_its_request(tmp_path: Path) -> None:
         talker.send(*words)
     server.turn()
     said = talker.heard()
-    assert said.startswith(b"$-1\r\n%8\r\n")
+    assert said.startswith(b"$-1\r\n%7\r\n")
     assert said.endswith(b"_\r\n+RESET\r\n$-1\r\n")
     server.engine.close()
 
