@@ -85,6 +85,21 @@ class Refused:
     __hash__ = None  # type: ignore[assignment]
 
 
+class UpTo:
+    """Equal to a whole number from nothing to this one, such as seconds that nobody can hurry."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and 0 <= other <= self.most
+
+    def __repr__(self) -> str:
+        return f"UpTo({self.most})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Wait:
     ms: int

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -59,11 +60,14 @@ def test_the_newest_saves_are_kept_and_nothing_else_is_touched(
 def test_a_save_in_the_background_is_one_at_a_time(serve: Serve, tmp_path: Path) -> None:
     served = serve(checkpoint_dir=tmp_path / "saved")
     go = threading.Event()
-    flush = served.engine.database.flush
-    with (
-        served.asker() as asker,
-        patch.object(served.engine.database, "flush", lambda: (go.wait(PATIENCE_S), flush())),
-    ):
+    database = served.engine.database
+    checkpoint = database.checkpoint
+
+    def held(target: Path, alone: AbstractContextManager[object]) -> None:
+        assert go.wait(PATIENCE_S)
+        checkpoint(target, alone)
+
+    with served.asker() as asker, patch.object(database, "checkpoint", held):
         assert asker.ask("BGSAVE") == b"Background saving started"
         assert asker.ask("BGSAVE") == Failure("ERR Background save already in progress")
         assert asker.ask("SAVE") == Failure("ERR Background save already in progress")
