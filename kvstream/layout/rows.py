@@ -30,7 +30,27 @@ def _ids_compiled(first: StreamID, count: int) -> list[StreamID]:
 ids_from = ids_in_python if twins is None else _ids_compiled
 
 
-class Rows(Sequence[Entry]):
+class Undecoded(Sequence[Entry]):
+    """Entries in the bytes that somebody else has made, decoded when one is looked at."""
+
+    __slots__ = ()
+
+    def entries(self) -> list[Entry]:
+        """Return the entries themselves."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
+        return self.entries()[at]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries())
+
+
+class Rows(Undecoded):
     """Entries as the message rows that hold them, for Entries and Streams or as a reply alone.
 
     A writer turns the rows themselves into bytes; whoever looks at an entry has them decoded.
@@ -46,16 +66,6 @@ class Rows(Sequence[Entry]):
 
     def __len__(self) -> int:
         return len(self.page)
-
-    @overload
-    def __getitem__(self, at: int) -> Entry: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
-        return self.entries()[at]
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries())
 
     def __repr__(self) -> str:
         return f"Rows({self.page!r}, {self.prefix})"

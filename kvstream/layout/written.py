@@ -10,14 +10,15 @@ A text knows where its entries end, so that a part of it is cut out without look
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from struct import Struct
-from typing import NamedTuple, TypeAlias, overload
+from typing import NamedTuple, TypeAlias
 
 from kvstream.ids import StreamID
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.rows import Undecoded
 from kvstream.records import Entry, Fields, RepeatedFields
 
 TEXT_BYTES_MAX = (1 << 32) - 1
@@ -68,7 +69,7 @@ def below_in_python(ids: bytes, eid: bytes) -> int:
 below = below_in_python if twins is None else twins.below
 
 
-class Written(Sequence[Entry]):
+class Written(Undecoded):
     """So many entries in pieces of text, for Entries and Streams or as a reply alone.
 
     A writer takes the text; whoever looks at an entry has it read back.
@@ -85,16 +86,6 @@ class Written(Sequence[Entry]):
 
     def __len__(self) -> int:
         return self._count
-
-    @overload
-    def __getitem__(self, at: int) -> Entry: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
-        return self.entries()[at]
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries())
 
     def __repr__(self) -> str:
         return f"Written({self._count}, {self.parts!r}, {self._ids!r})"
