@@ -54,6 +54,19 @@ cdef inline void put(Room *room, Bytes name, Py_ssize_t size, Bytes value, Py_ss
     room.value_ends[room.field] = room.value_at
 
 
+cdef inline bint put_value(Room *room, Bytes at, Bytes end) noexcept:
+    """Put the fields of a value that has been measured; tell whether it may repeat names."""
+    cdef Cursor cursor
+    cdef Bytes name = NULL, data = NULL
+    cdef Py_ssize_t size = 0, length = 0, i
+    cursor.at, cursor.end = at, end
+    for i in range(take_count(&cursor)):
+        take_string(&cursor, &name, &size)
+        take_string(&cursor, &data, &length)
+        put(room, name, size, data, length)
+    return at[0] == REPEATED
+
+
 cdef class Buffers:
     """The buffers of one page while they are filled."""
 
@@ -109,12 +122,11 @@ cdef bint measure(Bytes at, Py_ssize_t length, Sizes *sizes) noexcept nogil:
 
 def of_rows(list page not None, Py_ssize_t prefix):
     """Do what ``rows_in_python`` of columns.py does, with the same arguments; else None."""
-    cdef Py_ssize_t i, j, count = PyList_GET_SIZE(page), fields, size = 0, length = 0
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(page)
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
     cdef Sizes sizes
-    cdef Cursor cursor
-    cdef Bytes name = NULL, data = NULL
+    cdef Bytes at
     cdef list repeated = []
     sizes.fields = sizes.names = sizes.values = 0
     for i in range(count):
@@ -129,15 +141,9 @@ def of_rows(list page not None, Py_ssize_t prefix):
     for i in range(count):
         take_row(page, i, prefix, &key, &value)
         memcpy(ids + i * ID_BYTES, PyBytes_AS_STRING(<object>key) + prefix, ID_BYTES)
-        cursor.at = <Bytes>PyBytes_AS_STRING(<object>value)
-        cursor.end = cursor.at + PyBytes_GET_SIZE(<object>value)
-        if cursor.at[0] == REPEATED:
+        at = <Bytes>PyBytes_AS_STRING(<object>value)
+        if put_value(&to.room, at, at + PyBytes_GET_SIZE(<object>value)):
             repeated.append(i)
-        fields = take_count(&cursor)
-        for j in range(fields):
-            take_string(&cursor, &name, &size)
-            take_string(&cursor, &data, &length)
-            put(&to.room, name, size, data, length)
         ends[i + 1] = <int32_t>to.room.field
     return to.done(repeated)
 
@@ -146,10 +152,8 @@ def of_packed(bytes rows not None):
     """Do what ``packed_in_python`` of columns.py does, with the same argument; else None."""
     cdef Bytes start = <Bytes>PyBytes_AS_STRING(rows)
     cdef Bytes end = start + PyBytes_GET_SIZE(rows), at = start
-    cdef Py_ssize_t i = 0, j, count = 0, fields, size = 0, length = 0
+    cdef Py_ssize_t i = 0, count = 0, size
     cdef Sizes sizes
-    cdef Cursor cursor
-    cdef Bytes name = NULL, data = NULL
     cdef list repeated = []
     sizes.fields = sizes.names = sizes.values = 0
     while at < end:
@@ -169,15 +173,11 @@ def of_packed(bytes rows not None):
     at = start
     while at < end:
         memcpy(ids + i * ID_BYTES, at, ID_BYTES)
-        cursor.at = at + ROW_HEAD
-        cursor.end = at = cursor.at + take_size(at + ID_BYTES)
-        if cursor.at[0] == REPEATED:
+        size = take_size(at + ID_BYTES)
+        at += ROW_HEAD
+        if put_value(&to.room, at, at + size):
             repeated.append(i)
-        fields = take_count(&cursor)
-        for j in range(fields):
-            take_string(&cursor, &name, &size)
-            take_string(&cursor, &data, &length)
-            put(&to.room, name, size, data, length)
+        at += size
         i += 1
         ends[i] = <int32_t>to.room.field
     return to.done(repeated)
