@@ -48,18 +48,42 @@ class Appends:
     ) -> tuple[list[PlainBurst], list[PlainBurst], int]:
         """Take the first of many bursts, of ``most`` entries or little more, out of the list.
 
-        Returns those that wait now, those that cannot, and the number of entries of both.
+        Returns those that wait now, those that cannot, and the number of entries of both. Behind
+        one that cannot, no other of its client waits: it would come first.
         """
         stop, others, entries = gather(bursts, self.waiting, most)
         for name in [name for name in self.waiting if not self._may_wait(name)]:
             others += self.waiting.pop(name)
+        if others:
+            return *self._set_apart(bursts, stop, set(map(id, others))), entries
         taken = bursts[:stop]
         del bursts[:stop]
-        if others:
-            apart = set(map(id, others))
-            others = [burst for burst in taken if id(burst) in apart]  # as they came
-            taken = [burst for burst in taken if id(burst) not in apart]
         return taken, others, entries
+
+    def _set_apart(
+        self, bursts: list[PlainBurst], stop: int, apart: set[int]
+    ) -> tuple[list[PlainBurst], list[PlainBurst]]:
+        """Take bursts out of the list: those that wait, and those that cannot, as they came.
+
+        They are the first ``stop``, and all others of the clients of those that are ``apart``.
+        """
+        clients: set[Client] = set()
+        taken, others, left = [], [], []
+        for at, burst in enumerate(bursts):
+            if burst.client in clients or id(burst) in apart:
+                clients.add(burst.client)
+                others.append(burst)
+            elif at < stop:
+                taken.append(burst)
+            else:
+                left.append(burst)
+        bursts[:] = left
+        apart = set(map(id, others))
+        for name, waiting in list(self.waiting.items()):
+            waiting[:] = [burst for burst in waiting if id(burst) not in apart]
+            if not waiting:
+                del self.waiting[name]
+        return taken, others
 
     def take(self, client: Client, argv: Argv) -> PlainBurst | None:
         """Take a request if it can wait; its reply will stand in what is returned."""
@@ -113,7 +137,9 @@ class Appends:
         assert isinstance(kept, Burst)
         client = kept.client
         return [
-            Slot(client, None, partial(self._calls.answer, client, _XADD, argv), client.db)
+            Slot(
+                client, None, partial(self._calls.answer, client, _XADD, argv), client.db, told=True
+            )
             for argv in requests_of(kept)
         ]
 

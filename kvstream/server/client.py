@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from kvstream.commands.command import Blocked, Command, Session
-from kvstream.commands.replies import RESP2, Reply
+from kvstream.commands.replies import RESP2
 from kvstream.errors import ProtocolError
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import QUERY_LIMIT, RequestReader
@@ -244,8 +244,8 @@ class Client(Session):
             and self.reader.is_empty
         )
 
-    def wants(self, reply: Reply) -> bool:
-        """Tell whether a reply is to be written, as CLIENT REPLY says; SKIP holds for one."""
+    def wants_next(self) -> bool:
+        """Tell whether the next reply is to be written: CLIENT REPLY SKIP holds for one."""
         if self.answers is Answers.ON:
             return True
         if self.answers is Answers.SKIP_NEXT:

@@ -126,6 +126,7 @@ class Executor(Arrivals):
         for burst in reversed(others):
             client = burst.client
             if not client.closing:
+                client.direct = False  # what it sends next comes behind them
                 client.requests.extendleft(reversed(requests_of(burst)))
                 self.ready[client] = None
         return entries
@@ -226,8 +227,7 @@ class Executor(Arrivals):
         if isinstance(slot.reply, _HOLDING):
             self._hold(turn, slot)
         else:
-            slot.told = slot.client.wants(slot.reply)
-            if type(slot.reply) in OF_ROWS:
+            if slot.is_wanted() and type(slot.reply) in OF_ROWS:
                 slot.make()
         if turn.txn.signals:
             turn.serve()
@@ -251,7 +251,7 @@ class Executor(Arrivals):
             client.paged = True
             return
         assert isinstance(reply, Paged)
-        client.paged = slot.told = client.wants(reply)
+        client.paged = slot.is_wanted()
 
     def run_step(self, slot: Slot) -> None:
         """Run the next step of a command as a turn of its own, and answer behind the last one."""
@@ -317,6 +317,7 @@ class Executor(Arrivals):
             self.works.forget(client)
             self.paging.release(client)
             slot.reply = told(failure)
+            slot.is_wanted()
             self._slots = [slot]
         finally:
             client.select(db)
@@ -325,7 +326,7 @@ class Executor(Arrivals):
     # --- replies --------------------------------------------------------------------------------
 
     def _answer(self, client: Client, reply: Reply, keeps: bool = False) -> None:
-        told, protocol = client.wants(reply), client.protocol
+        told, protocol = client.wants_next(), client.protocol
         if type(reply) is Paged:
             client.paged = told
         self._slots.append(Slot(client, reply, None, 0, protocol, keeps, told))

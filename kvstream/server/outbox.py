@@ -39,8 +39,8 @@ class Slot:
     """The one that the request came in; 0: the one that the client speaks by then."""
     keeps: bool = True
     """It tells of what is in the store: not to be told before that is durable."""
-    told: bool = True
-    """False: CLIENT REPLY wants nothing written."""
+    told: bool | None = None
+    """False: CLIENT REPLY wants nothing written. None: nobody has asked, and it is written."""
     made: bytes = b""
     """The reply in bytes, where it has been made already."""
 
@@ -49,14 +49,20 @@ class Slot:
         if self.made:
             return self.made
         reply = self.reply
-        if not self.told or isinstance(reply, Blocked | Later | Stepwise | Paged):
+        if self.told is False or isinstance(reply, Blocked | Later | Stepwise | Paged):
             return b""
         return _encoded(reply, self.protocol or self.client.protocol)
 
     def make(self) -> None:
         """Make a reply of rows at once, and let go of them: they are many objects."""
-        if self.told:
+        if self.told is not False:
             self.made, self.reply = self.encoded(), None
+
+    def is_wanted(self) -> bool:
+        """Tell whether it is to be written: SKIP holds for one, and a unit may run again."""
+        if self.told is None:
+            self.told = self.client.wants_next()
+        return self.told
 
     def fail(self, error: ErrorReply) -> None:
         """Tell that the log could not be made durable instead of what is not durable."""

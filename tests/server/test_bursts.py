@@ -263,3 +263,50 @@ def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None
         found[-1] += tuple(burst.encoded() for burst in made)
         found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
     assert found[0] == found[1]
+
+
+def values(server: Server, key: str = "s") -> list[bytes]:
+    """Return what is in a stream, each entry by its one value."""
+    return server.client().ask("XRANGE", key, "-", "+").split(b"\r\n")[8::8]
+
+
+def test_what_comes_behind_a_burst_that_has_to_wait_comes_behind_it(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    send(server, ann, plain("1", "2", "3"))
+    with patch("kvstream.server.executor.TURN_REQUESTS", 1):
+        server.executor.run()
+    send(server, ann, plain("4"))
+    server.turn()
+    assert values(server) == [b"1", b"2", b"3", b"4"]
+
+
+def test_bursts_that_are_more_than_a_turn_come_in_order(server: Server) -> None:
+    ann = server.client()
+    for chunk in (plain("1", "2"), plain("3", "4"), plain("5"), request("XLEN", "s"), plain("6")):
+        send(server, ann, chunk)
+    with patch("kvstream.server.executor.TURN_REQUESTS", 2):
+        server.turn()
+    assert values(server) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert ann.heard().split(b"\r\n")[10] == b":5"
+
+
+def test_what_comes_behind_a_burst_that_a_pause_holds_comes_behind_it(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    bob.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    for value in ("1", "2", "3"):
+        send(server, ann, plain(value, value))
+        server.turn()
+    server.wait(1.1)
+    assert values(server) == [b"1", b"1", b"2", b"2", b"3", b"3"]
+
+
+def test_bursts_to_several_streams_are_answered_in_order(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    server.engine._now_ms = lambda: 5
+    for chunk in (plain("0", key="t"), plain("1"), plain("2", "3", key="t"), plain("4", key="u")):
+        send(server, ann, chunk)
+    server.turn()
+    assert ids(ann.heard()) == [b"5-0", b"5-0", b"5-1", b"5-2", b"5-0"]
+    assert values(server, "t") == [b"0", b"2", b"3"]
