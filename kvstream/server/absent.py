@@ -24,8 +24,8 @@ _COMMANDS = (
 )
 _SUBCOMMANDS = (
     "function|delete function|dump function|help function|kill function|list function|load "
-    "function|restore function|stats latency|graph memory|doctor memory|malloc-stats "
-    "memory|purge memory|stats script|debug script|exists script|help script|kill script|load"
+    "function|restore function|stats script|debug script|exists script|help script|kill "
+    "script|load"
 )
 
 ABSENT = frozenset(_COMMANDS.split())

@@ -14,6 +14,7 @@ from kvstream.server.client import Client
 from kvstream.server.descriptions import every
 from kvstream.server.limits import Limits
 from kvstream.server.loads import Loads
+from kvstream.server.memory import resident_bytes
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Outbox
 from kvstream.server.paging import Paging
@@ -44,12 +45,14 @@ class Arrivals:
         self.calls = Calls(self.options, every(commands), perf_counter)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors = self.calls.monitors
+        self.latency = self.calls.latency
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
         self.loads = Loads(engine)
         self.stop: Callable[[], None] = lambda: None
         """Has the server stop soon."""
         self.started_at = int(time.time())
+        self.memory_at_start = resident_bytes()
         self.clock = clock
         self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}

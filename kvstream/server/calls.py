@@ -11,6 +11,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.acl import NoPermission
 from kvstream.server.client import Argv, Client
 from kvstream.server.denials import Denials
+from kvstream.server.latency import Latency
 from kvstream.server.listing import listed
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
@@ -37,6 +38,7 @@ class Calls:
         writes = (command.name for command in commands if Flag.WRITE in command.flags)
         self.statistics = Statistics(frozenset(writes))
         self.slowlog = Slowlog(options.slowlog_length)
+        self.latency = Latency()
         self.denials = Denials(options.acllog_length)
         self.monitors: dict[Client, None] = {}
         self.paused = False
@@ -104,8 +106,7 @@ class Calls:
         txn.noted = False
         if not changed and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
             row.idle += 1
-        row.calls += 1
-        row.seconds += spent
+        row.ran(spent)
         if spent >= self._long_s:
             self._note_long(client, command, argv, spent)
         return reply
@@ -128,9 +129,7 @@ class Calls:
 
     def appended(self, count: int, seconds: float) -> None:
         """Count XADDs that have run together."""
-        row = self.statistics.of("xadd")
-        row.calls += count
-        row.seconds += seconds
+        self.statistics.ran("xadd", seconds, count)
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
         """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
@@ -149,6 +148,8 @@ class Calls:
     def _note_long(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
         """Have the turn look at the time, and keep what counts as slow."""
         self.took_long = True
+        if self.latency.threshold_ms:
+            self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
             return
         now, name = int(time.time()), client.name
@@ -163,5 +164,7 @@ def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
     return "" if found is None else found.name
 
 
+_EVENTS = ("command", "fast-command")
+"""What LATENCY calls a command that took long."""
 _NOT_SLOW = frozenset({"exec"})
 """Its commands are noted one by one."""

@@ -92,6 +92,11 @@ class ServerOptions:
     slower_than_us: int = SLOWER_THAN_US
     """Microseconds from which on SLOWLOG keeps a command; negative: none, 0: every one."""
     slowlog_length: int = SLOWLOG_LENGTH
+    latency_threshold_ms: int = 0
+    """Milliseconds from which on LATENCY notes what took so long; 0: nothing."""
+    latency_tracking: bool = True
+    """Whether INFO tells how long the calls of each command took."""
+    latency_percentiles: list[float] = field(default_factory=lambda: [50.0, 99.0, 99.9])
     acllog_length: int = ACLLOG_LENGTH
     """Refusals that ACL LOG keeps."""
     checkpoint_dir: Path | None = None

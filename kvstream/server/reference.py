@@ -11,6 +11,7 @@ from kvstream.server.commands.table import (
     CONNECTION_COMMANDS,
     OPERATION_COMMANDS,
     SERVER_COMMANDS,
+    TABLE,
     TRANSACTION_COMMANDS,
 )
 from kvstream.server.syntax import SYNTAX
@@ -24,7 +25,10 @@ def _by_name(*tables: reference.Rows) -> reference.Rows:
 
 
 TABLES: Tables = (
-    *reference.TABLES[:3],
+    *(
+        (title, tuple(TABLE[row.name.encode()] for row in rows))
+        for title, rows in reference.TABLES[:3]
+    ),
     ("Connections", _by_name(_STORE_ROWS, CONNECTION_COMMANDS)),
     ("Transactions", TRANSACTION_COMMANDS),
     ("Operation", OPERATION_COMMANDS),
@@ -81,8 +85,15 @@ OWN = (
     "`avg_ttl` are of the first 10000 keys that expire.",
     "INFO does not count hits and misses of keys, nor system calls. Fields of what is not here "
     "(replicas, scripts, forks, eviction) are 0; those of the allocator and of copies on write are "
-    "left out. A cycle of the event loop is a turn of requests, so an idle server has none; "
-    "`latencystats` is empty.",
+    "left out. A cycle of the event loop is a turn of requests, so an idle server has none.",
+    "The times of INFO latencystats and LATENCY HISTOGRAM are those of commands without the commit "
+    "that they share; XADDs that were run together count with their mean. `latency-tracking no` "
+    "hides them. Events of LATENCY are `command`, `fast-command`, `aof-write`, a write to "
+    "RocksDB, and `aof-fsync-always`, an fsync that clients wait for. What DOCTOR and GRAPH say is "
+    "in words of our own.",
+    "MEMORY STATS tells the memory of the whole process, and of RocksDB's parts in it beside "
+    "Redis's figures, without those of an allocator; what is not here (replicas, scripts, tables "
+    "of keys) takes 0. PURGE gives free memory back in a thread.",
     "`min-replicas-to-write` stays 0: without replicas every write would be refused. "
     "`maxmemory-policy` says which of OBJECT FREQ and IDLETIME is answered, as in Redis, and "
     "nothing else: both are 0.",
@@ -150,7 +161,7 @@ OWN = (
     "INCRBYFLOAT adds exactly, in decimals; Redis shows what long doubles make of them. MOVE takes "
     "as long as COPY.",
     "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "
-    "other command of scripts. LATENCY has nothing to tell: SLOWLOG and INFO commandstats do.",
+    "other command of scripts.",
     "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET answers what "
     "`kvstream.parts.PartWriter` needs, PUT takes its files in pieces, COMMIT has the store take "
     "them in, in a thread while others go on. It looks into them first: a table whose rows are "

@@ -78,6 +78,8 @@ def _shown(value: object) -> bytes:
         return b"yes" if value else b"no"
     if isinstance(value, bytes):
         return value
+    if isinstance(value, list):
+        return b" ".join(b"%g" % each for each in value)
     return str("" if value is None else value).encode("utf-8", "surrogateescape")
 
 
@@ -86,6 +88,18 @@ def _shown(value: object) -> bytes:
 
 def _password(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
+
+
+def _percentiles(raw: bytes) -> list[float]:
+    try:
+        ranks = [float(word) for word in raw.split()]
+    except ValueError:
+        raise InvalidArgument("Invalid latency-tracking-info-percentiles parameters") from None
+    if not all(0 <= rank <= 100 for rank in ranks):
+        raise InvalidArgument(
+            "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"
+        )
+    return ranks
 
 
 _CLASSES = {b"normal": b"normal", b"slave": b"slave", b"replica": b"slave", b"pubsub": b"pubsub"}
@@ -152,6 +166,10 @@ def _set_reader_limits(executor: "Executor") -> None:
 
 def _set_slow(executor: "Executor") -> None:
     executor.calls.set_slow()
+
+
+def _watch_latency(executor: "Executor") -> None:
+    executor.latency.watch(executor.engine, executor.options.latency_threshold_ms)
 
 
 def _bound_hot(executor: "Executor") -> None:
@@ -232,8 +250,9 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"enable-debug-command": _told(lambda executor: _shown(executor.options.enable_debug_command)),
     b"hot-entries-memory": _option("hot_memory", _memory(0), _bound_hot),
     b"io-threads": _told(lambda executor: b"1"),
-    b"latency-monitor-threshold": _fixed(b"0", "the latency monitor is not kept"),
-    b"latency-tracking": _fixed(b"no", "histograms of latency are not kept"),
+    b"latency-monitor-threshold": _option("latency_threshold_ms", _count(0), _watch_latency),
+    b"latency-tracking": _option("latency_tracking", _truth),
+    b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
     b"maxclients": _option("maxclients", _count(1, U32_MAX)),
     b"maxmemory": _fixed(b"0", _NOT_EVICTED),
     b"metrics-host": _told(lambda executor: _shown(executor.options.metrics_host)),

@@ -32,6 +32,8 @@ class Slowlog:
         return len(self._entries)
 
     def add(self, at: int, microseconds: int, argv: list[bytes], address: str, name: bytes) -> None:
+        if self._entries.maxlen == 0:
+            return
         entry = SlowCommand(self._next, at, microseconds, _cut(argv), address, name)
         self._entries.appendleft(entry)
         self._next += 1

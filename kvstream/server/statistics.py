@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kvstream.server.durations import Durations
 
 SAMPLES = 16
 """Seconds over which the rates of INFO are taken."""
@@ -18,6 +20,13 @@ class CommandStatistics:
     failed: int = 0
     idle: int = 0
     """Calls of a command that may write with which nothing was changed so far in its turn."""
+    durations: Durations = field(default_factory=Durations)
+
+    def ran(self, seconds: float, calls: int = 1) -> None:
+        """Count calls, and the time of them all."""
+        self.calls += calls
+        self.seconds += seconds
+        self.durations.add(seconds / calls, calls)
 
 
 class Statistics:
@@ -52,9 +61,7 @@ class Statistics:
 
     def ran(self, name: str, seconds: float, calls: int = 1) -> None:
         """Count calls, and the time of them all."""
-        row = self.of(name)
-        row.calls += calls
-        row.seconds += seconds
+        self.of(name).ran(seconds, calls)
 
     def failed(self, name: str, code: str) -> None:
         """Count the error that a call ended in, beside the call."""

@@ -44,6 +44,7 @@ SYNTAX = {
     "kvstream.load|put": "load file offset data",
     "kvstream.load|state": "key serialized-value",
     "kvstream.load|ticket": "[key ...]",
+    "latency|graph": "event",
     "latency|histogram": "[command [command ...]]",
     "latency|history": "event",
     "latency|reset": "[event [event ...]]",

@@ -16,7 +16,6 @@ UNLIKE_REDIS = {
     b"dir",
     b"disable-thp",
     b"enable-debug-command",
-    b"latency-tracking",
     b"port",
     b"set-proc-title",
     b"supervised",

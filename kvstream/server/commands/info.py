@@ -7,7 +7,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvstream.commands.args import Argv, text
@@ -19,6 +18,7 @@ from kvstream.options import Durability
 from kvstream.server.client import Client
 from kvstream.server.commands.connection import REDIS_VERSION
 from kvstream.server.commands.info_absent import ABSENT
+from kvstream.server.memory import PAGE_BYTES, memory_of, waiting
 from kvstream.server.settings import read
 from kvstream.version import VERSION
 
@@ -32,7 +32,6 @@ RUN_ID = secrets.token_hex(20)
 """Tells this process from every other."""
 _DAY_S = 86400
 _US = 1_000_000
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 
 
@@ -86,7 +85,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     names = {name for client in readers for name in _awaited(client)}
     groups = [client for client in readers if client.last_command == "xreadgroup"]
     on_nokey = {name for client in groups for name in _awaited(client)}
-    inputs = [_input(client) for client in server.clients.values()]
+    inputs = [waiting(client) for client in server.clients.values()]
     outputs = [client.pending_output() for client in server.clients.values()]
     return (
         ("connected_clients", len(server.clients)),
@@ -105,10 +104,6 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     )
 
 
-def _input(client: Client) -> int:
-    return client.reader.buffered + client.unread.size
-
-
 def _awaited(client: Client) -> list[bytes]:
     return client.block.wait.names if client.block is not None else []
 
@@ -118,12 +113,10 @@ def _has_timeout(client: Client) -> bool:
 
 
 def _memory(server: "Executor", txn: Txn) -> Fields:
-    used = resident_bytes()
-    peak = max(used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    total = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
-    hot = server.engine.catalog.hot.memory
-    cache = server.engine.database.property_int("rocksdb.block-cache-usage", 0) + hot
-    buffers = sum(_input(client) + client.pending_output() for client in server.clients.values())
+    now = memory_of(server)
+    used, peak, data = now.used, now.peak, now.data
+    total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
+    overhead = max(used - data, 0)
     return (
         ("used_memory", used),
         ("used_memory_human", _human(used)),
@@ -133,10 +126,11 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_peak_human", _human(peak)),
         ("used_memory_peak_time", server.statistics.peaked(peak)),
         ("used_memory_peak_perc", f"{100 * used / peak:.2f}%"),
-        ("used_memory_overhead", used),
-        ("used_memory_dataset", cache),
-        ("used_memory_dataset_perc", f"{100 * cache / used:.2f}%"),
-        ("used_memory_hot_entries", hot),
+        ("used_memory_overhead", overhead),
+        ("used_memory_startup", server.memory_at_start),
+        ("used_memory_dataset", data),
+        ("used_memory_dataset_perc", f"{100 * data / used:.2f}%"),
+        ("used_memory_hot_entries", now.hot),
         ("total_system_memory", total),
         ("total_system_memory_human", _human(total)),
         ("maxmemory", 0),
@@ -144,18 +138,9 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("maxmemory_policy", read(server, b"maxmemory-policy").decode()),
         ("mem_fragmentation_ratio", "1.00"),
         ("mem_fragmentation_bytes", 0),
-        ("mem_clients_normal", buffers),
+        ("mem_clients_normal", now.clients),
         ("mem_allocator", "libc"),
     )
-
-
-def resident_bytes() -> int:
-    """Return the memory that the process takes now."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:  # no Linux: the most that it ever took
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * _PAGE_BYTES
 
 
 def _human(size: int) -> str:
@@ -269,6 +254,17 @@ def _errorstats(server: "Executor", txn: Txn) -> Fields:
         yield f"errorstat_{code}", f"count={count}"
 
 
+def _latencystats(server: "Executor", txn: Txn) -> Fields:
+    if not server.options.latency_tracking:
+        return
+    ranks = server.options.latency_percentiles
+    for name, row in sorted(server.statistics.commands.items()):
+        if row.calls:
+            times = zip(ranks, row.durations.percentiles(ranks), strict=True)
+            told = ",".join(f"p{rank:g}={_US * seconds:.3f}" for rank, seconds in times)
+            yield f"latency_percentiles_usec_{name}", told
+
+
 def _nothing(server: "Executor", txn: Txn) -> Fields:
     return ()
 
@@ -306,7 +302,7 @@ _SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {
     "Modules": (True, _nothing),
     "Commandstats": (False, _commandstats),
     "Errorstats": (True, _errorstats),
-    "Latencystats": (False, _nothing),
+    "Latencystats": (False, _latencystats),
     "Cluster": (True, _cluster),
     "Keyspace": (True, _keyspace),
 }

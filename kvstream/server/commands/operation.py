@@ -4,7 +4,7 @@ import time
 
 from kvstream.commands.args import Argv, at_least, integer, syntax_error
 from kvstream.commands.command import Answer, Blocked
-from kvstream.commands.replies import OK, Map, Reply, Simple
+from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.options import Durability
@@ -174,36 +174,6 @@ slowlog_help = help_of(
     ("    address and name of the client", "10 unless given; -1 for all."),
     ("LEN", "Show how many are kept."),
     ("RESET", "Forget them."),
-)
-
-
-def latency_empty(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer nothing: latency is not kept by events."""
-    return []
-
-
-def latency_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer 0: there is nothing to be forgotten."""
-    return 0
-
-
-def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer no histograms: INFO commandstats has the means."""
-    return Map([])
-
-
-def latency_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Say where to look instead."""
-    return b"Latency is not kept by events here. See SLOWLOG GET and INFO commandstats.\n"
-
-
-latency_help = help_of(
-    "LATENCY",
-    ("DOCTOR", "Say where to look instead."),
-    ("HISTOGRAM [<command> ...]", "Nothing: INFO commandstats has the means."),
-    ("HISTORY <event>", "Nothing: latency is not kept by events."),
-    ("LATEST", "Nothing: latency is not kept by events."),
-    ("RESET [<event> ...]", "0: there is nothing to be forgotten."),
 )
 
 

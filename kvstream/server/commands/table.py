@@ -1,6 +1,7 @@
 """The server's table: the commands of the store, and those of connections and operation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from kvstream.commands.command import EVERY, NO_KEYS, Command, Container, Flag, Handler, Keys
@@ -13,7 +14,9 @@ from kvstream.server.commands import (
     debug,
     describing,
     info,
+    latency,
     loading,
+    memory,
     operation,
     policy,
     tracking,
@@ -44,6 +47,13 @@ def _row(
 ) -> Command:
     """Return a row whose handler takes a Client as its session."""
     return Command(name, arity, flags, keys, cast(Handler, run), since)
+
+
+def _with(row: Command | Container, more: tuple[Command, ...]) -> Container:
+    """Return a container of the store with what the server has beside."""
+    assert isinstance(row, Container)
+    ours = {each.name.partition("|")[2].encode(): each for each in more}
+    return replace(row, subcommands=dict(sorted({**row.subcommands, **ours}.items())))
 
 
 def _container(since: str, rows: tuple[Command, ...], alone: Command | None = None) -> Container:
@@ -105,12 +115,20 @@ _CONFIG = (
     _row("config|set", -4, _ADMIN, config.config_set, "2.0.0"),
 )
 _LATENCY = (
-    _row("latency|doctor", 2, _ADMIN, operation.latency_doctor, "2.8.13"),
-    _row("latency|help", 2, _LOCAL, operation.latency_help, "2.8.13"),
-    _row("latency|histogram", -2, _ADMIN, operation.latency_histogram, "7.0.0"),
-    _row("latency|history", 3, _ADMIN, operation.latency_empty, "2.8.13"),
-    _row("latency|latest", 2, _ADMIN, operation.latency_empty, "2.8.13"),
-    _row("latency|reset", -2, _ADMIN, operation.latency_reset, "2.8.13"),
+    _row("latency|doctor", 2, _ADMIN, latency.latency_doctor, "2.8.13"),
+    _row("latency|graph", 3, _ADMIN, latency.latency_graph, "2.8.13"),
+    _row("latency|help", 2, _LOCAL, latency.latency_help, "2.8.13"),
+    _row("latency|histogram", -2, _ADMIN, latency.latency_histogram, "7.0.0"),
+    _row("latency|history", 3, _ADMIN, latency.latency_history, "2.8.13"),
+    _row("latency|latest", 2, _ADMIN, latency.latency_latest, "2.8.13"),
+    _row("latency|reset", -2, _ADMIN, latency.latency_reset, "2.8.13"),
+)
+_MEMORY = (
+    _row("memory|doctor", 2, _LOCAL, memory.memory_doctor, "4.0.0"),
+    _row("memory|help", 2, _LOCAL, memory.memory_help, "4.0.0"),
+    _row("memory|malloc-stats", 2, _LOCAL, memory.memory_malloc_stats, "4.0.0"),
+    _row("memory|purge", 2, _LOCAL, memory.memory_purge, "4.0.0"),
+    _row("memory|stats", 2, frozenset(), memory.memory_stats, "4.0.0"),
 )
 _LOAD = (
     _row("kvstream.load|commit", -10, _LOADS, loading.load_commit, _OURS),
@@ -174,6 +192,7 @@ OPERATION_COMMANDS: tuple[Command | Container, ...] = (
 SERVER_COMMANDS = (*CONNECTION_COMMANDS, *TRANSACTION_COMMANDS, *OPERATION_COMMANDS)
 TABLE: dict[bytes, Command | Container] = {
     **COMMANDS,
+    b"memory": _with(COMMANDS[b"memory"], _MEMORY),
     b"object": policy.with_policy(COMMANDS[b"object"]),
     **{row.name.encode(): row for row in SERVER_COMMANDS},
 }

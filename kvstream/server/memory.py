@@ -1,0 +1,84 @@
+"""What the process takes of memory, and for what: the figures of INFO and MEMORY."""
+
+import os
+import resource
+from ctypes import CDLL
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from kvstream.server.client import Client
+from kvstream.storage.batch import Family
+
+if TYPE_CHECKING:
+    from kvstream.server.executor import Executor
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is taken at one moment, in bytes."""
+
+    used: int
+    """By the whole process."""
+    peak: int
+    """The most that it ever took."""
+    hot: int
+    """By entries that are kept as they were sent."""
+    blocks: int
+    """By RocksDB's cache."""
+    memtables: int
+    readers: int
+    """By the indexes and filters of open tables that are not in the cache."""
+    clients: int
+    """By what clients have sent or have yet to read."""
+
+    @property
+    def data(self) -> int:
+        return self.hot + self.blocks + self.memtables + self.readers
+
+
+def memory_of(server: "Executor") -> Memory:
+    """Look at what is taken now."""
+    used = resident_bytes()
+    database = server.engine.database
+    return Memory(
+        used=used,
+        peak=max(used, _peak_bytes()),
+        hot=server.engine.catalog.hot.memory,
+        blocks=database.property_int("rocksdb.block-cache-usage", Family.MESSAGES),
+        memtables=_of_families(server, "rocksdb.cur-size-all-mem-tables"),
+        readers=_of_families(server, "rocksdb.estimate-table-readers-mem"),
+        clients=sum(waiting(each) + each.pending_output() for each in server.clients.values()),
+    )
+
+
+def _of_families(server: "Executor", name: str) -> int:
+    return sum(server.engine.database.property_int(name, family) for family in Family)
+
+
+def waiting(client: Client) -> int:
+    """Return the bytes that a client has sent and that have yet to be run."""
+    return client.reader.buffered + client.unread.size
+
+
+def resident_bytes() -> int:
+    """Return the memory that the process takes now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # no Linux: the most that it ever took
+        return _peak_bytes()
+    return pages * PAGE_BYTES
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def give_back() -> None:
+    """Begin to return free memory to the system, in a thread: it may take a while."""
+    trim = getattr(CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        Thread(target=trim, args=(0,), name="kvstream-trim", daemon=True).start()

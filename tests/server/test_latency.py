@@ -1,0 +1,156 @@
+"""LATENCY and INFO latencystats: how long commands took, and when something took long."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from kvstream.server.durations import Durations
+from kvstream.server.latency import SAMPLES, Event
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Served
+
+
+def _stats(asker: Asker) -> dict[str, str]:
+    lines = asker.ask("INFO latencystats").decode().split("\r\n")[1:]
+    rows = (line.partition(":") for line in lines if line)
+    return {name.removeprefix("latency_percentiles_usec_"): told for name, _, told in rows}
+
+
+# --- how long commands took ---------------------------------------------------------------------
+
+
+def test_percentiles_are_right_to_within_a_hundredth() -> None:
+    chance = random.Random(7)
+    times = [chance.lognormvariate(-10, 2) for _ in range(2000)]
+    durations = Durations()
+    for each in times:
+        durations.add(each)
+    durations.add(0.5, calls=8000)
+    times = sorted([*times, *[0.5] * 8000])
+    ranks = [0.0, 1.0, 10.0, 19.0, 50.0, 100.0]
+    wanted = [times[max(0, round(rank * 100) - 1)] for rank in ranks]
+    assert durations.percentiles(ranks) == pytest.approx(wanted, rel=0.01)
+    assert durations.calls == 10_000
+
+
+def test_a_histogram_counts_up_in_powers_of_two() -> None:
+    durations = Durations()
+    for microseconds, calls in ((0.2, 1), (3.0, 2), (3.5, 1), (32.0, 1), (20_000.0, 5)):
+        durations.add(microseconds / 1e6, calls)
+    assert list(durations.histogram()) == [(1, 1), (4, 4), (33, 5), (33816, 10)]
+
+
+def test_each_command_has_its_times(served: Served, protocol: int) -> None:
+    with served.asker(protocol) as asker:
+        asker.ask("CONFIG RESETSTAT")
+        asker.ask("SET k v")
+        asker.ask("CLIENT ID")
+        for _ in range(3):
+            asker.ask("XADD s * f v")
+        told: Any = asker.ask("LATENCY HISTOGRAM xadd client nosuch get SET")
+        rows = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+        assert sorted(rows) == [b"client|id", b"set", b"xadd"]
+        row = rows[b"xadd"]
+        row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
+        assert row[b"calls"] == 3
+        bounds = row[b"histogram_usec"]
+        counts = list(bounds.values()) if isinstance(bounds, dict) else bounds[1::2]
+        assert counts == sorted(counts)
+        assert counts[-1] == 3
+        every = asker.ask("LATENCY HISTOGRAM")
+        assert {b"set", b"xadd", b"client|id", b"config|resetstat"} <= {
+            name for name in every if isinstance(name, bytes)
+        }
+        assert asker.ask("LATENCY HISTOGRAM nosuch") == ({} if protocol == 3 else [])
+
+
+def test_percentiles_are_chosen_and_hidden(served: Served) -> None:
+    setting = "latency-tracking-info-percentiles"
+    with served.asker() as asker:
+        asker.ask("XADD s * f v")
+        assert _stats(asker)["xadd"].startswith("p50=")
+        assert asker.ask("CONFIG", "SET", setting, "0.0 50.0 100.0") == b"OK"
+        assert asker.ask("CONFIG", "GET", setting)[1] == b"0 50 100"
+        names = [part.partition("=")[0] for part in _stats(asker)["xadd"].split(",")]
+        assert names == ["p0", "p50", "p100"]
+        for wrong, why in (("10 a", "Invalid"), ("101", "should sit between"), ("nan", "between")):
+            assert why in asker.ask("CONFIG", "SET", setting, wrong)
+        assert asker.ask("CONFIG", "SET", setting, "") == b"OK"
+        assert _stats(asker)["xadd"] == ""
+        asker.ask("CONFIG SET latency-tracking no")
+        assert _stats(asker) == {}
+        asker.ask("CONFIG SET latency-tracking yes")
+        asker.ask("CONFIG RESETSTAT")
+        assert "xadd" not in _stats(asker)
+
+
+# --- when something took long -------------------------------------------------------------------
+
+
+def test_what_takes_long_is_noted(served: Served, protocol: int) -> None:
+    with served.asker(protocol) as asker:
+        assert b"latency-monitor-threshold" in asker.ask("LATENCY DOCTOR")
+        asker.ask("DEBUG SLEEP 0.005")
+        assert asker.ask("LATENCY LATEST") == []
+        asker.ask("CONFIG SET latency-monitor-threshold 3")
+        assert b"Nothing" in asker.ask("LATENCY DOCTOR")
+        asker.ask("DEBUG SLEEP 0.005")
+        events = {event[0]: event for event in asker.ask("LATENCY LATEST")}
+        name, at, last, longest = events[b"command"]
+        assert name == b"command"
+        assert abs(at - time.time()) < 60
+        assert 5 <= last <= longest
+        assert [at, last] in asker.ask("LATENCY HISTORY Command")
+        assert b"command: 1 spikes" in asker.ask("LATENCY DOCTOR")
+        graph = asker.ask("LATENCY GRAPH command").decode().split("\n")
+        assert graph[0].startswith(f"command - high {last} ms, low {last} ms (all time high")
+        assert graph[5].startswith("#")
+        assert asker.ask("LATENCY GRAPH nosuch") == Failure(
+            "ERR No samples available for event 'nosuch'"
+        )
+        assert asker.ask("LATENCY HISTORY nosuch") == []
+        assert asker.ask("LATENCY RESET nosuch") == 0
+        asker.ask("CONFIG SET latency-monitor-threshold 0")
+        assert asker.ask("LATENCY RESET COMMAND") == 1
+        assert b"command" not in {event[0] for event in asker.ask("LATENCY LATEST")}
+
+
+def test_the_store_tells_of_its_writes_and_fsyncs(served: Served) -> None:
+    latency, engine = served.executor.latency, served.engine
+    told: list[float] = []
+    engine.on_commit = told.append
+    latency.watch(engine, 3)
+    latency.watch(engine, 4)
+    assert engine.on_commit is not None
+    engine.on_commit(0.0039)
+    assert latency.events == {}
+    engine.on_commit(0.0041)
+    assert told == [0.0039, 0.0041]
+    assert latency.events["aof-write"].longest_ms == 4
+    assert engine.committer.on_fsync is not None
+    engine.committer.on_fsync(1.0)  # in the background: nobody waits
+    assert "aof-fsync-always" not in latency.events
+    with served.asker() as asker:
+        asker.ask("CONFIG SET appendfsync always")
+    engine.committer.on_fsync(1.0)
+    assert latency.events["aof-fsync-always"].longest_ms == 1000
+
+
+def test_an_event_keeps_the_longest_of_each_second() -> None:
+    event = Event()
+    for at, ms in ((1, 5), (1, 9), (1, 7), (2, 4)):
+        event.add(at, ms)
+    assert list(event.samples) == [(1, 9), (2, 4)]
+    assert event.longest_ms == 9
+    for at in range(3, 3 + SAMPLES):
+        event.add(at, 1)
+    assert len(event.samples) == SAMPLES
+
+
+def test_clients_read_latency(client: redis.Redis) -> None:
+    assert client.latency_latest() == []
+    assert client.latency_history("command") == []
+    assert client.latency_reset() == 0
