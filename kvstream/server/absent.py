@@ -23,8 +23,8 @@ _COMMANDS = (
     "zunionstore"
 )
 _SUBCOMMANDS = (
-    "function|delete function|dump function|help function|kill function|list function|load "
-    "function|restore function|stats script|debug script|exists script|help script|kill "
+    "function|delete function|dump function|kill function|list function|load "
+    "function|restore function|stats script|debug script|exists script|kill "
     "script|load"
 )
 

@@ -10,6 +10,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.server.values import Parse, count, memory, truth
 
 _INT_MAX = (1 << 31) - 1
+_OOM_SCORE_MAX = 2000
 _MB = 1 << 20
 
 
@@ -25,6 +26,16 @@ def _word(*words: bytes) -> Parse:
 
 def _text(raw: bytes) -> object:
     return raw
+
+
+_score = count(-_OOM_SCORE_MAX, _OOM_SCORE_MAX)
+
+
+def _three(raw: bytes) -> object:
+    words = raw.split()
+    if len(words) != 3:
+        raise InvalidArgument("wrong number of arguments")
+    return b" ".join(str(_score(word)).encode() for word in words)
 
 
 def _each(default: object, parse: Parse, names: str) -> dict[bytes, tuple[object, Parse]]:
@@ -56,7 +67,8 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         "aof-timestamp-enabled lazyfree-lazy-eviction lazyfree-lazy-expire "
         "lazyfree-lazy-server-del lazyfree-lazy-user-del lazyfree-lazy-user-flush "
         "no-appendfsync-on-rewrite rdb-del-sync-files "
-        "cluster-allow-reads-when-down cluster-replica-no-failover hide-user-data-from-log "
+        "cluster-allow-reads-when-down cluster-replica-no-failover cluster-slot-stats-enabled "
+        "hide-user-data-from-log "
         "key-memory-histograms repl-disable-tcp-nodelay replica-ignore-disk-write-errors "
         "replica-lazy-flush",
     ),
@@ -93,6 +105,11 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"active-defrag-max-scan-fields": (1000, count(1)),
     b"active-defrag-threshold-lower": (10, count(0, 1000)),
     b"active-defrag-threshold-upper": (100, count(0, 1000)),
+    b"aof-load-corrupt-tail-max-size": (0, memory(0)),
+    b"cluster-compatibility-sample-ratio": (0, count(0, 100)),
+    b"cluster-slot-migration-handoff-max-lag-bytes": (_MB, memory(0)),
+    b"cluster-slot-migration-write-pause-timeout": (10_000, count(0)),
+    b"oom-score-adj-values": (b"0 200 800", _three),
     b"cluster-link-sendbuf-limit": (0, memory(0)),
     b"cluster-migration-barrier": (1, count(0, _INT_MAX)),
     b"cluster-node-timeout": (15000, count(0)),
@@ -140,6 +157,14 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"tracking-table-max-keys": (1_000_000, count(0)),
 }
 """By name: the default, and what reads a value."""
+
+HIDDEN = frozenset(
+    (
+        *(b"close-on-replica-write", b"key-load-delay", b"lazyexpire-nested-arbitrary-keys"),
+        b"rdb-key-save-delay",
+    )
+)
+"""What CONFIG GET shows by its whole name alone."""
 
 ALIASES: Mapping[bytes, bytes] = {
     b"cluster-slave-no-failover": b"cluster-replica-no-failover",

@@ -6,7 +6,6 @@ once a second.
 
 import logging
 import resource
-import sys
 from typing import TYPE_CHECKING
 
 from kvstream.commands.replies import ErrorReply
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 BEHIND_WAIT = 2 * READ_AHEAD
 """Bytes that a client may send behind a command that waits. The end of a connection is seen behind
 what was sent alone, so there must be room for what a client may mean."""
+STRANGER_UNREAD = 64 << 10
+"""Bytes of replies that may wait for a client that needs a password and has not given it: refusals
+alone, and nobody sends that many requests before the password."""
 DESCRIPTORS = 512
 """Open files beside those of clients: what the store has open, and some to spare."""
 FIRST_BYTES_A_SECOND = 1024
@@ -83,7 +85,8 @@ class Limits:
             client.output_over_since = None
             return True
         limit = self._executor.options.output_limits[b"normal"]
-        if 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
+        refused = not client.authenticated and pending > STRANGER_UNREAD
+        if refused or 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
             self._executor.statistics.output_disconnections += 1
             client.lost = True
             return False
@@ -151,9 +154,7 @@ class Limits:
         """Have the store refuse a reply that nobody may be sent, before it is made."""
         limit = self._executor.options.output_limits[b"normal"]
         self._executor.engine.catalog.limits.reply_max = limit.hard
-        self.near = min(
-            (size for size in (limit.hard, limit.soft) if size > 0), default=sys.maxsize
-        )
+        self.near = min(size for size in (limit.hard, limit.soft, STRANGER_UNREAD) if size > 0)
 
     def make_room(self) -> None:
         """Have as many descriptors as clients may come, or let as many come as there may be."""

@@ -161,7 +161,7 @@ OWN = (
     "INCRBYFLOAT adds exactly, in decimals; Redis shows what long doubles make of them. MOVE takes "
     "as long as COPY.",
     "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "
-    "other command of scripts.",
+    "other command of scripts but HELP.",
     "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET answers what "
     "`kvstream.parts.PartWriter` needs, PUT takes its files in pieces, COMMIT has the store take "
     "them in, in a thread while others go on. It looks into them first: a table whose rows are "

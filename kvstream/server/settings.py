@@ -222,7 +222,10 @@ _TOLD = {
         ),
         b"no",
     ),
-    b"unixsocketperm": b"0",
+    **dict.fromkeys((b"cluster-port", b"socket-mark-id", b"unixsocketperm"), b"0"),
+    b"rdbchecksum": b"yes",
+    b"syslog-facility": b"local0",
+    b"syslog-ident": b"redis",
 }
 """Settings of Redis's that cannot change here and there, and what is true of this server."""
 

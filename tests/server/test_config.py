@@ -26,8 +26,9 @@ OURS = {
     *(b"dump-target", b"hot-entries-memory"),
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
     *(b"stream-idmp-duration", b"stream-idmp-maxsize"),
-    *(b"close-on-replica-write", b"lazyexpire-nested-arbitrary-keys"),
-    *(b"key-load-delay", b"rdb-key-save-delay"),
+    *(b"aof-load-corrupt-tail-max-size", b"cluster-compatibility-sample-ratio"),
+    *(b"cluster-slot-migration-handoff-max-lag-bytes", b"cluster-slot-stats-enabled"),
+    b"cluster-slot-migration-write-pause-timeout",
     *(b"set-max-listpack-entries", b"set-max-listpack-value"),
     *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
     *(b"cluster-announce-human-nodename", b"hide-user-data-from-log", b"key-memory-histograms"),
@@ -48,6 +49,12 @@ def test_defaults_are_those_of_redis(served: Served, redis_port: int) -> None:
     assert set(told) - set(wanted) == OURS
     differing = {name for name in told if name in wanted and told[name] != wanted[name]}
     assert differing <= UNLIKE_REDIS
+
+
+def test_what_is_for_tests_alone_is_shown_by_its_name_alone(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask("CONFIG GET key-load-dela?") == []
+        assert asker.ask("CONFIG GET Key-Load-Delay") == [b"key-load-delay", b"0"]
 
 
 def test_redis_py_reads_and_changes_settings(client: redis.Redis) -> None:

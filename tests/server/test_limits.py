@@ -82,6 +82,18 @@ def test_who_has_not_authenticated_may_send_little(serve: Serve) -> None:
         assert asker.ask("ECHO", "y" * 16385) == b"y" * 16385
 
 
+def test_who_has_not_authenticated_may_leave_little_unread(serve: Serve) -> None:
+    served = serve(requirepass="secret")
+    requests = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" * 5000
+    with served.asker() as friend, served.asker() as stranger:
+        friend.ask("AUTH secret")
+        with suppress(ConnectionError):  # cut off, behind what the sockets take
+            for _ in range(5000):
+                stranger.send_bytes(requests)
+        assert friend.ask("PING") == b"PONG"
+        until(lambda: served.executor.statistics.output_disconnections == 1)
+
+
 def test_what_follows_the_password_in_one_packet_has_the_limits_of_a_friend(serve: Serve) -> None:
     served = serve(requirepass="secret")
     with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as connection:

@@ -285,6 +285,20 @@ def test_small_things_answer_as_clients_expect(client: redis.Redis) -> None:
     assert client.command_getkeys("XADD", "s", "*", "f", "v") in ([b"s"], ["s"])
 
 
+def test_a_slow_log_without_room_numbers_nothing(client: redis.Redis) -> None:
+    client.config_set("slowlog-log-slower-than", 0)
+    client.config_set("slowlog-max-len", 0)
+    client.slowlog_reset()
+    last = client.slowlog_len()
+    for _ in range(3):
+        client.ping()
+    client.config_set("slowlog-max-len", 8)
+    client.ping()
+    numbers = [entry["id"] for entry in client.slowlog_get(8)]
+    assert last == 0
+    assert numbers[-1] <= 4  # of what came before and after
+
+
 def test_an_exec_that_fails_is_a_call_that_failed(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("EXEC")

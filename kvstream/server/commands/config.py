@@ -8,17 +8,19 @@ from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
 from kvstream.server.commands.help import help_of
+from kvstream.server.kept_settings import HIDDEN
 from kvstream.server.settings import SERVER_SETTINGS, change_of, read
 
 
 def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the settings whose names match any of the patterns."""
     tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
+    hidden = HIDDEN - {pattern.lower() for pattern in argv[2:]}
     return Map(
         [
             (name, read(client.server, name))
             for name in sorted((*SETTINGS, *SERVER_SETTINGS))
-            if any(test(name) for test in tests)
+            if name not in hidden and any(test(name) for test in tests)
         ]
     )
 

@@ -195,3 +195,8 @@ def script_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer OK: there are no scripts."""
     _check_flush(argv, "SCRIPT", "only support")
     return OK
+
+
+_FLUSH = ("FLUSH [ASYNC|SYNC]", "Answer OK: there is nothing to be flushed.")
+function_help = help_of("FUNCTION", _FLUSH)
+script_help = help_of("SCRIPT", _FLUSH)

@@ -138,6 +138,14 @@ _LOAD = (
     _row("kvstream.load|state", 4, _LOADS, loading.load_state, _OURS, Keys(2, 2)),
     _row("kvstream.load|ticket", -2, _LOADS, loading.load_ticket, _OURS, Keys(2, -1)),
 )
+_FUNCTION = (
+    _row("function|flush", -2, frozenset({Flag.WRITE}), operation.function_flush, "7.0.0"),
+    _row("function|help", 2, _LOCAL, operation.function_help, "7.0.0"),
+)
+_SCRIPT = (
+    _row("script|flush", -2, _LOCAL, operation.script_flush, "2.6.0"),
+    _row("script|help", 2, _LOCAL, operation.script_help, "5.0.0"),
+)
 _SLOWLOG = (
     _row("slowlog|get", -2, _ADMIN, operation.slowlog_get, "2.2.12"),
     _row("slowlog|help", 2, _LOCAL, operation.slowlog_help, "6.2.0"),
@@ -169,10 +177,7 @@ OPERATION_COMMANDS: tuple[Command | Container, ...] = (
     _container("2.8.13", _COMMAND, _COMMAND_ALONE),
     _container("2.0.0", _CONFIG),
     _row("debug", -2, _JOB, debug.debug, "1.0.0"),
-    _container(
-        "7.0.0",
-        (_row("function|flush", -2, frozenset({Flag.WRITE}), operation.function_flush, "7.0.0"),),
-    ),
+    _container("7.0.0", _FUNCTION),
     _row("info", -1, frozenset(), info.info, "1.0.0"),
     _container(_OURS, _LOAD),
     _row("lastsave", 1, _FAST, operation.lastsave, "1.0.0"),
@@ -181,7 +186,7 @@ OPERATION_COMMANDS: tuple[Command | Container, ...] = (
     _row("monitor", 1, _ADMIN, operation.monitor, "1.0.0"),
     _row("role", 1, _FAST, operation.role, "2.8.12"),
     _row("save", 1, _ALONE, operation.save, "1.0.0"),
-    _container("2.6.0", (_row("script|flush", -2, _LOCAL, operation.script_flush, "2.6.0"),)),
+    _container("2.6.0", _SCRIPT),
     _row("shutdown", -1, _ADMIN | {Flag.NO_MULTI}, operation.shutdown, "1.0.0"),
     _container("2.2.12", _SLOWLOG),
     _row("time", 1, _FAST, operation.time_, "2.6.0"),
