@@ -66,6 +66,22 @@ def find(txn: Txn, group: GroupMeta, eid: PackedID) -> Pending | None:
     return pending_of(run, eid)
 
 
+def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Return those of ``ids``, ascending, that are pending."""
+    found: list[PackedID] = []
+    at = 0
+    while at < len(ids):
+        run = run_at(txn, group, ids[at])
+        if run is None:
+            at += 1
+            continue
+        end = bisect_right(ids, run.ids[-1], at)
+        there = set(run.ids)
+        found += [eid for eid in ids[at:end] if eid in there]
+        at = end
+    return found
+
+
 def _position(run: Run, eid: PackedID) -> int:
     """Return the place of the first ID at or above ``eid`` in a run that reaches so far."""
     at = bisect_left(run.ids, eid)

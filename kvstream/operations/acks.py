@@ -7,10 +7,10 @@ from kvstream.errors import InvalidArgument
 from kvstream.ids import PACKED, StreamID, is_ascending
 from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take
 from kvstream.meta.txn import Txn
-from kvstream.operations.delete import Outcome, erase
+from kvstream.operations.delete import Outcome, delete_but
 from kvstream.operations.entries import exists
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.references import RefPolicy, drop_references, is_referenced
+from kvstream.operations.references import RefPolicy, drop_references, referenced
 
 
 class NackMode(StrEnum):
@@ -54,20 +54,14 @@ def acknowledge_and_delete(
     if stream is None or found is None:
         return [Outcome.MISSING] * len(ids)
     txn.frees = True
-    outcomes = []
-    for eid in ids:
-        if not take(txn, found, [eid.packed]):
-            outcomes.append(Outcome.MISSING)
-            continue
-        if policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
-            outcomes.append(Outcome.KEPT)
-            continue
-        if exists(txn, stream, eid):
-            erase(txn, stream, [eid])
-        if policy is RefPolicy.DELREF:
-            drop_references(txn, stream, [eid])
-        outcomes.append(Outcome.DELETED)
-    return outcomes
+    distinct = ids if is_ascending(ids) else sorted(set(ids))
+    acked = [StreamID.unpack(each.id) for each in take(txn, found, [PACKED(*e) for e in distinct])]
+    kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
+    delete_but(txn, stream, acked, kept)
+    if policy is RefPolicy.DELREF:
+        drop_references(txn, stream, acked)
+    outcomes = {eid: Outcome.KEPT if eid in kept else Outcome.DELETED for eid in acked}
+    return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]  # one given again is not pending
 
 
 def negative_acknowledge(
@@ -87,11 +81,15 @@ def negative_acknowledge(
         raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
     stream, found = group_of_key(txn, name, group)
     released = 0
+    counts: dict[bytes, int] = {}
+    if together := is_ascending(ids):
+        counts = {each.id: each.deliveries for each in take(txn, found, [PACKED(*e) for e in ids])}
     for eid in ids:
         packed = eid.packed
-        taken = take(txn, found, [packed])
-        if taken:
-            count = taken[0].deliveries
+        if not together:  # one may come again
+            counts = {each.id: each.deliveries for each in take(txn, found, [packed])}
+        if packed in counts:
+            count = counts[packed]
         elif force and exists(txn, stream, eid):
             count = 0
         else:

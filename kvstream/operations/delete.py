@@ -1,13 +1,13 @@
 """XDEL and XDELEX."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from enum import IntEnum
 
 from kvstream.ids import StreamID, is_ascending
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.entries import exists, live
-from kvstream.operations.references import RefPolicy, drop_references, is_referenced
+from kvstream.operations.references import RefPolicy, drop_references, referenced
 from kvstream.operations.trim import remove_entries
 
 
@@ -46,18 +46,29 @@ def delete_with_policy(
     if stream is None:
         return [Outcome.MISSING] * len(ids)
     txn.frees = True
-    outcomes = []
-    for eid in ids:
-        if policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
-            outcomes.append(Outcome.KEPT)  # asked first, so that it holds for any ID
-        elif not exists(txn, stream, eid):
-            outcomes.append(Outcome.MISSING)
-        else:
-            erase(txn, stream, [eid])
-            outcomes.append(Outcome.DELETED)
+    distinct = list(ids) if is_ascending(ids) else sorted(set(ids))
+    kept = referenced(txn, stream, distinct) if policy is RefPolicy.ACKED else frozenset()
+    doomed = delete_but(txn, stream, distinct, kept)
     if policy is RefPolicy.DELREF:
-        drop_references(txn, stream, list(ids))
-    return outcomes
+        drop_references(txn, stream, distinct)
+    return [_outcome(eid, kept, doomed) for eid in ids]
+
+
+def delete_but(
+    txn: Txn, stream: StreamMeta, ids: Sequence[StreamID], kept: Set[StreamID]
+) -> set[StreamID]:
+    """Delete those of ``ids``, ascending and distinct, that are there and not to be kept."""
+    doomed = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else list(ids))
+    erase(txn, stream, doomed)
+    return set(doomed)
+
+
+def _outcome(eid: StreamID, kept: Set[StreamID], left: set[StreamID]) -> Outcome:
+    """Tell what became of an ID; one given again is missing by then."""
+    if eid in left:
+        left.remove(eid)
+        return Outcome.DELETED
+    return Outcome.KEPT if eid in kept else Outcome.MISSING
 
 
 def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:

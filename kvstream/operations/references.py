@@ -4,11 +4,12 @@ The rule is that of Redis 8.2's code: a stream without groups refers to nothing;
 is referred to while it is pending in any group, or while some group has yet to be given it.
 """
 
+from bisect import bisect_right
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import StreamID
-from kvstream.meta.pending import find, take
+from kvstream.ids import PACKED, StreamID
+from kvstream.meta.pending import pending_among, take
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 
@@ -28,13 +29,15 @@ class RefPolicy(StrEnum):
         raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED")
 
 
-def is_referenced(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Tell whether a group has ``eid`` pending or has not reached it yet."""
-    packed = eid.packed
-    return any(
-        eid > group.last_delivered or find(txn, group, packed) is not None
-        for group in txn.catalog.groups(txn, stream)
-    )
+def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
+    """Return those of ``ids``, ascending, that a group has pending or has not reached yet."""
+    packed = [PACKED(*eid) for eid in ids]
+    found: set[StreamID] = set()
+    for group in txn.catalog.groups(txn, stream):
+        reached = bisect_right(ids, group.last_delivered)
+        found.update(ids[reached:])
+        found.update(map(StreamID.unpack, pending_among(txn, group, packed[:reached])))
+    return found
 
 
 def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:

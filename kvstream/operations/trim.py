@@ -5,6 +5,7 @@ delete for many. Whole nodes go by their counts; only the node in which the boun
 The policies DELREF and ACKED look at each entry, with ``~`` too, as Redis does.
 """
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import nodes
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations.references import RefPolicy, drop_references, is_referenced
+from kvstream.operations.references import RefPolicy, drop_references, referenced
 from kvstream.options import SWEEP_ENTRIES
 from kvstream.storage.batch import Family
 
@@ -215,40 +216,39 @@ def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
 
 
 def _trim_each(txn: Txn, stream: StreamMeta, how: Trim) -> int:
-    limit = _limit(txn, how)
-    removed = 0
-    for node in list(nodes.from_head(txn, stream)):
-        if how.strategy is Strategy.MAXLEN and stream.length <= how.maxlen:
+    limit, length = _limit(txn, how), stream.length
+    doomed: list[StreamID] = []
+    for node in nodes.from_head(txn, stream):
+        left = length - len(doomed)
+        if how.strategy is Strategy.MAXLEN and left <= how.maxlen:
             break
         if how.strategy is Strategy.MINID and node.first >= how.minid:
             break
-        if limit and removed + node.live > limit:
+        if limit and len(doomed) + node.live > limit:
             break
-        whole = _takes_whole(how, stream.length, node)
-        removed += _trim_entries(txn, stream, how, node)
-        if not whole:
+        doomed += _doomed_of(txn, stream, how, node, left)
+        if not _takes_whole(how, left, node):
             break
-    return removed
-
-
-def _trim_entries(txn: Txn, stream: StreamMeta, how: Trim, node: Node) -> int:
-    lower = stream.prefix + max(stream.first, node.first).packed
-    upper = stream.prefix + node.last.packed + b"\x00"
-    doomed: list[StreamID] = []
-    for key, _ in txn.batch.page(_MESSAGES, lower, upper, node.live):
-        eid = StreamID.unpack(key[-16:])
-        if how.strategy is Strategy.MAXLEN and stream.length - len(doomed) <= how.maxlen:
-            break
-        if how.strategy is Strategy.MINID and eid >= how.minid:
-            break
-        if how.policy is RefPolicy.ACKED and is_referenced(txn, stream, eid):
-            continue
-        doomed.append(eid)
     if doomed:
         if how.policy is RefPolicy.DELREF:
             drop_references(txn, stream, doomed)
         remove_entries(txn, stream, doomed)
     return len(doomed)
+
+
+def _doomed_of(txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int) -> list[StreamID]:
+    """Return the entries of a node that must go, of a stream that will still have ``length``."""
+    lower = stream.prefix + max(stream.first, node.first).packed
+    upper = stream.prefix + node.last.packed + b"\x00"
+    ids = [
+        StreamID.unpack(key[-16:]) for key, _ in txn.batch.page(_MESSAGES, lower, upper, node.live)
+    ]
+    if how.strategy is Strategy.MINID:
+        ids = ids[: bisect_left(ids, how.minid)]
+    if how.policy is RefPolicy.ACKED:
+        kept = referenced(txn, stream, ids)
+        ids = [eid for eid in ids if eid not in kept]
+    return ids if how.strategy is Strategy.MINID else ids[: length - how.maxlen]
 
 
 def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:

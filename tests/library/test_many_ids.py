@@ -150,3 +150,47 @@ def test_entries_acknowledged_together_are_those_acknowledged_one_by_one(
     assert one.consumer("a").ack(*ids) == sum(other.consumer("a").ack(eid) for eid in ids)
     assert pending(one) == pending(other)
     assert store.check() == []
+
+
+@pytest.mark.parametrize("policy", ["KEEPREF", "DELREF", "ACKED"])
+@pytest.mark.parametrize("seed", range(2))
+def test_entries_deleted_by_a_policy_together_are_those_deleted_one_by_one(
+    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int, policy: Any
+) -> None:
+    one, other = twins
+    groups = delivered(twins, clock, seed)
+    draw = random.Random(seed)
+    for group, stream in zip(groups, twins, strict=True):
+        group.ack(*[f"{number}-1" for number in range(100, 600, 3)])
+        behind = stream.create_group("h", start="0")
+        behind.consumer("a").read(count=400)
+        behind.ack(*[f"{number}-1" for number in range(1, 300)])
+    for together, alone in (
+        (one.delete_entries, other.delete_entries),
+        (groups[0].ack_delete, groups[1].ack_delete),
+    ):
+        ids = spans(draw) + spans(draw)  # some of them again
+        outcomes = [alone(eid, ref_policy=policy)[0] for eid in ids]
+        assert together(*ids, ref_policy=policy) == outcomes
+    length = one.info().length
+    maxlen = draw.randint(length // 2, length)
+    trims = [other.trim(maxlen=n, ref_policy=policy) for n in range(length, maxlen - 1, -1)]
+    assert one.trim(maxlen=maxlen, ref_policy=policy) == sum(trims)
+    assert shape(one) == shape(other)
+    for name in ("g", "h"):
+        assert pending(one.group(name)) == pending(other.group(name))
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("mode", ["FAIL", "FATAL", "SILENT"])
+def test_entries_given_back_together_are_those_given_back_one_by_one(
+    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, mode: str
+) -> None:
+    one, other = delivered(twins, clock, 1)
+    draw = random.Random(mode)
+    for _ in range(3):
+        ids = spans(draw)
+        alone = sum(other.nack(eid, mode=mode, force=True) for eid in ids)
+        assert one.nack(*ids, mode=mode, force=True) == alone
+        assert pending(one) == pending(other)
+    assert store.check() == []

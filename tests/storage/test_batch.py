@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvstream.storage import batch as batches
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.database import Database
 from tests.storage.stores import SMALL
@@ -87,6 +89,14 @@ def started(database: Database, committed: list[Change]) -> Model:
     return model
 
 
+@pytest.fixture(params=[0, batches._FEW])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """New keys are sorted together, or put in their places one by one."""
+    with patch.object(batches, "_FEW", request.param):
+        yield
+
+
+@pytest.mark.usefixtures("few")
 @sharing_a_store
 @given(committed=st.lists(changes, max_size=8), own=st.lists(changes, max_size=12), data=st.data())
 def test_every_read_of_a_batch_sees_its_own_changes(
@@ -94,9 +104,11 @@ def test_every_read_of_a_batch_sees_its_own_changes(
 ) -> None:
     model = started(shared, committed)
     batch = Batch(shared)
-    for change in own:
+    for number, change in enumerate(own):
         apply(batch, change)
         model.apply(change)
+        if number % 3 and data.draw(st.booleans()):
+            continue  # so that several keys are new to the next read
         family = data.draw(families)
         lower, upper = data.draw(bounds)
         expected = model.between(family, lower, upper)
