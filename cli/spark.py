@@ -46,6 +46,7 @@ def spark(ctx: click.Context, /, **options: Any) -> None:
 def streams_options(command: Command) -> Command:
     """Have a command take streams, by default all."""
     for option in (
+        click.option("--ignore-missing", is_flag=True, help="What is not there counts as empty."),
         click.option("--match", metavar="PATTERN", help="Streams that a pattern of KEYS fits."),
         click.option("--stream", "streams", multiple=True, metavar="NAME", help="One; repeatable."),
     ):
@@ -75,10 +76,10 @@ def archive(ctx: click.Context, /, folder: str, **options: Any) -> None:
     Takes what is above the last archived ID, reads the files back, and then trims the streams. An
     entry that some group has not acknowledged is archived too, but stays.
     """
-    from kvstream.spark.jobs.archiving import archive as run
-
     with _session(ctx, "archive") as (spark, say):
-        run(
+        from kvstream.spark.jobs import archive
+
+        archive(
             spark,
             _place(ctx),
             folder,
@@ -101,10 +102,10 @@ def restore(ctx: click.Context, /, folder: str, **options: Any) -> None:
 
     What is not above the last ID of its stream is left out, and counted.
     """
-    from kvstream.spark.jobs.restoring import restore as run
-
     with _session(ctx, "restore") as (spark, say):
-        run(spark, folder, _place(ctx), say=say, **options)
+        from kvstream.spark.jobs import restore
+
+        restore(spark, folder, _place(ctx), say=say, **options)
 
 
 @spark.command("import", epilog=example("kvstream spark import orders.parquet --stream orders"))
@@ -121,10 +122,10 @@ def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
     Columns are `stream`, `id` (or `timestamp`), and `fields`, a map; or each other column is a
     field.
     """
-    from kvstream.spark.jobs.exchanging import import_files
-
     kind = options["kind"] or _kind(files)
-    with _session(ctx, "import", kind) as (spark, say):
+    with _session(ctx, "import") as (spark, say):
+        from kvstream.spark.jobs import import_files
+
         import_files(
             spark,
             files,
@@ -149,10 +150,10 @@ def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
 @click.pass_context
 def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
     """Write entries to files of any format that Spark knows."""
-    from kvstream.spark.jobs.exchanging import export_files
-
     kind = options["kind"] or _kind(folder)
-    with _session(ctx, "export", kind) as (spark, say):
+    with _session(ctx, "export") as (spark, say):
+        from kvstream.spark.jobs import export_files
+
         export_files(
             spark,
             _place(ctx),
@@ -176,11 +177,10 @@ def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
 @click.pass_context
 def report(ctx: click.Context, /, **options: Any) -> None:
     """Tell what goes on: throughput, gaps, lag, consumers, redeliveries."""
-    from kvstream.spark.jobs.pages import page
-    from kvstream.spark.jobs.reporting import report as run
-
     with _session(ctx, "report") as (spark, say):
-        made = run(
+        from kvstream.spark.jobs import page, report
+
+        made = report(
             spark,
             _place(ctx),
             streams=options["streams"],
@@ -205,11 +205,10 @@ def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
     By digests of ranges, made where the data is read. Ends with exit code 4 where something
     differs. Several stores on one side are separated by commas.
     """
-    from kvstream.spark.jobs.places import place
-    from kvstream.spark.jobs.verifying import verify as run
-
     with _session(ctx, "verify") as (spark, say):
-        found = run(
+        from kvstream.spark.jobs import place, verify
+
+        found = verify(
             spark,
             _place(ctx),
             place(other),
@@ -247,28 +246,25 @@ def migrate(ctx: click.Context, /, pairs: tuple[tuple[str, str], ...], **options
     Each pair as `kvstream migrate run` and `verify` do it, in a task of its own; pairs of one
     TARGET run one after another. Ends with exit code 4 where some are not migrated.
     """
-    from kvstream.spark.jobs.migrating import Pair
-    from kvstream.spark.jobs.migrating import migrate as run
-
     with _session(ctx, "migrate") as (spark, say):
-        run(spark, [Pair(*pair) for pair in pairs], say=say, **options)
+        from kvstream.spark.jobs import Pair, migrate
+
+        migrate(spark, [Pair(*pair) for pair in pairs], say=say, **options)
 
 
 @contextmanager
 def _session(
-    ctx: click.Context, job: str, kind: str | None = None
+    ctx: click.Context, job: str
 ) -> Iterator[tuple["SparkSession", Callable[[str], None]]]:
     """Give a session of Spark and a place to tell progress; one made here ends with the job."""
     from kvstream.spark.failures import plainly
-    from kvstream.spark.jobs.exchanging import avro_told, packages_of
     from kvstream.spark.sessions import is_running, session
 
     options = ctx.obj
     given = _pairs(options["conf"], "--conf")
-    config = {"spark.ui.showConsoleProgress": "false", **packages_of(kind, given), **given}
+    config = {"spark.ui.showConsoleProgress": "false", **given}
     running = is_running()
-    with avro_told(kind):
-        spark = session(f"kvstream {job}", master=options["master"], config=config)
+    spark = session(f"kvstream {job}", master=options["master"], config=config)
     if not running and SHUFFLES not in given:
         _suit_to_machine(spark)
     lines: list[str] = []
@@ -303,7 +299,11 @@ def _place(ctx: click.Context) -> dict[str, str]:
         raise click.UsageError("name the store: --store DIR before the command, or --url URL")
     kind = "path" if given["url"] is None else "url"
     found = {kind: str(given["store"] if given["url"] is None else given["url"])}
-    return found if given["db"] is None else {**found, "db": str(given["db"])}
+    if given["db"] is not None:
+        found["db"] = str(given["db"])
+    if ctx.params.get("ignore_missing"):
+        found["ignoreMissing"] = "true"
+    return found
 
 
 def _kind(files: str) -> str:

@@ -20,6 +20,7 @@ Options = Mapping[str, str]
 
 PASSWORD_VARIABLE = "KVSTREAM_PASSWORD"
 """Where the password of ``url`` is looked for last: a variable does not stand in any plan."""
+MISSING_HINT = "with the option ignoreMissing (--ignore-missing) it would count as empty"
 _TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

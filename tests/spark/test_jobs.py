@@ -14,24 +14,27 @@ from pyspark.sql import SparkSession
 
 from kvstream import Store
 from kvstream.cli import main
-from kvstream.errors import Corruption, DataError, RequestError
+from kvstream.errors import Corruption, DataError, NoSuchKey, RequestError
 from kvstream.ids import StreamID
-from kvstream.spark.jobs import archiving
-from kvstream.spark.jobs.archiving import archive
-from kvstream.spark.jobs.exchanging import (
-    AvroMissing,
+from kvstream.spark.jobs import (
+    Pair,
+    Report,
+    Verified,
+    archive,
+    archiving,
+    asof,
     export_files,
     import_files,
-    packages_of,
+    migrate,
+    page,
+    place,
+    report,
+    restore,
+    verify,
 )
 from kvstream.spark.jobs.manifest import Archive
-from kvstream.spark.jobs.migrating import Pair, migrate
-from kvstream.spark.jobs.pages import page
-from kvstream.spark.jobs.places import place
 from kvstream.spark.jobs.plots import bars, lines
-from kvstream.spark.jobs.reporting import Minute, Report, Table
-from kvstream.spark.jobs.restoring import asof, restore
-from kvstream.spark.jobs.verifying import Verified, verify
+from kvstream.spark.jobs.reporting import Minute, Table
 from tests.cli.program import ENVIRONMENT, ROOT
 
 DAY = 24 * 3600 * 1000
@@ -96,6 +99,8 @@ def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
     into = place(str(tmp_path / "back"))
     with pytest.raises(RequestError, match="there is no archive in"):
         restore(spark, str(tmp_path / "leak"), into)
+    with pytest.raises(NoSuchKey, match="no stream 'order' in the archive"):
+        restore(spark, lake, into, streams=["order"])
     done = restore(spark, lake, into, streams=["orders"], end=str(START + DAY))
     assert (done.found, done.written, done.present) == (25, 25, 0)
     done = restore(spark, lake, into, streams=["orders"])
@@ -166,15 +171,45 @@ def test_verify_finds_the_range_in_which_something_differs(
     ]
 
 
-def test_avro_says_what_it_lacks(spark: SparkSession, tmp_path: Path, data: Path) -> None:
+def test_avro_needs_no_package_of_its_own(spark: SparkSession, tmp_path: Path, data: Path) -> None:
+    files, target = str(tmp_path / "out"), place(str(tmp_path / "back"))
+    out = export_files(spark, place(str(data)), files, kind="avro", pattern="other:*")
+    assert (out.read, out.written) == (5, 5)
+    assert [each.suffix for each in (tmp_path / "out").glob("part-*")] == [".avro"]
+    assert import_files(spark, files, target, kind="avro").written == 5
+    with Store.open(data) as store, Store.open(tmp_path / "back") as back:
+        assert [*back.stream("other:1")] == [*store.stream("other:1")]
+
+
+def test_files_of_the_same_names_that_have_grown_are_other_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file, target = tmp_path / "in.json", place(str(tmp_path / "to"))
+    told = []
+    for rows in (1, 1, 2):
+        file.write_text('{"n": 1}\n' * rows)
+        told.append(import_files(spark, str(file), target, kind="json", stream="s").written)
+    assert told == [1, 0, 2]
+
+
+def test_a_job_on_nothing_fails_unless_it_is_told_to_go_on(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
+    source, to, folder = place(str(data)), place(str(tmp_path / "to")), str(tmp_path / "out")
+    with Store.open(tmp_path / "to"):
+        pass
     for job in (
-        lambda: export_files(spark, place(str(data)), str(tmp_path / "out"), kind="avro"),
-        lambda: import_files(spark, str(tmp_path), place(str(data)), kind="avro", stream="s"),
+        lambda: export_files(spark, source, folder, kind="csv", pattern="n*"),
+        lambda: archive(spark, source, folder, pattern="n*"),
+        lambda: report(spark, source, pattern="n*"),
+        lambda: verify(spark, source, to, streams=["orders", "n*"]),
     ):
-        with pytest.raises(AvroMissing, match=r"spark-avro_2.13:4.* --conf spark.jars=FILE"):
+        with pytest.raises(NoSuchKey, match=r"'n\*'.* in .*data.*--ignore-missing"):
             job()
-    assert packages_of("avro", {"spark.jars": "avro.jar"}) == packages_of("orc", {}) == {}
-    assert list(packages_of("avro", {})) == ["spark.jars.packages"]
+    assert not list(tmp_path.glob("out/part-*"))
+    assert verify(spark, source, to, streams=["other:1"]).differences[0].source == 5
+    words = ["--store", str(data), "spark", "-q", "verify", str(tmp_path / "to"), "--match", "n*"]
+    assert [run(*words).exit_code, run(*words, "--ignore-missing").exit_code] == [1, 0]
 
 
 def test_a_fleet_is_migrated_with_its_groups(

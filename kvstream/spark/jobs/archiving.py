@@ -15,7 +15,7 @@ from kvstream.errors import Corruption, InvalidArgument
 from kvstream.ids import StreamID
 from kvstream.spark.jobs.folders import Folder
 from kvstream.spark.jobs.manifest import OWN, STAGED, Archive, Portion, Run
-from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, shown
+from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, require, shown
 from kvstream.spark.jobs.trimming import trimmer
 from kvstream.spark.options import places
 
@@ -65,7 +65,9 @@ def archive(
     last = archive.last_ids()
     say(f"archive of {shown(source)} in {folder}: {len(archive.runs())} runs before this one")
     run, read = _add(spark, archive, options, last, shown(source))
-    if run is not None:
+    if run is None:
+        require(spark, [source], (), pattern)
+    else:
         say(f"run {run.number}: {run.entries:,} entries of {len(run.streams)} streams, read back")
         for name, portion in run.streams.items():
             last[name] = StreamID.parse(portion.last)

@@ -1,56 +1,32 @@
 """``import`` and ``export``: files that Spark knows, to streams and from them.
 
-Formats are Spark's: parquet, orc, json, csv, and avro where its package is on the class path.
+Formats are Spark's own, by their short names.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.errors import InvalidArgument, KVStreamError
-from kvstream.spark.jobs.places import Say, chosen, shown
+from kvstream.errors import InvalidArgument
+from kvstream.spark.jobs.places import Say, chosen, require, shown
 from kvstream.spark.writing.marks import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS = ("parquet", "json", "csv", "avro", "orc")
-AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
-_JARS = {"spark.jars", "spark.jars.packages"}
-_NO_AVRO = (
-    "Failed to find data source: avro",
-    "JAVA_GATEWAY_EXITED",
-    "Java gateway process exited",
-)
-"""What Spark says: in a session without the package, or of one that could not be fetched."""
+_SOURCES = {
+    "parquet": "parquet",
+    "json": "json",
+    "csv": "csv",
+    # Spark has it, and finds it by its short name with the package spark-avro alone.
+    "avro": "org.apache.spark.sql.avro.AvroFileFormat",
+    "orc": "orc",
+}
+FORMATS = tuple(_SOURCES)
 _FLAT = ("csv",)
 """Formats that hold no maps: all fields go into one column of JSON, unless they are named."""
 _HEADED = {"csv": {"header": "true"}}
-
-
-class AvroMissing(KVStreamError):
-    """Spark has not the package that reads and writes Avro."""
-
-
-@contextmanager
-def avro_told(kind: str | None) -> Iterator[None]:
-    """Raise AvroMissing, which says what to do, where Spark cannot come by its package for Avro."""
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as error:
-        if kind != "avro" or not any(said in str(error) for said in _NO_AVRO):
-            raise
-        from pyspark import __version__
-
-        raise AvroMissing(
-            f"Avro needs {AVRO_PACKAGE}:{__version__}, a jar that Spark fetches from Maven and "
-            "that no Python package brings: where Maven is out of reach, give a file of it as "
-            "--conf spark.jars=FILE, or choose another format"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +65,11 @@ def import_files(
     ``name`` is what the import is known by, by default the files and their sizes: it happens once
     under it, so that a job that failed may be run again.
     """
-    with avro_told(kind):
-        rows = _read(spark, files, kind, options or {})
+    rows = _read(spark, files, kind, options or {})
+    known = Transaction(f"import:{name or _fingerprint(rows, stream)}", 1)
     if columns:
         rows = rows.selectExpr(*columns)
     count = rows.count()
-    known = Transaction(f"import:{name or _fingerprint(rows, stream)}", 1)
     say(f"{count:,} rows of {files} to {shown(target)}")
     if _is_done(spark, target, known):
         say("imported before under this name: nothing is to be done")
@@ -107,32 +82,26 @@ def import_files(
     return Imported(count, count)
 
 
-def packages_of(kind: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a session that a format needs: Avro is a package of its own.
-
-    None where jars or packages are given: that of Avro is believed to be among them.
-    """
-    if kind != "avro" or not _JARS.isdisjoint(given):
-        return {}
-    from pyspark import __version__
-
-    return {"spark.jars.packages": f"{AVRO_PACKAGE}:{__version__}"}
-
-
 def _read(spark: "SparkSession", files: str, kind: str, options: Mapping[str, str]) -> "DataFrame":
-    if kind not in FORMATS:
-        raise InvalidArgument(f"files are of one of {', '.join(FORMATS)}")
     given = {**_HEADED.get(kind, {}), **options}
     schema = given.pop("schema", None)
-    reader = spark.read.format(kind).options(**given)
+    reader = spark.read.format(_source(kind)).options(**given)
     return (reader.schema(schema) if schema else reader).load(files)
 
 
+def _source(kind: str) -> str:
+    """Return what Spark calls a format; InvalidArgument where it is none of ours."""
+    if kind not in _SOURCES:
+        raise InvalidArgument(f"files are of one of {', '.join(FORMATS)}")
+    return _SOURCES[kind]
+
+
 def _fingerprint(rows: "DataFrame", stream: str | None) -> str:
-    """Return what tells these files from others."""
+    """Return what tells these files from others: their names and sizes."""
     digest = hashlib.sha256((stream or "").encode())
-    for file in sorted(rows.inputFiles()):
-        digest.update(file.encode() + b"\0")
+    files = rows.select("_metadata.file_path", "_metadata.file_size").distinct()
+    for name, size in sorted(map(tuple, files.collect())):
+        digest.update(f"{name} {size}\0".encode())
     return digest.hexdigest()[:32]
 
 
@@ -168,9 +137,11 @@ def export_files(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    if kind not in FORMATS:
-        raise InvalidArgument(f"files are of one of {', '.join(FORMATS)}")
-    columns = [f"`{name}` string" for name in fields] or ["fields map<string,string>"]
+    form = _source(kind)
+    require(spark, [source], (), pattern)
+    columns = [f"`{name.replace('`', '``')}` string" for name in fields] or [
+        "fields map<string,string>"
+    ]
     schema = ", ".join(["stream string", "id string", "timestamp timestamp", *columns])
     wanted = chosen(source, streams, pattern) | {"start": start, "end": end}
     found = spark.read.format("kvstream").schema(schema).options(**wanted).load()
@@ -180,9 +151,8 @@ def export_files(
     counted = found.observe(seen, F.count(F.lit(1)).alias("entries"))
     given = {**_HEADED.get(kind, {}), **(options or {})}
     mode = "overwrite" if overwrite else "errorifexists"
-    with avro_told(kind):
-        counted.write.format(kind).mode(mode).options(**given).save(folder)
+    counted.write.format(form).mode(mode).options(**given).save(folder)
     read = int(seen.get["entries"])
-    written = spark.read.format(kind).schema(found.schema).options(**given).load(folder).count()
+    written = spark.read.format(form).schema(found.schema).options(**given).load(folder).count()
     say(f"{read:,} read = {written:,} written to {folder}")
     return Exported(read, written)

@@ -6,8 +6,8 @@ It knows options and DataFrames, no transport.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kvstream.errors import InvalidArgument
-from kvstream.spark.options import places
+from kvstream.errors import InvalidArgument, NoSuchKey
+from kvstream.spark.options import MISSING_HINT, flag, places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +55,30 @@ def lengths(spark: "SparkSession", options: Options) -> dict[str, int]:
     """Return the number of entries of each stream."""
     rows = table(spark, options, "streams").select("stream", "length").collect()
     return {row.stream: row.length for row in rows}
+
+
+def require(
+    spark: "SparkSession",
+    sources: Sequence[Options],
+    streams: Sequence[str],
+    pattern: str | None,
+) -> None:
+    """Raise NoSuchKey for a stream that is in none of the places, or a pattern that fits none.
+
+    Not where the option ``ignoreMissing`` of one is true, nor for a job of all streams.
+    """
+    if not (streams or pattern) or any(map(_missing_is_empty, sources)):
+        return
+    found = {name for each in sources for name in lengths(spark, chosen(each, streams, pattern))}
+    missing = [name for name in streams if name not in found]
+    if missing or not found:
+        what = f"no stream {missing[0]!r}" if missing else f"no stream that {pattern!r} fits"
+        where = " or ".join(map(shown, sources))
+        raise NoSuchKey(f"there is {what} in {where}: {MISSING_HINT}")
+
+
+def _missing_is_empty(source: Options) -> bool:
+    return flag({name.lower(): value for name, value in source.items()}, "ignoremissing", False)
 
 
 def shown(options: Options) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvstream.spark.jobs.places import Say, chosen, shown, table
+from kvstream.spark.jobs.places import Say, chosen, require, shown, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +73,7 @@ def report(
     """Look at streams, by default all; ``start`` and ``end`` bound the entries looked at."""
     options = chosen(source, streams, pattern)
     say(f"report on {shown(source)}")
+    require(spark, [source], (), pattern)
     ids = spark.read.format("kvstream").schema(_ID).options(**options, start=start, end=end).load()
     ids = ids.cache()
     try:

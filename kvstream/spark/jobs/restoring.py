@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.spark.jobs.folders import Folder
 from kvstream.spark.jobs.manifest import Archive
-from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, lengths, shown
+from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, lengths, require, shown
 from kvstream.spark.options import first_id, last_id
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def restore(
 
     if into is not None and len(streams) != 1:
         raise InvalidArgument("one stream is restored into another: name the one to be restored")
-    if not Archive(Folder(spark, folder)).runs():
+    archive = Archive(Folder(spark, folder))
+    if not archive.runs():
         raise RequestError(f"there is no archive in {folder}")
+    for name in set(streams) - archive.last_ids().keys():
+        raise NoSuchKey(f"there is no stream {name!r} in the archive {folder}")
     found = archived(spark, folder, streams=streams, start=start, end=end).select(
         "stream", "id", "fields"
     )
@@ -127,9 +130,10 @@ def asof(
     from pyspark.sql import functions as F
 
     archive = Archive(Folder(spark, folder))
-    options = chosen(source, streams, pattern) | {"start": start, "end": end}
-    live = entries(spark, options, TIMED)
     last = archive.last_ids()
+    require(spark, [source], [name for name in streams if name not in last], None)
+    manner = {"start": start, "end": end, "ignoreMissing": "true"}
+    live = entries(spark, chosen(source, streams, pattern) | manner, TIMED)
     if last:
         rows = [(name, (eid.ms, eid.seq)) for name, eid in last.items()]
         known = spark.createDataFrame(rows, "stream string, archived struct<ms:bigint,seq:bigint>")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.spark.jobs.places import ENTRIES, Say, chosen, entries, shown
+from kvstream.spark.jobs.places import ENTRIES, Say, chosen, entries, require, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,13 +58,17 @@ def verify(
     end: str = "+",
     say: Say = print,
 ) -> Verified:
-    """Compare the entries of two places, each of which may be several stores."""
+    """Compare the entries of two places, each of which may be several stores.
+
+    A stream that one of them has not is a difference. Raises NoSuchKey for a name that neither has,
+    and for a pattern that fits nothing.
+    """
     from pyspark.sql import functions as F
 
     say(f"comparing {shown(source)} with {shown(target)}")
-    bounds = {"start": start, "end": end}
+    manner = {"start": start, "end": end, "ignoreMissing": "true"}
     mine, theirs = (
-        _digests(entries(spark, chosen(place, streams, pattern) | bounds, ENTRIES))
+        _digests(entries(spark, chosen(place, streams, pattern) | manner, ENTRIES))
         for place in (source, target)
     )
     same = F.col("mine").eqNullSafe(F.col("theirs"))
@@ -79,9 +83,12 @@ def verify(
         same.alias("same"),
     ).cache()
     try:
-        return _summed(told, say)
+        found = _summed(told, say)
     finally:
         told.unpersist()
+    if not found.ranges or len(streams) > 1:
+        require(spark, [source, target], streams, pattern)
+    return found
 
 
 def _digests(found: "DataFrame") -> "DataFrame":

@@ -19,7 +19,7 @@ from kvstream.ids import StreamID
 from kvstream.layout.columns import Columns, of_packed, of_rows
 from kvstream.layout.keys import ID_BYTES, qualified
 from kvstream.operations import keyspace, ranges, splitting
-from kvstream.spark.options import Place
+from kvstream.spark.options import MISSING_HINT, Place
 from kvstream.spark.reading.pieces import PAGE_MIN, Piece, Wanted, next_page
 from kvstream.storage import table_reads
 from kvstream.storage.batch import Family
@@ -227,7 +227,4 @@ def require(wanted: Wanted, keys: list[bytes], place: str) -> None:
     """Raise NoSuchKey where a stream that was named does not exist."""
     missing = [name for name in wanted.names if name not in keys]
     if missing:
-        raise NoSuchKey(
-            f"there is no stream {shown(missing[0])} in {place}; "
-            "with the option ignoreMissing it would count as empty"
-        )
+        raise NoSuchKey(f"there is no stream {shown(missing[0])} in {place}: {MISSING_HINT}")
