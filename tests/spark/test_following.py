@@ -278,6 +278,15 @@ def test_a_group_shows_how_far_the_query_is(redis_port: int) -> None:
     query.batch()
     (group,) = client.xinfo_groups("s")
     assert (group["last-delivered-id"], group["lag"]) == (b"12-1", 0)
+    # Spark says nothing of the last batch while nothing comes: it only asks what there is.
+    add(client.execute_command, "s", "13-1")
+    end = query.reader.latestOffset(query.offset or {}, ReadAllAvailable())
+    assert query.reader.latestOffset(end, ReadAllAvailable()) == end
+    (group,) = client.xinfo_groups("s")
+    assert (group["last-delivered-id"], group["lag"]) == (b"13-1", 0)
+    query.restart()
+    client.delete("s")  # no stream, no group to be moved
+    assert query.reader.latestOffset(end, ReadAllAvailable()) == {}
 
 
 def test_a_group_needs_a_server(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 frozen = self._frozen.get((each.shown, key))
                 last = min(last, frozen.last) if frozen else position.id
             found.append((each, key, ends, position, max(last, position.id)))
+        self._show(start)  # which is done with: Spark tells by commit only once more has come
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = [self._waiting(*each) for each in found]
         offset: Offset = {}
@@ -260,16 +261,20 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Show in the group how far the query is; called before the next micro-batch."""
+        self._show(end)
+
+    def _show(self, offset: Offset) -> None:
         if not self._group:
             return
         for each in self._watches:
             moved = {
                 text_key(text): Position(StreamID.parse(told[0]), told[1])
-                for text, told in end.get(each.shown, {}).items()
+                for text, told in offset.get(each.shown, {}).items()
                 if self._shown.get(each.shown, {}).get(text) != told
+                and (each.shown, text_key(text)) in self._heads
             }
             each.show_progress(self._group, moved)
-        self._shown = end
+        self._shown = offset
 
 
 def _told(position: Position) -> list[Any]:
