@@ -2,8 +2,8 @@
 
 A server's loop hands all requests that have arrived to one turn. Each operation sees what those
 before it wrote; a waiter that has news is tried right after the operation that made them, as Redis
-does. Nobody may be told of anything before ``commit`` has returned, and with durability ``always``
-not before ``Turn.after`` calls back.
+does. Nobody may be told of anything before ``commit`` has returned the number of its write, and
+with durability ``always`` not before that one is durable.
 
 An operation that fails half-way, or a commit that fails, undoes the whole turn: ``TurnFailed``.
 The caller then runs its operations again, each in a turn of its own, so that the failure meets only
@@ -11,10 +11,11 @@ the one that causes it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from kvstream.engine import Engine
-from kvstream.errors import RequestError
+from kvstream.errors import RequestError, UnknownOutcome
 from kvstream.meta.txn import Txn
 from kvstream.waiters import Outcome, Waiter
 
@@ -100,6 +101,15 @@ class Turn:
                 raise
             raise TurnFailed from error
 
+    def tell(self, sequence: int) -> None:
+        """Tell the waiters that were served, now that the commit of that number is written."""
+        for waiter, outcome in self.served:
+            if waiter.keeps:
+                waiter.deliver(outcome)
+            else:
+                told, failed = partial(waiter.deliver, outcome), partial(_tell_failed, waiter)
+                self._engine.committer.after(sequence, told, failed)
+
     def undo(self) -> None:
         """Forget all that the turn has changed."""
         self._engine.undo_turn(self.txn)
@@ -118,3 +128,7 @@ class Turn:
         queued = set(self.queued)
         self._waiters.put_back([each.waiter for each in self.served if each.waiter not in queued])
         self.queued, self.served = [], []
+
+
+def _tell_failed(waiter: Waiter, error: UnknownOutcome) -> None:
+    waiter.deliver(Outcome(error=error))

@@ -29,7 +29,7 @@ class Outcome:
 class Waiter:
     """One blocked command."""
 
-    __slots__ = ("attempt", "deliver", "done", "names", "shares")
+    __slots__ = ("attempt", "deliver", "done", "keeps", "names", "shares")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Waiter:
         attempt: Callable[[Any], Any],
         deliver: Callable[[Outcome], None],
         shares: bytes | None = None,
+        keeps: bool = False,
     ) -> None:
         self.names = names
         self.attempt = attempt
@@ -47,6 +48,8 @@ class Waiter:
         self.shares = shares
         """What it takes from together with others, as readers of one group do: where one of them
         finds nothing new of a key, none behind it will."""
+        self.keeps = keeps
+        """Who is told keeps it until it is durable; others are told only then."""
 
 
 class Waiters:

@@ -228,7 +228,9 @@ def set_id(
             )
     elif last < stream.last:  # trimmed rows above the new last ID would come back to life
         sweep_emptied(txn, stream)
-    txn.catalog.hot.forget(stream.prefix)  # IDs below those that were given out may come now
+    if last < stream.last:  # IDs below those that were given out may come now
+        txn.catalog.hot.forget(stream.prefix)
+        stream.erased += 1
     stream.last = last
     if entries_added is not None:
         stream.entries_added = entries_added

@@ -2,7 +2,7 @@
 
 Such a command looks at a stream bit by bit, while others change it. Entries are only ever appended,
 taken away at the head, or deleted: what was seen is true but for what lies before the first, unless
-something was deleted.
+something was deleted, or the last ID set back.
 """
 
 from dataclasses import dataclass

@@ -274,8 +274,7 @@ class Executor(Arrivals):
         if self._appends.waiting:
             self._appends.flush(turn)
         sequence = turn.commit()
-        for waiter, outcome in turn.served:
-            waiter.deliver(outcome)
+        turn.tell(sequence)
         slots, self._slots = self._slots, []
         if slots:
             self.outbox.send(sequence, slots)
@@ -308,9 +307,7 @@ class Executor(Arrivals):
         try:
             slot.reply = turn.run(unit)
             self._settle(turn, slot)
-            turn.commit()
-            for waiter, outcome in turn.served:
-                waiter.deliver(outcome)
+            turn.tell(turn.commit())
         except TurnFailed as failure:
             if client.block is not None:
                 self.waits.end(client)

@@ -51,7 +51,8 @@ class Waits:
 
     def begin(self, turn: Turn, client: Client, wait: Blocked) -> None:
         """Have a client wait for what its command has not found."""
-        waiter = Waiter(wait.names, wait.attempt, partial(self._delivered, client), wait.shares)
+        told = partial(self._delivered, client)
+        waiter = Waiter(wait.names, wait.attempt, told, wait.shares, keeps=True)
         now = self._teller.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)

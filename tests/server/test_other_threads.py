@@ -3,17 +3,21 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import NO_KEYS, Command, Session
 from kvstream.commands.replies import OK, Reply
+from kvstream.ids import StreamID
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import add_many
-from tests.patience import PATIENCE_S
+from kvstream.options import Durability
+from kvstream.waiters import Outcome
+from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker
 
 
@@ -122,3 +126,21 @@ def test_who_was_served_in_an_interrupted_turn_waits_on(
     interrupt.armed = False
     assert server.client().ask("XADD", "s", "2-1", "f", "v") == b"$3\r\n2-1\r\n"
     assert b"2-1" in reader.heard()
+
+
+def test_who_reads_beside_the_server_is_told_only_of_what_is_durable(tmp_path: Path) -> None:
+    server = Server(tmp_path / "always", Durability.ALWAYS)
+    ann, name = server.client(), qualified(0, b"s")
+    told: list[Outcome] = []
+
+    def attempt(txn: Txn) -> StreamID | None:
+        stream = txn.stream(name)
+        return None if stream is None else stream.last
+
+    assert server.engine.submit([name], attempt, told.append)[0] is None
+    with server.engine.committer.held():
+        ann.ask("XADD", "s", "1-1", "f", "v")
+        assert (told, ann.heard()) == ([], b"")
+    until(lambda: told and ann.heard() == b"$3\r\n1-1\r\n")
+    assert told[0].get() == StreamID(1, 1)
+    server.engine.close()

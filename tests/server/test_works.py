@@ -270,6 +270,37 @@ def test_a_delivery_goes_back_with_its_group(server: Server, ann: Talker, worker
     assert ids_of(worker.end()[0][1])[0] == b"21-1"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*READ, *STREAMS),
+        ("XAUTOCLAIM", "s", "g", "w", "0", "0", "COUNT", "10000"),
+        ("COPY", "s", "c"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_entries_of_a_stream_that_was_emptied_and_set_back_are_gone(
+    server: Server, ann: Talker, worker: Worker, words: tuple[str, ...]
+) -> None:
+    fill(ann)
+    for _ in range(20 if words[0] == "XAUTOCLAIM" else 0):
+        ann.ask(*READ, "COUNT", "9", *STREAMS)
+    worker.begin(*words)
+    ann.send("XTRIM", "s", "MAXLEN", "0")  # all of it between two steps
+    ann.send("XSETID", "s", "0-1")
+    for eid in ("2-0", "3-0", "4-0", "20-1"):
+        ann.send("XADD", "s", eid, "f", "anew")
+    reply = worker.end()
+    ann.heard()
+    live = told(ann, "XRANGE", "s", "-", "+")
+    if words[0] == "COPY":
+        assert told(ann, "XRANGE", "c", "-", "+") == live
+    elif words[0] == "XAUTOCLAIM":
+        assert reply[1] == live[3:]
+    else:
+        assert reply == [[b"s", live]]
+
+
 def test_a_claim_takes_what_is_still_to_be_had(server: Server, ann: Talker, worker: Worker) -> None:
     for _ in range(ROUNDS):
         ann.ask("DEL", "s")
