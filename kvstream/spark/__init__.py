@@ -4,7 +4,7 @@
 known to a session of your own. Installed with ``pip install 'kvstream[spark]'``.
 """
 
-from kvstream.spark.java import JavaMissing
+from kvstream.spark.java import JavaMissing, java_home
 from kvstream.spark.sessions import SparkMissing, local_sockets, register, session
 
-__all__ = ["JavaMissing", "SparkMissing", "local_sockets", "register", "session"]
+__all__ = ["JavaMissing", "SparkMissing", "java_home", "local_sockets", "register", "session"]

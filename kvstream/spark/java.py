@@ -54,6 +54,11 @@ def prepare_java() -> Path:
     return home / "bin" / "java"
 
 
+def java_home() -> str:
+    """Return the JAVA_HOME of a Java that Spark runs on, for programs such as ``spark-submit``."""
+    return str(prepare_java().resolve().parent.parent)
+
+
 def _of_the_system() -> Path | None:
     """Return the java that Spark's launcher would take, where it is new enough."""
     home = os.environ.get("JAVA_HOME")

