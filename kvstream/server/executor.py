@@ -262,13 +262,13 @@ class Executor(Arrivals):
         finally:
             self._turn = None
         slots, self._slots = self._slots, []
-        if isinstance(slot.reply, Stepwise):
-            return
-        if not (isinstance(slot.reply, Paged) and slot.told):
-            slot.client.paged = False
-        if not slot.client.paged and slot.client.block is None:
-            self.ready[slot.client] = None
-        self.outbox.send(self.engine.last_sequence, slots)
+        if not isinstance(slot.reply, Stepwise):
+            if not (isinstance(slot.reply, Paged) and slot.told):
+                slot.client.paged = False
+            if not slot.client.paged and slot.client.block is None:
+                self.ready[slot.client] = None
+        if slots:  # the answer, and those of others whom the step has woken
+            self.outbox.send(self.engine.last_sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
         if self._appends.waiting:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -423,6 +424,19 @@ def test_what_follows_waits_and_others_do_not(server: Server, ann: Talker, worke
     assert ann.ask("PING") == b"+PONG\r\n"
     server.turn()
     assert worker.heard() == b":1\r\n:1\r\n+PONG\r\n"
+
+
+def test_who_is_woken_by_a_step_is_told(server: Server, ann: Talker, worker: Worker) -> None:
+    server.engine.expiry.active = False
+    fill(ann)
+    worker.begin("COPY", "s", "c")
+    reader = server.client()
+    ann.send("XGROUP", "CREATE", "c", "g", "$", "MKSTREAM")
+    ann.send("PEXPIRE", "c", "1")
+    reader.send("XREADGROUP", "GROUP", "g", "r", "BLOCK", "0", "STREAMS", "c", ">")
+    server.engine._now_ms = count(1_700_000_000_000, 10).__next__  # gone by the next step
+    assert worker.end() == 1
+    assert parsed(reader.heard()).args[0].startswith("NOGROUP")
 
 
 def test_works_of_several_clients_take_turns(server: Server, ann: Talker, worker: Worker) -> None:
