@@ -63,7 +63,6 @@ class Catalog:
         self._flushed = Flushed()
         self.databases = Databases()
         self.index = KeyIndex(self._flushed, self.databases)
-        """No stream expires before this Unix time in milliseconds; 0: not looked up yet."""
         self.numbers = Allocator()
 
     # --- keys -----------------------------------------------------------------------------------
@@ -132,7 +131,8 @@ class Catalog:
         """Make a string under a name that is free."""
         stored = self.databases.stored_name(txn, name)
         self._drop_gone(txn, stored)
-        string = StringMeta(stored, stream_row(stored), self.allocate(txn), value, expire_at)
+        string = StringMeta(stored, stream_row(stored), self.allocate(txn), b"", expire_at)
+        string.put(txn, value)
         self.write(txn, string)
         self.index.add(txn, string)
 
@@ -149,6 +149,8 @@ class Catalog:
             self.drop_stream(txn, key)
         else:
             txn.frees = True
+            if not self._is_gone(txn, key):  # else its pieces went with the flush
+                key.drop_pieces(txn.batch)
             self._unlist(txn, key)
 
     def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
@@ -162,7 +164,6 @@ class Catalog:
         self.hot.forget(stream.prefix)
         self._drop_rows(txn, stream)
         self._unlist(txn, stream)
-        txn.forget_stream(stream)
 
     def _drop_rows(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete messages and nodes: row by row where they are few, else as ranges."""
@@ -181,6 +182,8 @@ class Catalog:
 
     def _unlist(self, txn: Txn, key: Key) -> None:
         self.streams.pop(self.databases.shown_name(txn, key.name), None)
+        if isinstance(key, StreamMeta):
+            txn.forget_stream(key)
         txn.batch.delete(_METADATA, key.row)
         self.index.remove(txn, key, counted=not self._is_gone(txn, key))
 
@@ -188,8 +191,6 @@ class Catalog:
         """Move a key to a name that is free: the other rows of a stream stay where they are."""
         stored = self.databases.stored_name(txn, name)
         self._drop_gone(txn, stored)
-        if isinstance(key, StreamMeta):
-            txn.forget_stream(key)
         self._unlist(txn, key)
         key.name, key.row = stored, stream_row(stored)
         if isinstance(key, StreamMeta):

@@ -1,25 +1,42 @@
-"""Plain strings, the second kind of value: one metadata row each.
+"""Plain strings, the second kind of value: one metadata row each, and pieces of what is large.
 
 ::
 
     string := kind(u8=2) version(u8=1) expire_at(u64) generation(u64) value
+            | kind(u8=2) version(u8=2) expire_at(u64) generation(u64)
+              length(u64) size(u32) written(u64) prefix
 
 Numbers are big-endian; an expiry of 0 stands for never; the generation is that of the row for SCAN.
-The value is whatever follows. A string is read from its row and written into it, never kept in
-memory. This module knows the row, and which record is of which kind; commands it does not know.
+The value is whatever follows or, in version 2, stands in the pieces that the rest tells of
+(``meta/pieces.py``). A string is read from its rows and written into them, never kept in memory.
+This module knows the row, and which record is of which kind; commands it does not know.
 """
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeAlias
+from struct import error as StructError
+from typing import TYPE_CHECKING, TypeAlias
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import COUNTED_MAX, stream_row
+from kvstream.layout.keys import (
+    COUNTED_MAX,
+    database_of,
+    generation_in,
+    message_prefix,
+    stream_row,
+)
+from kvstream.meta import pieces
+from kvstream.meta.pieces import Pieces
 from kvstream.meta.records import STREAM_KIND, StreamMeta
+from kvstream.storage.batch import Batch
+
+if TYPE_CHECKING:
+    from kvstream.meta.txn import Txn
 
 STRING_KIND = 2
-STRING_VERSION = 1
+WHOLE_VERSION, PIECES_VERSION = 1, 2
 _HEAD = Struct(">BB QQ")
+_PIECES = Struct(">QIQ")
 
 
 @dataclass(slots=True)
@@ -30,11 +47,59 @@ class StringMeta:
     row: bytes
     generation: int
     value: bytes
+    """The value; empty where it stands in pieces."""
     expire_at: int = 0
+    pieces: Pieces | None = None
+
+    @property
+    def length(self) -> int:
+        """How many bytes the value has."""
+        return len(self.value) if self.pieces is None else self.pieces.length
+
+    @property
+    def prefix(self) -> bytes | None:
+        """What the keys of its pieces begin with; None without any."""
+        return None if self.pieces is None else self.pieces.prefix
+
+    def read(self, batch: Batch, start: int = 0, end: int | None = None) -> bytes:
+        """Return the value, or its bytes from ``start`` to ``end``."""
+        if self.pieces is None:
+            return self.value[start:end]
+        return pieces.read(batch, self.pieces, start, end)
+
+    def put(self, txn: "Txn", value: bytes) -> None:
+        """Have the string hold a value; whoever does so has the record written."""
+        if not pieces.is_large(len(value)):
+            self.drop_pieces(txn.batch)
+            self.value = value
+            return
+        old, number = self.pieces, txn.catalog.allocate(txn)
+        prefix = old.prefix if old else message_prefix(self.name, self.generation)
+        self.value, self.pieces = b"", pieces.write(txn.batch, prefix, value, number, old)
+
+    def overwrite(self, txn: "Txn", offset: int, part: bytes) -> None:
+        """Put bytes over the value from an offset on, zeros between, in the same way."""
+        if self.pieces is None:
+            value = self.value
+            tail = value[offset + len(part) :]
+            self.put(txn, value[:offset].ljust(offset, b"\0") + part + tail)
+        else:
+            number = txn.catalog.allocate(txn)
+            self.pieces = pieces.overwrite(txn.batch, self.pieces, offset, part, number)
+
+    def drop_pieces(self, batch: Batch) -> None:
+        """Delete what stands outside of the record."""
+        if self.pieces is not None:
+            pieces.drop(batch, self.pieces)
+            self.pieces = None
 
     def encode(self) -> bytes:
-        head = _HEAD.pack(STRING_KIND, STRING_VERSION, self.expire_at, self.generation)
-        return head + self.value
+        at = self.pieces
+        version = WHOLE_VERSION if at is None else PIECES_VERSION
+        head = _HEAD.pack(STRING_KIND, version, self.expire_at, self.generation)
+        if at is None:
+            return head + self.value
+        return head + _PIECES.pack(at.length, at.size, at.written) + at.prefix
 
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StringMeta":
@@ -44,11 +109,27 @@ class StringMeta:
         kind, version, expire_at, generation = _HEAD.unpack_from(record)
         if kind != STRING_KIND:
             raise _damaged(name, f"unknown kind {kind}")
-        if version != STRING_VERSION:
+        if version not in (WHOLE_VERSION, PIECES_VERSION):
             raise _damaged(name, f"unknown version {version}")
         if not 0 < generation < COUNTED_MAX:
             raise _damaged(name, f"impossible number {generation}")
-        return cls(name, stream_row(name), generation, record[_HEAD.size :], expire_at)
+        string = cls(name, stream_row(name), generation, record[_HEAD.size :], expire_at)
+        if version == PIECES_VERSION:
+            string.value, string.pieces = b"", _pieces_of(string)
+        return string
+
+
+def _pieces_of(string: StringMeta) -> Pieces:
+    """Return what the rest of a record tells of its pieces."""
+    try:
+        length, size, written = _PIECES.unpack_from(string.value)
+    except StructError:
+        raise _damaged(string.name, "it is too short") from None
+    found = Pieces(string.value[_PIECES.size :], length, size, written)
+    own = generation_in(found.prefix, database_of(string.name)) == string.generation
+    if not own or not found.is_possible:
+        raise _damaged(string.name, "its pieces cannot be its own")
+    return found
 
 
 def _damaged(name: bytes, why: str) -> Corruption:

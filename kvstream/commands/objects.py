@@ -14,17 +14,17 @@ EMBEDDED_BYTES_MAX = 44
 
 def encoding(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer how Redis would hold a value: `stream`, or `int`, `embstr` or `raw` of a string."""
-    found = encoding_of(txn.key(session.prefix + argv[2]))
+    found = encoding_of(txn, txn.key(session.prefix + argv[2]))
     return None if found is None else found.encode()
 
 
-def encoding_of(key: Key | None) -> str | None:
+def encoding_of(txn: Txn, key: Key | None) -> str | None:
     """Return how Redis would hold what a key stands for."""
     if not isinstance(key, StringMeta):
         return None if key is None else "stream"
-    if strings.is_integer(key.value):
-        return "int"
-    return "embstr" if len(key.value) <= EMBEDDED_BYTES_MAX else "raw"
+    if key.length > EMBEDDED_BYTES_MAX:
+        return "raw"
+    return "int" if strings.is_integer(key.read(txn.batch)) else "embstr"
 
 
 def freq(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -249,16 +249,12 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Reply:
 def getrange(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer a string's bytes from an index to another, both included; -1 is the last byte."""
     first, last = integer(argv[2]), integer(argv[3])
-    value = strings.get(txn, session.prefix + argv[1]) or b""
-    if first < 0 and last < 0 and first > last:
-        return b""
-    first, last = (max(at + len(value), 0) if at < 0 else at for at in (first, last))
-    return value[first : last + 1]
+    return strings.part(txn, session.prefix + argv[1], first, last)
 
 
 def strlen(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Answer the length of a string in bytes; 0 for a missing key."""
-    return len(strings.get(txn, session.prefix + argv[1]) or b"")
+    return strings.length(txn, session.prefix + argv[1])
 
 
 # --- counting -----------------------------------------------------------------------------------

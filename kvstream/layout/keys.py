@@ -5,7 +5,8 @@
     name       := db(u16) key                          a key of one of the numbered databases; in
                                                        rows it has the number the database bears
 
-    messages   row   := prefix id
+    messages   row   := prefix id | prefix number(u32)  the latter of large strings
+                                                       (kvstream.meta.pieces)
                prefix := db(u16) length(u32) key generation(u64)
                id    := ms(u64) seq(u64)
 
@@ -92,6 +93,16 @@ def message_prefix(name: bytes, generation: int) -> bytes:
     """Return the bytes that open the key of each message of a stream."""
     key = name[2:]
     return _MESSAGE_HEAD.pack(database_of(name), len(key)) + key + U64.pack(generation)
+
+
+def generation_in(prefix: bytes, stored_db: int) -> int | None:
+    """Return the number in a prefix of a database's rows; None where it is no such prefix."""
+    end = len(prefix) - U64.size
+    if end < _MESSAGE_HEAD.size:
+        return None
+    if _MESSAGE_HEAD.unpack_from(prefix) != (stored_db, end - _MESSAGE_HEAD.size):
+        return None
+    return int(U64.unpack_from(prefix, end)[0])
 
 
 def is_shared(prefix: bytes) -> bool:

@@ -33,7 +33,7 @@ def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
         return False
     make_room(txn, target)
     if isinstance(key, StringMeta):
-        txn.catalog.create_string(txn, target, key.value, key.expire_at)
+        txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
     else:
         _copy_stream(txn, key, target)
     txn.signal(target)

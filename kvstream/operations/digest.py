@@ -41,7 +41,7 @@ def of_databases(txn: Txn, databases: int) -> bytes:
 
 def _of(txn: Txn, key: Key) -> bytes:
     digest = sha1(b"expires %d" % key.expire_at)
-    parts = _stream_parts(txn, key) if isinstance(key, StreamMeta) else iter([key.value])
+    parts = _stream_parts(txn, key) if isinstance(key, StreamMeta) else iter([key.read(txn.batch)])
     for part in parts:
         digest.update(b"%d:%b" % (len(part), part))
     return digest.digest()

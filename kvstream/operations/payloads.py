@@ -34,7 +34,7 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
     if key is None:
         return None
     if isinstance(key, StringMeta):
-        return payloads.dump_string(chosen or _CANDIDATES[0], key.value)
+        return payloads.dump_string(chosen or _CANDIDATES[0], key.read(txn.batch))
     image = images.image(txn, name)
     if image is None:
         return None

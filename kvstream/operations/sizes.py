@@ -38,6 +38,8 @@ def usage(txn: Txn, name: bytes, samples: int | None = SAMPLES) -> int | None:
     total = _listing_size(key)
     if isinstance(key, StreamMeta):
         total += _stream_size(txn, key, samples)
+    elif key.pieces is not None:
+        total += key.length + key.pieces.count * len(key.pieces.row(0))
     return total
 
 

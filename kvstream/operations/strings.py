@@ -1,6 +1,7 @@
 """Commands of plain strings: SET, GET, INCR and their kind.
 
-A string is read and written whole: it is for locks, cursors and results beside streams.
+Strings are for locks, cursors and results beside streams. What reads or changes a part of a large
+one touches the pieces that have it.
 """
 
 import re
@@ -37,13 +38,22 @@ def _find(txn: Txn, name: bytes) -> StringMeta | None:
 def get(txn: Txn, name: bytes) -> bytes | None:
     """Return a string's value, None where there is no such key."""
     string = _find(txn, name)
-    return None if string is None else string.value
+    return None if string is None else string.read(txn.batch)
 
 
-def get_any(txn: Txn, name: bytes) -> bytes | None:
-    """Return a string's value, None where there is none, or the key is of another kind."""
-    key = txn.key(name)
-    return key.value if isinstance(key, StringMeta) else None
+def length(txn: Txn, name: bytes) -> int:
+    """Return how many bytes a string has, 0 where there is no such key."""
+    string = _find(txn, name)
+    return 0 if string is None else string.length
+
+
+def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
+    """Return a string's bytes from an index to another, both included; -1 is the last byte."""
+    string = _find(txn, name)
+    if string is None or (first < 0 and last < 0 and first > last):
+        return b""
+    first, last = (max(at + string.length, 0) if at < 0 else at for at in (first, last))
+    return string.read(txn.batch, first, last + 1)
 
 
 def get_several(txn: Txn, names: list[bytes]) -> list[bytes | None]:
@@ -51,12 +61,14 @@ def get_several(txn: Txn, names: list[bytes]) -> list[bytes | None]:
     most = left = txn.catalog.limits.reply_max
     values: list[bytes | None] = []
     for name in names:
-        value = get_any(txn, name)
-        values.append(value)
-        if most and value is not None:
-            left -= len(value)
-            if left < 0:
-                raise ReplyTooLarge.beyond(most)
+        key = txn.key(name)
+        if not isinstance(key, StringMeta):
+            values.append(None)
+            continue
+        left -= key.length
+        if most and left < 0:
+            raise ReplyTooLarge.beyond(most)
+        values.append(key.read(txn.batch))
     return values
 
 
@@ -66,15 +78,14 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
     ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the expiry that the key
     has. The key does not exist afterwards where that time has passed.
     """
-    if len(value) > STRING_BYTES_MAX:
-        raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
+    _refuse_longer(len(value))
     key = txn.key(name)
     if expire_at is None:
         expire_at = 0 if key is None else key.expire_at
     if expire_at and expire_at <= txn.expiry_ms:
         keyspace.delete(txn, name)
     elif isinstance(key, StringMeta):
-        key.value = value
+        key.put(txn, value)
         txn.catalog.set_expiry(txn, key, expire_at)
     else:
         keyspace.make_room(txn, name)
@@ -119,21 +130,36 @@ def is_integer(value: bytes) -> bool:
 
 def append(txn: Txn, name: bytes, more: bytes) -> int:
     """Put bytes behind a string, made where there is none, and return its length."""
-    value = (get(txn, name) or b"") + more
-    put(txn, name, value, expire_at=None)
-    return len(value)
+    string = _find(txn, name)
+    if string is None:
+        put(txn, name, more)
+        return len(more)
+    return _overwrite(txn, string, string.length, more)
 
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     """Put bytes over a string from an offset on, zeros between, and return its length."""
-    value = get(txn, name) or b""
+    string = _find(txn, name)
     if not piece:
-        return len(value)
-    if offset + len(piece) > STRING_BYTES_MAX:
+        return 0 if string is None else string.length
+    if string is None:
+        _refuse_longer(offset + len(piece))
+        put(txn, name, bytes(offset) + piece)
+        return offset + len(piece)
+    return _overwrite(txn, string, offset, piece)
+
+
+def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
+    _refuse_longer(offset + len(piece))
+    if piece:
+        string.overwrite(txn, offset, piece)
+        txn.catalog.write(txn, string)
+    return string.length
+
+
+def _refuse_longer(length: int) -> None:
+    if length > STRING_BYTES_MAX:
         raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
-    value = value[:offset].ljust(offset, b"\0") + piece + value[offset + len(piece) :]
-    put(txn, name, value, expire_at=None)
-    return len(value)
 
 
 def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:

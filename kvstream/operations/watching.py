@@ -11,7 +11,7 @@ def fingerprint(txn: Txn, name: bytes) -> object:
     """
     stream = txn.key(name)
     if isinstance(stream, StringMeta):
-        return (stream.generation, stream.value, stream.expire_at)
+        return (stream.generation, stream.value, stream.pieces, stream.expire_at)
     if stream is None:
         return None
     groups = tuple((group.name, group.row) for group in txn.catalog.groups(txn, stream))

@@ -270,6 +270,8 @@ cdef class Builder:
             shared = self.shared(prefix, prefix_size, eid)
             if shared < 0:
                 return -1
+        if size >= self.block_bytes and self.in_block and not self.end_block():
+            return 0  # a large row has a block of its own: else its neighbours could not do without
         if not reserve(&self.last, key) or not reserve(&self.restarts, 4):
             return 0
         if not reserve(&self.block, 3 * VARINT_MAX + key + KEY_TAIL + size):

@@ -1,9 +1,7 @@
 """How the three column families are opened: RocksDB's options as tables, each with its reason.
 
-Names are those of the setters of ``rocksdict.Options`` and ``rocksdict.BlockBasedOptions``. What
-there is no setter for stands in ``template/``, as a file of RocksDB's own: ``paranoid_file_checks``
-has every new table read back and checked before the log that it replaces is dropped. Nothing here
-imports ``rocksdict``.
+Names are those of the setters of ``rocksdict.Options``. What there is no setter for, and how tables
+are made, stands in ``template/``, as a file of RocksDB's own. Nothing here imports ``rocksdict``.
 """
 
 import resource
@@ -20,18 +18,17 @@ KILOBYTE = 1 << 10
 OPEN_FILES_MAX = 512
 """Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
 TEMPLATE = Path(__file__).with_name("template")
-"""Options of every family, as a directory that ``Options.load_latest`` reads."""
+"""The first options of every family, as a directory that ``Options.load_latest`` reads."""
 DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
 """The least that RocksDB takes; no row is ever written there."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilySettings:
-    """One column family: its name, and setters for its options and tables."""
+    """One column family: its name, and setters for its options."""
 
     name: str
     options: Settings
-    table: Settings
 
 
 def open_files_max() -> int:
@@ -93,8 +90,6 @@ def _messages(options: StoreOptions) -> FamilySettings:
             "set_optimize_filters_for_hits": (True,),
             **_DELETION_COLLECTOR,
         },
-        # Large blocks: pages read many rows, compress better, and the index stays small.
-        {"set_block_size": (16 * KILOBYTE,), **_FILTER, **_TABLE},
     )
 
 
@@ -107,7 +102,6 @@ def _metadata(options: StoreOptions) -> FamilySettings:
             "set_memtable_whole_key_filtering": (True,),
             "set_memtable_prefix_bloom_ratio": (0.02,),
         },
-        {"set_block_size": (4 * KILOBYTE,), **_FILTER, **_TABLE},
     )
 
 
@@ -121,7 +115,6 @@ def _trees(options: StoreOptions) -> FamilySettings:
             "set_max_bytes_for_level_base": (32 * MEGABYTE,),
             **_DELETION_COLLECTOR,
         },
-        {"set_block_size": (4 * KILOBYTE,), **_FILTER, **_TABLE},
     )
 
 
@@ -130,13 +123,4 @@ _SETTINGS = {Family.MESSAGES: _messages, Family.METADATA: _metadata, Family.TREE
 _DELETION_COLLECTOR: Settings = {
     # Of 1024 rows in a row 512 deleted, or half of a file: compact it.
     "add_compact_on_deletion_collector_factory": (1024, 512, 0.5),
-}
-
-_FILTER: Settings = {"set_bloom_filter": (10, False)}
-
-_TABLE: Settings = {
-    # Indexes and filters count against the block cache: memory is bounded by it alone.
-    "set_cache_index_and_filter_blocks": (True,),
-    "set_pin_l0_filter_and_index_blocks_in_cache": (True,),
-    "set_format_version": (6,),
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
     Cache,
     DBCompressionType,
     DBRecoveryMode,
@@ -43,8 +42,11 @@ class Opener:
         general.set_wal_recovery_mode(
             mode.skip_any_corrupted_record() if salvages else mode.point_in_time()
         )
-        settings = family_settings(self._options)
-        families = {family.name: self._family_options(family) for family in settings}
+        _, templates = Options.load_latest(str(TEMPLATE), cache=self._cache)
+        families = {
+            family.name: _family_options(family, templates[family.name])
+            for family in family_settings(self._options)
+        }
         if access is Access.FOLLOW:
             general.set_max_open_files(-1)  # else it may miss tables that are deleted meanwhile
         reads = access in (Access.READ, Access.FOLLOW)
@@ -56,12 +58,9 @@ class Opener:
         except Exception as error:
             raise classified_at_open(error) from None
 
-    def _family_options(self, settings: FamilySettings) -> Options:
-        table = applied(BlockBasedOptions(), settings.table)
-        table.set_block_cache(self._cache)
-        _, template = Options.load_latest(str(TEMPLATE))
-        options = applied(template["default"], settings.options)
-        options.set_block_based_table_factory(table)
-        options.set_compression_type(DBCompressionType.lz4())
-        options.set_bottommost_compression_type(DBCompressionType.zstd())
-        return options
+
+def _family_options(settings: FamilySettings, template: Options) -> Options:
+    options = applied(template, settings.options)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    return options

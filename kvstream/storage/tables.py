@@ -17,7 +17,6 @@ from typing import Any
 from uuid import uuid4
 
 from rocksdict import (
-    BlockBasedOptions,
     Checkpoint,
     DBCompressionType,
     IngestExternalFileOptions,
@@ -35,7 +34,7 @@ from kvstream.storage import reads
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.compiled import twins
 from kvstream.storage.failures import classified
-from kvstream.storage.families import applied, family_settings
+from kvstream.storage.families import TEMPLATE, applied, family_settings
 from kvstream.storage.private_files import DIRECTORY_MODE
 from kvstream.storage.table_file import TableFile
 
@@ -137,8 +136,8 @@ def _told(error: Exception) -> Exception:
 
 def _options(family: Family) -> Options:
     settings = family_settings(StoreOptions())[family]
-    options: Options = applied(Options(raw_mode=True), settings.options)
-    options.set_block_based_table_factory(applied(BlockBasedOptions(), settings.table))
+    _, templates = Options.load_latest(str(TEMPLATE))
+    options: Options = applied(templates[settings.name], settings.options)
     options.set_compression_type(DBCompressionType.lz4())
     return options
 

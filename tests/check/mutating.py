@@ -50,6 +50,8 @@ _OF_OTHER_TYPES: tuple[object, ...] = (
 
 LOCK = b"\x00\x00lock"
 """The name of a string that expires."""
+LARGE = b"\x00\x00large"
+"""The name of a string in three pieces."""
 
 Decode = Callable[[bytes], Any]
 _How = dict[str, Any]
@@ -76,6 +78,13 @@ class Target:
         return {name for name in before if before[name] != after[name]} <= self.free
 
 
+def _in_pieces(record: bytes) -> object:
+    """Return what must be true of a large string: when it was written nothing else tells."""
+    string = StringMeta.decode(LARGE, record)
+    pieces = string.pieces and replace(string.pieces, written=0)
+    return string.generation, string.expire_at, pieces, string.value
+
+
 def _fields(decoded: Any) -> dict[str, Any]:
     names = getattr(decoded, "__slots__", ()) or getattr(decoded, "_fields", ())
     found = {name: getattr(decoded, name) for name in names if not name.startswith("_")}
@@ -85,7 +94,7 @@ def _fields(decoded: Any) -> dict[str, Any]:
 
 
 def targets(store: Store) -> dict[str, Target]:
-    """Return one row of each kind that ``seeding.fill`` leaves, a string, and that of a flush."""
+    """Return one row of each kind that ``seeding.fill`` leaves, of strings, and of a flush."""
     rows = Rows(store)
     orders, group, ann = rows.orders, rows.group, rows.consumer(b"ann")
     plain = rows.group_of(rows.stream(b"brief"), b"plain")
@@ -150,6 +159,8 @@ def targets(store: Store) -> dict[str, Target]:
             decode=lambda value: StringMeta.decode(LOCK, value),
             free={"value"},
         ),
+        "a large string": _target(METADATA, stream_row(LARGE), decode=_in_pieces),
+        "a piece": _target(MESSAGES, rows.pieces_of(LARGE)[1], decode=len),
         "the allocator": _target(METADATA, ALLOCATOR_KEY, **number),
         "a number of keys": _target(METADATA, key_count_row(0)),
         "a listed key": _target(METADATA, scan_row(0, orders.generation)),

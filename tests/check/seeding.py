@@ -11,6 +11,7 @@ from kvstream import Fault, ManualClock, Store, StreamID
 from kvstream.layout.keys import qualified, stream_row, successor, tree_prefix
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
+from kvstream.meta.strings import StringMeta
 from kvstream.storage.batch import Batch, Family, Row
 
 Reopen = Callable[..., Store]
@@ -103,6 +104,12 @@ class Rows:
         value = self.database.get(family, key)
         assert value is not None
         return value
+
+    def pieces_of(self, name: bytes) -> list[bytes]:
+        """Return the keys of the pieces of a large string."""
+        pieces = StringMeta.decode(name, self.get(METADATA, stream_row(name))).pieces
+        assert pieces is not None
+        return [key for key, _ in self.under(MESSAGES, pieces.prefix)]
 
     def under(self, family: Family, prefix: bytes) -> list[Row]:
         return list(self.database.scan(family, prefix, successor(prefix)))

@@ -14,9 +14,10 @@ import pytest
 from kvstream import Fault, KVStreamError, ManualClock, Store
 from kvstream.operations import copying, keyspace, sizes, strings
 from kvstream.storage.batch import Batch, Family
-from tests.check.mutating import LOCK, mutants, targets
+from tests.check.mutating import LARGE, LOCK, mutants, targets
 from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees, told
 from tests.opening import Stores
+from tests.pieces import small_pieces
 
 ORDERS = b"\0\0orders"
 Call = Callable[[Store], object]
@@ -105,7 +106,18 @@ CALLS: dict[str, Call] = {
     "increment": lambda store: store.engine.run(strings.add, LOCK, 1),
     "append to a string": lambda store: store.engine.run(strings.append, LOCK, b"7"),
     "take": lambda store: store.engine.run(strings.take, LOCK),
-    "get any": lambda store: store.engine.run(strings.get_any, LOCK),
+    "get several": lambda store: store.engine.run(strings.get_several, [LOCK, ORDERS]),
+    "get a large string": lambda store: store.engine.run(strings.get, LARGE),
+    "get a part": lambda store: store.engine.run(strings.part, LARGE, 9, 12),
+    "set a large string": lambda store: store.engine.run(strings.put, LARGE, b"another one"),
+    "set it to little": lambda store: store.engine.run(strings.put, LARGE, b"tiny"),
+    "append to a large string": lambda store: store.engine.run(strings.append, LARGE, b"7" * 9),
+    "overwrite a part": lambda store: store.engine.run(strings.overwrite, LARGE, 12, b"parts"),
+    "take a large string": lambda store: store.engine.run(strings.take, LARGE),
+    "delete a large string": lambda store: store.engine.run(keyspace.delete, LARGE),
+    "copy a large string": lambda store: store.engine.run(copying.copy, LARGE, b"\0\0new"),
+    "rename a large string": lambda store: store.rename("large", "brief"),
+    "usage of a large string": lambda store: store.engine.run(sizes.usage, LARGE),
     "rename a string": lambda store: store.rename("lock", "brief"),
     "set over a stream": lambda store: store.engine.run(strings.put, b"\0\0brief", b"mine"),
     "set a key of the flushed": lambda store: store.engine.run(strings.put, b"\0\2s150", b"mine"),
@@ -192,7 +204,7 @@ class Damaged:
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, small_pieces():
         patch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
         with small_trees():
@@ -201,6 +213,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
         plain.consumer("cid").read(count=3)
         plain.nack(plain.consumer("cid").read(count=1)[0])
         store.engine.run(strings.put, LOCK, b"12", clock.ms + 10**9)
+        store.engine.run(strings.put, LARGE, b"a value of 3 pieces", clock.ms + 10**9)
         flushed = store.select(2)
         with store.transaction():
             for number in range(200):
@@ -215,7 +228,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 
 TITLES = (
     *("the first entry", "an entry", "the last entry", "an entry with repeated names", "a stream"),
-    *("a string", "the allocator", "a number of keys", "a listed key", "an expiring key"),
+    *("a string", "a large string", "a piece", "the allocator", "a number of keys"),
+    *("a listed key", "an expiring key"),
     *("a flushed database", "swapped databases", "the first node", "the last closed node"),
     *("a group", "a consumer"),
     *("a run", "a run given back", "a run by time", "a run of a consumer"),

@@ -5,11 +5,19 @@ from collections.abc import Iterator
 import pytest
 
 from kvstream import Store
+from tests.pieces import small_pieces
 from tests.semantics.fixtures import opened, redis_server
 from tests.server.conftest import redis_process
 from tests.serving import ServerProcess
 
 __all__ = ["opened", "redis_process", "redis_server"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pieces() -> Iterator[None]:
+    """Have strings of this process in both forms, short as they are."""
+    with small_pieces(whole=1):
+        yield
 
 
 @pytest.fixture(scope="session")

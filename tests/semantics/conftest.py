@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.pieces import small_pieces
 from tests.semantics.fixtures import opened, redis_server
 from tests.semantics.implementations import CONFIGURATION, START_MS, Kvstream, Model, Subject
 
@@ -22,6 +23,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     for name, value in CONFIGURATION.items():
         subject("CONFIG", "SET", name, value)
     subject.clock.ms = START_MS
-    yield subject
+    with small_pieces():  # strings of both forms, with what the cases hold
+        yield subject
     if isinstance(subject, Kvstream):
         assert subject.faults() == []

@@ -38,6 +38,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.staged import StagedLoad
 from kvstream.meta.strings import Key
 from kvstream.operations.checks.findings import shown
+from kvstream.operations.checks.strings import check_value
 from kvstream.operations.checks.survey import STORE, Survey
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family, Row
@@ -226,6 +227,8 @@ class KeyspaceCheck:
             self._check_rows_of(found, place)
         if isinstance(found, StreamMeta):
             self._stream(found, value, place, gone)
+        elif not gone:
+            check_value(self._survey, found, place)
 
     def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
         if is_shared(stream.prefix) and not gone:

@@ -64,7 +64,7 @@ def _prefix_of(key: bytes) -> bytes | None:
 
 
 def _is_known(survey: Survey, prefix: bytes) -> bool:
-    """Tell whether a stream has this prefix."""
+    """Tell whether a stream, or a large string, has this prefix."""
     if prefix in survey.staged or is_shared(prefix):
         return prefix in survey.staged or prefix in survey.shared
     generation = U64.unpack(prefix[-U64.size :])[0]
@@ -77,5 +77,5 @@ def _is_known(survey: Survey, prefix: bytes) -> bool:
         if key is None:
             return False
         name = qualified(db, key)
-    stream = survey.stream(name)
-    return stream is not None and stream.prefix == prefix
+    found = survey.key(name)
+    return found is not None and found.prefix == prefix

@@ -72,7 +72,7 @@ def _digest_value(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _object(txn: Txn, client: Client, argv: Argv) -> Reply:
     name = client.prefix + argv[2]
-    size, encoding = sizes.usage(txn, name), objects.encoding_of(txn.key(name))
+    size, encoding = sizes.usage(txn, name), objects.encoding_of(txn, txn.key(name))
     if encoding is None:
         raise NoSuchKey
     return Simple(
