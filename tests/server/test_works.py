@@ -1,8 +1,8 @@
 """Long commands in steps: what they answer and leave, whatever others do between two steps."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -434,7 +434,7 @@ def test_who_is_woken_by_a_step_is_told(server: Server, ann: Talker, worker: Wor
     ann.send("XGROUP", "CREATE", "c", "g", "$", "MKSTREAM")
     ann.send("PEXPIRE", "c", "1")
     reader.send("XREADGROUP", "GROUP", "g", "r", "BLOCK", "0", "STREAMS", "c", ">")
-    server.engine._now_ms = count(1_700_000_000_000, 10).__next__  # gone by the next step
+    server.engine._now_ms = itertools.count(1_700_000_000_000, 10).__next__  # gone by the next step
     assert worker.end() == 1
     assert parsed(reader.heard()).args[0].startswith("NOGROUP")
 
