@@ -33,6 +33,7 @@ from kvstream.spark.jobs import (
     verify,
 )
 from kvstream.spark.jobs.manifest import Archive
+from kvstream.spark.jobs.pages import throughput
 from kvstream.spark.jobs.plots import bars, lines
 from kvstream.spark.jobs.reporting import Minute, Table
 from tests.cli.program import ENVIRONMENT, ROOT
@@ -310,6 +311,20 @@ def test_a_page_says_what_the_report_says_and_is_sound() -> None:
     assert len(plots) == 3
     assert all(len(each.attrib["points"].split()) <= 401 for each in plots)
     assert "A <b>\n  x  y\n  1  &" in report.text()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "label"), [(1, "00:00"), (1600, "01-01 06:40"), (10**5, "02-04"), (10**12, "3e+16")]
+)
+def test_the_axis_of_a_page_tells_its_times_apart(minutes: int, label: str) -> None:
+    drawn = throughput([Minute("s", 0, 1), Minute("s", minutes * 60_000, 27)])
+    assert f">{label}</text>" in drawn
+
+
+def test_the_ticks_of_a_plot_are_round() -> None:
+    drawn = ElementTree.fromstring(bars("t", [("a", 27)]))
+    told = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert told[1:6] == ["0", "10", "20", "30", "40"]
 
 
 def test_plots_of_nothing_are_plots() -> None:

@@ -1,5 +1,6 @@
 """A report as one page of HTML that needs nothing else: tables and plots."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -10,6 +11,9 @@ from kvstream.spark.jobs.reporting import MINUTE_MS, Minute, Report, Table
 POINTS_MAX = 400
 """Points of a line: minutes are put together where there are more."""
 LINES_MAX = 8
+DAY_MS = 24 * 3600 * 1000
+_FORMS = ((1, "%H:%M"), (10, "%m-%d %H:%M"), (120, "%m-%d"), (math.inf, "%Y-%m"))
+"""How times are told on an axis of less than so many days."""
 BARS_MAX = 24
 _STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;color:#111}"
@@ -62,9 +66,16 @@ def _line(
 
 
 def _labels(low: int, high: int) -> list[tuple[float, str]]:
-    form = "%H:%M" if high - low < 86_400_000 else "%m-%d" if high - low < 10**10 else "%Y-%m"
+    form = next(form for most, form in _FORMS if high - low < most * DAY_MS)
     places = [low + (high - low) * at // 4 for at in range(5)]
-    return [(at, datetime.fromtimestamp(at / 1000, UTC).strftime(form)) for at in places]
+    return [(at, _time(at, form)) for at in places]
+
+
+def _time(ms: int, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError):  # whoever gave these IDs did not mean times
+        return f"{ms:.3g}"
 
 
 def _table(table: Table) -> str:

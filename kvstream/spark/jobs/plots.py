@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 WIDTH, HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 38, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 36, 38, 34
 _COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#65a30d", "#dc2626")
 _TICKS = 4
 _FONT = "font-family='system-ui, sans-serif' font-size='11'"
@@ -95,11 +95,11 @@ def _y(value: float, top: float) -> float:
 
 
 def _nice(value: float) -> float:
-    """Return a round number not below a value."""
+    """Return a round number not below a value, whose quarters are round too."""
     if value <= 0:
         return 1
     unit: float = 10 ** math.floor(math.log10(value))
-    return next(unit * step for step in (1, 2, 2.5, 5, 10) if unit * step >= value)
+    return next(unit * step for step in (1, 2, 4, 6, 8, 10) if unit * step >= value)
 
 
 def _number(value: float) -> str:
