@@ -3,6 +3,7 @@
 It turns command lines into calls of ``kvstream.spark.jobs``; PySpark is loaded when a job runs.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -262,7 +263,8 @@ def _session(
 
     options = ctx.obj
     given = _pairs(options["conf"], "--conf")
-    config = {"spark.ui.showConsoleProgress": "false", **given}
+    bar = sys.stderr.isatty() and not options["quiet"]
+    config = {"spark.ui.showConsoleProgress": str(bar).lower(), **given}
     running = is_running()
     spark = session(f"kvstream {job}", master=options["master"], config=config)
     if not running and SHUFFLES not in given:

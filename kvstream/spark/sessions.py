@@ -6,8 +6,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import KVStreamError
 from kvstream.spark.java import prepare_java
@@ -19,6 +20,9 @@ SOCKETS, SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{what}" for what in 
 _SOCKET_FOLDER_MAX = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """How long the path of the folder may be: that of a socket has 107 bytes at most."""
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+_REGISTRY = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 class SparkMissing(KVStreamError):
@@ -49,8 +53,18 @@ def session(
     for setting, value in (config or {}).items():
         builder = builder.config(setting, str(value))
     spark = builder.getOrCreate()
+    _hush(spark)
     register(spark)
     return spark
+
+
+def _hush(spark: "SparkSession") -> None:
+    """Let Spark not warn that what is registered takes the place of what it has found: the same."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(AttributeError, TypeError, Py4JError):  # no JVM, or it logs by something else
+        log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        log4j.core.config.Configurator.setLevel(_REGISTRY, log4j.Level.ERROR)
 
 
 def local_sockets() -> dict[str, str]:

@@ -177,6 +177,8 @@ def test_avro_needs_no_package_of_its_own(spark: SparkSession, tmp_path: Path, d
     out = export_files(spark, place(str(data)), files, kind="avro", pattern="other:*")
     assert (out.read, out.written) == (5, 5)
     assert [each.suffix for each in (tmp_path / "out").glob("part-*")] == [".avro"]
+    with pytest.raises(RequestError, match="--overwrite"):
+        export_files(spark, place(str(data)), files, kind="avro")
     assert import_files(spark, files, target, kind="avro").written == 5
     with Store.open(data) as store, Store.open(tmp_path / "back") as back:
         assert [*back.stream("other:1")] == [*store.stream("other:1")]

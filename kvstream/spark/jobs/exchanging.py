@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.spark.jobs.folders import Folder
 from kvstream.spark.jobs.places import Say, chosen, require, shown
 from kvstream.spark.writing.marks import Transaction
 
@@ -138,6 +139,8 @@ def export_files(
     from pyspark.sql import functions as F
 
     form = _source(kind)
+    if not overwrite and Folder(spark, folder).exists(""):
+        raise RequestError(f"{folder} is there: overwrite (--overwrite) would replace it")
     require(spark, [source], (), pattern)
     columns = [f"`{name.replace('`', '``')}` string" for name in fields] or [
         "fields map<string,string>"
