@@ -106,7 +106,7 @@ class Appends:
     def _may_wait(self, name: bytes) -> bool:
         slower_than_us = self._options.slower_than_us
         return (
-            not (self._calls.monitors or self._calls.paused)
+            not (self._calls.monitors or self._calls.paused or self._calls.crowded)
             and name not in self._waiters
             and not 0 <= slower_than_us < TIMED_US
         )

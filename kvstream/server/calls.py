@@ -24,6 +24,7 @@ LONG_S = 0.0001
 _REASONS = {"cmd": "command"}
 """What INFO and ACL LOG call by different words."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
+_OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
 
 
@@ -43,6 +44,8 @@ class Calls:
         self.monitors: dict[Client, None] = {}
         self.paused = False
         """Some commands, or all of them, are to wait."""
+        self.crowded = False
+        """The process takes more memory than it may."""
         self.took_long = False
         """A call has taken long since this was set to False."""
         self.set_slow()
@@ -59,6 +62,8 @@ class Calls:
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
+        if self.crowded and _adds(client, command):
+            return _OOM
         return None
 
     def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
@@ -154,6 +159,13 @@ class Calls:
             return
         now, name = int(time.time()), client.name
         self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
+
+
+def _adds(client: Client, command: Command) -> bool:
+    """Tell whether a command may make the store larger; EXEC: whether one that it runs may."""
+    if command.name == "exec" and client.queue is not None:
+        return any(Flag.DENYOOM in queued.flags for queued, _ in client.queue.commands)
+    return Flag.DENYOOM in command.flags
 
 
 def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:

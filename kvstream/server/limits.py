@@ -12,6 +12,7 @@ from kvstream.commands.replies import ErrorReply
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import ARGUMENT_BYTES
 from kvstream.server.client import READ_AHEAD, Client
+from kvstream.server.memory import resident_bytes
 from kvstream.server.options import OutputLimit
 
 if TYPE_CHECKING:
@@ -143,12 +144,20 @@ class Limits:
         now = executor.clock()
         executor.statistics.sample(now)
         executor.paging.tick()
+        executor.saving.save_if_due(executor.options.save_points, executor.statistics.changes)
+        self.look_at_memory()
         soft = executor.options.output_limits[b"normal"].soft > 0
         for client in list(executor.clients.values()):
             if self._is_over(client, now):
                 executor.drop(client)
             elif soft and not self.admits(client):
                 client.abort()
+
+    def look_at_memory(self) -> None:
+        """Have commands that add refused where the process takes more than it may."""
+        executor = self._executor
+        most = executor.options.maxmemory
+        executor.calls.crowded = 0 < most < resident_bytes()
 
     def bound_replies(self) -> None:
         """Have the store refuse a reply that nobody may be sent, before it is made."""

@@ -99,6 +99,10 @@ class ServerOptions:
     latency_percentiles: list[float] = field(default_factory=lambda: [50.0, 99.0, 99.9])
     acllog_length: int = ACLLOG_LENGTH
     """Refusals that ACL LOG keeps."""
+    maxmemory: int = 0
+    """Bytes that the process may take before commands that add are refused; 0: no limit."""
+    save_points: list[tuple[int, int]] = field(default_factory=list)
+    """Seconds since the last save, and changes since: a save begins where both are reached."""
     checkpoint_dir: Path | None = None
     """Where SAVE and BGSAVE put checkpoints; None: they make all durable where it is."""
     checkpoints_kept: int = CHECKPOINTS_KEPT

@@ -96,7 +96,9 @@ OWN = (
     "of keys) takes 0. PURGE gives free memory back in a thread.",
     "`min-replicas-to-write` stays 0: without replicas every write would be refused. "
     "`maxmemory-policy` says which of OBJECT FREQ and IDLETIME is answered, as in Redis, and "
-    "nothing else: both are 0.",
+    "nothing else: both are 0. `maxmemory` is a bound of the process's memory, looked at once a "
+    "second: beyond it commands that add are refused, for nothing is evicted under any policy. "
+    "Entries are on disk, so that memory does not grow with them.",
     "COMMAND INFO has no notes at its key specifications.",
     "SLOWLOG and MONITOR hide all arguments of ACL behind the subcommand; Redis those of SETUSER, "
     "GETUSER and DELUSER. A client that AUTHs is seen by MONITOR, its password is not.",
@@ -112,7 +114,8 @@ OWN = (
     "are not made beforehand, so `qbuf-free` is 0.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
     "and keep the newest ones; without such a directory they make everything durable where it "
-    "is. SAVE holds nobody up but the client that waits for it.",
+    "is. SAVE holds nobody up but the client that waits for it. `save` is empty unless it is set: "
+    "every write is in the log; with save points BGSAVE begins by itself.",
     "BGREWRITEAOF compacts the store.",
     "WAITAOF waits for a sync of everything the client wrote, at any durability. There are no "
     "replicas: WAIT and WAITAOF for some wait until their time is over.",
@@ -128,9 +131,9 @@ OWN = (
     "off; damage that is met in the middle, and DEBUG RELOAD, close the connection.",
     "SCAN looks at no more than 1000 keys in one call, with TYPE at 250, whatever COUNT asks for.",
     "Settings that would promise what is not done are told as they are (`appendonly yes`, "
-    "`maxmemory 0`, `save` empty), and setting them to something else is refused with the reason "
-    "instead of ignored. Those of what is not here (other types, replicas, the files of Redis) are "
-    "kept and shown, for tools set them, and nothing follows from them.",
+    "`notify-keyspace-events` empty), and setting them to something else is refused with the "
+    "reason instead of ignored. Those of what is not here (other types, replicas, the files of "
+    "Redis) are kept and shown, for tools set them, and nothing follows from them.",
     "CONFIG SET appendfsync changes the durability while the server runs.",
     "`hot-entries-memory`, 16mb, is the memory in which entries that XRANGE and XREAD have shown "
     "lately, and XREADGROUP of a stream with several groups (all of COUNT 100 at the most), are "

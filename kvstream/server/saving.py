@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from kvstream.engine import Engine
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 
+RETRY_S = 5
+"""After a save that failed, the next one that nobody has asked for waits so long."""
 _PREFIX = "checkpoint-"
 _NAME = re.compile(_PREFIX + "[0-9]{20}")
 
@@ -118,6 +120,16 @@ class Saving:
         job = self.save = Job(self._engine, "save", work, owner)
         job.thread.start()
         return job
+
+    def save_if_due(self, points: Iterable[tuple[int, int]], changes: int) -> None:
+        """Begin a save where so many changes have waited so many seconds for one."""
+        since, made = time.time() - self.last_save, changes - self.saved_changes
+        if not any(since >= seconds and made >= least for seconds, least in points):
+            return
+        last = self.save
+        tried = self.last_failed and last is not None and time.monotonic() < last.begun + RETRY_S
+        if not self.is_saving and not tried:
+            self.start_save(self, changes)
 
     def start_compaction(self, owner: object) -> Job:
         job = self.compaction = Job(self._engine, "compaction", self._engine.compact, owner)

@@ -124,6 +124,17 @@ def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
     return limits
 
 
+def _save_points(raw: bytes) -> list[tuple[int, int]]:
+    try:
+        numbers = [integer(word) for word in raw.split()]
+    except InvalidArgument:
+        numbers = [-1]
+    points = list(zip(numbers[::2], numbers[1::2], strict=False))
+    if len(numbers) % 2 or any(seconds < 1 or least < 0 for seconds, least in points):
+        raise InvalidArgument("Invalid save parameters")
+    return points
+
+
 def _durability(raw: bytes) -> Durability:
     try:
         return Durability(raw.decode().lower())
@@ -145,6 +156,19 @@ def _set_output_limits(executor: "Executor", value: object) -> None:
     assert isinstance(value, dict)
     executor.options.output_limits |= value
     executor.limits.bound_replies()
+
+
+def _read_save_points(executor: "Executor") -> bytes:
+    return b" ".join(b"%d %d" % point for point in executor.options.save_points)
+
+
+def _set_save_points(executor: "Executor", value: object) -> None:
+    assert isinstance(value, list)
+    executor.options.save_points = value
+
+
+def _look_at_memory(executor: "Executor") -> None:
+    executor.limits.look_at_memory()
 
 
 def _read_output_limits(executor: "Executor") -> bytes:
@@ -188,7 +212,6 @@ def _checkpoint_dir(executor: "Executor") -> bytes:
     return _shown(executor.options.checkpoint_dir or executor.engine.database.directory)
 
 
-_NOT_EVICTED = "keys are never evicted: the store is on disk"
 _NO_REPLICAS = "there are no replicas: every write would be refused"
 
 
@@ -257,7 +280,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"latency-tracking": _option("latency_tracking", _truth),
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
     b"maxclients": _option("maxclients", _count(1, U32_MAX)),
-    b"maxmemory": _fixed(b"0", _NOT_EVICTED),
+    b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
     b"metrics-host": _told(lambda executor: _shown(executor.options.metrics_host)),
     b"metrics-port": _told(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
     b"metrics-streams": _told(lambda executor: b"%d" % executor.options.metrics_streams),
@@ -268,7 +291,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
     b"protected-mode": _option("protected_mode", _truth),
     b"requirepass": _option("requirepass", _password, _require_password),
-    b"save": _fixed(b"", "checkpoints are made by BGSAVE alone; every write is in the log"),
+    b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
     b"shutdown-timeout": _option("shutdown_timeout", _count(0, (1 << 31) - 1)),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),

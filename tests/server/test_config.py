@@ -1,9 +1,12 @@
 """CONFIG: what is true is told, what can change is changed, the rest is refused."""
 
+from unittest.mock import patch
+
 import pytest
 import redis
 
 from kvstream.server.settings import SERVER_SETTINGS
+from tests.patience import until
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 
@@ -94,9 +97,7 @@ def test_every_setting_takes_its_own_value_or_says_that_it_is_fixed(
     ("name", "value"),
     [
         ("appendonly", "no"),
-        ("maxmemory", "100mb"),
         ("notify-keyspace-events", "KEA"),
-        ("save", "900 1"),
     ],
 )
 def test_what_is_not_done_is_refused_and_not_pretended(
@@ -104,6 +105,59 @@ def test_what_is_not_done_is_refused_and_not_pretended(
 ) -> None:
     with served.asker() as asker:
         assert isinstance(asker.ask("CONFIG", "SET", name, value), Failure)
+
+
+def test_what_adds_is_refused_beyond_the_memory_that_may_be_taken(
+    served: Served, protocol: int
+) -> None:
+    refusal = "OOM command not allowed when used memory > 'maxmemory'."
+    with served.asker(protocol) as asker, served.asker() as other:
+        asker.ask("SET k v")
+        asker.ask("MULTI")
+        asker.ask("SET k w")
+        other.ask("CONFIG SET maxmemory 1mb")
+        assert asker.ask("EXEC") == f"EXECABORT Transaction discarded because of: {refusal}"
+        for request in ("XADD s * f v", "SET k w", "COPY k c", "INCR n"):
+            assert asker.ask(request) == refusal, request
+        asker.send_bytes(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n" * 3)
+        assert [asker.read() for _ in range(3)] == [refusal] * 3
+        assert asker.ask("GET k") == b"v"
+        assert b"maxmemory_human:1.00M\r\n" in asker.ask("INFO memory")
+        asker.ask("MULTI")
+        asker.ask("DEL k")
+        assert asker.ask("EXEC") == [1]
+        asker.ask("MULTI")
+        assert asker.ask("SET k w") == refusal
+        assert asker.ask("DISCARD") == b"OK"
+        assert b"cmdstat_copy:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1" in asker.ask(
+            "INFO commandstats"
+        )
+        asker.ask("CONFIG SET maxmemory 100gb")
+        assert isinstance(asker.ask("XADD s * f v"), bytes)
+
+
+def test_save_points_have_saves_begin_by_themselves(served: Served) -> None:
+    saving = served.executor.saving
+    with served.asker() as asker:
+        assert asker.ask("CONFIG GET save") == [b"save", b""]
+        for wrong in ("a", "900", "0 1", "1 -1"):
+            assert "Invalid save parameters" in asker.ask("CONFIG", "SET", "save", wrong)
+        asker.ask("CONFIG", "SET", "save", "900 1 1 3")
+        assert asker.ask("CONFIG GET save") == [b"save", b"900 1 1 3"]
+        for _ in range(2):
+            asker.ask("XADD s * f v")
+        saving.save_if_due([(900, 1), (1, 3)], 2)
+        assert saving.save is None
+        asker.ask("XADD s * f v")
+        until(lambda: saving.saves == 1)  # by the server's own clock, within a second or two
+        asker.ask("CONFIG", "SET", "save", "")
+        assert b"rdb_changes_since_last_save:0\r\n" in asker.ask("INFO persistence")
+        saving.last_save -= 1
+        saving.last_failed = True
+        failed = saving.save
+        with patch("kvstream.server.saving.RETRY_S", 3600):
+            saving.save_if_due([(1, 0)], 9)
+        assert saving.save is failed  # not tried again at once
 
 
 def test_output_limits_are_set_class_by_class(served: Served) -> None:
