@@ -1,16 +1,44 @@
 """What pyproject.toml cannot say in a settled way: the extensions that a build may do without."""
 
-from setuptools import Extension, setup
+import os
 
-COMPILED = [
-    Extension("kvstream.layout._columns", ["kvstream/layout/_columns.pyx"], optional=True),
-    Extension("kvstream.layout._compiled", ["kvstream/layout/_compiled.pyx"], optional=True),
-    Extension("kvstream.layout._packing", ["kvstream/layout/_packing.pyx"], optional=True),
-    Extension("kvstream.rdb._compiled", ["kvstream/rdb/_compiled.pyx"], optional=True),
-    Extension("kvstream.resp._wire", ["kvstream/resp/_wire.pyx"], optional=True),
-    Extension("kvstream.storage._proofs", ["kvstream/storage/_proofs.pyx"], optional=True),
-    Extension("kvstream.storage._reading", ["kvstream/storage/_reading.pyx"], optional=True),
-    Extension("kvstream.storage._tables", ["kvstream/storage/_tables.pyx"], optional=True),
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+MODULES = [
+    "kvstream.layout._columns",
+    "kvstream.layout._compiled",
+    "kvstream.layout._packing",
+    "kvstream.rdb._compiled",
+    "kvstream.resp._wire",
+    "kvstream.storage._proofs",
+    "kvstream.storage._reading",
+    "kvstream.storage._tables",
 ]
 
-setup(ext_modules=COMPILED)
+
+def extension(name: str) -> Extension:
+    """Return an extension without symbols for debuggers: they are most of it, and of its making."""
+    path = name.replace(".", "/") + ".pyx"
+    symbols = [] if os.name == "nt" else ["-g0"]
+    return Extension(name, [path], optional=True, extra_compile_args=symbols)
+
+
+class SideBySide(build_ext):
+    """Compile as many extensions at once as there are cores."""
+
+    def build_extensions(self) -> None:
+        self.parallel = os.cpu_count() or 1
+        # Cython in processes of its own, where several are not in each other's way.
+        for one, made in zip(
+            self.extensions,
+            cythonize(self.extensions, nthreads=self.parallel, force=self.force),
+            strict=True,
+        ):
+            one.sources = made.sources
+        super().build_extensions()
+
+
+if __name__ == "__main__":  # what Cython starts may import this file
+    setup(ext_modules=[extension(name) for name in MODULES], cmdclass={"build_ext": SideBySide})
