@@ -16,7 +16,7 @@ from kvstream.cli.contracts import AnyStore, AnyStream, Session
 from kvstream.cli.examples import example
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Position, stream_argument
-from kvstream.cli.session import existing_stream
+from kvstream.cli.session import existing_stream, last_id
 from kvstream.errors import StoreLocked
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.records import Entry
@@ -134,7 +134,7 @@ class _Follower:
 
     def __call__(self, store: AnyStore, wait_s: float | None) -> list[Entry]:
         stream = store.stream(self._key)
-        last = stream.info().last_generated_id if store.exists(self._key) else MIN_ID
+        last = last_id(store, self._key)
         if self._position is None:
             self._position = last
             return _latest(stream, self._count)

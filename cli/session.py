@@ -19,6 +19,7 @@ from kvstream.cli.holder import holder_of
 from kvstream.cli.local import LocalStore
 from kvstream.cli.text import quoted
 from kvstream.errors import NoGroup, NoSuchKey, StoreLocked, WrongType
+from kvstream.ids import MIN_ID, StreamID
 from kvstream.options import Durability
 
 T = TypeVar("T")
@@ -118,6 +119,17 @@ def existing_stream(store: AnyStore, name: bytes) -> AnyStream:
     """Return a stream that must be there."""
     existing_key(store, name)
     return stream_or_free(store, name)
+
+
+def last_id(store: AnyStore, name: bytes) -> StreamID:
+    """Return the last ID of a stream, of one that is not there the least.
+
+    One question: of a server's stream another client may be about to remove it.
+    """
+    try:
+        return store.stream(name).info().last_generated_id
+    except NoSuchKey:
+        return MIN_ID
 
 
 def existing_key(store: AnyStore, name: bytes) -> None:

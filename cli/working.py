@@ -22,10 +22,10 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.session import existing_group
+from kvstream.cli.session import existing_group, last_id
 from kvstream.cli.text import plural
 from kvstream.cli.trimming import ref_policy_option
-from kvstream.ids import MIN_ID, IDLike, StreamID
+from kvstream.ids import IDLike
 from kvstream.operations.acks import NackMode
 from kvstream.operations.references import RefPolicy
 from kvstream.records import Entry
@@ -94,14 +94,10 @@ def _plain(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply
     def look(store: AnyStore, wait_s: float | None) -> Reply:
         for key in streams:
             if after[key] == "$":  # the end at the first look
-                after[key] = _end(store, key)
+                after[key] = last_id(store, key)
         return store.read(after, options["count"], wait_s)
 
     return look
-
-
-def _end(store: AnyStore, key: bytes) -> StreamID:
-    return store.stream(key).info().last_generated_id if store.exists(key) else MIN_ID
 
 
 def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
