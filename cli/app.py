@@ -5,101 +5,84 @@ Every error leaves as one line on stderr and an exit code; what each command doe
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from kvstream import __version__
-from kvstream.cli import (
-    bench,
-    care,
-    claiming,
-    completion,
-    consumers,
-    deleting,
-    entries,
-    exporting,
-    following,
-    groups,
-    importing,
-    inspecting,
-    keys,
-    migrating,
-    recovering,
-    serving,
-    spark,
-    top,
-    working,
-)
 from kvstream.cli.exits import ExitCode, Failure
 from kvstream.cli.parameters import Duration
 from kvstream.cli.places import session_of
 from kvstream.errors import KVStreamError
 from kvstream.options import DATABASES, Durability
 
-SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
-    (
-        "Streams",
-        (keys.ls, inspecting.info, keys.rename, keys.expire, keys.persist, keys.ttl, keys.rm),
+SECTIONS = {
+    "Streams": (
+        *("keys.ls", "inspecting.info", "keys.rename"),
+        *("keys.expire", "keys.persist", "keys.ttl", "keys.rm"),
     ),
-    (
-        "Entries",
-        (
-            entries.add,
-            entries.range_,
-            entries.revrange,
-            following.tail,
-            entries.len_,
-            deleting.del_,
-            deleting.trim,
-        ),
+    "Entries": (
+        *("entries.add", "entries.range_", "entries.revrange", "following.tail"),
+        *("entries.len_", "deleting.del_", "deleting.trim"),
     ),
-    (
-        "Groups",
-        (
-            groups.group,
-            consumers.consumer,
-            working.read,
-            working.ack,
-            working.nack,
-            claiming.pending,
-            claiming.claim,
-            claiming.autoclaim,
-        ),
+    "Groups": (
+        *("groups.group", "consumers.consumer", "working.read", "working.ack", "working.nack"),
+        *("claiming.pending", "claiming.claim", "claiming.autoclaim"),
     ),
-    ("Server", (serving.serve, top.top)),
-    ("Files", (importing.import_, exporting.export, migrating.migrate)),
-    ("Spark", (spark.spark,)),
-    (
-        "Care",
-        (
-            inspecting.stats,
-            care.check,
-            recovering.recover,
-            care.checkpoint,
-            care.compact,
-            bench.bench,
-        ),
+    "Server": ("serving.serve", "top.top"),
+    "Files": ("importing.import_", "exporting.export", "migrating.migrate"),
+    "Spark": ("spark.spark",),
+    "Care": (
+        *("inspecting.stats", "care.check", "recovering.recover"),
+        *("care.checkpoint", "care.compact", "bench.bench"),
     ),
-    ("This program", (completion.completion, completion.version)),
-)
+    "This program": ("completion.completion", "completion.version"),
+}
+"""Where in this package each command is, as the help shows them."""
+
+
+def name_of(path: str) -> str:
+    """Return the name of the command at ``path``: an underscore keeps it off a word of Python's."""
+    return path.partition(".")[2].rstrip("_")
+
+
+class Commands(Mapping[str, click.Command]):
+    """The commands by name, each imported once it is asked for.
+
+    Those that need the server or the migration take as long to import as all else.
+    """
+
+    _paths: ClassVar = {name_of(path): path for paths in SECTIONS.values() for path in paths}
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, _, attribute = self._paths[name].partition(".")
+        command: click.Command = getattr(import_module(f"kvstream.cli.{module}"), attribute)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 class Application(click.Group):
     """A group of commands in sections, whose errors end as exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [str(command.name) for _, commands in SECTIONS for command in commands]
+        return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.list_commands(ctx)))
-        for title, commands in SECTIONS:
+        for title, paths in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
                     [
-                        (str(command.name).ljust(width), command.get_short_help_str(60))
-                        for command in commands
+                        (name.ljust(width), self.commands[name].get_short_help_str(60))
+                        for name in map(name_of, paths)
                     ]
                 )
 
@@ -160,7 +143,9 @@ def _silence_stdout() -> None:
 
 
 @click.group(
-    cls=Application, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=Application,
+    commands=Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.option(
     "--store",
@@ -206,8 +191,3 @@ def main(ctx: click.Context, /, **options: Any) -> None:
     500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` has an example of each command.
     """
     ctx.obj = session_of(ctx)
-
-
-for _, _commands in SECTIONS:
-    for _command in _commands:
-        main.add_command(_command)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from kvstream.cli.app import SECTIONS, main
+from kvstream.cli.app import SECTIONS, main, name_of
 from kvstream.cli.exits import MEANINGS
 from kvstream.cli.rows import FIELDS_COLUMN, ID_COLUMN
 
@@ -104,10 +104,10 @@ def reference() -> Iterator[str]:
     context = click.Context(main, info_name="kvstream", **settings)
     yield "\n## `kvstream`\n"
     yield _help(main, context)
-    for title, commands in SECTIONS:
+    for title, paths in SECTIONS.items():
         yield f"\n## {title}"
-        for command in commands:
-            yield from _command(command, context)
+        for path in paths:
+            yield from _command(main.commands[name_of(path)], context)
 
 
 def _command(command: click.Command, parent: click.Context) -> Iterator[str]:

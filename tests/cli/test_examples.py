@@ -87,4 +87,5 @@ def test_every_example_about_streams_runs_on_a_server(
 
 def test_the_sections_of_the_help_name_every_command_once(kvstream: Program) -> None:
     shown = [line.split()[0] for line in kvstream.lines("--help") if line.startswith("  ")]
+    assert [command.name for command in main.commands.values()] == list(main.commands)
     assert sorted(set(main.commands)) == sorted(name for name in shown if name in main.commands)
