@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 from kvstream import KVStreamError, Store
 from kvstream.cli import main
 from tests.cli.program import ENVIRONMENT, FIRST, Program
-from tests.patience import PATIENCE_S, until
+from tests.patience import PATIENCE_S, tries, until
 
 BARE_TERMINAL = {
     "LC_ALL": "C",
@@ -80,6 +81,17 @@ def length_of(program: Program, stream: str) -> int:
 def test_the_program_runs_as_a_module(kvstream: Program) -> None:
     done = kvstream.run("add", "s", "a=1", "--id", "5-1")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"5-1\n", b"")
+
+
+def test_a_command_starts_without_what_others_need(kvstream: Program) -> None:
+    code = (
+        "import sys; from kvstream.cli import main; main(sys.argv[1:], standalone_mode=False);"
+        "print([name for name in ('asyncio', 'kvstream.migration', 'kvstream.resp', 'redis')"
+        " if name in sys.modules])"
+    )
+    words = [sys.executable, "-c", code, "--store", str(kvstream.directory), "add", "s", "a=1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]"]
 
 
 def test_a_reader_of_the_output_that_goes_away_is_no_error(kvstream: Program) -> None:
@@ -179,21 +191,23 @@ def test_rows_of_a_pipe_are_committed_as_soon_as_it_pauses(kvstream: Program) ->
     assert kvstream.one("len", "s") == {"length": 2}
 
 
-def test_an_import_that_is_killed_goes_on_without_loss_or_double(
-    kvstream: Program, tmp_path: Path
-) -> None:
+def test_an_import_that_is_killed_goes_on_without_loss_or_double(tmp_path: Path) -> None:
     rows = 20_000
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"n": {number}}}\n' for number in range(rows)))
-    lengths = []
-    for delay_s in (0.0, 0.05, 0.15):
-        with ended(kvstream.start("import", "s", str(path))) as process:
-            until(kvstream.has_logged)
-            time.sleep(delay_s)
-            process.kill()
-        lengths.append(kvstream.one("len", "s")["length"])
-    assert 0 < lengths[0] < rows
-    assert lengths == sorted(lengths)
+    for number, each in enumerate(tries()):
+        kvstream = Program(tmp_path / f"store{number}")
+        lengths = []
+        for delay_s in (0.0, 0.05, 0.15):
+            with ended(kvstream.start("import", "s", str(path))) as process:
+                until(kvstream.has_logged)
+                time.sleep(delay_s)
+                process.kill()
+            lengths.append(kvstream.one("len", "s")["length"])
+        assert lengths[0] > 0
+        assert lengths == sorted(lengths)
+        with each:
+            assert lengths[0] < rows  # where others keep the cores busy, a kill comes late
     kvstream("import", "s", str(path))
     with Store.open(kvstream.directory) as store:
         numbers = [int((entry.fields or {})[b"n"]) for entry in store.stream("s").scan()]

@@ -130,9 +130,10 @@ def test_who_does_not_read_holds_nothing_up_for_long(
         asker.ask("SET", "k", b"v" * (8 << 20))
         for _ in range(4):
             asker.send("GET", "k")
-        time.sleep(0.3)
-        server.signal()
+        with Asker(server.port) as other:
+            until(lambda: b"cmdstat_get:calls=4," in other.ask("INFO commandstats"))
         began = time.monotonic()
+        server.signal()
         assert server.end() == (0, "")
         assert 0.8 < time.monotonic() - began < SHUTDOWN_TIMEOUT_S
 

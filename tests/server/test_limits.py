@@ -34,8 +34,8 @@ def test_an_idle_client_is_closed_but_not_one_that_waits(served: Served) -> None
     with served.asker() as idle, served.asker() as waiting, served.asker() as monitor:
         monitor.ask("MONITOR")
         waiting.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-        idle.ask("CONFIG SET timeout 1")
         begun = time.monotonic()
+        idle.ask("CONFIG SET timeout 1")
         assert idle.is_closed()
         assert 0.9 < time.monotonic() - begun < 30
         with served.asker() as other:

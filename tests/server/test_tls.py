@@ -206,9 +206,9 @@ def test_a_slow_handshake_is_ended(
     serve: Serve, files: dict[str, Path], authority: Authority, sent: bytes
 ) -> None:
     served = serve(tls=True, tls_handshake_s=1, **files)
+    began = time.monotonic()
     with to_tls(served) as connection:
         connection.sendall(sent)
-        began = time.monotonic()
         with suppress(ConnectionResetError):
             assert connection.recv(100) == b""
         assert 0.5 < time.monotonic() - began < ServerOptions().tls_handshake_s

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from kvstream import Store
 from tests.patience import PATIENCE_S
@@ -34,6 +35,8 @@ LONG = pytest.mark.skipif(
 SLOW_START = "failed to connect back"
 """What Spark says of a worker that was not there within ten seconds: the machine is busy."""
 TRIES = 10
+STARTS = 3
+"""How often a test begins anew for that: a query can be tried in it, what plans one cannot."""
 
 Read = Callable[..., "DataFrame"]
 
@@ -53,6 +56,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(600))
         if "spark" in getattr(item, "fixturenames", ()) and config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Begin a test anew, its fixtures too, where Spark says that a worker started too slowly."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for left in reversed(range(STARTS)):
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if not (left and any(SLOW_START in report.longreprtext for report in reports)):
+            break
+        item._initrequest()  # type: ignore[attr-defined]
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)
