@@ -114,10 +114,12 @@ class Executor(Arrivals):
 
     def _run_first(self, turn: Turn) -> int:
         """Run the requests that were to come before all else."""
-        first, self.first = self.first, []
-        for client in first:
+        count = 0
+        for _ in range(len(self.first)):
+            client = self.first.pop(0)
             client.paged = False
-        return sum([self._run_requests(turn, client, 1) for client in first])
+            count += self._run_requests(turn, client, 1)
+        return count
 
     def _run_bursts(self, most: int) -> int:
         """Have bursts wait for the end of the turn, or their requests run one by one."""
@@ -144,18 +146,11 @@ class Executor(Arrivals):
         """Run a client's requests until it blocks or has none; return how many."""
         if client.paged:  # it will be here again
             return 0
-        requests = client.requests
-        count, more = 0, True
-        while count < most and client.block is None and not client.closing and not client.paged:
-            if requests:
-                count += 1
-                self._request(turn, client, requests.popleft())
-                if not (self.calls.took_long or not count % LOOKS):
-                    continue
-            elif not (more := client.take_in()):
-                break
-            if self._pace.is_late():
-                break
+        try:
+            count, more = self._run_some(turn, client, most)
+        except TurnFailed:
+            self.ready[client] = None  # what comes behind the one that has failed is to be run
+            raise
         if client.paged:
             return count
         if client.block is None and not client.closing:
@@ -173,6 +168,22 @@ class Executor(Arrivals):
             self.drop(client)
         return count
 
+    def _run_some(self, turn: Turn, client: Client, most: int) -> tuple[int, bool]:
+        """Run requests while there is time; return how many, and whether there may be more."""
+        requests = client.requests
+        count, more = 0, True
+        while count < most and client.block is None and not client.closing and not client.paged:
+            if requests:
+                count += 1
+                self._request(turn, client, requests.popleft())
+                if not (self.calls.took_long or not count % LOOKS):
+                    continue
+            elif not (more := client.take_in()):
+                break
+            if self._pace.is_late():
+                break
+        return count, more
+
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
         waits = self._appends.take(client, argv)
@@ -180,7 +191,7 @@ class Executor(Arrivals):
             self._slots.append(waits)
             return
         if self._appends.waiting:
-            self._appends.flush(turn)
+            self._flush_before(turn, client, argv)
             return self._request(turn, client, argv)
         try:
             command = find(argv, self.commands)
@@ -201,6 +212,14 @@ class Executor(Arrivals):
             self._answer(client, QUEUED)
         else:
             self._call(turn, client, command, argv)
+
+    def _flush_before(self, turn: Turn, client: Client, argv: Argv) -> None:
+        """Run the appends that wait; where that fails the request is still to be run."""
+        try:
+            self._appends.flush(turn)
+        except TurnFailed:
+            client.requests.appendleft(argv)
+            raise
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
@@ -235,6 +254,7 @@ class Executor(Arrivals):
     def _hold(self, turn: Turn, slot: Slot) -> None:
         """Have a client wait for what its command waits for, or until its reply is written."""
         client, reply = slot.client, slot.reply
+        client.direct = False  # a request that runs again may be the first to hold it
         if isinstance(reply, Blocked):
             self.waits.begin(turn, client, reply)
             return
