@@ -83,8 +83,12 @@ def encode_node(
 
 def live_in(value: bytes) -> int:
     """Return the live entries that a node's row tells, without the rest of it."""
+    return lives_in([value])[0]
+
+
+def lives_in(values: list[bytes]) -> list[int]:
+    """Do so for many rows."""
     try:
-        (live,) = _LIVE.unpack_from(value)
+        return [live for (live,) in map(_LIVE.unpack_from, values)]
     except StructError as error:
         raise Corruption(f"the record of a node is damaged: {error!r}") from error
-    return int(live)

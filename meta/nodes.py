@@ -21,7 +21,7 @@ from kvstream.errors import Corruption
 from kvstream.ids import MIN_ID, StreamID, new_id
 from kvstream.layout.keys import ID_BYTES, U64, key_of, successor, tree_prefix
 from kvstream.meta.measuring import measure, set_names
-from kvstream.meta.node import encode_node, live_in
+from kvstream.meta.node import encode_node, live_in, lives_in
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
@@ -289,20 +289,20 @@ def clear_open(stream: StreamMeta) -> None:
 
 def live_counts(
     txn: Txn, stream: StreamMeta, low: StreamID, high: StreamID
-) -> Iterator[tuple[StreamID, int]]:
-    """Yield first ID and live entries of each node that may have some of ``low <= id <= high``."""
+) -> Iterator[tuple[bytes, int]]:
+    """Yield first ID, packed, and live entries of each node that may hold ``low <= id <= high``."""
     prefix = tree_prefix(stream.nodes_tree)
     first = next(closed_before(txn, stream, low), stream.head)
     lower, upper = prefix + first.packed, prefix + high.packed + b"\x00"
     while True:
         page = txn.batch.page(Family.TREES, lower, upper, _NODES_PAGE)
-        for key, value in page:
-            yield StreamID.unpack(key[8:]), live_in(value)
+        lives = lives_in([value for _, value in page])
+        yield from zip([key[8:] for key, _ in page], lives, strict=True)
         if len(page) < _NODES_PAGE:
             break
         lower = page[-1][0] + b"\x00"
     if stream.open_live and stream.open_first <= high:
-        yield stream.open_first, stream.open_live
+        yield stream.open_first.packed, stream.open_live
 
 
 def closed_before(txn: Txn, stream: StreamMeta, eid: StreamID) -> Iterator[StreamID]:

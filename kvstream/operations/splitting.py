@@ -33,8 +33,10 @@ def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> l
         return []
     found: list[Span] = []
     first, count, exact = low, 0, low == stream.first
-    for begin, live in nodes.live_counts(txn, stream, low, high):
-        if count >= size and begin > low:
+    lowest = low.packed
+    for packed, live in nodes.live_counts(txn, stream, low, high):
+        if count >= size and packed > lowest:
+            begin = StreamID.unpack(packed)
             found.append(Span(first, begin.previous(), count, exact))
             first, count, exact = begin, 0, True
         count += live
@@ -89,14 +91,16 @@ def nth_after(txn: Txn, name: bytes, after: StreamID, count: int) -> StreamID:
     if stream is None or not stream.length or after >= stream.last:
         return after
     low, last = max(after.next(), stream.first), stream.last
-    counts = [each for each in nodes.live_counts(txn, stream, low, last) if each[0] > low]
-    end = counts[0][0].previous() if counts else last
+    lowest = low.packed
+    counts = [each for each in nodes.live_counts(txn, stream, low, last) if each[0] > lowest]
+    end = StreamID.unpack(counts[0][0]).previous() if counts else last
     page = entries.rows(txn, stream, low, end, count)
     if len(page) == count:
         return _id_of(page[-1])
     counted = len(page)
-    for begin, live in counts:
+    for packed, live in counts:
         if counted + live >= count:
+            begin = StreamID.unpack(packed)
             return _id_of(entries.rows(txn, stream, begin, last, count - counted)[-1])
         counted += live
     return last
