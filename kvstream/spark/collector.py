@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 @contextmanager
@@ -15,3 +16,13 @@ def without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@cache
+def pass_over_modules() -> None:
+    """Have the collector pass over all that is there by now, once in a process of Spark's.
+
+    Spark has each of its Pythons collect after every task, which walks all that was imported.
+    """
+    gc.collect()
+    gc.freeze()

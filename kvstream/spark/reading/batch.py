@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kvstream.spark.collector import without_collector
+from kvstream.spark.collector import pass_over_modules, without_collector
 from kvstream.spark.columns import Batches
 from kvstream.spark.options import Options, Place, flag, number, places
 from kvstream.spark.reading import filters
@@ -40,6 +40,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: have copies made, and cut the streams."""
+        pass_over_modules()
         parts = [self._planned(place) for place in self._places]
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
         count = self._partitions or tasks_for(total)
@@ -90,6 +91,7 @@ def read_share(partition: InputPartition, shape: Shape) -> Iterator["pa.RecordBa
     """Yield the entries of one task's share."""
     if not isinstance(partition, Share):
         return
+    pass_over_modules()
     batches = Batches(shape)
     for source, pieces in partition.parts:
         reading = source.open()

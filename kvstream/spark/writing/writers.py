@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from kvstream.errors import InvalidArgument
 from kvstream.parts import BulkTicket
-from kvstream.spark.collector import without_collector
+from kvstream.spark.collector import pass_over_modules, without_collector
 from kvstream.spark.options import Place, choice, flag, listed, number, places
 from kvstream.spark.writing.commits import Commit
 from kvstream.spark.writing.encoding import encoded
@@ -207,6 +207,7 @@ def _stage(
     begun: bool,
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
+    pass_over_modules()
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     tickets = settings.tickets or (None,) * len(settings.places)
