@@ -24,6 +24,7 @@ from libc.string cimport memcmp, memcpy
 
 cdef enum:
     FIELDS_NEAR = 32  # names of so many fields are compared with each other
+    STEP = 32  # bytes that are copied at once
 
 cdef Py_ssize_t BYTES_MAX = 2147483647  # of what 32-bit offsets reach
 
@@ -38,15 +39,28 @@ cdef struct Room:
     int32_t *name_ends
     int32_t *value_ends
     char *names
+    char *names_end
     char *values
+    char *values_end
     Py_ssize_t field
     int32_t name_at
     int32_t value_at
 
 
-cdef inline void put(Room *room, Bytes name, Py_ssize_t size, Bytes value, Py_ssize_t length):
-    memcpy(room.names + room.name_at, name, size)
-    memcpy(room.values + room.value_at, value, length)
+cdef inline void copy(char *to, char *to_end, Bytes data, Py_ssize_t size, Bytes end) noexcept nogil:
+    """Copy a string: a short one in one step, with what stands behind it, where that may be."""
+    if size <= STEP and to_end - to >= STEP and end - data >= STEP:
+        memcpy(to, data, STEP)
+    else:
+        memcpy(to, data, size)
+
+
+cdef inline void put(
+    Room *room, Bytes name, Py_ssize_t size, Bytes value, Py_ssize_t length, Bytes end
+) noexcept nogil:
+    """Put a field. ``end`` is where the bytes end that it is a part of; NULL: it is none's."""
+    copy(room.names + room.name_at, room.names_end, name, size, end)
+    copy(room.values + room.value_at, room.values_end, value, length, end)
     room.name_at += <int32_t>size
     room.value_at += <int32_t>length
     room.field += 1
@@ -54,8 +68,12 @@ cdef inline void put(Room *room, Bytes name, Py_ssize_t size, Bytes value, Py_ss
     room.value_ends[room.field] = room.value_at
 
 
-cdef inline bint put_value(Room *room, Bytes at, Bytes end) noexcept:
-    """Put the fields of a value that has been measured; tell whether it may repeat names."""
+cdef inline bint put_value(Room *to, Bytes at, Bytes end, Bytes whole) noexcept nogil:
+    """Put the fields of a value that has been measured; tell whether it may repeat names.
+
+    ``whole`` is where the bytes end that the value is a part of.
+    """
+    cdef Room room = to[0]  # what is written cannot be this: the compiler need not look again
     cdef Cursor cursor
     cdef Bytes name = NULL, data = NULL
     cdef Py_ssize_t size = 0, length = 0, i
@@ -63,7 +81,8 @@ cdef inline bint put_value(Room *room, Bytes at, Bytes end) noexcept:
     for i in range(take_count(&cursor)):
         take_string(&cursor, &name, &size)
         take_string(&cursor, &data, &length)
-        put(room, name, size, data, length)
+        put(&room, name, size, data, length, whole)
+    to[0] = room
     return at[0] == REPEATED
 
 
@@ -83,7 +102,9 @@ cdef class Buffers:
         self.room.name_ends = <int32_t *>PyBytes_AS_STRING(self.name_ends)
         self.room.value_ends = <int32_t *>PyBytes_AS_STRING(self.value_ends)
         self.room.names = PyBytes_AS_STRING(self.names)
+        self.room.names_end = self.room.names + names
         self.room.values = PyBytes_AS_STRING(self.values)
+        self.room.values_end = self.room.values + values
         self.room.field = 0
         self.room.name_at = self.room.value_at = 0
         self.room.name_ends[0] = self.room.value_ends[0] = 0
@@ -126,7 +147,7 @@ def of_rows(list page not None, Py_ssize_t prefix):
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
     cdef Sizes sizes
-    cdef Bytes at
+    cdef Bytes at, stop
     cdef list repeated = []
     sizes.fields = sizes.names = sizes.values = 0
     for i in range(count):
@@ -142,7 +163,8 @@ def of_rows(list page not None, Py_ssize_t prefix):
         take_row(page, i, prefix, &key, &value)
         memcpy(ids + i * ID_BYTES, PyBytes_AS_STRING(<object>key) + prefix, ID_BYTES)
         at = <Bytes>PyBytes_AS_STRING(<object>value)
-        if put_value(&to.room, at, at + PyBytes_GET_SIZE(<object>value)):
+        stop = at + PyBytes_GET_SIZE(<object>value)
+        if put_value(&to.room, at, stop, stop):
             repeated.append(i)
         ends[i + 1] = <int32_t>to.room.field
     return to.done(repeated)
@@ -175,7 +197,7 @@ def of_packed(bytes rows not None):
         memcpy(ids + i * ID_BYTES, at, ID_BYTES)
         size = take_size(at + ID_BYTES)
         at += ROW_HEAD
-        if put_value(&to.room, at, at + size):
+        if put_value(&to.room, at, at + size, end):
             repeated.append(i)
         at += size
         i += 1
@@ -286,6 +308,7 @@ def of_replies(list reply not None):
                 PyBytes_GET_SIZE(name),
                 <Bytes>PyBytes_AS_STRING(value),
                 PyBytes_GET_SIZE(value),
+                NULL,
             )
         ends[i + 1] = <int32_t>to.room.field
     return to.done(repeated)

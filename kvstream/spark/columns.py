@@ -42,23 +42,29 @@ class Page:
         fields = int(self.ends[-1])
         self.names = _binary(fields, columns.name_ends, columns.names)
         self.values = _binary(fields, columns.value_ends, columns.values)
-        self._parts = np.frombuffer(columns.ids, ">u8").reshape(-1, 2)
         self._rows: np.ndarray[Any, np.dtype[np.int32]] | None = None
-        self._columns = columns
+        self.columns = columns
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self.columns)
+
+    @cached_property
+    def _parts(self) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """The milliseconds of the IDs, and their sequences."""
+        both = np.frombuffer(self.ids, ">u8").reshape(-1, 2).T
+        return both.astype(np.uint64, order="C")
 
     @cached_property
     def _same(self) -> list[bytes] | None:
-        return _same_names(self._columns)
+        return _same_names(self.columns)
 
     def part(self, which: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
         """Return the milliseconds (0) or the sequences (1) of the IDs."""
-        return self._parts[:, which].astype(np.uint64)
+        found: np.ndarray[Any, np.dtype[np.uint64]] = self._parts[which]
+        return found
 
     def id(self, at: int) -> StreamID:
-        return StreamID(*map(int, self._parts[at]))
+        return StreamID(*map(int, self._parts[:, at]))
 
     def field(self, name: bytes) -> pa.Array:
         """Return the value that each entry has in a field, the last of several; null for none."""
@@ -188,13 +194,13 @@ def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
     numbers = page.part(which)
     if not pa.types.is_int64(kind):
         return pa.array(numbers).cast(kind)
-    if len(numbers) and int(numbers.max()) >= _SIGNED:
+    if len(numbers) and numbers.max() >= _SIGNED:
         raise InvalidArgument(
             f"the ID {page.id(int(numbers.argmax()))} of stream {shown(page.stream)} is beyond "
             "bigint: read the column as string, binary or struct<ms:decimal(20,0),"
             "seq:decimal(20,0)>"
         )
-    return pa.array(numbers.astype(np.int64))
+    return pa.array(numbers.view(np.int64))
 
 
 def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
@@ -202,9 +208,9 @@ def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
     ms = page.part(0)
     wide = pa.types.is_int64(kind)
     most = _SIGNED - 1 if wide else _TIMESTAMP_MS_MAX
-    beyond = ms > most
-    numbers = np.where(beyond, 0, ms).astype(np.int64) * (1 if wide else 1000)
-    return pa.array(numbers, pa.int64(), mask=beyond if beyond.any() else None).cast(kind)
+    beyond = ms > most if len(ms) and ms.max() > most else None
+    numbers = (ms if beyond is None else np.where(beyond, 0, ms)).view(np.int64)
+    return pa.array(numbers if wide else numbers * 1000, pa.int64(), mask=beyond).cast(kind)
 
 
 def _same(value: bytes | str, what: str, page: Page, kind: pa.DataType) -> pa.Array:
@@ -240,15 +246,18 @@ def _fields(page: Page, kind: pa.DataType) -> pa.Array:
         parts = list(kind.value_type)
         names, values, ends = page.names, page.values, page.ends
     children = [
-        _as(array, part.type, what, page)
-        for array, part, what in zip((names, values), parts, ("name", "value"), strict=True)
+        _as(names, parts[0].type, page.columns.names, "name", page),
+        _as(values, parts[1].type, page.columns.values, "value", page),
     ]
     struct = pa.StructArray.from_arrays(children, fields=parts)
     buffers = [None, pa.py_buffer(ends)]
     return pa.Array.from_buffers(kind, len(page), buffers, children=[struct])
 
 
-def _as(array: pa.Array, kind: pa.DataType, what: str, page: Page) -> pa.Array:
+def _as(array: pa.Array, kind: pa.DataType, data: bytes, what: str, page: Page) -> pa.Array:
+    """Return names or values, parts of ``data``, as text or as they are."""
+    if pa.types.is_string(kind) and data.isascii():
+        return array.view(kind)  # sound as it lies: to look at all at once takes a tenth
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
