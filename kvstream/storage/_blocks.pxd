@@ -22,6 +22,9 @@ cdef extern from *:
         memcpy(&number, at, 4);
         return number;
     }
+    static inline unsigned long long kvstream_swapped(const void *at) {
+        return __builtin_bswap64(kvstream_u64(at));
+    }
     static inline unsigned long long kvstream_rotate(unsigned long long number, int by) {
         return number << by | number >> (64 - by);
     }
@@ -37,6 +40,7 @@ cdef extern from *:
     """
     uint64_t load64 "kvstream_u64"(const void *at) noexcept nogil
     uint32_t load32 "kvstream_u32"(const void *at) noexcept nogil
+    uint64_t big64 "kvstream_swapped"(const void *at) noexcept nogil
     uint64_t rotate "kvstream_rotate"(uint64_t number, int by) noexcept nogil
     int zeros "kvstream_zeros"(uint64_t number) noexcept nogil
     const uint64_t P1 "kvstream_p1"
@@ -52,6 +56,7 @@ cdef enum:
     NOT_COMPRESSED = 0
     LZ4 = 4
     MATCH_MIN = 4
+    STEP = 16  # bytes that are copied at once
     LZ4_MAX = 0x7E000000
 
 
@@ -122,12 +127,12 @@ cdef inline bint take_more(Bytes *at, Bytes end, Py_ssize_t *count) noexcept nog
 
 
 cdef inline void copy(Room to, Bytes from_, Py_ssize_t count) noexcept nogil:
-    """Copy eight bytes at a time, and up to seven more than were asked for."""
+    """Copy so many bytes at a time as a STEP has, and more than were asked for, less than that."""
     cdef Room end = to + count
     while to < end:
-        memcpy(to, from_, 8)
-        to += 8
-        from_ += 8
+        memcpy(to, from_, STEP)
+        to += STEP
+        from_ += STEP
 
 
 cdef inline bint expand(Bytes at, Bytes end, Room to, Py_ssize_t room) noexcept nogil:
@@ -143,7 +148,7 @@ cdef inline bint expand(Bytes at, Bytes end, Room to, Py_ssize_t room) noexcept 
             return False
         if end - at < count or stop - out < count:
             return False
-        if end - at >= count + 8 and stop - out >= count + 8:
+        if end - at >= count + STEP and stop - out >= count + STEP:
             copy(out, at, count)
         else:
             memcpy(out, at, count)
@@ -161,7 +166,7 @@ cdef inline bint expand(Bytes at, Bytes end, Room to, Py_ssize_t room) noexcept 
         count += MATCH_MIN
         if distance == 0 or distance > out - to or stop - out < count:
             return False
-        if distance >= 8 and stop - out >= count + 8:
+        if distance >= STEP and stop - out >= count + STEP:
             copy(out, out - distance, count)
             out += count
             continue

@@ -21,6 +21,7 @@ from kvstream.storage._blocks cimport (
     P3,
     P4,
     P5,
+    big64,
     expand,
     load32,
     load64,
@@ -47,7 +48,14 @@ cdef enum:
     STRIPES = 16  # after which what is summed up is scrambled
     XXH3_LEAST = 17  # shorter blocks, which hold no row, are left to RocksDB
     LZ4_MOST = 255  # bytes that one compressed byte may stand for
+    ZSTD = 7
+    ZSTD_MOST = 1 << 15
     KEY_MAX = 1 << 17  # longer keys are left to RocksDB
+
+cdef struct Number:  # an ID
+    uint64_t ms
+    uint64_t seq
+
 
 cdef enum Said:
     GOES_ON
@@ -160,25 +168,29 @@ cdef bint is_sound(Bytes data, Py_ssize_t size, uint64_t offset, Sums sums) noex
 cdef class Reader:
     """Reads the rows of ``prefix`` with ``lower <= id <= upper`` out of blocks, in their order."""
 
-    cdef bytes prefix_bytes, lower_bytes, upper_bytes
-    cdef Bytes prefix, lower, upper
+    cdef bytes prefix_bytes
+    cdef object zstd
+    cdef Bytes prefix
+    cdef Number lower, upper, last
     cdef Py_ssize_t prefix_size
     cdef Room key, plain, made
     cdef Py_ssize_t key_used, plain_room, made_room, made_used
-    cdef unsigned char last[ID_BYTES]
     cdef bint has_last
     cdef readonly bint ended
     """Whether a row behind the last of the range was seen."""
     cdef readonly Py_ssize_t count
     """How many rows the last ``read`` returned."""
 
-    def __cinit__(self, bytes prefix not None, bytes lower not None, bytes upper not None):
+    def __cinit__(
+        self, bytes prefix not None, bytes lower not None, bytes upper not None, zstd=None
+    ):
+        """``zstd`` returns what bytes hold of a size that is given; None where they do not."""
         if len(lower) != ID_BYTES or len(upper) != ID_BYTES or len(prefix) > KEY_MAX // 2:
             raise ValueError("bounds are IDs")
-        self.prefix_bytes, self.lower_bytes, self.upper_bytes = prefix, lower, upper
+        self.prefix_bytes, self.zstd = prefix, zstd
         self.prefix = <Bytes>PyBytes_AS_STRING(prefix)
-        self.lower = <Bytes>PyBytes_AS_STRING(lower)
-        self.upper = <Bytes>PyBytes_AS_STRING(upper)
+        self.lower = number_of(<Bytes>PyBytes_AS_STRING(lower))
+        self.upper = number_of(<Bytes>PyBytes_AS_STRING(upper))
         self.prefix_size = PyBytes_GET_SIZE(prefix)
         if not grow(&self.key, NULL, KEY_MAX):
             raise MemoryError
@@ -210,7 +222,10 @@ cdef class Reader:
         for size in sizes:
             if size < 0 or end - at - TRAILER < size or not is_sound(at, size, offset, sums):
                 return None
-            said = self.take_block(at, size)
+            if at[size] == ZSTD:
+                said = self.take_zstd(at, size)
+            else:
+                said = self.take_block(at, size)
             if said == NO_MEMORY:
                 raise MemoryError
             if said == NOT_PLAIN:
@@ -221,6 +236,13 @@ cdef class Reader:
             at += size + TRAILER
             offset += size + TRAILER
         return PyBytes_FromStringAndSize(<const char *>self.made, self.made_used)
+
+    cdef Said take_zstd(self, Bytes data, Py_ssize_t size) except *:
+        """Do what take_block() does where Python has to decompress it."""
+        cdef bytes made = expanded(self.zstd, data, size)
+        if made is None:
+            return NOT_PLAIN
+        return self.take_rows(<Bytes>PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made))
 
     cdef Said take_block(self, Bytes data, Py_ssize_t size) noexcept nogil:
         """Take the rows of a block whose sum is right."""
@@ -252,7 +274,10 @@ cdef class Reader:
         end = at + size - 4 - 4 * restarts
         self.key_used = 0
         while at < end:
-            if not (
+            if end - at >= 3 and at[0] | at[1] | at[2] < 128:  # three numbers of one byte
+                shared, own, length = at[0], at[1], at[2]
+                at += 3
+            elif not (
                 take_varint(&at, end, &shared)
                 and take_varint(&at, end, &own)
                 and take_varint(&at, end, &length)
@@ -296,21 +321,22 @@ cdef class Reader:
     cdef Said take_row(self, Bytes value, Py_ssize_t size) noexcept nogil:
         """Pack a row whose key begins with the prefix, if its ID is in the range."""
         cdef Bytes eid = self.key + self.prefix_size
+        cdef Number number
         cdef Room to
         if self.key_used != self.prefix_size + ID_BYTES + KEY_TAIL:
             return NOT_PLAIN
-        if memcmp(eid, self.lower, ID_BYTES) < 0:
+        number = number_of(eid)
+        if is_above(&self.lower, &number):
             return GOES_ON
-        if memcmp(eid, self.upper, ID_BYTES) > 0:
+        if is_above(&number, &self.upper):
             return ENDED
         if eid[ID_BYTES] != PLAIN_VALUE:
             return NOT_PLAIN
-        if self.has_last and memcmp(self.last, eid, ID_BYTES) >= 0:
+        if self.has_last and not is_above(&number, &self.last):
             return NOT_PLAIN
         if not grow(&self.made, &self.made_room, self.made_used + ROW_HEAD + size):
             return NO_MEMORY
-        self.has_last = True
-        memcpy(self.last, eid, ID_BYTES)
+        self.has_last, self.last = True, number
         to = self.made + self.made_used
         memcpy(to, eid, ID_BYTES)
         put_size(to + ID_BYTES, <uint32_t>size)
@@ -318,6 +344,16 @@ cdef class Reader:
         self.made_used += ROW_HEAD + size
         self.count += 1
         return GOES_ON
+
+
+cdef inline Number number_of(Bytes eid) noexcept nogil:
+    cdef Number number
+    number.ms, number.seq = big64(eid), big64(eid + 8)
+    return number
+
+
+cdef inline bint is_above(const Number *one, const Number *other) noexcept nogil:
+    return one.ms > other.ms or (one.ms == other.ms and one.seq > other.seq)
 
 
 cdef inline bint grow(Room *room, Py_ssize_t *has, Py_ssize_t wanted) noexcept nogil:
@@ -337,7 +373,20 @@ cdef bint grow_to(Room *room, Py_ssize_t *has, Py_ssize_t wanted) noexcept with 
     return True
 
 
-def plain(bytes block not None, int kind, uint32_t context=0, uint64_t offset=0):
+cdef bytes expanded(object zstd, Bytes data, Py_ssize_t size):
+    """Return what a block holds that ZSTD has compressed; None: it is not plain."""
+    cdef Bytes at = data
+    cdef Py_ssize_t room = 0
+    cdef object made
+    if zstd is None or not take_varint(&at, data + size, &room):
+        return None
+    if room > LZ4_MAX or room > ZSTD_MOST * size:
+        return None
+    made = zstd(PyBytes_FromStringAndSize(<const char *>at, data + size - at), room)
+    return made if type(made) is bytes and PyBytes_GET_SIZE(made) == room else None
+
+
+def plain(bytes block not None, int kind, uint32_t context=0, uint64_t offset=0, zstd=None):
     """Return a block, given with its trailer, as it was before compression; None: it is not plain."""
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(block)
     cdef Bytes at = data
@@ -350,6 +399,8 @@ def plain(bytes block not None, int kind, uint32_t context=0, uint64_t offset=0)
         return None
     if data[size] == NOT_COMPRESSED:
         return block[:size]
+    if data[size] == ZSTD:
+        return expanded(zstd, data, size)
     if data[size] != LZ4 or not take_varint(&at, data + size, &room):
         return None
     if room > LZ4_MAX or room > LZ4_MOST * size:
@@ -358,3 +409,44 @@ def plain(bytes block not None, int kind, uint32_t context=0, uint64_t offset=0)
     if not expand(at, data + size, <Room>PyBytes_AS_STRING(made), room):
         return None
     return made
+
+
+# --- indexes --------------------------------------------------------------------------------------
+
+
+def blocks(bytes index not None, bint by_deltas):
+    """Return last key, offset and size of each block that an index tells of; None: it is not plain.
+
+    ``by_deltas``: most of them are told by what is other than of the one before.
+    """
+    cdef Bytes at = <Bytes>PyBytes_AS_STRING(index), end
+    cdef Py_ssize_t offset = 0, size = 0, shared = 0, own = 0, length = 0, restarts
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(index)
+    cdef bytes key = b""
+    cdef list found = []
+    if left < 4:
+        return None
+    restarts = load32(at + left - 4)
+    if restarts > (left - 4) // 4:
+        return None
+    end = at + left - 4 - 4 * restarts
+    while at < end:
+        if not (take_varint(&at, end, &shared) and take_varint(&at, end, &own)):
+            return None
+        if not by_deltas and not take_varint(&at, end, &length):
+            return None
+        if own > end - at or shared > PyBytes_GET_SIZE(key):
+            return None
+        key = key[:shared] + PyBytes_FromStringAndSize(<const char *>at, own)
+        at += own
+        if by_deltas and shared:
+            offset += size + TRAILER
+            if not take_varint(&at, end, &length):
+                return None
+            size += length >> 1 ^ -(length & 1)
+        elif not (take_varint(&at, end, &offset) and take_varint(&at, end, &size)):
+            return None
+        if size < 0:
+            return None
+        found.append((key, offset, size))
+    return found

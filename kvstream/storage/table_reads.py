@@ -9,9 +9,10 @@ to RocksDB, which reads it or tells what is wrong. The grammar of tables is in _
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,13 +31,18 @@ _META_MAX = 256 << 20
 _MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
 _EXTENDED = bytes.fromhex("3e007a00")
 _BINARY_SEARCH = bytes(4)
-_RANGE_DELETIONS = b"rocksdb.range_del"
+_REFUSED = frozenset({b"rocksdb.range_del", b"rocksdb.compression_dict"})
+"""What no table may have that is read here: deletions of ranges, words that blocks are told by."""
 _IN_MEMORY = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 _FILES = [f"rocksdb.num-files-at-level{level}" for level in range(7)]
 _LISTED = re.compile(
     r"^ (\d+):(\d+)\[.*\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' seq:\d+, type:\d+\]",
     re.MULTILINE,
 )
+
+
+Zstd = Callable[[bytes, int], bytes | None]
+"""Returns what bytes hold that ZSTD has compressed, of a size that is given; None: they do not."""
 
 
 class NotPlain(Exception):
@@ -67,6 +73,9 @@ class Block(NamedTuple):
     last: bytes
     offset: int
     size: int
+
+
+_new_block = partial(tuple.__new__, Block)
 
 
 def tables_of(family: Any, directory: Path) -> list[Table] | None:
@@ -111,21 +120,22 @@ def stretches(tables: list[Table], lower: bytes, upper: bytes) -> list[Stretch]:
     return found
 
 
-def packed_pages(stretch: Stretch, prefix: bytes) -> Iterator[bytes]:
+def packed_pages(stretch: Stretch, prefix: bytes, zstd: Zstd | None = None) -> Iterator[bytes]:
     """Yield the rows of a stretch whose keys are ``prefix`` and an ID, packed, page by page.
 
-    Raises NotPlain before the first row that is not; rows that were yielded are whole.
+    Raises NotPlain before the first row that is not; rows that were yielded are whole. Without
+    ``zstd`` no block is plain that ZSTD has compressed.
     """
     table, size = stretch.table, len(prefix)
     if table is None or reading is None:
         raise NotPlain
-    reader = reading.Reader(prefix, stretch.first[size:], stretch.last[size:])
+    reader = reading.Reader(prefix, stretch.first[size:], stretch.last[size:], zstd)
     try:
         file = os.open(table.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         raise NotPlain from None
     try:
-        meta = _Meta.of(file, table.size)
+        meta = _Meta.of(file, table.size, zstd)
         blocks = meta.blocks()
         at = bisect_left(blocks, stretch.first, key=attrgetter("last"))
         while at < len(blocks) and not reader.ended:
@@ -185,9 +195,10 @@ class _Meta:
     index: tuple[int, int] | None
     """Where the index is; None: that is told where everything else is told too."""
     told: tuple[int, int]
+    zstd: Zstd | None
 
     @classmethod
-    def of(cls, file: int, size: int) -> "_Meta":
+    def of(cls, file: int, size: int, zstd: Zstd | None) -> "_Meta":
         """Read the footer; NotPlain where it is of no version that is known here."""
         if size < _FOOTER:
             raise NotPlain
@@ -201,24 +212,27 @@ class _Meta:
             context = int.from_bytes(footer[9:13], "little")
             if footer[1:5] != _EXTENDED:
                 raise NotPlain
-            return cls(file, footer[0], context, None, told)
+            return cls(file, footer[0], context, None, told, zstd)
         try:
             *told_, at = _handle(footer, 1)
             *index, _ = _handle(footer, at)
         except IndexError:
             raise NotPlain from None
-        return cls(file, footer[0], 0, (index[0], index[1]), (told_[0], told_[1]))
+        return cls(file, footer[0], 0, (index[0], index[1]), (told_[0], told_[1]), zstd)
 
     def blocks(self) -> list[Block]:
         """Return the blocks of rows; NotPlain where there may be more than plain rows in them."""
         with suppress(IndexError, ValueError, KeyError):
             about = dict(_rows_of(self._block(self.told)))
             properties = dict(_rows_of(self._block(_handle(about[b"rocksdb.properties"], 0)[:2])))
-            if _RANGE_DELETIONS in about or not _is_plain(properties):
+            if not _REFUSED.isdisjoint(about) or not _is_plain(properties):
                 raise NotPlain
             index = self._block(self.index or _handle(about[b"rocksdb.index"], 0)[:2])
             deltas = _varint(properties[b"rocksdb.index.value.is.delta.encoded"], 0)[0]
-            return list(_blocks_by_deltas(index) if deltas else _blocks_of(index))
+            assert reading is not None
+            found = reading.blocks(index, bool(deltas))
+            if found is not None:
+                return list(map(_new_block, found))
         raise NotPlain
 
     def _block(self, handle: tuple[int, int]) -> bytes:
@@ -227,9 +241,8 @@ class _Meta:
         if offset < 0 or size > _META_MAX:
             raise NotPlain
         assert reading is not None
-        found = reading.plain(
-            _bytes_at(self.file, offset, size + _TRAILER), self.kind, self.context, offset
-        )
+        block = _bytes_at(self.file, offset, size + _TRAILER)
+        found = reading.plain(block, self.kind, self.context, offset, self.zstd)
         if found is None:
             raise NotPlain
         return found
@@ -246,31 +259,6 @@ def _is_plain(properties: dict[bytes, bytes]) -> bool:
         and properties[b"rocksdb.comparator"] == b"leveldb.BytewiseComparator"
         and properties[b"rocksdb.block.based.table.index.type"] == _BINARY_SEARCH
     )
-
-
-def _blocks_of(index: bytes) -> Iterator[Block]:
-    for key, handle in _rows_of(index):
-        offset, size, _ = _handle(handle, 0)
-        yield Block(key, offset, size)
-
-
-def _blocks_by_deltas(index: bytes) -> Iterator[Block]:
-    """Yield the blocks of an index in which most are told by what is other than the one before."""
-    at, end, key, offset, size = 0, _end_of_rows(index), b"", 0, 0
-    while at < end:
-        shared, at = _varint(index, at)
-        own, at = _varint(index, at)
-        key = key[:shared] + index[at : at + own]
-        at += own
-        if shared:
-            offset += size + _TRAILER
-            delta, at = _varint(index, at)
-            size += delta >> 1 ^ -(delta & 1)
-        else:
-            offset, size, at = _handle(index, at)
-        if at > end:
-            raise ValueError("a row is not whole")
-        yield Block(key, offset, size)
 
 
 def _end_of_rows(block: bytes) -> int:

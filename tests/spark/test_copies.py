@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_a_table_that_gives_up_in_the_middle_is_ended_by_rocksdb(
 ) -> None:
     packed_pages = table_reads.packed_pages
 
-    def interrupted(stretch: table_reads.Stretch, prefix: bytes) -> Iterator[bytes]:
+    def interrupted(stretch: table_reads.Stretch, prefix: bytes, zstd: Any) -> Iterator[bytes]:
         yield next(packed_pages(stretch, prefix))
         raise table_reads.NotPlain
 

@@ -12,13 +12,20 @@ from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, Writ
 from kvstream.layout.packing import unpack_rows
 from kvstream.storage import table_reads
 from kvstream.storage.compiled import reading, twins
-from kvstream.storage.table_reads import NotPlain, Stretch, Table, packed_pages, stretches
+from kvstream.storage.table_reads import (
+    NotPlain,
+    Stretch,
+    Table,
+    Zstd,
+    packed_pages,
+    stretches,
+)
 from kvstream.storage.tables import TableWriter
 
 if reading is None:
     pytest.skip("the compiled reader is not installed", allow_module_level=True)
 
-XXH64, XXH3, LZ4 = 3, 4, 4
+XXH64, XXH3, LZ4, ZSTD = 3, 4, 4, 7
 VALUES = st.one_of(
     st.binary(max_size=40),
     st.integers(0, 60_000).map(lambda n: b"v" * n),
@@ -43,9 +50,20 @@ def made(path: Path, rows: dict[bytes, Rows]) -> Table:
     return Table(path, path.stat().st_size, keys[0], keys[-1])
 
 
-def read(table: Table, prefix: bytes, first: bytes, last: bytes) -> Rows:
+def unpacked(data: bytes, size: int) -> bytes | None:
+    """Decompress with pyarrow, which Spark's readers do it with."""
+    pa = pytest.importorskip("pyarrow")
+    try:
+        return bytes(pa.decompress(data, size, codec="zstd", asbytes=True))
+    except OSError:
+        return None
+
+
+def read(
+    table: Table, prefix: bytes, first: bytes, last: bytes, zstd: Zstd | None = unpacked
+) -> Rows:
     found: Rows = []
-    for packed in packed_pages(Stretch(prefix + first, prefix + last, table), prefix):
+    for packed in packed_pages(Stretch(prefix + first, prefix + last, table), prefix, zstd):
         found += zip(*unpack_rows(packed), strict=True)
     return found
 
@@ -220,27 +238,63 @@ def test_every_key_of_a_table_is_in_one_stretch(
 @given(
     values=st.lists(VALUES, min_size=1, max_size=90),
     bounds=st.tuples(st.integers(0, 100), st.integers(0, 100)),
+    compression=st.sampled_from([DBCompressionType.lz4(), DBCompressionType.zstd()]),
 )
 def test_a_table_of_rocksdb_is_read_as_rocksdb_reads_it(
-    tmp_path_factory: pytest.TempPathFactory, values: list[bytes], bounds: tuple[int, int]
+    tmp_path_factory: pytest.TempPathFactory,
+    values: list[bytes],
+    bounds: tuple[int, int],
+    compression: DBCompressionType,
 ) -> None:
     folder = tmp_path_factory.mktemp("database")
-    with_table = Options(raw_mode=True)
-    with_table.create_if_missing(True)
-    with_table.set_compression_type(DBCompressionType.lz4())
+    options = written_with(compression)
+    rows = [(id_of(number), value) for number, value in enumerate(values, 1)]
+    table = made_by_rocksdb(folder, options, rows)
+    first, last = map(id_of, bounds)
+    assert read(table, b"p", first, last) == [row for row in rows if first <= row[0] <= last]
+
+
+COMPRESSIBLE = [(id_of(n), b"value of %d and of much else" % n * 9) for n in range(4000)]
+
+
+def test_what_zstd_has_compressed_is_left_to_rocksdb_without_it(tmp_path: Path) -> None:
+    options = written_with(DBCompressionType.zstd())
+    table = made_by_rocksdb(tmp_path, options, COMPRESSIBLE)
+    assert read(table, b"p", id_of(0), id_of(9000)) == COMPRESSIBLE
+    for zstd in (None, lambda data, size: None, lambda data, size: bytes(size + 1)):
+        with pytest.raises(NotPlain):
+            read(table, b"p", id_of(0), id_of(9000), zstd)
+
+
+def test_blocks_with_a_dictionary_are_left_to_rocksdb(tmp_path: Path) -> None:
+    options = written_with(DBCompressionType.zstd())
+    options.set_compression_options(-14, 3, 0, 4096)
+    table = made_by_rocksdb(tmp_path, options, COMPRESSIBLE)
+    assert b"compression_dict" in table.path.read_bytes()
+    with pytest.raises(NotPlain):
+        read(table, b"p", id_of(0), id_of(9000))
+
+
+def written_with(compression: DBCompressionType) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_compression_type(compression)
     blocks = BlockBasedOptions()
     blocks.set_format_version(6)
-    with_table.set_block_based_table_factory(blocks)
-    database = Rdict(str(folder), with_table)
-    rows = [(id_of(number), value) for number, value in enumerate(values, 1)]
+    options.set_block_based_table_factory(blocks)
+    return options
+
+
+def made_by_rocksdb(folder: Path, options: Options, rows: Rows) -> Table:
+    """Have RocksDB write a table of the rows of three prefixes."""
+    database = Rdict(str(folder), options)
     for prefix in (b"other", b"p", b"q"):
         for eid, value in rows:
             database[prefix + eid] = value
     database.flush()
     (table,) = tables_in(database, folder)
     database.close()
-    first, last = map(id_of, bounds)
-    assert read(table, b"p", first, last) == [row for row in rows if first <= row[0] <= last]
+    return table
 
 
 @given(st.binary(min_size=17, max_size=3000), st.integers(0, 255))
@@ -276,17 +330,17 @@ def test_what_is_compressed_comes_back(piece: bytes, times: int) -> None:
     block = bytes(head) + twins.compress(data)
     assert reading.plain(with_trailer(block, LZ4), XXH64) == data
     assert reading.plain(with_trailer(data, 0), XXH64) == data
-    assert reading.plain(with_trailer(data, 7), XXH64) is None
+    assert reading.plain(with_trailer(data, 9), XXH64) is None
 
 
 @settings(max_examples=400)
-@given(st.binary(max_size=300), st.sampled_from([0, LZ4]))
+@given(st.binary(max_size=300), st.sampled_from([0, LZ4, ZSTD]))
 def test_any_bytes_with_a_sum_are_rows_or_not_plain(data: bytes, compression: int) -> None:
     block = with_trailer(data, compression)
-    reader = reading.Reader(b"", bytes(16), b"\xff" * 16)
+    reader = reading.Reader(b"", bytes(16), b"\xff" * 16, unpacked)
     packed = reader.read(block, [len(data)], XXH64)
     assert packed is None or len(unpack_rows(packed)[0]) == reader.count
-    reading.plain(block, XXH64)
+    reading.plain(block, XXH64, 0, 0, unpacked)
 
 
 @settings(max_examples=300)
@@ -305,6 +359,12 @@ def test_altered_rows_with_a_sum_are_rows_or_not_plain(
     reader = reading.Reader(b"", bytes(16), b"\xff" * 16)
     packed = reader.read(with_trailer(bytes(block), compression), [len(block)], XXH64)
     assert packed is None or len(unpack_rows(packed)[0]) == reader.count
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_are_an_index_or_none(data: bytes, by_deltas: bool) -> None:
+    found = reading.blocks(data, by_deltas)
+    assert found is None or all(size >= 0 and len(key) <= len(data) for key, _, size in found)
 
 
 def test_a_reader_takes_ids_as_bounds_alone() -> None:

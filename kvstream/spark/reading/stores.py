@@ -153,13 +153,24 @@ def copy_pages(store: Store, piece: Piece) -> Iterator[Columns]:
         following: StreamID | None
         following, end = _ids_of(stretch, len(reach.prefix))
         with suppress(table_reads.NotPlain):
-            for packed in table_reads.packed_pages(stretch, reach.prefix):
+            for packed in table_reads.packed_pages(stretch, reach.prefix, unpacked):
                 page = of_packed(packed)
                 yield page
                 following = page.last.next() if page.last < end else None
             following = None
         if following is not None:
             yield from store_pages(store, replace(piece, start=following, end=end))
+
+
+def unpacked(data: bytes, size: int) -> bytes | None:
+    """Return the ``size`` bytes that ZSTD has made ``data`` of; None where it has not."""
+    import pyarrow as pa
+
+    try:
+        found: bytes = pa.decompress(data, size, codec="zstd", asbytes=True)
+    except (OSError, pa.ArrowException):
+        return None
+    return found
 
 
 def _ids_of(stretch: table_reads.Stretch, prefix: int) -> tuple[StreamID, StreamID]:
