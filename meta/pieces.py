@@ -16,10 +16,10 @@ from io import BytesIO
 from struct import Struct
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import successor
+from kvstream.layout.keys import key_in, successor
 from kvstream.meta.trees import DELETE_RANGE_ROWS
 from kvstream.options import MEGABYTE
-from kvstream.storage.batch import Batch, Family
+from kvstream.storage.batch import Batch, Family, Row
 
 WHOLE_BYTES_MAX = 16 << 10
 """Up to so many bytes a value stands in its record: a row that neighbours hardly feel."""
@@ -78,25 +78,47 @@ def read(batch: Batch, pieces: Pieces, start: int = 0, end: int | None = None) -
     return whole.getvalue()[skipped:]
 
 
-def each(batch: Batch, pieces: Pieces) -> Iterator[bytes]:
-    """Yield the value piece by piece; the batch must not change meanwhile."""
-    return _found(batch, pieces, 0, pieces.count)
+def steps(batch: Batch, pieces: Pieces) -> Iterator[bytes]:
+    """Return the value as it is now, to be read piece by piece; the batch has changed nothing."""
+    found = batch.snapshot(_MESSAGES, pieces.row(0), _upper(pieces, pieces.count))
+    return _sound(pieces, 0, pieces.count, found)
 
 
 def _found(batch: Batch, pieces: Pieces, number: int, until: int) -> Iterator[bytes]:
-    upper = pieces.prefix + _NUMBER.pack(until - 1) + b"\0"
-    rows = max(1, PAGE_BYTES // pieces.size)
+    return _sound(pieces, number, until, _pages(batch, pieces, number, until))
+
+
+def _pages(batch: Batch, pieces: Pieces, number: int, until: int) -> Iterator[list[Row]]:
+    most = max(1, PAGE_BYTES // pieces.size)
     while number < until:
-        page = batch.page(_MESSAGES, pieces.row(number), upper, min(rows, until - number))
+        page = batch.page(
+            _MESSAGES, pieces.row(number), _upper(pieces, until), min(most, until - number)
+        )
+        if not page:
+            return
+        yield page
+        number += len(page)
+
+
+def _upper(pieces: Pieces, until: int) -> bytes:
+    return pieces.row(until - 1) + b"\0"
+
+
+def _sound(pieces: Pieces, number: int, until: int, pages: Iterator[list[Row]]) -> Iterator[bytes]:
+    """Yield the pieces from one number to another; Corruption where one is not there."""
+    for page in pages:
         for key, piece in page:
             if key != pieces.row(number) or len(piece) != pieces.bytes_of(number):
-                break
+                raise _lost(pieces, number)
             yield piece
             number += 1
-        else:
-            if page:
-                continue
-        raise Corruption(f"the value at {pieces.prefix[-40:].hex()} is damaged: piece {number}")
+    if number < until:
+        raise _lost(pieces, number)
+
+
+def _lost(pieces: Pieces, number: int) -> Corruption:
+    key = key_in(pieces.prefix)
+    return Corruption(f"the string first named {key!r} is damaged: piece {number} is lost")
 
 
 def write(batch: Batch, prefix: bytes, value: bytes, written: int, old: Pieces | None) -> Pieces:

@@ -12,6 +12,7 @@ The value is whatever follows or, in version 2, stands in the pieces that the re
 This module knows the row, and which record is of which kind; commands it does not know.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
@@ -66,6 +67,10 @@ class StringMeta:
         if self.pieces is None:
             return self.value[start:end]
         return pieces.read(batch, self.pieces, start, end)
+
+    def steps(self, batch: Batch) -> Iterator[bytes]:
+        """Return the value as it is now, to be read by and by; the batch has changed nothing."""
+        return iter((self.value,)) if self.pieces is None else pieces.steps(batch, self.pieces)
 
     def put(self, txn: "Txn", value: bytes) -> None:
         """Have the string hold a value; whoever does so has the record written."""

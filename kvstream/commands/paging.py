@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import LATER, Answer, Later, Session, Stepwise
-from kvstream.commands.replies import Entries, Gradual, Paged, Reply, Rows, Streams
+from kvstream.commands.replies import Bulk, Entries, Gradual, Paged, Reply, Rows, Streams
 from kvstream.ids import StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import pages
+from kvstream.operations import pages, strings
 from kvstream.operations.reads import Reply as Found
 
 T = TypeVar("T")
@@ -47,6 +47,14 @@ def is_long(session: Session, items: int) -> bool:
 def paged(session: Session, reply: Reply, items: int) -> Reply:
     """Return a reply of so many items, to be written in pages where it is long."""
     return Paged(reply) if is_long(session, items) else reply
+
+
+def of_string(txn: Txn, name: bytes) -> Answer:
+    """Answer a string."""
+    string = strings.find(txn, name)
+    if string is None or string.length <= pages.SHORT_BYTES:
+        return None if string is None else string.read(txn.batch)
+    return LATER if txn.dirty else Paged(Bulk(string.length, string.steps(txn.batch)))
 
 
 def of_range(

@@ -92,10 +92,19 @@ class Gradual:
 
 
 @dataclass(frozen=True, slots=True)
+class Bulk:
+    """A bulk string that is made piece by piece, of what was there when the Bulk was made."""
+
+    length: int
+    pieces: Iterable[bytes]
+    """They are as long as was told together, or raise Corruption."""
+
+
+@dataclass(frozen=True, slots=True)
 class Paged:
     """A long reply, to be written page by page between what others ask.
 
-    For sessions that take ``pages``. The Graduals in it hold on to what they read from.
+    For sessions that take ``pages``. Graduals and Bulks in it hold on to what they read from.
     """
 
     reply: "Reply"
@@ -172,7 +181,7 @@ class Push:
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
     "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
-    "Attributed | Gradual | Paged | None"
+    "Attributed | Gradual | Bulk | Paged | None"
 )
 
 OK: Final = Simple("OK")
@@ -235,6 +244,7 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Written: _flat_entries,
     Alike: _flat_alike,
     Gradual: _flat_gradual,
+    Bulk: lambda reply, _: b"".join(reply.pieces),
     Paged: lambda reply, protocol: flatten(reply.reply, protocol),
     Streams: _flat_streams,
     Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands import conditions
+from kvstream.commands import conditions, paging
 from kvstream.commands.args import (
     I64_MAX,
     I64_MIN,
@@ -16,7 +16,7 @@ from kvstream.commands.args import (
     text,
     wrong_arity,
 )
-from kvstream.commands.command import Session
+from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import OK, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
@@ -216,9 +216,10 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 # --- getting ------------------------------------------------------------------------------------
 
 
-def get(txn: Txn, session: Session, argv: Argv) -> Reply:
+def get(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer a string; a null for a missing key."""
-    return strings.get(txn, session.prefix + argv[1])
+    name = session.prefix + argv[1]
+    return paging.of_string(txn, name) if session.pages else strings.get(txn, name)
 
 
 def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -105,6 +105,11 @@ def generation_in(prefix: bytes, stored_db: int) -> int | None:
     return int(U64.unpack_from(prefix, end)[0])
 
 
+def key_in(prefix: bytes) -> bytes:
+    """Return the key that a prefix was made for."""
+    return prefix[_MESSAGE_HEAD.size : -U64.size]
+
+
 def is_shared(prefix: bytes) -> bool:
     """Tell whether the number in a prefix is that of a bulk load."""
     return prefix[-U64.size] >= 0x80

@@ -27,7 +27,7 @@ _DECIMAL_EXPONENT_MAX = 4932
 """That of the largest long double."""
 
 
-def _find(txn: Txn, name: bytes) -> StringMeta | None:
+def find(txn: Txn, name: bytes) -> StringMeta | None:
     """Return the string of a name, or None; WrongType for another kind of value."""
     key = txn.key(name)
     if key is None or isinstance(key, StringMeta):
@@ -37,19 +37,19 @@ def _find(txn: Txn, name: bytes) -> StringMeta | None:
 
 def get(txn: Txn, name: bytes) -> bytes | None:
     """Return a string's value, None where there is no such key."""
-    string = _find(txn, name)
+    string = find(txn, name)
     return None if string is None else string.read(txn.batch)
 
 
 def length(txn: Txn, name: bytes) -> int:
     """Return how many bytes a string has, 0 where there is no such key."""
-    string = _find(txn, name)
+    string = find(txn, name)
     return 0 if string is None else string.length
 
 
 def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
     """Return a string's bytes from an index to another, both included; -1 is the last byte."""
-    string = _find(txn, name)
+    string = find(txn, name)
     if string is None or (first < 0 and last < 0 and first > last):
         return b""
     first, last = (max(at + string.length, 0) if at < 0 else at for at in (first, last))
@@ -130,7 +130,7 @@ def is_integer(value: bytes) -> bool:
 
 def append(txn: Txn, name: bytes, more: bytes) -> int:
     """Put bytes behind a string, made where there is none, and return its length."""
-    string = _find(txn, name)
+    string = find(txn, name)
     if string is None:
         put(txn, name, more)
         return len(more)
@@ -139,7 +139,7 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     """Put bytes over a string from an offset on, zeros between, and return its length."""
-    string = _find(txn, name)
+    string = find(txn, name)
     if not piece:
         return 0 if string is None else string.length
     if string is None:

@@ -16,6 +16,7 @@ from kvstream.commands.replies import (
     Attributed,
     BigNumber,
     Boolean,
+    Bulk,
     Double,
     Entries,
     ErrorReply,
@@ -337,6 +338,12 @@ def _gradual(reply: Gradual, protocol: int) -> Iterator[bytes]:
             yield from _children(step, protocol)
 
 
+def _bulk_in_pieces(reply: Bulk, protocol: int) -> Iterator[bytes]:
+    yield b"$%d\r\n" % reply.length
+    yield from reply.pieces
+    yield b"\r\n"
+
+
 def _alike(rows: Alike, protocol: int) -> bytes:
     head = b"*%d\r\n" % (1 + len(rows.rest))
     tail = b"".join([encode(each, protocol) for each in rows.rest])
@@ -355,6 +362,7 @@ def _bulk_id(head: bytes, packed: bytes) -> bytes:
 
 _PAGES: dict[type, _Pages] = {
     Gradual: _gradual,
+    Bulk: _bulk_in_pieces,
     Paged: lambda reply, protocol: _parts(reply.reply, protocol),
     Entries: lambda reply, protocol: _entries(reply.entries, protocol),
     Rows: _rows,

@@ -22,6 +22,7 @@ def ports(
     """The ports of a kvstream that answers in pages, and of redis-server."""
     monkeypatch.setattr(pages, "SHORT_ROWS", 1)
     monkeypatch.setattr(pages, "LOOK_ROWS", 0)
+    monkeypatch.setattr(pages, "SHORT_BYTES", 1)
     served = Served(tmp_path / "store")
     yield served.port, redis_process
     served.stop()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
+from kvstream.operations import strings
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S, worked_s
 from tests.server.asking import Asker
@@ -27,6 +28,7 @@ MEGABYTE = 1 << 20
 LIMIT = 16 * MEGABYTE
 ENTRY = b"v" * 10_000
 ENTRIES = 10_000
+LARGE = ENTRY * 3000
 CUT_OFF = b"client_output_buffer_limit_disconnections:1\r\n"
 """With ENTRY 100 MB: CI has no time for a gigabyte, and six limits tell as much as sixty."""
 
@@ -39,6 +41,7 @@ def long_stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stream = store.stream("s")
         for _ in range(0, ENTRIES, 500):
             stream.add_many([{"f": ENTRY}] * 500)
+        store.engine.run(strings.put, b"\0\0large", LARGE)
     return directory
 
 
@@ -99,6 +102,15 @@ def test_a_reply_beyond_the_limit_takes_no_more_memory_than_a_few_pages(
         assert {fields[1] for _, fields in answer} == {ENTRY}
         assert resident(pid, peak=True) - before < LIMIT
         assert len(asker.ask("XRANGE s - + COUNT 1100")) == 1100
+
+
+def test_a_large_string_takes_no_more_memory_than_a_few_pages(long_stream: Path) -> None:
+    with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
+        read_by_pages(asker)
+        before = resident(pid)
+        forget_peak(pid)
+        assert asker.ask("GET large") == LARGE
+        assert resident(pid, peak=True) - before < len(LARGE)  # in one go it would be twice that
 
 
 def test_who_stops_reading_in_the_middle_of_a_long_reply_costs_a_page(long_stream: Path) -> None:
