@@ -7,11 +7,14 @@ last, or after half the time that the last one took.
 
 Where the disk is quick the loop waits for it: a thread would have to be woken, and would have to
 wake the loop, which takes as long. Once the disk was slow a thread waits, for some seconds at
-least, so that those who only read are not held up.
+least, so that those who only read are not held up. And where the disk is quick, a turn of appends
+alone is not even run before those have come who are expected: one write and one fsync do for all.
 """
 
 from collections.abc import Callable
+from time import monotonic
 
+from kvstream.options import Durability
 from kvstream.server.arrivals import Arrivals
 
 LINGER_S = 0.001
@@ -20,27 +23,87 @@ QUICK_S = 0.002
 """An fsync that takes longer is slow."""
 CAUTION_S = 5.0
 """How long a thread does all fsyncs behind a slow one; and then until one was quick."""
+VAIN_MAX = 6
+"""After n times in vain each 2^n-th turn is held back for others, and no fewer than with this."""
 
 
 class Gathering:
     """What one server's replies wait for."""
 
-    def __init__(self, owner: Arrivals, soon: Callable[[Callable[[], None]], object]) -> None:
-        """``soon`` has a function called behind the reads of the next round of the loop."""
+    def __init__(
+        self,
+        owner: Arrivals,
+        soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """``soon`` has a function called behind the reads of the next round of the loop.
+
+        The loop's own clock counts milliseconds alone, and an fsync may take a tenth of one.
+        """
         self._owner = owner
         self._soon = soon
-        self._linger_s = 0.0
+        self._clock = clock
+        self._took_s = self._linger_s = 0.0
         self._until = self._asked_at = 0.0
         self._asked_for = self._expected = 0
         self._under_way = self._asked = False
-        self._is_quick = False
+        self._is_quick = self._is_gathered = False
         self._careful_until = 0.0
+        self._answered: set[int] = set()
+        """The clients of the last turn that was held back, or might have been."""
+        self._vain = self._skipped = 0
+
+    def gather(self, look: Callable[[int], bool]) -> None:
+        """Hold a turn of appends back until those have come whom the last fsync has answered.
+
+        Only as long as those who are here lose less by it than the others would by an fsync of
+        their own. ``look`` reads what comes within so many microseconds; False: nothing has.
+        """
+        owner, bursts = self._owner, self._owner.bursts
+        self._is_gathered = (
+            self._is_quick
+            and not self._under_way
+            and bool(bursts)
+            and not owner.ready
+            and owner.engine.durability is Durability.ALWAYS
+        )
+        if not self._is_gathered:
+            return
+        here = {burst.client.id for burst in bursts}
+        if self._await(len(bursts), len(self._answered - here), look):
+            here = {burst.client.id for burst in bursts}
+        self._answered = here
+
+    def _await(self, came: int, missing: int, look: Callable[[int], bool]) -> bool:
+        """Have those read who are missing, where that has been worth it; tell whether any were."""
+        if not missing:
+            return False
+        if self._skipped + 1 < 1 << self._vain:
+            self._skipped += 1
+            return False
+        self._skipped = 0
+        owner, everyone = self._owner, came + missing
+        begun = self._clock()
+        while came < everyone and not owner.ready:
+            worth_s = self._took_s * min((everyone - came) / came, 1.0)
+            left_us = int((worth_s - self._clock() + begun) * 1_000_000)
+            if left_us <= 0 or not look(left_us):
+                break
+            came = len(owner.bursts)
+        found = (everyone - came) * 2 <= missing
+        self._vain = 0 if found else min(self._vain + 1, VAIN_MAX)
+        return came + missing > everyone
 
     def begin(self) -> None:
         """Wait for those who are expected, unless an fsync is under way: it comes first."""
-        if not self._under_way:
-            self._under_way = True
-            self._until = self._owner.clock() + self._linger_s
+        if self._under_way:
+            return
+        self._under_way = True
+        if self._is_gathered:
+            self._until = 0.0
+            self._look()
+        else:
+            self._until = self._clock() + self._linger_s
             self._soon(self._look)
 
     def done(self) -> None:
@@ -48,7 +111,7 @@ class Gathering:
         if not self._asked:
             return
         self._asked = self._under_way = False
-        now = self._owner.clock()
+        now = self._clock()
         self._learn(now, now - self._asked_at)
         waiting = self._owner.outbox.waiting
         self._expected = self._asked_for + waiting
@@ -56,14 +119,15 @@ class Gathering:
             self.begin()
 
     def _learn(self, now: float, took: float) -> None:
-        self._linger_s = min(took / 2, LINGER_S)
+        self._took_s, self._linger_s = took, min(took / 2, LINGER_S)
         if took > QUICK_S:
             self._is_quick, self._careful_until = False, now + CAUTION_S
         elif now >= self._careful_until:
             self._is_quick = True
 
     def _look(self) -> None:
-        outbox, now = self._owner.outbox, self._owner.clock()
+        outbox, now = self._owner.outbox, self._clock()
+        self._is_gathered = False
         waiting = outbox.waiting
         if waiting < self._expected and now < self._until:
             self._soon(self._look)

@@ -136,7 +136,7 @@ class Listener:
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
-        executor.outbox.gatherer = Gathering(executor, self.soon)
+        executor.outbox.gatherer = self.gathering = Gathering(executor, self.soon)
         executor.limits.make_room()
         executor.limits.bound_replies()
         self._tick()
@@ -216,6 +216,7 @@ class Listener:
         until = monotonic() + ROUNDS_S
         more = self.sockets.receive()
         while more and not self.scheduled:
+            self.gathering.gather(self.sockets.receive_within)
             self._run_turn()
             if self.scheduled or self.executor.is_answering or monotonic() >= until:
                 return  # those who wait for an fsync ask for it in the next round

@@ -58,6 +58,10 @@ class Sockets:
         """Have the link of each socket take what has come; tell whether there was anything."""
         return self.links.receive() > 0
 
+    def receive_within(self, patience_us: int) -> bool:
+        """Do so, and where nothing has come yet look for it for so many microseconds."""
+        return self.links.receive(patience_us) > 0
+
     def receive_more(self) -> bool:
         """Do so behind a turn, and look for more a little longer where that has been worth it."""
         if self._skipped + 1 < 1 << self._vain:

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from kvstream.options import Durability
 from kvstream.server import gathering
-from kvstream.server.gathering import CAUTION_S, LINGER_S, QUICK_S, Gathering
+from kvstream.server.gathering import CAUTION_S, LINGER_S, QUICK_S, VAIN_MAX, Gathering
 
 
 class Loop:
@@ -22,8 +23,16 @@ class Loop:
         self.outbox: SimpleNamespace = SimpleNamespace(
             waiting=0, ask=lambda: self.asked.append(self.outbox.waiting), wait=self._wait
         )
-        owner = SimpleNamespace(clock=lambda: self.now, outbox=self.outbox)
-        self.gathering = Gathering(cast(Any, owner), self.soon.append)
+        self.owner: SimpleNamespace = SimpleNamespace(
+            outbox=self.outbox,
+            bursts=[],
+            ready={},
+            engine=SimpleNamespace(durability=Durability.ALWAYS),
+        )
+        self.gathering = Gathering(cast(Any, self.owner), self.soon.append, lambda: self.now)
+        self.coming: list[tuple[float, int]] = []
+        """When who sends an append, in order."""
+        self.looked_us: list[int] = []
 
     def _wait(self) -> None:
         self.waited.append(self.outbox.waiting)
@@ -33,6 +42,30 @@ class Loop:
         """Have a turn leave so many replies."""
         self.outbox.waiting += replies
         self.gathering.begin()
+
+    def appends(self, *clients: int) -> None:
+        """Have clients send an append each."""
+        self.owner.bursts += [SimpleNamespace(client=SimpleNamespace(id=each)) for each in clients]
+
+    def look(self, patience_us: int) -> bool:
+        """Read what comes within so many microseconds."""
+        self.looked_us.append(patience_us)
+        until = self.now + patience_us / 1_000_000
+        if not self.coming or self.coming[0][0] > until:
+            self.now = until
+            return False
+        self.now = max(self.now, self.coming[0][0])
+        while self.coming and self.coming[0][0] <= self.now:
+            self.appends(self.coming.pop(0)[1])
+        return True
+
+    def turn_of_appends(self) -> int:
+        """Have what came, and who is waited for, run and answered; return how many they were."""
+        self.gathering.gather(self.look)
+        count = len(self.owner.bursts)
+        self.owner.bursts.clear()
+        self.turn(count)
+        return count
 
     def round(self) -> None:
         """Run what was to be run behind the reads of this round."""
@@ -152,3 +185,102 @@ def test_a_disk_that_was_slow_is_waited_for_by_a_thread_until_it_is_quick_again(
     loop.turn(1)
     loop.round()
     assert (len(loop.asked), loop.waited) == (8, [1, 1])
+
+
+@pytest.fixture
+def quick() -> Loop:
+    """A loop whose fsyncs take a millisecond, and are known to."""
+    loop = Loop()
+    loop.takes_s = QUICK_S / 2
+    loop.turn(1)
+    loop.round()
+    loop.synced(loop.takes_s, answered=1)
+    return loop
+
+
+def test_one_turn_and_one_fsync_do_for_all_who_take_turns(quick: Loop) -> None:
+    quick.appends(1, 2)
+    assert quick.turn_of_appends() == 2
+    assert (quick.waited, quick.soon) == ([2], [])  # at once, in the turn
+    quick.appends(3, 4)
+    quick.coming = [(quick.now + 0.0002, 1), (quick.now + 0.0003, 2)]
+    assert quick.turn_of_appends() == 4
+    quick.appends(1, 2, 3, 4)
+    quick.looked_us.clear()
+    assert quick.turn_of_appends() == 4
+    assert (quick.waited, quick.looked_us) == ([2, 4, 4], [])
+
+
+def test_who_is_alone_waits_for_nobody(quick: Loop) -> None:
+    for _ in range(3):
+        quick.appends(7)
+        assert quick.turn_of_appends() == 1
+    assert (quick.waited, quick.looked_us) == ([1, 1, 1], [])
+
+
+def test_those_who_are_here_wait_no_longer_than_the_others_would(quick: Loop) -> None:
+    quick.appends(*range(10))
+    quick.turn_of_appends()
+    quick.appends(*range(8))
+    begun = quick.now
+    quick.coming = [(begun + 0.0001, 8), (begun + 0.0002, 9)]
+    assert quick.turn_of_appends() == 9
+    took_s = quick.now - begun - quick.takes_s
+    assert took_s == pytest.approx(max(0.0001, quick.takes_s / 9), abs=2e-6)
+    assert quick.looked_us[0] == pytest.approx(quick.takes_s * 2 / 8 * 1_000_000, abs=1)
+
+
+def test_who_is_waited_for_in_vain_is_waited_for_less_and_less_often(quick: Loop) -> None:
+    held = []
+    for number in range(2 ** (VAIN_MAX + 1)):
+        quick.appends(number)
+        quick.turn_of_appends()
+        if quick.looked_us:
+            held.append(number)
+            quick.looked_us.clear()
+    assert held == [2**n - 1 for n in range(1, VAIN_MAX + 2)]
+    for number in range(1000, 1000 + 2**VAIN_MAX):
+        quick.appends(number)
+        quick.coming = [(quick.now, number - 1)]
+        quick.turn_of_appends()
+        quick.coming.clear()
+    quick.looked_us.clear()
+    for number in range(2):  # somebody came: the next is held back again, and then not
+        quick.appends(number)
+        quick.turn_of_appends()
+    assert len(quick.looked_us) == 1
+
+
+@pytest.mark.parametrize("why", ["a slow disk", "other requests", "no fsync", "one under way"])
+def test_turns_are_held_back_for_their_fsync_alone(quick: Loop, why: str) -> None:
+    quick.appends(1, 2)
+    quick.turn_of_appends()
+    quick.appends(1)
+    if why == "a slow disk":
+        quick.turn(1)
+        quick.takes_s = QUICK_S * 2
+        quick.now += LINGER_S
+        quick.round()
+    elif why == "other requests":
+        quick.owner.ready[object()] = None
+    elif why == "no fsync":
+        quick.owner.engine.durability = Durability.EVERYSEC
+    else:
+        quick.turn(1)
+    waited = list(quick.waited)
+    quick.turn_of_appends()
+    assert (quick.looked_us, quick.waited, len(quick.soon)) == ([], waited, 1)
+
+
+def test_whoever_comes_with_another_request_ends_the_wait(quick: Loop) -> None:
+    quick.appends(1, 2)
+    quick.turn_of_appends()
+    quick.appends(1)
+
+    def look(patience_us: int) -> bool:
+        quick.looked_us.append(patience_us)
+        quick.owner.ready[object()] = None
+        return True
+
+    quick.gathering.gather(look)
+    assert len(quick.looked_us) == 1
