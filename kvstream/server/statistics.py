@@ -4,7 +4,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from kvstream.server.durations import Durations
+from kvstream.server.durations import RECENT, Durations
 
 SAMPLES = 16
 """Seconds over which the rates of INFO are taken."""
@@ -22,11 +22,14 @@ class CommandStatistics:
     """Calls of a command that may write with which nothing was changed so far in its turn."""
     durations: Durations = field(default_factory=Durations)
 
-    def ran(self, seconds: float, calls: int = 1) -> None:
-        """Count calls, and the time of them all."""
-        self.calls += calls
+    def ran(self, seconds: float) -> None:
+        """Count a call."""
+        self.calls += 1
         self.seconds += seconds
-        self.durations.add(seconds / calls, calls)
+        recent = self.durations.recent
+        recent.append(seconds)
+        if len(recent) >= RECENT:
+            self.durations.count()
 
 
 class Statistics:
@@ -61,7 +64,10 @@ class Statistics:
 
     def ran(self, name: str, seconds: float, calls: int = 1) -> None:
         """Count calls, and the time of them all."""
-        self.of(name).ran(seconds, calls)
+        row = self.of(name)
+        row.calls += calls
+        row.seconds += seconds
+        row.durations.add(seconds / calls, calls)
 
     def failed(self, name: str, code: str) -> None:
         """Count the error that a call ended in, beside the call."""

@@ -259,7 +259,7 @@ def _latencystats(server: "Executor", txn: Txn) -> Fields:
         return
     ranks = server.options.latency_percentiles
     for name, row in sorted(server.statistics.commands.items()):
-        if row.calls:
+        if row.durations.calls:
             times = zip(ranks, row.durations.percentiles(ranks), strict=True)
             told = ",".join(f"p{rank:g}={_US * seconds:.3f}" for rank, seconds in times)
             yield f"latency_percentiles_usec_{name}", told

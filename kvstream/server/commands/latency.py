@@ -80,7 +80,7 @@ def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
     names = _named(client, argv[2:]) if len(argv) > 2 else sorted(rows)
     told: list[tuple[Reply, Reply]] = []
     for name in names:
-        if name in rows and rows[name].calls:
+        if name in rows and rows[name].durations.calls:
             times = rows[name].durations
             bounds = Map([(bound, count) for bound, count in times.histogram()])
             shown = Map([(b"calls", times.calls), (b"histogram_usec", bounds)])
