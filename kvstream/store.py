@@ -26,7 +26,7 @@ from kvstream.ids import U64_MAX, IDLike, StreamID
 from kvstream.images import StreamSource
 from kvstream.layout.keys import key_of, qualified
 from kvstream.loading import Loader
-from kvstream.operations import appending, checks, images, keyspace, payloads, staging
+from kvstream.operations import appending, checks, dooming, images, keyspace, payloads, staging
 from kvstream.operations.appending import BulkResult
 from kvstream.operations.images import StreamImage
 from kvstream.operations.loading import Loaded
@@ -203,8 +203,8 @@ class Store:
 
     def delete(self, *keys: Name) -> int:
         """Delete keys in one commit, and return how many there were; any size takes no time."""
-        names = [self._name(key) for key in keys]
-        return self.engine.run(lambda txn: sum(keyspace.delete(txn, name) for name in names))
+        names = [key_of(self._name(key)) for key in keys]
+        return self.engine.run(dooming.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
         """Rename a key; NoSuchKey where there is none, False where the target exists and stays."""

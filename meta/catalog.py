@@ -5,18 +5,15 @@ lock, and written by the transaction that changed them. Tree IDs and generations
 persisted allocator and are never used twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import (
     U16,
-    U64,
     database_bounds,
     database_of,
     key_count_row,
-    qualified,
-    scan_row,
     stream_row,
     successor,
     tree_prefix,
@@ -24,6 +21,7 @@ from kvstream.layout.keys import (
 from kvstream.meta import activity, staged
 from kvstream.meta.allocator import Allocator
 from kvstream.meta.databases import Databases
+from kvstream.meta.doomed import Doomed
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
 from kvstream.meta.hot import Hot
@@ -60,9 +58,9 @@ class Catalog:
         """Prefixes above whose last entries rows may stand that do not count (meta/intake.py)."""
         self.hot = Hot()
         """Entries that clients were shown lately."""
-        self._flushed = Flushed()
+        self.flushed, self.doomed = Flushed(), Doomed()
         self.databases = Databases()
-        self.index = KeyIndex(self._flushed, self.databases)
+        self.index = KeyIndex(self.flushed, self.doomed, self.databases)
         self.numbers = Allocator()
 
     # --- keys -----------------------------------------------------------------------------------
@@ -90,7 +88,7 @@ class Catalog:
 
     def _load(self, txn: Txn, name: bytes) -> Key | None:
         key = self._stored_key(txn, name)
-        if key is None or self._is_gone(txn, key):
+        if key is None or self.is_gone(txn, key):
             return None
         if isinstance(key, StreamMeta):
             if key.prefix not in self.held:
@@ -122,7 +120,7 @@ class Catalog:
 
     def add_stream(self, txn: Txn, name: bytes, stream: StreamMeta) -> None:
         """Take in a stream that was made, with its stored name, for a name that is free."""
-        self._drop_gone(txn, stream.name)
+        self.drop_gone(txn, stream.name)
         self._keep(name, stream)
         txn.reshaped(stream)
         self.index.add(txn, stream)
@@ -130,7 +128,7 @@ class Catalog:
     def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> None:
         """Make a string under a name that is free."""
         stored = self.databases.stored_name(txn, name)
-        self._drop_gone(txn, stored)
+        self.drop_gone(txn, stored)
         string = StringMeta(stored, stream_row(stored), self.allocate(txn), b"", expire_at)
         string.put(txn, value)
         self.write(txn, string)
@@ -149,7 +147,7 @@ class Catalog:
             self.drop_stream(txn, key)
         else:
             txn.frees = True
-            if not self._is_gone(txn, key):  # else its pieces went with the flush
+            if not self._is_flushed(txn, key):  # else its pieces went with the flush
                 key.drop_pieces(txn.batch)
             self._unlist(txn, key)
 
@@ -169,10 +167,10 @@ class Catalog:
         """Delete messages and nodes: row by row where they are few, else as ranges."""
         prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
         upper = successor(prefix)
-        few = stream.length + stream.unswept < DELETE_RANGE_ROWS
-        if self._is_gone(txn, stream):
+        few = stream.length + stream.unswept < DELETE_RANGE_ROWS and prefix not in self.held
+        if self._is_flushed(txn, stream):
             pass  # its messages went with the flush
-        elif few and not txn.batch.puts[_MESSAGES]:
+        elif few:
             for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
                 txn.batch.delete(_MESSAGES, key)
         else:
@@ -185,12 +183,12 @@ class Catalog:
         if isinstance(key, StreamMeta):
             txn.forget_stream(key)
         txn.batch.delete(_METADATA, key.row)
-        self.index.remove(txn, key, counted=not self._is_gone(txn, key))
+        self.index.remove(txn, key, counted=not self.is_gone(txn, key))
 
     def rename(self, txn: Txn, key: Key, name: bytes) -> None:
         """Move a key to a name that is free: the other rows of a stream stay where they are."""
         stored = self.databases.stored_name(txn, name)
-        self._drop_gone(txn, stored)
+        self.drop_gone(txn, stored)
         self._unlist(txn, key)
         key.name, key.row = stored, stream_row(stored)
         if isinstance(key, StreamMeta):
@@ -216,8 +214,8 @@ class Catalog:
         for load in staged.all_of(txn):
             if database_of(load.stream.name) == stored:  # its entries go with this commit too
                 staged.discard(txn, load)
-        swept = self._flushed.of(txn, stored).swept
-        self._flushed.put(txn, stored, Bounds(self.allocate(txn), swept))
+        swept = self.flushed.of(txn, stored).swept
+        self.flushed.put(txn, stored, Bounds(self.allocate(txn), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
         txn.batch.delete(_METADATA, key_count_row(stored))
         return count
@@ -234,44 +232,43 @@ class Catalog:
         """Have what is in memory of a database written and forgotten; its waiters look again."""
         txn.finish()
         self.hot.clear()
+        self.index.break_watches()
         for name in [name for name in self.streams if database_of(name) == db]:
             del self.streams[name]
         txn.signal_all(U16.pack(db))
 
-    def sweep(self, txn: Txn, limit: int) -> int:
-        """Delete what up to ``limit`` keys have left that a flush made gone; return how many."""
-        left = limit
-        for db in self._flushed.unswept(txn):
-            bound, swept = self._flushed.of(txn, db)
-            lower, upper = scan_row(db, swept), scan_row(db, bound)
-            page = txn.batch.page(_METADATA, lower, upper, left)
-            for row, key in page:
-                txn.batch.delete(_METADATA, row)
-                self._drop_gone(txn, qualified(db, key))
-            left -= len(page)
-            if left == 0:
-                self._flushed.put(txn, db, Bounds(bound, U64.unpack_from(page[-1][0], 3)[0] + 1))
-                break
-            self._flushed.clear(txn, db)
-        return limit - left
+    def doom(self, txn: Txn, db: int, rows: Mapping[bytes, bytes], gone: set[int]) -> None:
+        """Have keys of a database, by its number in rows, gone; ``rows`` are those of Doomed."""
+        txn.frees = True
+        txn.finish()
+        for name in [name for name, key in self.streams.items() if key.generation in gone]:
+            del self.streams[name]
+        self.index.left(txn, db, len(gone))
+        self.doomed.add(txn, rows, gone)
+        txn.signal_all(U16.pack(self.databases.shown(txn, db)))
 
-    def _is_gone(self, txn: Txn, key: Key) -> bool:
-        """Tell whether a key was made before its database was flushed."""
+    def is_gone(self, txn: Txn, key: Key) -> bool:
+        """Tell whether a key was deleted by what leaves its rows for later."""
+        return key.generation in self.doomed.known(txn) or self._is_flushed(txn, key)
+
+    def _is_flushed(self, txn: Txn, key: Key) -> bool:
         return self.is_before_flush(txn, database_of(key.name), key.generation)
 
     def is_before_flush(self, txn: Txn, stored_db: int, generation: int) -> bool:
         """Tell whether keys of a generation are gone from a database, by its number in rows."""
-        return generation < self._flushed.of(txn, stored_db).bound
+        return generation < self.flushed.of(txn, stored_db).bound
 
-    def _drop_gone(self, txn: Txn, name: bytes) -> None:
-        """Delete what a key that a flush made gone has left under a stored name."""
-        bound = self._flushed.of(txn, database_of(name)).bound
-        record = txn.batch.get(_METADATA, stream_row(name)) if bound else None
+    def drop_gone(self, txn: Txn, name: bytes) -> None:
+        """Delete what a key that is gone has left under a stored name."""
+        gone = self.doomed.known(txn) or self.flushed.of(txn, database_of(name)).bound
+        record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
         if record is None:
             return
         try:
             key = decode_key(name, record)
-            if self._is_gone(txn, key):
+            if self.is_gone(txn, key):
+                if isinstance(key, StreamMeta) and not self._is_flushed(txn, key):
+                    catch_up(txn.batch, key)
                 self.drop(txn, key)
         except Corruption:  # what was not found of it is nobody's, and told by check
             txn.batch.delete(_METADATA, stream_row(name))
@@ -388,7 +385,8 @@ class Catalog:
         self.streams.clear()
         self.seen.clear()
         self.hot.clear()
-        self._flushed.forget()
+        self.flushed.forget()
+        self.doomed.forget()
         self.databases.forget()
         self.index.forget()
         self.numbers.forget()

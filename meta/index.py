@@ -5,6 +5,8 @@ name is the stored one; names and numbers that are asked for or returned are tho
 """
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from weakref import WeakSet
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
@@ -21,10 +23,11 @@ from kvstream.layout.keys import (
     successor,
 )
 from kvstream.meta.databases import Databases
+from kvstream.meta.doomed import Doomed
 from kvstream.meta.flushed import Flushed
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
-from kvstream.storage.batch import Family
+from kvstream.storage.batch import Family, Row
 
 _EXPIRY_NAME = 1 + U64.size
 """Where the name begins in the key of a row for expiry."""
@@ -34,17 +37,30 @@ NEVER = 1 << 64
 _METADATA = Family.METADATA
 
 
+class KeyWatch:
+    """What becomes of keys while somebody looks at very many of them."""
+
+    def __init__(self) -> None:
+        self.changed: set[bytes] = set()
+        """Stored names that were made, deleted or given another expiry since it was emptied."""
+        self.broken = False
+        """More has changed than that."""
+
+
 class KeyIndex:
     """The keys of all databases, by the order of their making and by the time of their expiry."""
 
-    def __init__(self, flushed: Flushed, databases: Databases) -> None:
+    def __init__(self, flushed: Flushed, doomed: Doomed, databases: Databases) -> None:
         self._flushed = flushed
+        self._doomed = doomed
         self._databases = databases
         self._next_expiry = 0
         """No key expires before; 0: to be looked up."""
+        self._watches: WeakSet[KeyWatch] = WeakSet()
 
     def add(self, txn: Txn, key: Key) -> None:
         """List a key, and count it."""
+        self._note(key)
         db = database_of(key.name)
         txn.batch.put(_METADATA, scan_row(db, key.generation), key_of(key.name))
         if key.expire_at:
@@ -52,7 +68,8 @@ class KeyIndex:
         self._count(txn, db, 1)
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
-        """Undo ``add``; ``counted``: no flush has done that for the count already."""
+        """Undo ``add``; ``counted``: nothing has done that for the count already."""
+        self._note(key)
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
@@ -62,6 +79,7 @@ class KeyIndex:
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
         """Have a key expire at a Unix time in milliseconds, 0 for never, but for its record."""
+        self._note(key)
         if key.expire_at:
             txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
         if at_ms:
@@ -96,8 +114,11 @@ class KeyIndex:
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
+        doomed = self._doomed.known(txn)
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
-            yield U64.unpack_from(key, 3)[0], qualified(db, value)
+            generation = U64.unpack_from(key, 3)[0]
+            if generation not in doomed:
+                yield generation, qualified(db, value)
 
     def has_names(self, txn: Txn) -> bool:
         """Tell whether any database has a key, or a flushed one has left its row."""
@@ -110,7 +131,7 @@ class KeyIndex:
         """
         rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
         following = U64.unpack_from(rows[limit][0], 3)[0] if len(rows) > limit else 0
-        keys = [key for _, key in rows[:limit]]
+        keys = _keys_of(rows[:limit], self._doomed.known(txn))
         gone = self._gone(txn, self._databases.stored(txn, db))
         return [key for key in keys if key not in gone] if gone else keys, following
 
@@ -118,7 +139,8 @@ class KeyIndex:
         """Yield all keys as they are now, page by page, whatever is changed meanwhile."""
         found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
         gone = self._gone(txn, self._databases.stored(txn, db))
-        return ([key for _, key in page if key not in gone] for page in found)
+        doomed = frozenset(self._doomed.known(txn))
+        return ([key for key in _keys_of(page, doomed) if key not in gone] for page in found)
 
     def _gone(self, txn: Txn, stored_db: int) -> set[bytes]:
         """Return the keys of a database that have expired and are still there."""
@@ -154,6 +176,34 @@ class KeyIndex:
             raise Corruption(f"the row {row!r} counts fewer keys than there are")
         txn.batch.put(_METADATA, row, U64.pack(count))
 
+    def left(self, txn: Txn, stored_db: int, count: int) -> None:
+        """Count keys of a database as gone whose rows stay for now."""
+        self._count(txn, stored_db, -count)
+        self.break_watches()
+
+    def watch(self) -> KeyWatch:
+        """Return what is told of each change from here on, for as long as somebody has it."""
+        watch = KeyWatch()
+        self._watches.add(watch)
+        return watch
+
+    def _note(self, key: Key) -> None:
+        for watch in self._watches:
+            watch.changed.add(key.name)
+
+    def break_watches(self) -> None:
+        """Tell that any number of keys may have changed."""
+        for watch in self._watches:
+            watch.broken = True
+
     def forget(self) -> None:
         """Have the time of the next expiry looked up again."""
         self._next_expiry = 0
+        self.break_watches()
+
+
+def _keys_of(rows: list[Row], doomed: AbstractSet[int]) -> list[bytes]:
+    """Return the keys that rows for SCAN name, without those that are gone."""
+    if not doomed:
+        return [key for _, key in rows]
+    return [key for row, key in rows if U64.unpack_from(row, 3)[0] not in doomed]

@@ -20,8 +20,9 @@ from kvstream.glob import matcher
 from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import copying, keyspace
+from kvstream.operations import copying, dooming, keyspace
 from kvstream.operations.copying import LongCopy
+from kvstream.operations.dooming import LongDelete
 from kvstream.operations.pages import kept
 
 SCAN_COUNT = 10
@@ -34,9 +35,11 @@ _NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
 _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
-def delete(txn: Txn, session: Session, argv: Argv) -> Reply:
+def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys and answer how many there were."""
-    return sum(keyspace.delete(txn, session.prefix + key) for key in argv[1:])
+    if session.pages and len(argv) > dooming.LONG_KEYS:
+        return in_steps(LongDelete(session.db, argv[1:]).step, int)
+    return dooming.delete_all(txn, session.db, argv[1:])
 
 
 def exists(txn: Txn, session: Session, argv: Argv) -> Reply:

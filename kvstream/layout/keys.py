@@ -15,6 +15,7 @@
                       | "C" db(u16)                    number of keys of a database (u64)
                       | "D"                            swapped databases (kvstream.meta.databases)
                       | "F" db(u16)                    what FLUSHDB has left (kvstream.meta.flushed)
+                      | "G" db(u16) generation(u64)    what DEL has left (kvstream.meta.doomed)
                       | "L" generation(u64)            a stream being loaded (kvstream.meta.staged)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "S" name                       record of a stream (kvstream.meta.records)
@@ -43,6 +44,7 @@ INTAKE_KEY = b"B"
 KEY_COUNT_TAG = b"C"
 SWAPPED_KEY = b"D"
 FLUSHED_TAG = b"F"
+DOOMED_TAG = b"G"
 LOAD_TAG = b"L"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"
@@ -131,6 +133,10 @@ def key_count_row(db: int) -> bytes:
 
 def flushed_row(db: int) -> bytes:
     return FLUSHED_TAG + U16.pack(db)
+
+
+def doomed_row(db: int, generation: int) -> bytes:
+    return _SCAN.pack(DOOMED_TAG, db, generation)
 
 
 def load_row(generation: int) -> bytes:

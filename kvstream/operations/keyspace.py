@@ -6,6 +6,7 @@ from random import randint
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import key_of
+from kvstream.meta import leftovers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
@@ -184,5 +185,5 @@ def swap(txn: Txn, one: int, other: int) -> None:
 
 
 def sweep(txn: Txn, limit: int) -> int:
-    """Delete the rows that up to ``limit`` flushed keys have left, and return how many had some."""
-    return txn.catalog.sweep(txn, limit)
+    """Delete the rows that up to ``limit`` keys have left, and return how many had some."""
+    return leftovers.sweep(txn, limit)

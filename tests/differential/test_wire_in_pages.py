@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import pages
+from kvstream.operations import dooming, pages
 from tests.differential.long_runs import assert_same
 from tests.differential.test_wire import EXAMPLES
 from tests.differential.wire_grammar import wire_step
@@ -23,6 +23,7 @@ def ports(
     monkeypatch.setattr(pages, "SHORT_ROWS", 1)
     monkeypatch.setattr(pages, "LOOK_ROWS", 0)
     monkeypatch.setattr(pages, "SHORT_BYTES", 1)
+    monkeypatch.setattr(dooming, "LONG_KEYS", 0)
     served = Served(tmp_path / "store")
     yield served.port, redis_process
     served.stop()

@@ -11,6 +11,7 @@ from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     COUNTED_MAX,
+    DOOMED_TAG,
     EXPIRY_TAG,
     FLUSHED_TAG,
     INTAKE_KEY,
@@ -32,6 +33,7 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta import intake
 from kvstream.meta.databases import decode_swapped
+from kvstream.meta.doomed import decode_doomed
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import decode_bounds, encode_bounds
 from kvstream.meta.records import StreamMeta
@@ -66,11 +68,14 @@ class KeyspaceCheck:
         """The same as the rows say."""
         self._bounds: dict[int, int] = {}
         """Below which generation the keys of a database are gone."""
+        self._doomed: set[int] = set()
+        """The generations of keys that are gone beside those."""
         self._allocator_recorded = 1
         self._kinds = {
             ALLOCATOR_KEY: self._allocator,
             KEY_COUNT_TAG: self._key_count,
             FLUSHED_TAG: self._flushed,
+            DOOMED_TAG: self._doom,
             INTAKE_KEY: self._intake,
             LOAD_TAG: self._load,
             SWAPPED_KEY: self._swapped,
@@ -202,6 +207,14 @@ class KeyspaceCheck:
         upper = successor(scan_row(db, (1 << 64) - 1))
         return self._survey.rows.scan(_METADATA, scan_row(db, generation), upper)
 
+    def _doom(self, key: bytes, value: bytes) -> None:
+        """Note the keys that one command has deleted, and that have all of their rows yet."""
+        try:
+            self._doomed.update(decode_doomed(key, value))
+        except Corruption:  # they are keys again
+            self._findings.fault(STORE, "what was deleted cannot be known", key[:40].hex())
+            self._findings.delete(_METADATA, key)
+
     def _is_gone(self, key: Key) -> bool:
         return key.generation < self._bounds.get(database_of(key.name), 0)
 
@@ -214,7 +227,8 @@ class KeyspaceCheck:
             return
         found = self._survey.decode_key(name, value)
         gone = found is not None and self._is_gone(found)
-        self._keys[database_of(name)] += not gone
+        doomed = found is not None and found.generation in self._doomed
+        self._keys[database_of(name)] += not (gone or doomed)
         if found is None:
             self._findings.fault(
                 self._survey.stream_place(name), "the record cannot be decoded", mended=False
@@ -223,7 +237,7 @@ class KeyspaceCheck:
             return
         place = self._survey.key_place(name, kind_of(found))
         self._survey.claim_generation(place, found.generation)
-        if not gone:
+        if not (gone or doomed):
             self._check_rows_of(found, place)
         if isinstance(found, StreamMeta):
             self._stream(found, value, place, gone)

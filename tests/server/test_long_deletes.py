@@ -1,0 +1,170 @@
+"""DEL of very many keys in steps: what it answers and leaves, whatever others do meanwhile."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.commands.dispatcher import Dispatcher
+from kvstream.layout.keys import successor
+from kvstream.operations import dooming, keyspace
+from kvstream.operations.checks import check
+from kvstream.operations.dooming import LongDelete
+from kvstream.server import works
+from kvstream.storage.batch import Family
+from tests.server.talking import Server
+from tests.server.test_works import Other, Worker, told
+
+KEYS = [f"k{number}" for number in range(40)]
+CHANGES = (
+    ("SET", "KEY", "v"),
+    ("SET", "KEY", "v", "PX", "7"),
+    ("XADD", "KEY", "*", "f", "v"),
+    ("DEL", "KEY"),
+    ("DEL", *["KEY"] * 6),
+    ("RENAME", "KEY", "KEY"),
+    ("RENAME", "KEY", "free"),
+    ("RENAME", "free", "KEY"),
+    ("COPY", "KEY", "KEY", "REPLACE"),
+    ("MOVE", "KEY", "1"),
+    ("PEXPIRE", "KEY", "3"),
+    ("PERSIST", "KEY"),
+    ("EXISTS", "KEY"),
+)
+WHOLE = (("FLUSHDB",), ("SWAPDB", "0", "1"), ("SWAPDB", "2", "3"))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("ROW_KEYS", 2), ("_TOGETHER", 2)):
+        monkeypatch.setattr(dooming, name, value)
+    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
+    started = Server(tmp_path / "store", clock=clock)
+    yield started
+    assert started.engine.run(check) == []
+    while started.engine.run(keyspace.sweep, 100):
+        assert started.engine.run(check) == []
+    left = started.engine.database.scan(Family.METADATA, b"G", successor(b"G"))
+    assert list(left) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def worker(server: Server) -> Worker:
+    return Worker(server, 100)
+
+
+@pytest.fixture
+def ann(server: Server) -> Other:
+    """Somebody who goes on meanwhile."""
+    return Other(server, 1)
+
+
+class Others:
+    """Whoever does anything to the keys."""
+
+    def __init__(self, server: Server, clock: ManualClock, seed: int) -> None:
+        self._ask = Dispatcher(server.engine).execute
+        self._clock = clock
+        self.draw = random.Random(seed)
+
+    def fill(self) -> None:
+        for key in KEYS:
+            self.ask(*self.draw.choice(CHANGES[:3]), key=key)
+
+    def ask(self, *words: str, key: str = "") -> None:
+        named = [(key or self.draw.choice(KEYS)) if word == "KEY" else word for word in words]
+        self._ask([word.encode() for word in named])
+
+    def change(self) -> None:
+        for _ in range(self.draw.randint(0, 5)):
+            self.ask(*self.draw.choice(CHANGES))
+            self._clock.advance(self.draw.randint(0, 1))
+        if self.draw.random() < 0.05:
+            self.ask(*self.draw.choice(WHOLE))
+
+    def shown(self) -> set[bytes]:
+        found = self._ask([b"KEYS", b"*"])
+        assert isinstance(found, list)
+        assert len(found) == self._ask([b"DBSIZE"])
+        return set(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_takes_what_there_is_in_its_last_step(
+    server: Server, clock: ManualClock, seed: int
+) -> None:
+    others = Others(server, clock, seed)
+    for _ in range(6):
+        others.fill()
+        keys = [key.encode() for key in others.draw.sample(KEYS, 30) * 2]
+        work, done = LongDelete(0, keys), None
+        while done is None:
+            others.change()
+            server.engine.run(keyspace.delete_expired, 100)
+            before = others.shown()
+            done = server.engine.run(work.step)
+        assert done == len(before & set(keys))
+        assert others.shown() == before - set(keys)
+        server.engine.run(keyspace.sweep, others.draw.choice([0, 1, 100]))
+
+
+def test_a_key_whose_time_has_come_meanwhile_is_not_counted(
+    server: Server, ann: Other, worker: Worker, clock: ManualClock
+) -> None:
+    for key in KEYS:
+        ann.ask("SET", key, "v", "PX", "100")
+    worker.begin("DEL", *KEYS)
+    clock.advance(100)
+    assert worker.end() == 0
+    assert told(ann, "EXISTS", *KEYS[:3]) == 0
+
+
+def test_keys_are_there_for_others_until_all_are_gone(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    for key in KEYS:
+        ann.ask("XADD", key, "1-1", "f", "v")
+    ann.ask("XGROUP", "CREATE", KEYS[0], "g", "$")
+    blocked = server.client()
+    blocked.send("XREADGROUP", "GROUP", "g", "w", "BLOCK", "0", "STREAMS", KEYS[0], ">")
+    ann.ask("WATCH", KEYS[1])
+    worker.begin("UNLINK", *KEYS, "none", KEYS[0])
+    while server.executor.works.is_busy:
+        assert told(ann, "DBSIZE") == len(KEYS)
+        assert blocked.heard() == b""
+        worker.step()
+    assert worker.end() == len(KEYS)
+    assert told(ann, "DBSIZE") == 0
+    assert blocked.heard().startswith(b"-NOGROUP")
+    ann.ask("MULTI")
+    ann.ask("PING")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+def test_whoever_leaves_before_the_last_step_has_deleted_nothing(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    for key in KEYS:
+        ann.ask("SET", key, "v")
+    worker.begin("DEL", *KEYS)
+    worker.leave()
+    server.turn()
+    assert told(ann, "DBSIZE") == len(KEYS)
+
+
+def test_a_transaction_deletes_them_at_its_place(server: Server, ann: Other) -> None:
+    for key in KEYS:
+        ann.ask("SET", key, "v")
+    ann.ask("MULTI")
+    for words in (("DEL", *KEYS), ("EXISTS", KEYS[3]), ("SET", KEYS[3], "w"), ("DBSIZE",)):
+        assert ann.ask(*words) == b"+QUEUED\r\n"
+    assert told(ann, "EXEC") == [len(KEYS), 0, b"OK", 1]
