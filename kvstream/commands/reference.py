@@ -53,6 +53,8 @@ SYNTAX = {
     "incr": "key",
     "incrby": "key increment",
     "incrbyfloat": "key increment",
+    "increx": "key [BYFLOAT increment|BYINT increment] [LBOUND lowerbound] [UBOUND upperbound] "
+    f"[SATURATE] [{_TIMES}|PERSIST] [ENX]",
     "keys": "pattern",
     "memory|help": "",
     "memory|usage": "key [SAMPLES count]",
@@ -129,6 +131,8 @@ OPTIONS = {
     "ABSTTL": "The time to live is a Unix time in milliseconds.",
     "ASYNC": "Taken and ignored: deleting does not wait for the entries.",
     "BLOCK": "Wait so long for something new; 0 for ever. Nothing waits in a transaction.",
+    "BYFLOAT": "Add a number that may have a fraction, to such a number.",
+    "BYINT": "Add an integer; 1 unless given.",
     "CLAIM": "First take over what has been pending for so many milliseconds; each entry of the "
     "reply then tells its idle time and earlier deliveries too. Only with `>`.",
     "COUNT": "Most entries of one stream.",
@@ -136,6 +140,7 @@ OPTIONS = {
     "DELREF": "Take the entries out of every group's pending entries too.",
     "ENTRIESADDED": "Entries ever added to the stream.",
     "ENTRIESREAD": "Entries that count as read so far; -1 where it is not known.",
+    "ENX": "Set the expiry only where the key has none.",
     "EX": "Expire after so many seconds.",
     "EXAT": "Expire at this time.",
     "FAIL": "The attempt failed: the count of deliveries stands.",
@@ -158,6 +163,7 @@ OPTIONS = {
     "KEEPREF": "Leave the groups' pending entries as they are: the default.",
     "KEEPTTL": "Keep the expiry that the key has; without it the key has none.",
     "LASTID": "Move the group's last given ID up to this one.",
+    "LBOUND": "Lower bound of the sum; a sum below it is not made.",
     "LIMIT": "Most entries that `~`, which removes whole nodes, may remove; 0 for no limit. "
     "Without it a hundred nodes' worth.",
     "LT": "Only to an earlier time.",
@@ -181,12 +187,14 @@ OPTIONS = {
     "REPLACE": "Over a key that has the new name.",
     "RETRYCOUNT": "The count of deliveries to note.",
     "SAMPLES": "Rows of each kind to look at: 5 unless given, 0 for all.",
+    "SATURATE": "Go to the bound instead, and answer what was added.",
     "SILENT": "It was not tried: one delivery fewer.",
     "STREAMS": "The keys, then the ID after which to read each of them. `$` is the last ID "
     "given out, `+` the last entry itself, `>` what the group has not been given yet.",
     "SYNC": "Taken and ignored: deleting does not wait for the entries.",
     "TIME": "The time of delivery to note; one in the future counts as now.",
     "TYPE": "Only keys of a type.",
+    "UBOUND": "Upper bound of the sum; a sum above it is not made.",
     "XX": "Only where the key has an expiry.",
 }
 """What each option means."""

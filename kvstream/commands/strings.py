@@ -1,7 +1,8 @@
 """Commands of plain strings: SET, GET, MGET, INCR and their kind."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 
 from kvstream.commands import conditions, paging
@@ -17,7 +18,7 @@ from kvstream.commands.args import (
     wrong_arity,
 )
 from kvstream.commands.command import Answer, Session
-from kvstream.commands.replies import OK, Reply
+from kvstream.commands.replies import OK, Double, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, strings
@@ -28,11 +29,13 @@ _UNITS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT"
 
 @dataclass(slots=True)
 class _Options:
-    """The options of SET and GETEX."""
+    """The options of SET, GETEX and INCREX."""
 
     condition: bytes = b""
     wanted: bytes = b""
-    """What a condition compares with."""
+    """What a condition compares with, or BYINT and BYFLOAT add."""
+    bounds: dict[bytes, bytes] = field(default_factory=dict)
+    flags: set[bytes] = field(default_factory=set)
     get: bool = False
     keepttl: bool = False
     persist: bool = False
@@ -90,6 +93,20 @@ def _take_time(unit: bytes, args: Args, options: _Options) -> None:
     options.unit, options.time = unit, args.next()
 
 
+def _take_number(word: bytes, args: Args, options: _Options) -> None:
+    if options.condition not in (b"", word):
+        raise syntax_error()
+    options.condition, options.wanted = word, args.next()
+
+
+def _take_bound(word: bytes, args: Args, options: _Options) -> None:
+    options.bounds[word] = args.next()
+
+
+def _take_flag(word: bytes, args: Args, options: _Options) -> None:
+    options.flags.add(word)
+
+
 _TIMES: dict[bytes, Option[_Options]] = {unit: (1, partial(_take_time, unit)) for unit in _UNITS}
 _MSETEX_OPTIONS: dict[bytes, Option[_Options]] = {
     **_TIMES,
@@ -103,6 +120,14 @@ _SET_OPTIONS: dict[bytes, Option[_Options]] = {
     b"GET": (0, _take_get),
 }
 _GETEX_OPTIONS: dict[bytes, Option[_Options]] = {**_TIMES, b"PERSIST": (0, _take_persist)}
+
+
+_INCREX_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_GETEX_OPTIONS,
+    **{word: (1, partial(_take_number, word)) for word in (b"BYINT", b"BYFLOAT")},
+    **{word: (1, partial(_take_bound, word)) for word in (b"LBOUND", b"UBOUND")},
+    **{word: (0, partial(_take_flag, word)) for word in (b"SATURATE", b"ENX")},
+}
 
 
 def _parse(argv: Argv, at: int, table: Mapping[bytes, Option[_Options]]) -> _Options:
@@ -274,6 +299,31 @@ def incrby(txn: Txn, session: Session, argv: Argv) -> Reply:
 def incrbyfloat(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Add to the number that a string holds, 0 for a missing key, and answer the sum."""
     return strings.add_decimal(txn, session.prefix + argv[1], argv[2])
+
+
+def increx(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Add to the number that a string holds, within bounds; answer the sum and what was added."""
+    options = _parse(argv, 2, _INCREX_OPTIONS)
+    only_new = b"ENX" in options.flags
+    if only_new and options.persist:
+        raise syntax_error()
+    if only_new and not options.unit:
+        raise InvalidArgument("ENX flag requires an expiration option")
+    expire_at = options.expire_at(txn, "increx")
+    name = session.prefix + argv[1]
+    add = strings.add_decimal_within if options.condition == b"BYFLOAT" else strings.add_within
+    bounds = options.bounds.get(b"LBOUND"), options.bounds.get(b"UBOUND")
+    added = add(txn, name, options.wanted or b"1", bounds, b"SATURATE" in options.flags)
+    if added.is_done and expire_at is not None:
+        if not (only_new and keyspace.expiry(txn, name)):
+            keyspace.expire_at(txn, name, expire_at)
+    elif added.is_done and options.persist:
+        keyspace.persist(txn, name)
+    return [_number(added.value), _number(added.by)]
+
+
+def _number(value: int | Decimal) -> Reply:
+    return Double(float(value)) if isinstance(value, Decimal) else value
 
 
 def decr(txn: Txn, session: Session, argv: Argv) -> Reply:

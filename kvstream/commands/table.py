@@ -145,6 +145,7 @@ STRING_COMMANDS: tuple[Command | Container, ...] = (
     Command("incr", 2, _FAST_GROW, FIRST, strings.incr, "1.0.0"),
     Command("incrby", 3, _FAST_GROW, FIRST, strings.incrby, "1.0.0"),
     Command("incrbyfloat", 3, _FAST_GROW, FIRST, strings.incrbyfloat, "2.6.0"),
+    Command("increx", -2, _FAST_GROW, FIRST, strings.increx, "8.8.0"),
     Command("mget", -2, _FAST_READ, EVERY, strings.mget, "1.0.0"),
     Command("mset", -3, _GROW, PAIRS, strings.mset, "1.0.1"),
     Command("msetex", -4, _GROW | {Flag.MOVABLEKEYS}, COUNTED_PAIRS, strings.msetex, "8.4.0"),

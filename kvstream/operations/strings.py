@@ -5,7 +5,9 @@ one touches the pieces that have it.
 """
 
 import re
+from dataclasses import dataclass
 from decimal import Context, Decimal
+from typing import TypeVar
 
 import xxhash
 
@@ -25,6 +27,8 @@ _NUMBER = re.compile(
 _DECIMALS = Context(prec=40, traps=[])
 _DECIMAL_EXPONENT_MAX = 4932
 """That of the largest long double."""
+_DECIMAL_MAX = Decimal("1.189731495357231765e4932")
+T = TypeVar("T", int, Decimal)
 
 
 def find(txn: Txn, name: bytes) -> StringMeta | None:
@@ -171,10 +175,14 @@ def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
     total = _DECIMALS.add(Decimal(0) if held is None else _decimal(held), _decimal(raw))
     if not total.is_finite() or total.adjusted() > _DECIMAL_EXPONENT_MAX:
         raise InvalidArgument("increment would produce NaN or Infinity")
-    value = f"{total:.17f}".rstrip("0").rstrip(".").encode()
-    value = b"0" if value == b"-0" else value
+    value = _written(total)
     put(txn, name, value, expire_at=None)
     return value
+
+
+def _written(number: Decimal) -> bytes:
+    value = f"{number:.17f}".rstrip("0").rstrip(".").encode()
+    return b"0" if value == b"-0" else value
 
 
 def _decimal(raw: bytes) -> Decimal:
@@ -184,3 +192,63 @@ def _decimal(raw: bytes) -> Decimal:
     if number.adjusted() > _DECIMAL_EXPONENT_MAX:
         raise InvalidArgument("value is not a valid float")
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of a bounded addition."""
+
+    value: int | Decimal
+    """What the string holds now."""
+    by: int | Decimal
+    is_done: bool
+    """False: the sum was out of bounds, and nothing was changed."""
+
+
+def add_within(
+    txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
+) -> Added:
+    """Add to an integer where the sum is within bounds; to ``saturate``: as much as they allow."""
+    number = _given(raw)
+    low, high = _bounds(_given(bounds[0], I64_MIN), _given(bounds[1], I64_MAX))
+    value = get(txn, name)
+    held = 0 if value is None else _integer(value)
+    total = min(max(held + number, low), high)
+    if total != held + number and not saturate:
+        return Added(held, 0, is_done=False)
+    if not I64_MIN <= total - held <= I64_MAX:
+        raise InvalidArgument("increment or decrement would overflow")
+    put(txn, name, b"%d" % total, expire_at=None)
+    return Added(total, total - held, is_done=True)
+
+
+def _given(raw: bytes | None, default: int = 0) -> int:
+    return default if raw is None else _integer(raw)
+
+
+def add_decimal_within(
+    txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
+) -> Added:
+    """Add to any number, as ``add_within`` does to integers."""
+    number = _decimal(raw)
+    least, most = (
+        default if end is None else _decimal(end)
+        for end, default in zip(bounds, _ENDS, strict=True)
+    )
+    low, high = _bounds(least, most)
+    value = get(txn, name)
+    held = Decimal(0) if value is None else _decimal(value)
+    if not (held.is_finite() and number.is_finite()):
+        raise InvalidArgument("value or increment would produce Infinity")
+    exact = _DECIMALS.add(held, number)
+    total = min(max(exact, low), high)
+    if total != exact and not saturate:
+        return Added(held, Decimal(0), is_done=False)
+    put(txn, name, _written(total), expire_at=None)
+    return Added(total, _DECIMALS.subtract(total, held), is_done=True)
+
+
+def _bounds(low: T, high: T) -> tuple[T, T]:
+    if high < low:
+        raise InvalidArgument("LBOUND can't be greater than UBOUND")
+    return low, high

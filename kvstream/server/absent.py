@@ -10,7 +10,7 @@ _COMMANDS = (
     "georadiusbymember_ro geosearch geosearchstore getbit hdel hexists hexpire hexpireat "
     "hexpiretime hget hgetall hgetdel hgetex hincrby hincrbyfloat hkeys hlen hmget hmset "
     "hotkeys hpersist hpexpire hpexpireat hpexpiretime hpttl hrandfield hscan hset hsetex "
-    "hsetnx hstrlen httl hvals increx lcs lindex linsert llen lmove lmpop lpop lpos lpush "
+    "hsetnx hstrlen httl hvals lcs lindex linsert llen lmove lmpop lpop lpos lpush "
     "lpushx lrange lrem lset ltrim migrate module pfadd pfcount pfdebug pfmerge pfselftest "
     "psubscribe psync publish pubsub punsubscribe readonly readwrite replconf replicaof "
     "restore-asking rpop rpoplpush rpush rpushx sadd scard sdiff sdiffstore setbit sflush "

@@ -82,8 +82,8 @@ _CONNECTION = "auth client command echo hello ping quit reset select wait waitao
 _TRANSACTION = "discard exec multi unwatch watch"
 _SCRIPTING = "function script"
 _STRING = (
-    "append decr decrby delex digest get getdel getex getrange getset incr incrby incrbyfloat mget "
-    "mset msetex msetnx psetex set setex setnx setrange strlen substr"
+    "append decr decrby delex digest get getdel getex getrange getset incr incrby incrbyfloat "
+    "increx mget mset msetex msetnx psetex set setex setnx setrange strlen substr"
 )
 _GENERIC = (
     "copy del dump exists expire expireat expiretime keys move object persist pexpire pexpireat "
@@ -135,6 +135,7 @@ KEY_USE = {
     "incr": ("RW access update",),
     "incrby": ("RW access update",),
     "incrbyfloat": ("RW access update",),
+    "increx": ("RW access update",),
     "kvstream.load|ticket": ("RW insert",),
     "memory|usage": ("RO",),
     "move": ("RW access update",),
