@@ -59,8 +59,11 @@ class Sockets:
         return self.links.receive() > 0
 
     def receive_within(self, patience_us: int) -> bool:
-        """Do so, and where nothing has come yet look for it for so many microseconds."""
-        return self.links.receive(patience_us) > 0
+        """Do so, and where nothing has come yet look for it for so many microseconds.
+
+        Not with one processor: who is to send could not run meanwhile.
+        """
+        return self.links.receive(patience_us if self.patience_us else 0) > 0
 
     def receive_more(self) -> bool:
         """Do so behind a turn, and look for more a little longer where that has been worth it."""

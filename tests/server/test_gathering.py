@@ -1,6 +1,7 @@
 """When the replies of an ``always`` server ask for their fsync."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,8 @@ import pytest
 from kvstream.options import Durability
 from kvstream.server import gathering
 from kvstream.server.gathering import CAUTION_S, LINGER_S, QUICK_S, VAIN_MAX, Gathering
+from tests.server.asking import Asker
+from tests.server.conftest import Served
 
 
 class Loop:
@@ -284,3 +287,23 @@ def test_whoever_comes_with_another_request_ends_the_wait(quick: Loop) -> None:
 
     quick.gathering.gather(look)
     assert len(quick.looked_us) == 1
+
+
+@pytest.mark.parametrize("quick_s", [0.0, 60.0])
+def test_appends_are_durable_when_they_are_answered(
+    served: Served, monkeypatch: pytest.MonkeyPatch, quick_s: float
+) -> None:
+    monkeypatch.setattr(gathering, "QUICK_S", quick_s)
+    served.engine.set_durability(Durability.ALWAYS)
+    committer, fsyncs = served.engine.committer, list[float]()
+    committer.on_fsync = fsyncs.append
+    with ExitStack() as stack:
+        askers = [stack.enter_context(Asker(served.port, 2)) for _ in range(6)]
+        for number in range(20):
+            present = askers[: number % 6 + 1]
+            for asker in present:
+                asker.send("XADD", "log", "*", "number", str(number))
+            for asker in present:
+                assert b"-" in asker.read()
+            assert committer.durable_sequence == served.engine.last_sequence
+    assert 20 <= len(fsyncs) <= served.executor.statistics.turns + 1  # the last may still run

@@ -158,7 +158,16 @@ def test_a_process_with_one_processor_lets_others_have_it(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(sockets: Sockets) -> None:
+        looked: list[int] = []
+
+        def look(patience_us: int) -> int:
+            looked.append(patience_us)
+            return 1
+
         assert bool(sockets.patience_us) is (count > 1)
+        monkeypatch.setattr(sockets, "links", SimpleNamespace(receive=look))
+        assert sockets.receive_within(70)
+        assert looked == [70 if count > 1 else 0]
 
     monkeypatch.setattr(module, "_processors", lambda: count)
     in_loop(run)
