@@ -231,10 +231,8 @@ def add_decimal_within(
 ) -> Added:
     """Add to any number, as ``add_within`` does to integers."""
     number = _decimal(raw)
-    least, most = (
-        default if end is None else _decimal(end)
-        for end, default in zip(bounds, _ENDS, strict=True)
-    )
+    least = -_DECIMAL_MAX if bounds[0] is None else _decimal(bounds[0])
+    most = _DECIMAL_MAX if bounds[1] is None else _decimal(bounds[1])
     low, high = _bounds(least, most)
     value = get(txn, name)
     held = Decimal(0) if value is None else _decimal(value)
