@@ -100,6 +100,21 @@ def _in_keys(*words: object) -> list[Words]:
     return [("SELECT", 1), words, ("SELECT", 0)]
 
 
+def _tenth(sizes: Sizes, number: int) -> list[str]:
+    """Return the IDs of one of ten parts of the stream."""
+    part = sizes.bulk // 10
+    return [f"{n}-1" for n in range(number * part + 1, number * part + part + 1)]
+
+
+def _delivered_and_deleted(sizes: Sizes) -> list[Words]:
+    ids = _tenth(sizes, 2)
+    return [
+        ("XGROUP", "SETID", "copied", "late", _tenth(sizes, 1)[-1]),
+        ("XREADGROUP", "GROUP", "late", "w", "COUNT", len(ids), "STREAMS", "copied", ">"),
+        ("XACKDEL", "copied", "late", "IDS", len(ids), *ids),
+    ]
+
+
 ALL: tuple[Work, ...] = (
     Work("nothing", lambda sizes: []),
     Work("XRANGE of {bulk:,} entries", lambda sizes: [("XRANGE", "bulk", "-", "+")]),
@@ -135,6 +150,17 @@ ALL: tuple[Work, ...] = (
         again=False,
     ),
     Work("COPY of {bulk:,} entries", lambda sizes: [("COPY", "bulk", "copied")], again=False),
+    Work(
+        "XDEL of {tenth:,} entries",
+        lambda sizes: [("XDEL", "copied", *_tenth(sizes, 0))],
+        again=False,
+    ),
+    Work(
+        "XDELEX of {tenth:,} entries",
+        lambda sizes: [("XDELEX", "copied", "IDS", sizes.bulk // 10, *_tenth(sizes, 1))],
+        again=False,
+    ),
+    Work("XREADGROUP and XACKDEL of {tenth:,} entries", _delivered_and_deleted, again=False),
     Work("BGSAVE", lambda sizes: [("BGSAVE",)], again=False, awaited="rdb_bgsave_in_progress"),
     Work(
         "BGREWRITEAOF",
@@ -149,6 +175,10 @@ ALL: tuple[Work, ...] = (
     ),
     Work("DEL of {large:,} entries", lambda sizes: [("DEL", "deleted")], again=False),
     Work("UNLINK of {large:,} entries", lambda sizes: [("UNLINK", "unlinked")], again=False),
+    Work(
+        "EXISTS of 10,000 keys",
+        lambda sizes: _in_keys("EXISTS", *(f"key:{n}" for n in range(10_000))),
+    ),
     Work(
         "DEL of 10,000 keys",
         lambda sizes: _in_keys("DEL", *(f"key:{n}" for n in range(10_000))),
@@ -220,7 +250,9 @@ def loop_gaps(folder: Path, sizes: Sizes) -> list[Claim]:
         probe.start()
         for work in ALL:
             p99, longest, took = watch(work, line, probe, sizes)
-            title = work.title.format(bulk=sizes.bulk, large=sizes.trimmed, keys=sizes.keys)
+            title = work.title.format(
+                bulk=sizes.bulk, tenth=sizes.bulk // 10, large=sizes.trimmed, keys=sizes.keys
+            )
             note = f"longest {longest:.1f} ms; it took {1000 * took:,.0f} ms"
             claims.append(
                 Claim("gaps", f"others wait (p99) during {title}", p99, GAP_MS_MAX, "ms", note)

@@ -22,7 +22,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import copying, dooming, keyspace
 from kvstream.operations.copying import LongCopy
-from kvstream.operations.dooming import LongDelete
+from kvstream.operations.dooming import LongCount, LongDelete
 from kvstream.operations.pages import kept
 
 SCAN_COUNT = 10
@@ -42,9 +42,11 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     return dooming.delete_all(txn, session.db, argv[1:])
 
 
-def exists(txn: Txn, session: Session, argv: Argv) -> Reply:
+def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer how many of the keys exist; one named twice counts twice."""
-    return sum(keyspace.exists(txn, session.prefix + key) for key in argv[1:])
+    if session.pages and len(argv) > dooming.LONG_KEYS:
+        return in_steps(LongCount(session.db, argv[1:]).step, int)
+    return dooming.count_all(txn, session.db, argv[1:])
 
 
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -1,10 +1,11 @@
-"""DEL of very many keys, in steps between which others go on.
+"""DEL and EXISTS of very many keys, in steps between which others go on.
 
-Steps look which of the keys there are. The last one writes down the generations of these
-(meta/doomed.py) and counts them off: with that commit they are gone, all at once; their rows leave
-later. What others make, delete, rename or let expire meanwhile is looked at once more.
+Steps look which of the keys there are. What others make, delete, rename or let expire meanwhile is
+looked at once more. The last step of DEL writes down the generations of what there is
+(meta/doomed.py) and counts it off: with that commit all is gone at once; the rows leave later.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
@@ -13,27 +14,20 @@ from kvstream.meta.doomed import ROW_KEYS, encode_doomed
 from kvstream.meta.index import KeyWatch
 from kvstream.meta.strings import decode_key
 from kvstream.meta.txn import Txn
-from kvstream.operations.keyspace import delete
+from kvstream.operations.keyspace import delete, exists
 from kvstream.operations.witness import TRIES
 from kvstream.storage.batch import Family
 
 LONG_KEYS = 500
-"""Keys from which on they are deleted so."""
+"""Keys from which on they are looked at so."""
 STEP_KEYS, STEP_BYTES = 200, 1 << 20
 """Keys that one step looks at, and how much their records may hold: some milliseconds of work."""
 _TOGETHER = 20
 """Records that are read at once: each may be a long string."""
 
 
-def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
-    """Delete keys of a database at once, and return how many there were."""
-    if len(keys) > LONG_KEYS:
-        return LongDelete(db, keys).at_once(txn)
-    return sum([delete(txn, qualified(db, key)) for key in keys])
-
-
-class LongDelete:
-    """DEL of very many keys of one database. It happens in its last step."""
+class LongCount:
+    """EXISTS of very many keys of one database. It happens in its last step."""
 
     def __init__(self, db: int, keys: Sequence[bytes]) -> None:
         self._db, self._keys = db, keys
@@ -41,7 +35,7 @@ class LongDelete:
         self._tries = 0
 
     def step(self, txn: Txn) -> int | None:
-        """Look on; return how many keys there were once they are deleted, None before."""
+        """Look on; return how many keys there are once that is known, None before."""
         if self._watch is None or self._watch.broken:
             self._begin(txn)
         assert self._watch is not None
@@ -52,7 +46,7 @@ class LongDelete:
         return self._finish(txn)
 
     def at_once(self, txn: Txn) -> int:
-        """Delete them, and return how many there were."""
+        """Do the same in one go."""
         self._begin(txn)
         return self._finish(txn)
 
@@ -71,19 +65,23 @@ class LongDelete:
         """A heap of when some of the keys expire."""
         self._anew: set[bytes] = set()
         """Names to be looked at once more."""
+        self._repeated: list[bytes] = []
+        """Names that were given again."""
 
     def _look_on(self, txn: Txn) -> bool:
         """Look at the keys that come next; return whether there are more."""
         prefix, size, left = U16.pack(self._stored_db), 0, STEP_KEYS
         while self._next < len(self._keys) and left > 0 and size < STEP_BYTES:
             some = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
-            some = [name for name in dict.fromkeys(some) if name not in self._pages]
+            fresh = [name for name in dict.fromkeys(some) if name not in self._pages]
+            if len(fresh) < len(some):
+                self._repeated += list((Counter(some) - Counter(fresh)).elements())
             page: dict[bytes, int] = {}
-            self._pages.update(dict.fromkeys(some, page))
+            self._pages.update(dict.fromkeys(fresh, page))
             self._made.append(page)
             self._next += ROW_KEYS
             left -= ROW_KEYS
-            size += self._look(txn, some)
+            size += self._look(txn, fresh)
         return self._next < len(self._keys)
 
     def _look_anew(self, txn: Txn) -> bool:
@@ -115,11 +113,27 @@ class LongDelete:
             heappush(self._expiring, (key.expire_at, name))
 
     def _finish(self, txn: Txn) -> int:
-        """Delete all that there are."""
+        """Look at what is left to be looked at, and do what is to be done."""
         while self._look_on(txn):
             pass
         self._look(txn, [*self._anew, *self._due(txn.expiry_ms)])
         self._watch = None
+        return self._done(txn)
+
+    def _done(self, txn: Txn) -> int:
+        again = sum([name in self._pages[name] for name in self._repeated])
+        return sum(map(len, self._made)) + again
+
+    def _due(self, now_ms: int) -> Iterable[bytes]:
+        """Yield the names whose time may have come since they were looked at."""
+        while self._expiring and self._expiring[0][0] <= now_ms:
+            yield heappop(self._expiring)[1]
+
+
+class LongDelete(LongCount):
+    """DEL of very many keys of one database, in the same way."""
+
+    def _done(self, txn: Txn) -> int:
         pages = [page.values() for page in self._made if page]
         found: set[int] = set().union(*pages)
         count = len(found)
@@ -128,7 +142,16 @@ class LongDelete:
             txn.catalog.doom(txn, self._stored_db, rows, found)
         return count
 
-    def _due(self, now_ms: int) -> Iterable[bytes]:
-        """Yield the names whose time may have come since they were looked at."""
-        while self._expiring and self._expiring[0][0] <= now_ms:
-            yield heappop(self._expiring)[1]
+
+def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
+    """Delete keys of a database at once, and return how many there were."""
+    if len(keys) > LONG_KEYS:
+        return LongDelete(db, keys).at_once(txn)
+    return sum([delete(txn, qualified(db, key)) for key in keys])
+
+
+def count_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
+    """Return how many keys of a database exist; one named twice counts twice."""
+    if len(keys) > LONG_KEYS:
+        return LongCount(db, keys).at_once(txn)
+    return sum([exists(txn, qualified(db, key)) for key in keys])

@@ -1,4 +1,4 @@
-"""DEL of very many keys in steps: what it answers and leaves, whatever others do meanwhile."""
+"""DEL and EXISTS of very many keys in steps: answers and leavings, whatever others do meanwhile."""
 
 import random
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from kvstream.commands.dispatcher import Dispatcher
 from kvstream.layout.keys import successor
 from kvstream.operations import dooming, keyspace
 from kvstream.operations.checks import check
-from kvstream.operations.dooming import LongDelete
-from kvstream.server import works
+from kvstream.operations.dooming import LongCount, LongDelete
+from kvstream.server import works as stepping
 from kvstream.storage.batch import Family
 from tests.server.talking import Server
 from tests.server.test_works import Other, Worker, told
@@ -45,7 +45,7 @@ def clock() -> ManualClock:
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("ROW_KEYS", 2), ("_TOGETHER", 2)):
         monkeypatch.setattr(dooming, name, value)
-    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr(stepping, "STEPS_S", -1.0)
     monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
     started = Server(tmp_path / "store", clock=clock)
     yield started
@@ -106,12 +106,19 @@ def test_it_takes_what_there_is_in_its_last_step(
     for _ in range(6):
         others.fill()
         keys = [key.encode() for key in others.draw.sample(KEYS, 30) * 2]
-        work, done = LongDelete(0, keys), None
+        works: list[LongCount] = [LongCount(0, [*keys, keys[0]]), LongDelete(0, keys)]
+        counted, done = None, None
+        while counted is None:
+            others.change()
+            server.engine.run(keyspace.delete_expired, 100)
+            counted = server.engine.run(works[0].step)
+        shown = others.shown()
+        assert counted == 2 * len(shown & set(keys)) + (keys[0] in shown)
         while done is None:
             others.change()
             server.engine.run(keyspace.delete_expired, 100)
             before = others.shown()
-            done = server.engine.run(work.step)
+            done = server.engine.run(works[1].step)
         assert done == len(before & set(keys))
         assert others.shown() == before - set(keys)
         server.engine.run(keyspace.sweep, others.draw.choice([0, 1, 100]))
@@ -126,6 +133,9 @@ def test_a_key_whose_time_has_come_meanwhile_is_not_counted(
     clock.advance(100)
     assert worker.end() == 0
     assert told(ann, "EXISTS", *KEYS[:3]) == 0
+    worker.begin("EXISTS", *KEYS)
+    ann.ask("SET", KEYS[7], "v")
+    assert worker.end() == 1
 
 
 def test_keys_are_there_for_others_until_all_are_gone(
