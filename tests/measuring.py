@@ -17,14 +17,23 @@ _SUBPROCESSES = "COVERAGE_"
 def unmeasured() -> Iterator[None]:
     """Trace neither this thread, nor those that are started, nor processes."""
     tracers = (sys.gettrace(), threading.gettrace())
-    kept = {name: text for name, text in os.environ.items() if name.startswith(_SUBPROCESSES)}
-    for name in kept:
-        del os.environ[name]
     sys.settrace(None)
     threading.settrace(None)
     try:
-        yield
+        with unmeasured_processes():
+            yield
     finally:
         threading.settrace(tracers[1])
         sys.settrace(tracers[0])
+
+
+@contextmanager
+def unmeasured_processes() -> Iterator[None]:
+    """Trace no process that is started here, nor those that it starts, whenever."""
+    kept = {name: text for name, text in os.environ.items() if name.startswith(_SUBPROCESSES)}
+    for name in kept:
+        del os.environ[name]
+    try:
+        yield
+    finally:
         os.environ.update(kept)

@@ -257,6 +257,7 @@ def test_the_time_of_a_flushed_key_may_come_before_its_rows_are_swept(
     sweep_all(store)
 
 
+@pytest.mark.unmeasured
 def test_other_commands_are_not_held_up_while_rows_are_swept(open_store: Stores) -> None:
     store = open_store("busy")
     for each in tries():

@@ -120,6 +120,7 @@ def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
     assert sampler.failures == 1
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("count", [3, RUNS_A_STEP, 3 * RUNS_A_STEP + 3, 40_000])
 def test_what_is_pending_is_counted_in_groups_of_every_size(store: Store, count: int) -> None:
     stream = store.stream("s")

@@ -108,6 +108,7 @@ def random_read() -> list[str]:
     )
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("protocol", ["2", "3"])
 def test_a_reply_in_pages_is_the_whole_reply(
     server: Server, ann: Talker, reader: Reader, filled: None, protocol: str

@@ -71,6 +71,7 @@ def run(kill: Path, *words: str) -> int:
     return process.returncode
 
 
+@pytest.mark.unmeasured
 def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(tmp_path: Path) -> None:
     files, kill = tmp_path / "files", tmp_path / "kill"
     files.mkdir()
@@ -133,6 +134,7 @@ spark.stop()
 """
 
 
+@pytest.mark.unmeasured
 @pytest.mark.skipif(not LONG, reason="long: with KVSTREAM_LOAD in the environment")
 def test_a_batch_write_whose_driver_is_killed_at_any_step_is_there_once(tmp_path: Path) -> None:
     kill = tmp_path / "kill"
@@ -191,6 +193,7 @@ KINDS = ["executor", *(["speculation", "stage", "standalone"] if LONG else [])]
 TASKS = 4
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_write_survives_the_kill_of_an_executor_and_tasks_that_run_twice(
     tmp_path: Path, kind: str
