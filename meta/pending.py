@@ -225,6 +225,11 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
     return [pending_of(run, eid) for run, found in _taken(txn, group, ids) for eid in found]
 
 
+def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Do the same, and return their IDs alone."""
+    return [eid for _, found in _taken(txn, group, ids) for eid in found]
+
+
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Make ``ids``, ascending and distinct, no longer pending; return how many were."""
     return sum([len(found) for _, found in _taken(txn, group, ids)])

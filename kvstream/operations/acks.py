@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import PACKED, StreamID, is_ascending
-from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take
+from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take, take_ids
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import Outcome, delete_but
 from kvstream.operations.entries import exists
@@ -54,12 +54,16 @@ def acknowledge_and_delete(
     if stream is None or found is None:
         return [Outcome.MISSING] * len(ids)
     txn.frees = True
-    distinct = ids if is_ascending(ids) else sorted(set(ids))
-    acked = [StreamID.unpack(each.id) for each in take(txn, found, [PACKED(*e) for e in distinct])]
+    distinct = list(ids) if is_ascending(ids) else sorted(set(ids))
+    taken = take_ids(txn, found, [PACKED(*eid) for eid in distinct])
+    whole = len(taken) == len(distinct)
+    acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
     delete_but(txn, stream, acked, kept)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, acked)
+    if len(acked) == len(ids) and not kept:
+        return [Outcome.DELETED] * len(ids)
     outcomes = {eid: Outcome.KEPT if eid in kept else Outcome.DELETED for eid in acked}
     return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]  # one given again is not pending
 

@@ -51,24 +51,31 @@ def delete_with_policy(
     doomed = delete_but(txn, stream, distinct, kept)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, distinct)
-    return [_outcome(eid, kept, doomed) for eid in ids]
+    if len(doomed) == len(ids):
+        return [Outcome.DELETED] * len(ids)
+    outcomes = dict.fromkeys(kept, Outcome.KEPT) | dict.fromkeys(doomed, Outcome.DELETED)
+    found = [outcomes.get(eid, Outcome.MISSING) for eid in ids]
+    if len(distinct) < len(ids):
+        _note_repeated(ids, found)
+    return found
 
 
 def delete_but(
     txn: Txn, stream: StreamMeta, ids: Sequence[StreamID], kept: Set[StreamID]
-) -> set[StreamID]:
+) -> list[StreamID]:
     """Delete those of ``ids``, ascending and distinct, that are there and not to be kept."""
     doomed = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else list(ids))
     erase(txn, stream, doomed)
-    return set(doomed)
+    return doomed
 
 
-def _outcome(eid: StreamID, kept: Set[StreamID], left: set[StreamID]) -> Outcome:
-    """Tell what became of an ID; one given again is missing by then."""
-    if eid in left:
-        left.remove(eid)
-        return Outcome.DELETED
-    return Outcome.KEPT if eid in kept else Outcome.MISSING
+def _note_repeated(ids: Sequence[StreamID], outcomes: list[Outcome]) -> None:
+    """Have an ID that was deleted be missing where it is given again."""
+    seen: set[StreamID] = set()
+    for at, eid in enumerate(ids):
+        if eid in seen and outcomes[at] is Outcome.DELETED:
+            outcomes[at] = Outcome.MISSING
+        seen.add(eid)
 
 
 def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
