@@ -1,0 +1,41 @@
+"""A process that makes and deletes very many keys until it is killed, and says what it has done.
+
+::
+
+    python -m tests.crash.delete_writer DIRECTORY
+    made NUMBER
+    try NUMBER          they are about to be deleted
+    did NUMBER
+"""
+
+import sys
+from itertools import count
+
+from kvstream import Store
+from kvstream.operations.dooming import LONG_KEYS, LongDelete
+
+KEYS = LONG_KEYS + 50
+
+
+def names(number: int) -> list[bytes]:
+    return [b"%d:%d" % (number, at) for at in range(KEYS)]
+
+
+def main(directory: str) -> None:
+    with Store.open(directory, durability="no") as store:
+        for number in count():
+            with store.transaction():
+                for name in names(number):
+                    store.stream(name).add({"f": "v"})
+            print("made", number, flush=True)
+            if number % 3 == 1:
+                continue
+            print("try", number, flush=True)
+            work = LongDelete(0, names(number))
+            while store.engine.run(work.step) is None:
+                pass
+            print("did", number, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
