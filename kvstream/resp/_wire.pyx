@@ -291,13 +291,14 @@ cdef class Burst:
     cdef readonly list entries
     cdef readonly object sent
     cdef public bytes replies
+    cdef public bytes prefix
 
     def __init__(self, object client, bytes key not None, list entries not None, object sent):
         self.client = client
         self.key = key
         self.entries = entries
         self.sent = sent
-        self.replies = b""
+        self.replies = self.prefix = b""
 
     def encoded(self):
         return self.replies
@@ -361,7 +362,8 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
     if key.size < 0:
         return None
     burst = <Burst>Burst.__new__(Burst)
-    burst.client, burst.entries, burst.sent, burst.replies = client, entries, data, b""
+    burst.client, burst.entries, burst.sent = client, entries, data
+    burst.replies = burst.prefix = b""
     burst.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
     return burst
 
@@ -385,6 +387,7 @@ def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
             others.append(burst)
             continue
         prefix = slot_of(client, PREFIX)
+        burst.prefix = <bytes?>prefix
         if same is None or prefix is not prefix_before or burst.key != before.key:
             name = prefix + burst.key
             found = waiting.get(name)

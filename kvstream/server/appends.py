@@ -14,6 +14,7 @@ from time import perf_counter
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.layout.keys import database_of
 from kvstream.layout.values import encode_flat
 from kvstream.operations.append import add_many
 from kvstream.server.bursts import Burst, PlainBurst, answer, entries_of, gather, requests_of
@@ -21,7 +22,7 @@ from kvstream.server.calls import Calls
 from kvstream.server.client import Answers, Argv, Client
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Kept, Slot
-from kvstream.turn import Turn
+from kvstream.turn import Turn, TurnFailed
 
 _XADD = find([b"xadd", b"key", b"*", b"field", b"value"])
 _NAMES = (b"XADD", b"xadd")
@@ -100,6 +101,7 @@ class Appends:
         except InvalidArgument:
             return None
         burst = Burst(client, argv[1], [packed], argv)
+        burst.prefix = client.prefix
         self.waiting.setdefault(name, []).append(burst)
         return burst
 
@@ -113,10 +115,20 @@ class Appends:
 
     def flush(self, turn: Turn) -> None:
         """Run what waits."""
+        if not self.waiting:
+            return
         waiting, self.waiting = self.waiting, {}
         turn.grows = True
         for name, bursts in waiting.items():
             self._run(turn, name, bursts)
+
+    def make_way(self, turn: Turn, client: Client, argv: Argv) -> None:
+        """Run what waits before a request; where that fails the request is still to be run."""
+        try:
+            self.flush(turn)
+        except TurnFailed:
+            client.requests.appendleft(argv)
+            raise
 
     def _run(self, turn: Turn, name: bytes, bursts: list[PlainBurst]) -> None:
         begun = perf_counter()
@@ -135,11 +147,9 @@ class Appends:
         if isinstance(kept, Slot):
             return [kept]
         assert isinstance(kept, Burst)
-        client = kept.client
+        client, db = kept.client, database_of(kept.prefix or kept.client.prefix)
         return [
-            Slot(
-                client, None, partial(self._calls.answer, client, _XADD, argv), client.db, told=True
-            )
+            Slot(client, None, partial(self._calls.answer, client, _XADD, argv), db, told=True)
             for argv in requests_of(kept)
         ]
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
 
-from kvstream.commands.command import Command, Container
+from kvstream.commands.command import Blocked, Command, Container
+from kvstream.commands.replies import Paged
 from kvstream.engine import Engine
 from kvstream.server.acl import Acl
 from kvstream.server.bursts import BURST_BYTES_MAX, PlainBurst, burst_of
@@ -16,7 +17,7 @@ from kvstream.server.limits import Limits
 from kvstream.server.loads import Loads
 from kvstream.server.memory import resident_bytes
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Outbox
+from kvstream.server.outbox import Outbox, Slot
 from kvstream.server.paging import Paging
 from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
@@ -126,6 +127,28 @@ class Arrivals:
         """Close a client's connection without a word; what it has not read is let go."""
         self.gone(client)
         client.abort()
+
+    def let_go(self, slot: Slot) -> None:
+        """Have a client that a turn held which has failed be held by nothing.
+
+        What it has not been answered is its next request; what this slot is to answer, it waits
+        for no more.
+        """
+        client = slot.client
+        if client in self.first:
+            self.first.remove(client)
+            client.paged = False
+        self.works.put_back(client)
+        self.waits.pause.let_go(client)
+        if client.requests:
+            self.ready[client] = None
+        if isinstance(slot.reply, Blocked):
+            if client.block is not None and client.block.wait is slot.reply:
+                self.waits.end(client)  # its waiter went with the turn
+            else:  # somebody has ended the wait: the reply to that is another slot's
+                slot.unit = None
+        elif type(slot.reply) is Paged:
+            self.paging.release(client)
 
     @property
     def is_answering(self) -> bool:

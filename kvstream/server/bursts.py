@@ -27,7 +27,7 @@ Packed = tuple[bytes, Names]
 class PlainBurst:
     """XADDs of one client, what is stored for them, and the replies to them all."""
 
-    __slots__ = ("client", "entries", "key", "replies", "sent")
+    __slots__ = ("client", "entries", "key", "prefix", "replies", "sent")
 
     def __init__(
         self, client: "Client", key: bytes, entries: list[Packed], sent: bytes | Request
@@ -38,6 +38,8 @@ class PlainBurst:
         self.sent = sent
         """The bytes of all requests, or the words of one."""
         self.replies = b""
+        self.prefix = b""
+        """The number of the client's database, packed, when the burst was taken."""
 
     def encoded(self) -> bytes:
         """Return the replies in bytes."""
@@ -86,7 +88,8 @@ def gather_in_python(
         entries += len(burst.entries)
         client = burst.client
         if client.direct and client.user.free:
-            waiting.setdefault(client.prefix + burst.key, []).append(burst)
+            burst.prefix = client.prefix
+            waiting.setdefault(burst.prefix + burst.key, []).append(burst)
         else:
             others.append(burst)
     return at, others, entries

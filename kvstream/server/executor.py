@@ -32,7 +32,7 @@ from kvstream.server.bursts import requests_of
 from kvstream.server.calls import name_of
 from kvstream.server.client import Argv, Client
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import OF_ROWS, Kept, Operation, Outbox, Slot, told
+from kvstream.server.outbox import OF_ROWS, Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.pace import LOOKS, TURN_REQUESTS, Pace
 from kvstream.server.queues import run_queue
 from kvstream.server.waits import Waits
@@ -191,8 +191,10 @@ class Executor(Arrivals):
             self._slots.append(waits)
             return
         if self._appends.waiting:
-            self._flush_before(turn, client, argv)
+            self._appends.make_way(turn, client, argv)
             return self._request(turn, client, argv)
+        if isinstance(argv, Again):
+            return self._again(turn, client, argv.slot)
         try:
             command = find(argv, self.commands)
         except RequestError as error:
@@ -212,14 +214,6 @@ class Executor(Arrivals):
             self._answer(client, QUEUED)
         else:
             self._call(turn, client, command, argv)
-
-    def _flush_before(self, turn: Turn, client: Client, argv: Argv) -> None:
-        """Run the appends that wait; where that fails the request is still to be run."""
-        try:
-            self._appends.flush(turn)
-        except TurnFailed:
-            client.requests.appendleft(argv)
-            raise
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
@@ -245,9 +239,8 @@ class Executor(Arrivals):
         """Block the client where its unit said so; let others have the news that it made."""
         if isinstance(slot.reply, _HOLDING):
             self._hold(turn, slot)
-        else:
-            if slot.is_wanted() and type(slot.reply) in OF_ROWS:
-                slot.make()
+        elif slot.is_wanted() and type(slot.reply) in OF_ROWS:
+            slot.make()
         if turn.txn.signals:
             turn.serve()
 
@@ -256,11 +249,12 @@ class Executor(Arrivals):
         client, reply = slot.client, slot.reply
         client.direct = False  # a request that runs again may be the first to hold it
         if isinstance(reply, Blocked):
-            self.waits.begin(turn, client, reply)
+            if not client.closing:  # nor gone
+                self.waits.begin(turn, client, reply)
             return
         if reply is LATER:
-            assert isinstance(slot.unit, partial)  # of ``answer``, and a request
-            client.requests.appendleft(slot.unit.args[-1])
+            slot.reply = None
+            client.requests.appendleft(Again(slot))
             self._slots.remove(slot)
             self.first.append(client)
             client.paged = True
@@ -291,8 +285,7 @@ class Executor(Arrivals):
             self.outbox.send(self.engine.last_sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
-        if self._appends.waiting:
-            self._appends.flush(turn)
+        self._appends.flush(turn)
         sequence = turn.commit()
         turn.tell(sequence)
         slots, self._slots = self._slots, []
@@ -305,18 +298,34 @@ class Executor(Arrivals):
         kept, self._slots = self._slots, []
         slots = [slot for each in kept for slot in self._appends.apart(each)]
         for slot in slots:
-            if isinstance(slot.reply, Blocked):  # its waiter went with the turn
-                self.waits.end(slot.client)
-            elif type(slot.reply) is Paged:
-                self.paging.release(slot.client)
+            self.let_go(slot)
+        behind: dict[Client, list[Argv]] = {}
         for slot in slots:
-            if slot.unit is None:
+            client = slot.client
+            if client.block is not None or client.paged:  # by one that was just run again
+                behind.setdefault(client, []).append(Again(slot))
+            elif slot.unit is None:
                 self._slots.append(slot)
-                continue
-            self._run_again(slot, slot.unit)
+            else:
+                self._run_again(slot, slot.unit)
+        for client, requests in behind.items():
+            client.requests.extendleft(reversed(requests))
         rest, self._slots = self._slots, []
         if rest:
             self.outbox.send(self.engine.last_sequence, rest)
+
+    def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
+        """Answer a request that could not be answered when it was to be run again."""
+        self._slots.append(slot)
+        if slot.unit is None:
+            return
+        db, slot.made = client.db, b""
+        client.select(slot.db)
+        try:
+            slot.reply = turn.run(slot.unit)
+            self._settle(turn, slot)
+        finally:
+            client.select(db)
 
     def _run_again(self, slot: Slot, unit: Operation) -> None:
         client, db = slot.client, slot.client.db

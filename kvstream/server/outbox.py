@@ -70,6 +70,16 @@ class Slot:
             self.reply, self.made = error, b""
 
 
+class Again(list[bytes]):
+    """Among the requests of a client: one of a turn that failed, which waits for one before it."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__()
+        self.slot = slot
+
+
 class Kept(Protocol):
     """What the outbox knows of a slot, or of a burst with its replies."""
 

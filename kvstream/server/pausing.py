@@ -70,6 +70,16 @@ class Pause:
             and any(Flag.WRITE in queued.flags for queued, _ in queue.commands)
         )
 
+    def has(self, client: Client) -> bool:
+        """Tell whether a client waits for the end of the pause, and for nothing else."""
+        return client in self._held
+
+    def let_go(self, client: Client) -> None:
+        """Have a client run what it waits to run; where the pause goes on it is held again."""
+        if self.has(client):
+            del self._held[client]
+            self._waits.cancel(client)
+
     def hold(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Have a client wait for the end of the pause, and then run a request."""
         client.requests.appendleft(argv)

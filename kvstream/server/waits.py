@@ -102,13 +102,18 @@ class Waits:
     def cancel(self, client: Client) -> None:
         """End a client's wait, if it waits, without a word."""
         if client.block is not None:
-            self._engine.cancel(client.block.waiter)
+            waiter = client.block.waiter
+            self._engine.cancel(waiter)
+            waiter.names = []  # a turn that has served it, and fails, has it wait for nothing
             self.end(client)
 
     def unblock(self, client: Client, error: bool) -> bool:
-        """End a client's wait as CLIENT UNBLOCK does; False where it does not wait."""
+        """End a client's wait as CLIENT UNBLOCK does; False where it does not wait.
+
+        One that a pause holds has not begun to: its request is still to be answered.
+        """
         block = client.block
-        if block is None or not self._engine.cancel(block.waiter):
+        if block is None or self.pause.has(client) or not self._engine.cancel(block.waiter):
             return False
         outcome = Outcome(block.wait.expired)
         if error:

@@ -16,7 +16,7 @@ from kvstream.engine import Engine
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
-from kvstream.server.outbox import Slot
+from kvstream.server.outbox import Again, Slot
 from kvstream.turn import Turn, TurnFailed
 
 STEPS_S = 0.002
@@ -68,6 +68,13 @@ class Works:
         work = self._under_way.pop(client, None)
         if work is not None and work.undo is not None:
             self._left.append(work.undo)
+
+    def put_back(self, client: Client) -> None:
+        """Have a command whose last step was undone go on as the next request of its client."""
+        work = self._under_way.pop(client, None)
+        if work is not None:
+            client.requests.appendleft(Again(work.slot))
+            client.paged = False
 
     def run(self) -> None:
         """Run steps for a while."""

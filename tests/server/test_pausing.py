@@ -132,3 +132,13 @@ def test_a_real_server_goes_on_by_itself(served: Served) -> None:
         bob.send("PING")
         assert bob.read() == b"PONG"
         assert ann.ask("CLIENT UNPAUSE") == b"OK"
+
+
+def test_who_is_held_by_a_pause_cannot_be_unblocked(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    ann.ask("XADD", "s", "1-1", "f", "v")
+    assert bob.ask("CLIENT", "UNBLOCK", str(ann.client.id)) == b":0\r\n"
+    server.wait(1.1)
+    assert ann.heard() == b"$3\r\n1-1\r\n"

@@ -1,5 +1,6 @@
 """Turns that fail and run again, a request at a time: what their clients must not notice."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,3 +155,92 @@ def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
     said = ann.heard()
     assert said.startswith(b"*%d\r\n" % (SHORT_ROWS + 1))
     assert said.count(b"\r\n") == 1 + 8 * (SHORT_ROWS + 1) + 2
+
+
+@contextmanager
+def write_fails(server: Server, *doomed: int) -> Iterator[None]:
+    """Have the writes of these numbers meet a full disk."""
+    database = server.engine.database
+    written, numbers = database.write, itertools.count()
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if next(numbers) in doomed:
+            raise StoreFull("no room")
+        return written(batch, frees)
+
+    with patch.object(database, "write", write):
+        yield
+
+
+def test_what_follows_a_read_that_waits_only_when_run_again_is_answered_behind_it(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.send("XADD", "s", "1-1", "f", "v")
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "0")
+    ann.send("XADD", "t", "1-1", "f", "v")
+    ann.send("SELECT", "1")
+    ann.send("ECHO", "last")
+    with write_fails(server, 0, 1):  # the turn's, and that of bob's XADD alone
+        server.turn()
+    assert bob.heard().startswith(b"-MISCONF")
+    assert ann.heard() == b""
+    bob.ask("XADD", "s", "2-1", "f", "v")
+    said = ann.heard()
+    assert said.startswith(b"*1\r\n*2\r\n$1\r\ns\r\n")
+    assert said.endswith(b"$3\r\n1-1\r\n+OK\r\n$4\r\nlast\r\n")
+    assert bob.ask("XLEN", "t") == b":1\r\n"
+
+
+def test_a_wait_that_was_ended_in_a_turn_that_fails_is_over(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    bob.send("CLIENT", "UNBLOCK", str(ann.client.id))
+    bob.send("SET", "k", "v")
+    with write_fails(server, 0):
+        server.turn()
+    assert bob.heard() == b":1\r\n+OK\r\n"
+    assert ann.heard() == b"*-1\r\n"
+    bob.ask("XADD", "s", "1-1", "f", "v")
+    assert ann.ask("PING") == b"+PONG\r\n"
+
+
+def test_what_a_pause_holds_since_a_turn_that_fails_is_not_lost(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.send("XADD", "s", "1-1", "f", "v")
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "0")
+    bob.send("CLIENT", "PAUSE", "1000", "WRITE")
+    ann.send("XADD", "t", "1-1", "f", "v")
+    server.executor.ready = dict.fromkeys((bob.client, ann.client))
+    with write_fails(server, 0, 1):
+        server.turn()
+    server.wait(1.1)
+    assert ann.heard() == b""
+    bob.ask("XADD", "s", "2-1", "f", "v")
+    assert ann.heard().endswith(b"$3\r\n1-1\r\n")
+
+
+def test_appends_go_to_the_database_that_they_were_for_when_run_again(
+    server: Server, ann: Talker
+) -> None:
+    ann.send_bytes(request("XADD", "s", "*", "f", "v") * 2)
+    ann.send("SELECT", "1")
+    with write_fails(server, 0):
+        server.turn()
+    assert ann.ask("XLEN", "s").endswith(b":0\r\n")
+    ann.ask("SELECT", "0")
+    assert ann.ask("XLEN", "s") == b":2\r\n"
+
+
+def test_a_reader_who_was_killed_in_a_turn_that_fails_takes_nothing_afterwards(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
+    bob.send("XADD", "s", "1-1", "f", "v")
+    bob.send("CLIENT", "KILL", "ID", str(ann.client.id))
+    with write_fails(server, 0, 1):
+        server.turn()
+    bob.ask("XADD", "s", "2-1", "f", "v")
+    assert bob.ask("XPENDING", "s", "g").startswith(b"*4\r\n:0\r\n")
