@@ -164,16 +164,19 @@ def test_verify_finds_the_range_in_which_something_differs(
     with Store.open(tmp_path / "copy") as store:
         fill(store, 0, 59)
         store.stream("orders").delete(StreamID(START, 0))
+        store.stream("orders").add({b"\xff": b"no UTF-8"}, id=StreamID(START + 5 * DAY, 0))
     found = verify(spark, place(str(data)), place(str(tmp_path / "copy")), streams=["orders"])
-    assert (found.ranges, found.equal, found.source, found.target) == (3, 1, 60, 58)
+    assert (found.ranges, found.equal, found.source, found.target) == (4, 1, 60, 59)
     assert [(each.first_ms, each.source, each.target) for each in found.differences] == [
         (START, 24, 23),
         (START + 2 * DAY, 12, 11),
+        (START + 5 * DAY, 0, 1),
     ]
 
 
 def test_avro_needs_no_package_of_its_own(spark: SparkSession, tmp_path: Path, data: Path) -> None:
     files, target = str(tmp_path / "out"), place(str(tmp_path / "back"))
+    (tmp_path / "out" / "_temporary").mkdir(parents=True)  # as a job that was killed leaves it
     out = export_files(spark, place(str(data)), files, kind="avro", pattern="other:*")
     assert (out.read, out.written) == (5, 5)
     assert [each.suffix for each in (tmp_path / "out").glob("part-*")] == [".avro"]

@@ -27,6 +27,8 @@ _SOURCES = {
 FORMATS = tuple(_SOURCES)
 _FLAT = ("csv",)
 """Formats that hold no maps: all fields go into one column of JSON, unless they are named."""
+_STAGED = "_temporary"
+"""The folder in which Spark has files until a job commits."""
 _HEADED = {"csv": {"header": "true"}}
 
 
@@ -133,15 +135,16 @@ def export_files(
 
     ``fields`` are columns each, as text; without them all stand in one column ``fields``: a map, or
     JSON where the format has no maps. Files that are there are kept, and refused, unless
-    ``overwrite`` replaces them.
+    ``overwrite`` replaces them; a folder without any, as a job leaves it that fails, is taken.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     form = _source(kind)
-    if not overwrite and Folder(spark, folder).exists(""):
+    there = Folder(spark, folder)
+    if not overwrite and not {_STAGED}.issuperset(there.names("")):
         raise RequestError(f"{folder} is there: overwrite (--overwrite) would replace it")
-    require(spark, [source], (), pattern)
+    require(spark, [source], streams, pattern)
     columns = [f"`{name.replace('`', '``')}` string" for name in fields] or [
         "fields map<string,string>"
     ]
@@ -153,7 +156,7 @@ def export_files(
     seen = Observation("read")
     counted = found.observe(seen, F.count(F.lit(1)).alias("entries"))
     given = {**_HEADED.get(kind, {}), **(options or {})}
-    mode = "overwrite" if overwrite else "errorifexists"
+    mode = "overwrite" if there.exists("") else "errorifexists"
     counted.write.format(form).mode(mode).options(**given).save(folder)
     read = int(seen.get["entries"])
     written = spark.read.format(form).schema(found.schema).options(**given).load(folder).count()
