@@ -27,6 +27,9 @@ _SOURCES = {
 FORMATS = tuple(_SOURCES)
 _FLAT = ("csv",)
 """Formats that hold no maps: all fields go into one column of JSON, unless they are named."""
+_MAP = "map<string,string>"
+_FIELDS = {"avro": "array<struct<name:string,value:string>>"}
+"""What fields are where a map has no order."""
 _STAGED = "_temporary"
 """The folder in which Spark has files until a job commits."""
 _HEADED = {"csv": {"header": "true"}}
@@ -68,7 +71,7 @@ def import_files(
     ``name`` is what the import is known by, by default the files and their sizes: it happens once
     under it, so that a job that failed may be run again.
     """
-    rows = _read(spark, files, kind, options or {})
+    rows = _read(spark, files, kind, options or {}, bool(columns))
     known = Transaction(f"import:{name or _fingerprint(rows, stream)}", 1)
     if columns:
         rows = rows.selectExpr(*columns)
@@ -85,11 +88,25 @@ def import_files(
     return Imported(count, count)
 
 
-def _read(spark: "SparkSession", files: str, kind: str, options: Mapping[str, str]) -> "DataFrame":
+def _read(
+    spark: "SparkSession", files: str, kind: str, options: Mapping[str, str], chosen: bool
+) -> "DataFrame":
+    """Return the rows of files; unless columns are chosen, with ``fields`` of JSON as a map."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import MapType, StringType, StructField, StructType
+
     given = {**_HEADED.get(kind, {}), **options}
     schema = given.pop("schema", None)
     reader = spark.read.format(_source(kind)).options(**given)
-    return (reader.schema(schema) if schema else reader).load(files)
+    rows = (reader.schema(schema) if schema else reader).load(files)
+    types = {} if chosen else {each.name: each.dataType for each in rows.schema}
+    if kind == "json" and isinstance(types.get("fields"), StructType):
+        types["fields"] = MapType(StringType(), StringType())  # a struct would sort the names
+        wanted = [StructField(name, each) for name, each in types.items()]
+        return reader.schema(StructType(wanted)).load(files)
+    if kind in _FLAT and isinstance(types.get("fields"), StringType):
+        return rows.withColumn("fields", F.from_json("fields", _MAP, {"mode": "FAILFAST"}))
+    return rows
 
 
 def _source(kind: str) -> str:
@@ -133,9 +150,10 @@ def export_files(
 ) -> Exported:
     """Write entries to files: stream, id as text, timestamp, and the fields.
 
-    ``fields`` are columns each, as text; without them all stand in one column ``fields``: a map, or
-    JSON where the format has no maps. Files that are there are kept, and refused, unless
-    ``overwrite`` replaces them; a folder without any, as a job leaves it that fails, is taken.
+    ``fields`` are columns each, as text; without them all stand in one column ``fields``: a map;
+    in Avro, whose maps have no order, an array of names and values; in CSV JSON. Files that are
+    there are kept, and refused, unless ``overwrite`` replaces them; a folder without any, as a job
+    leaves it that fails, is taken.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -146,7 +164,7 @@ def export_files(
         raise RequestError(f"{folder} is there: overwrite (--overwrite) would replace it")
     require(spark, [source], streams, pattern)
     columns = [f"`{name.replace('`', '``')}` string" for name in fields] or [
-        "fields map<string,string>"
+        f"fields {_FIELDS.get(kind, _MAP)}"
     ]
     schema = ", ".join(["stream string", "id string", "timestamp timestamp", *columns])
     wanted = chosen(source, streams, pattern) | {"start": start, "end": end}
