@@ -21,7 +21,7 @@ from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import copying, dooming, keyspace
-from kvstream.operations.copying import LongCopy
+from kvstream.operations.copying import LongCopy, LongMove
 from kvstream.operations.dooming import LongCount, LongDelete
 from kvstream.operations.pages import kept
 
@@ -87,16 +87,18 @@ def copy(txn: Txn, session: Session, argv: Argv) -> Answer:
     return int(copying.copy(txn, source, target, replace))
 
 
-def move(txn: Txn, session: Session, argv: Argv) -> Reply:
+def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Move a key to another database, where its name is free there; 1 if it was done."""
     db = _database(session, argv[2])
     if db == session.db:
         raise InvalidArgument("source and destination objects are the same")
-    source = session.prefix + argv[1]
-    moved = copying.copy(txn, source, qualified(db, argv[1]))
-    if moved:
-        keyspace.delete(txn, source)
-    return int(moved)
+    source, target = session.prefix + argv[1], qualified(db, argv[1])
+    if session.pages and copying.is_long(txn, source):
+        if keyspace.exists(txn, target):
+            return 0
+        work = LongMove(source, target)
+        return in_steps(work.step, int, work.undo)
+    return int(copying.move(txn, source, target))
 
 
 def randomkey(txn: Txn, session: Session, argv: Argv) -> Reply:

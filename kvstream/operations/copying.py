@@ -14,7 +14,7 @@ from kvstream.meta.staged import StagedLoad
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import loading, staging
-from kvstream.operations.keyspace import exists, make_room
+from kvstream.operations.keyspace import delete, exists, make_room
 from kvstream.operations.witness import LONG_ROWS, STEP_ROWS, TRIES, Witness
 from kvstream.storage.batch import Family
 
@@ -38,6 +38,11 @@ def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
         _copy_stream(txn, key, target)
     txn.signal(target)
     return True
+
+
+def move(txn: Txn, source: bytes, target: bytes) -> bool:
+    """Copy a key to where there is none, and delete it; tell whether it was done."""
+    return copy(txn, source, target) and delete(txn, source)
 
 
 def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
@@ -182,6 +187,18 @@ class LongCopy:
         _copy_rest(txn, stream, made)
         staged.remove(txn, self._load)
         txn.signal(self._target)
+
+
+class LongMove(LongCopy):
+    """MOVE of a long stream: its last step deletes it, too."""
+
+    def __init__(self, source: bytes, target: bytes) -> None:
+        super().__init__(source, target, replace=False)
+
+    def step(self, txn: Txn) -> bool | None:
+        """Copy on; tell whether the key was moved once that is done, None before."""
+        done = super().step(txn)
+        return delete(txn, self._source) if done else done
 
 
 def is_long(txn: Txn, source: bytes) -> bool:

@@ -201,6 +201,39 @@ def test_a_copy_is_as_in_one_go(
     assert told(ann, "TTL", "c") == 1000
 
 
+def test_a_move_is_as_in_one_go(server: Server, ann: Talker, worker: Worker) -> None:
+    for key in "st":
+        fill(ann, key)
+        ann.ask(*READ, "COUNT", "100", "STREAMS", key, ">")
+        ann.ask("EXPIRE", key, "1000")
+    ann.ask("MOVE", "t", "3")
+    worker.begin("MOVE", "s", "3")
+    assert told(ann, "EXISTS", "s") == 1
+    ann.ask("XADD", "s", "1000-1", "f", "v")
+    assert worker.end() == 1
+    assert told(ann, "EXISTS", "s", "t") == 0
+    ann.ask("SELECT", "3")
+    ann.ask("XADD", "t", "1000-1", "f", "v")
+    assert state(ann, "s") == state(ann, "t")
+    ann.ask("SELECT", "0")
+    fill(ann)
+    assert worker.ask("MOVE", "s", "3") == b":0\r\n"
+
+
+def test_a_move_to_what_was_made_meanwhile_leaves_all(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    fill(ann)
+    before = state(ann, "s")
+    worker.begin("MOVE", "s", "3")
+    ann.ask("SELECT", "3")
+    ann.ask("SET", "s", "v")
+    assert worker.end() == 0
+    assert ann.ask("GET", "s") == b"$1\r\nv\r\n"
+    ann.ask("SELECT", "0")
+    assert state(ann, "s") == before
+
+
 def test_a_copy_over_what_is_there_is_refused_without_a_step(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
