@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kvstream.commands.args import I64_MAX, integer
+from kvstream.commands.args import I64_MAX, at_least, integer
 from kvstream.commands.settings import memory_size
 from kvstream.errors import InvalidArgument
 
+_ALL = 100
 Parse: TypeAlias = Callable[[bytes], object]
 
 
@@ -24,6 +25,19 @@ def memory(least: int, most: int = I64_MAX) -> Parse:
         return _within(memory_size(raw), least, most)
 
     return parse
+
+
+def memory_or_share(raw: bytes) -> object:
+    """Read bytes, or percents of something."""
+    try:
+        if not raw.endswith(b"%"):
+            return memory_size(raw)
+        share = at_least(0, raw[:-1], "", "")
+    except InvalidArgument:
+        raise InvalidArgument("argument must be a memory or percent value") from None
+    if share > _ALL:
+        raise InvalidArgument("percentage argument must be less or equal to 100")
+    return b"%d%%" % share
 
 
 def _within(value: int, least: int, most: int) -> int:

@@ -54,6 +54,19 @@ def test_defaults_are_those_of_redis(served: Served, redis_port: int) -> None:
     assert differing <= UNLIKE_REDIS
 
 
+def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask("CONFIG SET maxmemory-clients 5%") == b"OK"
+        assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"5%"
+        for wrong in ("x", "-1%", "%"):
+            answer = asker.ask("CONFIG", "SET", "maxmemory-clients", wrong)
+            assert answer.endswith("argument must be a memory or percent value")
+        answer = asker.ask("CONFIG SET maxmemory-clients 101%")
+        assert answer.endswith("percentage argument must be less or equal to 100")
+        assert asker.ask("CONFIG SET maxmemory-clients 1mb") == b"OK"
+        assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"1048576"
+
+
 def test_what_is_for_tests_alone_is_shown_by_its_name_alone(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CONFIG GET key-load-dela?") == []
