@@ -1,6 +1,7 @@
 """What pyproject.toml cannot say in a settled way: the extensions that a build may do without."""
 
 import os
+from shutil import which
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -29,6 +30,9 @@ class SideBySide(build_ext):
     """Compile as many extensions at once as there are cores."""
 
     def build_extensions(self) -> None:
+        if not self._possible():
+            self.warn("no C compiler or no Python.h: kvstream is built without its extensions")
+            return
         self.parallel = os.cpu_count() or 1
         # Cython in processes of its own, where several are not in each other's way.
         for one, made in zip(
@@ -38,6 +42,14 @@ class SideBySide(build_ext):
         ):
             one.sources = made.sources
         super().build_extensions()
+
+    def _possible(self) -> bool:
+        """Tell whether it is worth the ten seconds that Cython takes."""
+        program = getattr(self.compiler, "compiler_so", None)  # not where it is Microsoft's
+        if not program:
+            return True
+        headers = (os.path.join(folder, "Python.h") for folder in self.include_dirs)
+        return which(program[0]) is not None and any(map(os.path.exists, headers))
 
 
 if __name__ == "__main__":  # what Cython starts may import this file
