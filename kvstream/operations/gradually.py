@@ -211,9 +211,7 @@ class LongAutoclaim:
         """Look again at runs that others have changed; return whether those are too many."""
         runs, batch, first = group.runs, txn.batch, stream.first.packed
         changed = {
-            at: now
-            for at, (run, *_) in enumerate(self._pieces)
-            if (now := runs.get(batch, run.anchor)) != run
+            at for at, (run, *_) in enumerate(self._pieces) if runs.get(batch, run.anchor) != run
         }
         if len(changed) > _ANEW_MAX:
             return True
@@ -221,9 +219,13 @@ class LongAutoclaim:
             if at not in changed and stream.length and piece.first >= first:
                 continue
             haul = self._haul(stream)
-            now = changed.get(at, piece.run)
-            if now is not None:
-                haul.look(txn, now, ids_between(now, piece.first, piece.last))
+            seen = frozenset(ids_between(piece.run, piece.first, piece.last))
+            for run in runs_from(txn, group, piece.first):  # a claim may have split it
+                if run.anchor > piece.last:
+                    break
+                ids = [eid for eid in ids_between(run, piece.first, piece.last) if eid in seen]
+                if ids:
+                    haul.look(txn, run, ids)
             self._pieces[at] = piece._replace(haul=haul)
         return False
 

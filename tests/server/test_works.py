@@ -366,6 +366,21 @@ def test_a_claim_of_what_all_has_changed_begins_anew(
     assert not gone
 
 
+def test_a_claim_takes_what_is_left_of_a_run_that_was_split(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    fill(ann)
+    for number in (100, 100, 100):
+        ann.ask(*READ, "COUNT", str(number), *STREAMS)
+    worker.begin("XAUTOCLAIM", "s", "g", "other", "0", "0", "COUNT", "10000")
+    ann.send("XCLAIM", "s", "g", "ann", "0", "50-1")
+    ann.send("XACK", "s", "g", "70-1", "71-1")
+    _, claimed, _ = worker.end()
+    gone = {b"70-1", b"71-1"}
+    wanted = [b"%d-1" % number for number in range(1, ENTRIES + 1)]
+    assert ids_of(claimed) == [eid for eid in wanted if eid not in gone]
+
+
 def test_a_copy_is_of_the_stream_as_it_is_in_the_end(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
