@@ -1,5 +1,6 @@
 """What tasks have staged becomes visible in one commit of the store, in order, and once."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -190,11 +191,19 @@ def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_pa
         assert store.keys() == []
 
 
-def test_a_commit_sweeps_what_its_writer_left_and_spares_others(tmp_path: Path) -> None:
-    for transaction in (QUERY, QUERY._replace(number=3), Transaction("other", 1)):
-        Staging(str(tmp_path / "s"), transaction).make().file(0).close()
+def test_a_commit_sweeps_what_its_writer_and_dead_jobs_left_and_spares_others(
+    tmp_path: Path,
+) -> None:
+    others = [Transaction(name, 1) for name in ("other", "dead", "slow")]
+    for transaction in (QUERY, QUERY._replace(number=3), *others):
+        staging = Staging(str(tmp_path / "s"), transaction).make()
+        path = Path(staging.file(0).close().path)
+        if transaction.writer == "dead":
+            os.utime(path, (0, 0))
+        if transaction.writer in ("dead", "slow"):  # whose task writes one file for days
+            os.utime(staging.folder, (0, 0))
     Staging(str(tmp_path / "s"), QUERY).remove()
-    assert [each.name for each in (tmp_path / "s.staging").iterdir()] == ["other-1"]
+    assert {each.name for each in (tmp_path / "s.staging").iterdir()} == {"other-1", "slow-1"}
 
 
 def test_a_task_that_outlives_its_write_stages_nothing(tmp_path: Path) -> None:

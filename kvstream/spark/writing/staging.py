@@ -86,9 +86,10 @@ class Staging:
 
 def _is_left(entry: os.DirEntry[str]) -> bool:
     try:
-        return time.time() - entry.stat().st_mtime > LEFT_S
-    except FileNotFoundError:
+        times = [entry.stat(), *(file.stat() for file in os.scandir(entry))]
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    return time.time() - max(each.st_mtime for each in times) > LEFT_S
 
 
 class PageFile:
