@@ -38,13 +38,21 @@ _METADATA = Family.METADATA
 
 
 class KeyWatch:
-    """What becomes of keys while somebody looks at very many of them."""
+    """What becomes of keys while somebody looks at very many of them, or waits to change some."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: set[bytes] | None = None) -> None:
+        self.only = only
+        """The stored names that count, None: all."""
         self.changed: set[bytes] = set()
-        """Stored names that were made, deleted or given another expiry since it was emptied."""
+        """Stored names that were made, deleted, given another expiry, or as strings written, since
+        it was emptied."""
         self.broken = False
         """More has changed than that."""
+
+    def note(self, name: bytes) -> None:
+        """Be told of a stored name."""
+        if self.only is None or name in self.only:
+            self.changed.add(name)
 
 
 class KeyIndex:
@@ -60,7 +68,7 @@ class KeyIndex:
 
     def add(self, txn: Txn, key: Key) -> None:
         """List a key, and count it."""
-        self._note(key)
+        self.note(key)
         db = database_of(key.name)
         txn.batch.put(_METADATA, scan_row(db, key.generation), key_of(key.name))
         if key.expire_at:
@@ -69,7 +77,7 @@ class KeyIndex:
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
         """Undo ``add``; ``counted``: nothing has done that for the count already."""
-        self._note(key)
+        self.note(key)
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
@@ -79,7 +87,7 @@ class KeyIndex:
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
         """Have a key expire at a Unix time in milliseconds, 0 for never, but for its record."""
-        self._note(key)
+        self.note(key)
         if key.expire_at:
             txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
         if at_ms:
@@ -181,15 +189,16 @@ class KeyIndex:
         self._count(txn, stored_db, -count)
         self.break_watches()
 
-    def watch(self) -> KeyWatch:
+    def watch(self, only: set[bytes] | None = None) -> KeyWatch:
         """Return what is told of each change from here on, for as long as somebody has it."""
-        watch = KeyWatch()
+        watch = KeyWatch(only)
         self._watches.add(watch)
         return watch
 
-    def _note(self, key: Key) -> None:
+    def note(self, key: Key) -> None:
+        """Tell those who watch that a key is changed."""
         for watch in self._watches:
-            watch.changed.add(key.name)
+            watch.note(key.name)
 
     def break_watches(self) -> None:
         """Tell that any number of keys may have changed."""

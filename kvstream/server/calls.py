@@ -72,7 +72,7 @@ class Calls:
         A transaction can then only be discarded; a refused EXEC is the end of it at once.
         """
         if name == "exec":
-            client.queue, client.watched = None, {}
+            client.end_queue()
             told = error.text if error.code == "ERR" else f"{error.code} {error.text}"
             error = ErrorReply("EXECABORT", f"Transaction discarded because of: {told}")
         elif client.queue is not None:

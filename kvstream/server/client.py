@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvstream.commands.command import Blocked, Command, Session
 from kvstream.commands.replies import RESP2
 from kvstream.errors import ProtocolError
+from kvstream.operations.watching import Watched
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import QUERY_LIMIT, RequestReader
 from kvstream.server.acl import User, WrongPassword
@@ -156,8 +157,8 @@ class Client(Session):
         """What follows them, where it is much or comes behind a command that waits."""
         self.queue: Queue | None = None
         """The open MULTI."""
-        self.watched: dict[bytes, object] = {}
-        """Names under WATCH, with what they were."""
+        self.watched = Watched()
+        """Keys under WATCH."""
         self.block: Block | None = None
         self.paged = False
         """A reply of it is being written page by page, or it is to be the first of the next turn:
@@ -221,11 +222,14 @@ class Client(Session):
             self.server.calls.deny(self, "auth", self.last_command.upper().encode(), user)
             raise
 
+    def end_queue(self) -> None:
+        """Be outside MULTI, and watch nothing."""
+        self.queue, self.watched = None, Watched()
+
     def reset(self) -> None:
         """Be as a new connection, as RESET does."""
         self.select(0)
-        self.queue = None
-        self.watched.clear()
+        self.end_queue()
         self.name = b""
         self.protocol = RESP2
         self.answers = Answers.ON

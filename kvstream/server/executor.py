@@ -365,7 +365,7 @@ class Executor(Arrivals):
         if queue is None:
             self._answer(client, self.calls.failed("exec", _EXEC_ALONE))
             return
-        client.queue, client.watched = None, {}
+        client.end_queue()
         if queue.failed:
             self._answer(client, self.calls.failed("exec", _EXECABORT))
         else:

@@ -3,17 +3,15 @@
 from kvstream.commands.command import Blocked, Command, Later, Stepwise
 from kvstream.commands.replies import NULL_ARRAY, Reply
 from kvstream.meta.txn import Txn
-from kvstream.operations.watching import fingerprint
+from kvstream.operations.watching import Watched
 from kvstream.server.calls import Calls
 from kvstream.server.client import Argv, Client, Queue
 
 
-def run_queue(
-    calls: Calls, client: Client, queue: Queue, watched: dict[bytes, object], txn: Txn
-) -> Reply:
+def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Reply:
     """Run queued commands; the error of one does not stop the others."""
     begun = calls.clock()
-    if any(fingerprint(txn, name) != before for name, before in watched.items()):
+    if watched.is_changed(txn):
         return NULL_ARRAY
     pages, client.pages = client.pages, False  # what follows must be seen by none of its reads
     try:

@@ -102,8 +102,7 @@ OWN = (
     "COMMAND INFO has no notes at its key specifications.",
     "SLOWLOG and MONITOR hide all arguments of ACL behind the subcommand; Redis those of SETUSER, "
     "GETUSER and DELUSER. A client that AUTHs is seen by MONITOR, its password is not.",
-    "WATCH compares what a key is at EXEC with what it was: one that came and went again meanwhile "
-    "is as before, and a change to a group of a stream counts, which Redis 7.0 does not see.",
+    "WATCH takes a key that two SWAPDBs have moved there and back for unchanged.",
     "XGROUP SETID lets blocked readers of the group look again at once.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS.",

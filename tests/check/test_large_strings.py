@@ -154,12 +154,12 @@ def test_a_large_string_in_one_row_stays_readable_until_it_is_written_anew(store
 
 
 def test_each_writing_is_seen_by_watch(large: Store) -> None:
-    seen = {large.engine.run(watching.fingerprint, NAME)}
     for change in (lambda: put(large, VALUE), lambda: large.engine.run(strings.append, NAME, b"!")):
+        watched = watching.Watched()
+        large.engine.run(watched.add, NAME)
+        assert not large.engine.run(watched.is_changed)
         change()
-        assert large.engine.run(watching.fingerprint, NAME) not in seen
-        seen.add(large.engine.run(watching.fingerprint, NAME))
-    assert large.engine.run(watching.fingerprint, NAME) in seen
+        assert large.engine.run(watched.is_changed)
 
 
 def test_a_change_that_fails_leaves_all_pieces(large: Store) -> None:

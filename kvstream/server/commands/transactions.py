@@ -4,7 +4,7 @@ from kvstream.commands.args import Argv
 from kvstream.commands.replies import OK, Reply
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
-from kvstream.operations.watching import fingerprint
+from kvstream.operations.watching import Watched
 from kvstream.server.client import Client, Queue
 
 
@@ -25,8 +25,7 @@ def discard(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Forget the queued commands."""
     if client.queue is None:
         raise RequestError("DISCARD without MULTI")
-    client.queue = None
-    client.watched = {}
+    client.end_queue()
     return OK
 
 
@@ -35,13 +34,11 @@ def watch(txn: Txn, client: Client, argv: Argv) -> Reply:
     if client.queue is not None:
         raise RequestError("WATCH inside MULTI is not allowed")
     for key in argv[1:]:
-        name = client.prefix + key
-        if name not in client.watched:
-            client.watched[name] = fingerprint(txn, name)
+        client.watched.add(txn, client.prefix + key)
     return OK
 
 
 def unwatch(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Watch no key any more."""
-    client.watched = {}
+    client.watched = Watched()
     return OK

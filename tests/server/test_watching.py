@@ -1,0 +1,44 @@
+"""WATCH: what stops EXEC, and what does not."""
+
+import pytest
+
+from tests.server.talking import Server, Talker
+
+UNDONE = {
+    "SET of the same value": ["SET t v"],
+    "INCR and DECR": ["INCR n", "DECR n"],
+    "EXPIRE and PERSIST": ["EXPIRE t 100", "PERSIST t"],
+    "RENAME there and back": ["RENAME s u", "RENAME u s"],
+    "a key that came and went": ["SET new v", "DEL new"],
+    "SETRANGE of the same": ["SETRANGE t 0 v"],
+}
+
+
+@pytest.mark.parametrize("said", UNDONE.values(), ids=UNDONE)
+def test_exec_does_nothing_when_a_watched_key_was_changed_back(
+    server: Server, ann: Talker, bob: Talker, said: list[str]
+) -> None:
+    for request in ("SET t v", "SET n 1", "XADD s 1-1 f v"):
+        bob.ask(*request.split())
+    ann.ask("WATCH", "t", "n", "s", "new")
+    for request in said:
+        assert not bob.ask(*request.split()).startswith(b"-")
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+def test_what_leaves_a_watched_key_as_it_is_does_not_stop_exec(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    for request in ("SET t v", "XADD s 1-1 f v", "SET gone v PX 1"):
+        bob.ask(*request.split())
+    while bob.ask("EXISTS", "gone") != b":0\r\n":
+        pass
+    ann.ask("WATCH", "t", "s", "gone", "none")
+    for request in (
+        *("SET other v", "SET t w NX", "PERSIST t", "DEL none gone", "GET t", "TOUCH t"),
+        *("XGROUP CREATE s g 0", "XREADGROUP GROUP g c STREAMS s >", "XACK s g 1-1"),
+    ):
+        bob.ask(*request.split())
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*0\r\n"
