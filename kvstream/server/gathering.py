@@ -6,9 +6,10 @@ answer for two fsyncs. So replies that wait ask for an fsync once there are as m
 last, or after half the time that the last one took.
 
 Where the disk is quick the loop waits for it: a thread would have to be woken, and would have to
-wake the loop, which takes as long. Once the disk was slow a thread waits, for some seconds at
-least, so that those who only read are not held up. And where the disk is quick, a turn of appends
-alone is not even run before those have come who are expected: one write and one fsync do for all.
+wake the loop, which takes as long. Behind an fsync that was slow a thread waits, for twenty times
+as long as it took at least, so that those who only read are held up by slow ones for a twentieth
+of their time at most. And where the disk is quick, a turn of appends alone is not even run before
+those have come who are expected: one write and one fsync do for all.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,11 @@ LINGER_S = 0.001
 """The most that is waited for others: less than a slow disk takes by far."""
 QUICK_S = 0.002
 """An fsync that takes longer is slow."""
-CAUTION_S = 5.0
-"""How long a thread does all fsyncs behind a slow one; and then until one was quick."""
+CAUTION = 20
+"""For how many times as long as a slow one took a thread does all; and then until one was quick.
+One of thousands is slow on most disks: careful for seconds each time would be careful always."""
+CAUTION_MAX_S = 5.0
+"""The most that a single slow one counts for."""
 VAIN_MAX = 6
 """After n times in vain each 2^n-th turn is held back for others, and no fewer than with this."""
 
@@ -121,7 +125,7 @@ class Gathering:
     def _learn(self, now: float, took: float) -> None:
         self._took_s, self._linger_s = took, min(took / 2, LINGER_S)
         if took > QUICK_S:
-            self._is_quick, self._careful_until = False, now + CAUTION_S
+            self._is_quick, self._careful_until = False, now + min(took * CAUTION, CAUTION_MAX_S)
         elif now >= self._careful_until:
             self._is_quick = True
 

@@ -9,7 +9,7 @@ import pytest
 
 from kvstream.options import Durability
 from kvstream.server import gathering
-from kvstream.server.gathering import CAUTION_S, LINGER_S, QUICK_S, VAIN_MAX, Gathering
+from kvstream.server.gathering import CAUTION, CAUTION_MAX_S, LINGER_S, QUICK_S, VAIN_MAX, Gathering
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 
@@ -175,12 +175,13 @@ def test_a_disk_that_was_slow_is_waited_for_by_a_thread_until_it_is_quick_again(
     loop.turn(1)
     loop.round()
     assert loop.waited == [1]
-    for took in (QUICK_S / 2, CAUTION_S, QUICK_S / 2, CAUTION_S - QUICK_S, QUICK_S, QUICK_S / 2):
+    careful_s = loop.takes_s * CAUTION
+    for took in (QUICK_S / 2, careful_s - QUICK_S, CAUTION_MAX_S, QUICK_S, QUICK_S, QUICK_S / 2):
         loop.turn(1)
         loop.round()
         assert loop.waited == [1]
         loop.synced(took, answered=1)
-    loop.now += CAUTION_S
+    loop.now += CAUTION_MAX_S
     loop.turn(1)
     loop.round()
     loop.synced(QUICK_S / 2, answered=1)
