@@ -69,6 +69,19 @@ def find(txn: Txn, group: GroupMeta, eid: PackedID) -> Pending | None:
 def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Return those of ``ids``, ascending, that are pending."""
     found: list[PackedID] = []
+    for run, within in runs_at(txn, group, ids):
+        there = set(run.ids)
+        found += [eid for eid in within if eid in there]
+    return found
+
+
+def runs_at(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+) -> Iterator[tuple[Run, Sequence[PackedID]]]:
+    """Yield the runs that may have some of ``ids``, ascending, each with those within its bounds.
+
+    A run may be changed, or removed, once it was yielded.
+    """
     at = 0
     while at < len(ids):
         run = run_at(txn, group, ids[at])
@@ -76,10 +89,8 @@ def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[P
             at += 1
             continue
         end = bisect_right(ids, run.ids[-1], at)
-        there = set(run.ids)
-        found += [eid for eid in ids[at:end] if eid in there]
+        yield run, ids[at:end]
         at = end
-    return found
 
 
 def _position(run: Run, eid: PackedID) -> int:
@@ -239,17 +250,10 @@ def _taken(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
 ) -> list[tuple[Run, Sequence[PackedID]]]:
     taken: list[tuple[Run, Sequence[PackedID]]] = []
-    at = 0
-    while at < len(ids):
-        run = run_at(txn, group, ids[at])
-        if run is None:
-            at += 1
-            continue
-        end = bisect_right(ids, run.ids[-1], at)
-        found = _take_from(txn, group, run, ids[at:end])
+    for run, within in runs_at(txn, group, ids):
+        found = _take_from(txn, group, run, within)
         if found:
             taken.append((run, found))
-        at = end
     if group.indexed:
         indexes.settle(txn, group)
     return taken

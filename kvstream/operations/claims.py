@@ -1,6 +1,5 @@
 """XCLAIM, XAUTOCLAIM and XPENDING: looking after what consumers have not acknowledged."""
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from kvstream.meta.pending import (
     find,
     ids_between,
     place,
-    run_at,
+    runs_at,
     runs_by_time,
     runs_from,
     runs_of,
@@ -86,19 +85,11 @@ def claim(
 
 def _look_by_runs(txn: Txn, group: GroupMeta, ids: list[bytes], haul: Haul) -> None:
     """Look at those of some IDs, ascending and distinct, that are pending."""
-    at = 0
-    while at < len(ids):
-        run = run_at(txn, group, ids[at])
-        if run is None:
-            at += 1
-            continue
-        end = bisect_right(ids, run.ids[-1], at)
-        wanted = ids[at:end]
+    for run, wanted in runs_at(txn, group, ids):
         if wanted != run.ids:
             there = set(run.ids)
             wanted = [eid for eid in wanted if eid in there]
         haul.look(txn, run, wanted)
-        at = end
 
 
 def _claim_each(

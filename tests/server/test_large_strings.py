@@ -1,29 +1,17 @@
 """GET of a large string: in pages, of one moment, and in little memory."""
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
 from kvstream.layout.keys import stream_row
 from kvstream.meta.strings import StringMeta
-from kvstream.operations.checks import check
 from kvstream.resp.replies import CHUNK
 from kvstream.storage.batch import Batch, Family
 from tests.server.talking import Server, Talker
 from tests.server.test_paging import Reader, held
 
 VALUE = random.Random(2).randbytes(3 << 20)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
 
 
 @pytest.fixture
