@@ -139,7 +139,6 @@ class Catalog:
         if isinstance(key, StreamMeta):
             txn.reshaped(key)
         else:
-            self.index.note(key)
             txn.batch.put(_METADATA, key.row, key.encode())
 
     def drop(self, txn: Txn, key: Key) -> None:

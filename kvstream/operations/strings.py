@@ -157,6 +157,7 @@ def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
     _refuse_longer(offset + len(piece))
     if piece:
         string.overwrite(txn, offset, piece)
+        txn.catalog.index.note(string)
         txn.catalog.write(txn, string)
     return string.length
 
