@@ -4,7 +4,7 @@ Rows alone are kept here, of keys of any kind; what else a key has, the catalog 
 name is the stored one; names and numbers that are asked for or returned are those of callers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from weakref import WeakSet
 
@@ -74,6 +74,18 @@ class KeyIndex:
         if key.expire_at:
             self._note_expiry(txn, key.expire_at, key.name)
         self._count(txn, db, 1)
+
+    @property
+    def is_watched(self) -> bool:
+        """Tell whether anybody is told of changes."""
+        return bool(self._watches)
+
+    def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
+        """Count keys that have been listed, by their stored names."""
+        for watch in self._watches:
+            for name in names:
+                watch.note(name)
+        self._count(txn, stored_db, len(names))
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
         """Undo ``add``; ``counted``: nothing has done that for the count already."""

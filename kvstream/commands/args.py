@@ -78,11 +78,14 @@ def stream_id(raw: bytes, missing_seq: int = 0) -> StreamID:
 
 def stream_ids(raw: Argv) -> list[StreamID]:
     """Return whole IDs; InvalidID where one is none."""
+    return plain_ids(raw) or [stream_id(each) for each in raw]
+
+
+def plain_ids(raw: Argv) -> list[StreamID] | None:
+    """Do so where compiled code finds all of them to be as they mostly are; None: one is not."""
     if twins is not None and type(raw) is list:
-        ids = twins.parse_ids(raw, StreamID)
-        if ids is not None:
-            return ids
-    return [stream_id(each) for each in raw]
+        return twins.parse_ids(raw, StreamID)
+    return None
 
 
 def packed_ids(raw: Argv) -> list[bytes]:

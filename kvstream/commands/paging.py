@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import LATER, Answer, Later, Session, Stepwise
-from kvstream.commands.replies import Bulk, Entries, Gradual, Paged, Reply, Rows, Streams
+from kvstream.commands.replies import Bulk, Entries, Gradual, Paged, Pair, Reply, Rows, Streams
 from kvstream.ids import StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import pages, strings
+from kvstream.operations import abreast, pages, strings
 from kvstream.operations.reads import Reply as Found
 
 T = TypeVar("T")
@@ -31,6 +31,16 @@ def in_steps(
         return going_on if done is None else answer(done)
 
     going_on = Stepwise(run, undo)
+    return going_on
+
+
+def behind_steps(step: Callable[[Txn], bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise:
+    """Return what has ``step`` called until it is done, and then answers at once."""
+
+    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
+        return answer(txn, session) if step(txn) else going_on
+
+    going_on = Stepwise(run)
     return going_on
 
 
@@ -76,6 +86,17 @@ def of_streams(
     txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
 ) -> Streams | Paged | Later | None:
     """Answer what lies after an ID in each of several streams; None: nothing."""
+    parts = abreast.parts(txn, wanted)
+    if not parts:
+        return None
+    if len(parts) > 1:
+        seeks = abreast.begin(txn)
+        if len(parts) <= pages.SHORT_STREAMS:
+            few = abreast.few(seeks, parts, count, pages.SHORT_ROWS, pages.SHORT_BYTES)
+            if few is not None:
+                return Streams(few) if few else None
+        if len(parts) > pages.FEW_STREAMS:
+            return LATER if txn.dirty else _abreast(abreast.steps(seeks, parts, count))
     found = pages.read(txn, wanted, count)
     if not any(rows is None for _, _, rows in found):
         return Streams([(key_of(name), rows or []) for name, _, rows in found]) if found else None
@@ -86,6 +107,16 @@ def of_streams(
         made = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
         streams.append((key_of(name), made))
     return Paged(Streams(streams))
+
+
+def _abreast(steps: abreast.Steps | None) -> Paged | None:
+    return None if steps is None else Paged(Streams(Gradual(map(_wrapped, steps))))
+
+
+def _wrapped(step: int | abreast.Items | None) -> int | list[Pair] | None:
+    if not isinstance(step, list):
+        return step
+    return [(key, found if isinstance(found, Rows) else Gradual(found)) for key, found in step]
 
 
 def of_found(session: Session, found: Found) -> Streams | Paged | None:

@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvstream.commands import paging
-from kvstream.commands.args import Args, Argv, Option, integer, stream_id, syntax_error, text
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    Option,
+    integer,
+    plain_ids,
+    stream_id,
+    syntax_error,
+    text,
+)
 from kvstream.commands.command import Answer, Blocked, Later, Session
 from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import deliver, gradually, reads, showing
+from kvstream.operations import abreast, deliver, entries, gradually, reads, showing
 from kvstream.operations.budget import Budget
 from kvstream.operations.gradually import LongDelivery
 from kvstream.operations.groups import group_of_key
@@ -68,6 +77,17 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     options, args = _parse(argv, _XREAD_OPTIONS)
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
     options.check()
+    read = partial(_xread, names, ids, options)
+    if session.pages and len(names) > abreast.LONG_LOADING:
+        loading = abreast.Loading(txn, names)
+        if loading.is_long:
+            return paging.behind_steps(loading.step, read)
+    return read(txn, session)
+
+
+def _xread(
+    names: list[bytes], ids: list[bytes], options: _Options, txn: Txn, session: Session
+) -> Answer:
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
 
     def attempt(txn: Txn) -> Streams | None:
@@ -87,7 +107,7 @@ def _read_one(txn: Txn, prefix: bytes, key: bytes, raw: bytes, count: int) -> An
     name = prefix + key
     [after] = _fixed(txn, [name], [raw])
     stream = txn.stream(name)
-    if stream is None or not reads.has_after(stream, after):
+    if stream is None or not entries.has_after(stream, after):
         return NULL_ARRAY
     found = showing.between(txn, stream, after.next(), MAX_ID, count)
     return Streams([(key, found)]) if found else NULL_ARRAY
@@ -252,6 +272,10 @@ def _fixed(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]
 
     Keys and IDs are looked at in turn, so that of two faults the one written first is told.
     """
+    plain = plain_ids(ids)
+    if plain is not None:
+        yield from plain  # of keys of another kind those complain who read them
+        return
     for name, raw in zip(names, ids, strict=True):
         position = _POSITIONS.get(raw)
         if position is not None:

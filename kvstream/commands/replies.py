@@ -84,11 +84,16 @@ class Gradual:
     """An array that is made step by step.
 
     A step is None where nothing is known yet, then the number of items, and from then on some of
-    the items: Rows, Alike, or a list of replies. What reads the store for them sees it as it was
-    when the Gradual was made, and raises Corruption where the items are not as many as was told.
+    the items: Rows, Alike, a list of replies, or in Streams of Pairs. What reads the store for them
+    sees it as it was when the Gradual was made, and raises Corruption where the items are not as
+    many as was told.
     """
 
-    steps: "Iterable[int | Rows | Alike | Sequence[Reply] | None]"
+    steps: "Iterable[int | Rows | Alike | Sequence[Reply] | Sequence[Pair] | None]"
+
+
+Pair: TypeAlias = tuple[bytes, Sequence[Entry] | Gradual]
+"""A key, and entries of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class Paged:
 class Streams:
     """The entries of several keys: a map in RESP3, an array of ``[key, entries]`` in RESP2."""
 
-    streams: Sequence[tuple[bytes, Sequence[Entry] | Gradual]]
+    streams: Sequence[Pair] | Gradual
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,10 @@ def _flat_map(reply: Map, protocol: int) -> Any:
 
 
 def _flat_streams(reply: Streams, protocol: int) -> Any:
-    read = [(key, _flat_entries(entries, protocol)) for key, entries in reply.streams]
+    streams = reply.streams
+    if isinstance(streams, Gradual):
+        streams = [pair for step in streams.steps if isinstance(step, list) for pair in step]
+    read = [(key, _flat_entries(entries, protocol)) for key, entries in streams]
     return dict(read) if protocol == RESP3 else [list(pair) for pair in read]
 
 

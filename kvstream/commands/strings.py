@@ -21,7 +21,7 @@ from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import OK, Double, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, strings
+from kvstream.operations import keyspace, several, strings
 
 _UNITS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 """Milliseconds in a unit, and whether it counts from now."""
@@ -197,8 +197,7 @@ def _pairs(session: Session, argv: Argv) -> list[tuple[bytes, bytes]]:
 
 def mset(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set several keys to strings, whatever they held before."""
-    for name, value in _pairs(session, argv):
-        strings.put(txn, name, value)
+    several.put_several(txn, dict(_pairs(session, argv)))
     return OK
 
 
@@ -207,8 +206,7 @@ def msetnx(txn: Txn, session: Session, argv: Argv) -> Reply:
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
         return 0
-    for name, value in pairs:
-        strings.put(txn, name, value)
+    several.put_several(txn, dict(pairs))
     return 1
 
 
@@ -267,9 +265,13 @@ def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
     return value
 
 
-def mget(txn: Txn, session: Session, argv: Argv) -> Reply:
+def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer several strings; a null for each key that is missing or of another type."""
-    return strings.get_several(txn, [session.prefix + key for key in argv[1:]])
+    keys = argv[1:]
+    if session.pages and len(keys) > several.LONG_NAMES:
+        work = several.LongGet(session.db, keys)
+        return paging.in_steps(work.step, lambda found: paging.paged(session, found, len(found)))
+    return several.get_several(txn, [session.prefix + key for key in keys])
 
 
 def getrange(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -24,6 +24,11 @@ ROW_MEMORY = 160
 """What a row takes beside its bytes: two objects of Python, the pair, and its place in a list."""
 
 
+def has_after(stream: StreamMeta, after: StreamID) -> bool:
+    """Tell whether there may be entries after an ID."""
+    return stream.length > 0 and after < stream.last and after != MAX_ID
+
+
 def rows(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> list[Row]:

@@ -15,7 +15,6 @@ from kvstream.meta.counting import live_between
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.reads import has_after
 from kvstream.storage.batch import Family, Row
 
 T = TypeVar("T")
@@ -24,6 +23,8 @@ Steps: TypeAlias = Iterator[int | T | None]
 
 SHORT_ROWS, SHORT_BYTES = 1000, 1 << 20
 """A reply of more entries than this, or more memory, is long: it takes some milliseconds."""
+FEW_STREAMS, SHORT_STREAMS = 16, 500
+"""So many long streams may each be counted by their nodes at once; so many short ones be read."""
 LOOK_ROWS = 100
 """A read of so many entries at the most is not looked at for its length."""
 RUNS_TOGETHER = 256
@@ -99,7 +100,7 @@ def read(
     left = SHORT_ROWS
     for name, after in wanted:
         stream = txn.stream(name)
-        if stream is None or not has_after(stream, after):
+        if stream is None or not entries.has_after(stream, after):
             continue
         rows = few(txn, stream, after.next(), MAX_ID, count, most=left)
         if rows is None or rows:

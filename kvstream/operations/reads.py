@@ -5,9 +5,8 @@ from enum import Enum
 
 from kvstream.errors import WrongType
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
-from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, showing
+from kvstream.operations import abreast, entries, showing
 from kvstream.operations.budget import Budget, Room
 from kvstream.records import Entry
 
@@ -51,18 +50,21 @@ def read(
         txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_max)
     shown = shown and room.counts_few and not budget.limited and showing.is_kept(txn, count)
+    seeks = None if shown or len(wanted) == 1 else abreast.begin(txn)
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:
             break
         stream = txn.stream(name)
-        if stream is None or not has_after(stream, after):
+        if stream is None or not entries.has_after(stream, after):
             continue
-        found: Sequence[Entry]
+        found: Sequence[Entry] | None = None
+        most = budget.most(count)
         if shown and count is not None:
             found = showing.between(txn, stream, after.next(), MAX_ID, count)
-        else:
-            most = budget.most(count)
+        elif seeks is not None:
+            found = abreast.whole(seeks, abreast.part_of(name, stream, after), most)
+        if found is None:
             found = entries.as_many_as_fit(txn, stream, after.next(), MAX_ID, most, room.left)
         if budget.limited:
             budget.open(name)
@@ -73,11 +75,6 @@ def read(
             if not room.take(found):
                 break
     return reply
-
-
-def has_after(stream: StreamMeta, after: StreamID) -> bool:
-    """Tell whether there may be entries after an ID."""
-    return stream.length > 0 and after < stream.last and after != MAX_ID
 
 
 def read_on(

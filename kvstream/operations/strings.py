@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import xxhash
 
-from kvstream.errors import InvalidArgument, ReplyTooLarge, WrongType
+from kvstream.errors import InvalidArgument, WrongType
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
@@ -60,29 +60,13 @@ def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
     return string.read(txn.batch, first, last + 1)
 
 
-def get_several(txn: Txn, names: list[bytes]) -> list[bytes | None]:
-    """Do so for several names; ReplyTooLarge where that is more than one reply may have."""
-    most = left = txn.catalog.limits.reply_max
-    values: list[bytes | None] = []
-    for name in names:
-        key = txn.key(name)
-        if not isinstance(key, StringMeta):
-            values.append(None)
-            continue
-        left -= key.length
-        if most and left < 0:
-            raise ReplyTooLarge.beyond(most)
-        values.append(key.read(txn.batch))
-    return values
-
-
 def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
     """Set a key, of whatever kind it was, to a string.
 
     ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the expiry that the key
     has. The key does not exist afterwards where that time has passed.
     """
-    _refuse_longer(len(value))
+    refuse_longer(len(value))
     key = txn.key(name)
     if expire_at is None:
         expire_at = 0 if key is None else key.expire_at
@@ -147,14 +131,14 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     if not piece:
         return 0 if string is None else string.length
     if string is None:
-        _refuse_longer(offset + len(piece))
+        refuse_longer(offset + len(piece))
         put(txn, name, bytes(offset) + piece)
         return offset + len(piece)
     return _overwrite(txn, string, offset, piece)
 
 
 def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
-    _refuse_longer(offset + len(piece))
+    refuse_longer(offset + len(piece))
     if piece:
         string.overwrite(txn, offset, piece)
         txn.catalog.index.note(string)
@@ -162,7 +146,8 @@ def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
     return string.length
 
 
-def _refuse_longer(length: int) -> None:
+def refuse_longer(length: int) -> None:
+    """Raise InvalidArgument where a string may not have so many bytes."""
     if length > STRING_BYTES_MAX:
         raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
 

@@ -219,11 +219,26 @@ _BRANCHES: dict[type, _Branch] = {
 
 
 def _streams(reply: Streams, protocol: int) -> Iterator[bytes]:
-    resp3 = protocol == RESP3
-    yield b"%b%d\r\n" % (b"%" if resp3 else b"*", len(reply.streams))
-    pair = b"" if resp3 else b"*2\r\n"
-    for key, entries in reply.streams:
-        yield b"%b$%d\r\n%b\r\n" % (pair, len(key), key)
+    streams = reply.streams
+    for step in streams.steps if isinstance(streams, Gradual) else (len(streams), streams):
+        if step is None:
+            yield b""
+        elif isinstance(step, int):
+            yield b"%b%d\r\n" % (b"%" if protocol == RESP3 else b"*", step)
+        else:
+            yield from _pairs(step, protocol)  # type: ignore[arg-type]
+
+
+def _pairs(pairs: Sequence[Any], protocol: int) -> Iterator[bytes]:
+    head = b"" if protocol == RESP3 else b"*2\r\n"
+    for key, entries in pairs:
+        if type(entries) is Rows and twins is not None:
+            made = twins.encode_rows(entries.page, entries.prefix, 0, CHUNK)
+            if made is not None and made[1] == len(entries.page):  # as streams mostly have few
+                told = head, len(key), key, made[1], made[0]
+                yield b"%b$%d\r\n%b\r\n*%d\r\n%b" % told
+                continue
+        yield b"%b$%d\r\n%b\r\n" % (head, len(key), key)
         yield from _entries(entries, protocol)
 
 

@@ -25,6 +25,10 @@ Row = tuple[bytes, bytes]
 Pages: TypeAlias = Generator[list[Row], int, None]
 """Rows of a range in order: an empty page first, then as many each time as are sent for."""
 
+Seeks: TypeAlias = Generator[list[Row], tuple[bytes, bytes, int], None]
+"""The first rows of each range that is sent for: by its first key, its last one, and how many rows
+at most. An empty page has been taken from it."""
+
 
 class Rows(Protocol):
     """What can be read of the committed rows."""
@@ -44,6 +48,8 @@ class Rows(Protocol):
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
     ) -> Iterator[list[Row]]: ...
+
+    def seeks(self, family: int) -> Seeks: ...
 
 
 _FEW = 8
@@ -142,6 +148,28 @@ class Batch:
         """
         assert not self, "a snapshot has committed rows alone"
         return self._rows.snapshot(family, lower, upper, reverse)
+
+    def seeks(self, family: int) -> Seeks:
+        """Return what reads many ranges by one iterator; the batch must not change meanwhile.
+
+        Where it has changed nothing they are those of one moment, whenever they are sent for.
+        """
+        found = self._rows.seeks(family)
+        if not self:
+            return found
+        merged = self._merged_seeks(family, found)
+        next(merged)
+        return merged
+
+    def _merged_seeks(self, family: int, found: Seeks) -> Seeks:
+        page: list[Row] = []
+        while True:
+            lower, last, limit = yield page
+            upper = last + b"\0"
+            if self._touches(family, lower, upper):
+                page = self.page(family, lower, upper, limit)
+            else:
+                page = found.send((lower, last, limit))
 
     def _between(self, family: int, lower: bytes, upper: bytes) -> tuple[list[bytes], int, int]:
         """Return the keys of all changes, sorted, and where those of ``lower <= key < upper`` are.

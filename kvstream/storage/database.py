@@ -19,7 +19,7 @@ from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
 from kvstream.storage import fork, moments, reads, table_reads, tables, upkeep
-from kvstream.storage.batch import Batch, Family, Pages, Row
+from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, is_stall
 from kvstream.storage.gate import Gate
@@ -33,6 +33,12 @@ STALL_PAUSE_S = 0.001
 """RocksDB grants a slowed-down writer new bytes once a millisecond."""
 
 _CLOSED = "the store is closed"
+
+
+def _below(upper: bytes) -> ReadOptions:
+    bounds = ReadOptions()
+    bounds.set_iterate_upper_bound(upper)
+    return bounds
 
 
 class Database:
@@ -102,9 +108,8 @@ class Database:
 
         For few rows, or when the caller stops early; ``page`` is twice as fast for many.
         """
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(upper)
-        return self._scans.noted(reads.walk(self._families[family], bounds, lower, upper, reverse))
+        found = reads.walk(self._families[family], _below(upper), lower, upper, reverse)
+        return self._scans.noted(found)
 
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
@@ -113,18 +118,15 @@ class Database:
 
         They are rows of one moment. Other threads wait meanwhile: half a microsecond a row.
         """
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(upper)
-        return reads.page(self._families[family], bounds, lower, upper, limit, reverse)
+        return reads.page(self._families[family], _below(upper), lower, upper, limit, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return the rows of ``lower <= key < upper`` as they are now, to be read by and by.
 
         For ranges into which nothing is put meanwhile; see ``reads.walk_pages``.
         """
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(upper)
-        return self._scans.noted(reads.walk_pages(self._families[family], bounds, lower, upper))
+        found = reads.walk_pages(self._families[family], _below(upper), lower, upper)
+        return self._scans.noted(found)
 
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
@@ -134,11 +136,12 @@ class Database:
         What is written later is not seen. Whoever stops early closes the iterator: until then it
         keeps what it sees on disk.
         """
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(upper)
-        found = reads.snapshot(self._families[family], bounds, lower, upper, reverse)
-        next(found)
-        return self._scans.noted(found)
+        found = reads.snapshot(self._families[family], _below(upper), lower, upper, reverse)
+        return self._scans.noted(reads.begun(found))
+
+    def seeks(self, family: int) -> Seeks:
+        """Return what reads any number of ranges, as they are now, by one iterator."""
+        return self._scans.noted(reads.begun(reads.walk_seeks(self._families[family])))
 
     def write(self, batch: Batch, frees: bool = False) -> int:
         """Write all of ``batch`` or nothing, and return the latest sequence number.

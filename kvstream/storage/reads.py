@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import StoreClosed, StoreError
-from kvstream.storage.batch import Pages, Row
+from kvstream.storage.batch import Pages, Row, Seeks
 from kvstream.storage.failures import classified
 
 SHORT_PAGE = 4
@@ -101,6 +101,12 @@ def _next_page(rows: Any, lower: bytes, advance: Any) -> list[Row]:
     return page
 
 
+def begun(rows: W) -> W:
+    """Return a walk behind its first, empty page: from now on it sees what there is now."""
+    next(rows)
+    return rows
+
+
 def revoke(rows: Walk) -> None:
     """Take the iterator from a walk that is under way: it raises StoreClosed when it goes on."""
     while inspect.getgeneratorstate(rows) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING):
@@ -135,6 +141,40 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
                 lower = page[-1][0] + b"\0"
             if len(page) < count and not _ends(family, bounds, lower):
                 raise StoreError("rows could not be read as they were: they may have changed")
+    except Exception as error:
+        raise classified(error) from None
+
+
+def walk_seeks(family: Any) -> Seeks:
+    """Yield the first rows of each range that is asked for, as they were by the first, empty page.
+
+    A page may end sooner, for its bytes. Behind the last key of a range no row is looked for.
+    """
+    try:
+        rows = family.iter()
+        seek, valid, key_of, advance = rows.seek, rows.valid, rows.key, rows.next
+        page: list[Row] = []
+        while True:
+            try:
+                lower, last, limit = yield page
+            except _Revoked:
+                del rows, seek, valid, key_of, advance
+                yield []  # to revoke(), which asked for it
+                raise StoreClosed("the store is closed") from None
+            page, size = [], 0
+            seek(lower)
+            while valid():
+                key = key_of()
+                if key > last:
+                    break
+                value = rows.value()
+                page.append((key, value))
+                size += len(value)
+                if len(page) == limit or key == last or size >= PAGE_BYTES:
+                    break
+                advance()
+            else:
+                rows.status()
     except Exception as error:
         raise classified(error) from None
 

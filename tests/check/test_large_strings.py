@@ -11,7 +11,7 @@ from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import stream_row
 from kvstream.meta import pieces
 from kvstream.meta.strings import StringMeta
-from kvstream.operations import copying, keyspace, payloads, strings, watching
+from kvstream.operations import copying, keyspace, payloads, several, strings, watching
 from kvstream.storage.batch import Family
 from tests.check.seeding import MESSAGES, METADATA, Rows, told
 from tests.opening import Stores
@@ -183,11 +183,11 @@ def test_a_string_that_would_become_too_long_is_refused(
 
 def test_mget_is_refused_before_it_reads_what_is_too_much(large: Store) -> None:
     large.engine.catalog.limits.reply_max = 2 * len(VALUE)
-    assert large.engine.run(strings.get_several, [NAME, OTHER, NAME]) == [VALUE, None, VALUE]
+    assert large.engine.run(several.get_several, [NAME, OTHER, NAME]) == [VALUE, None, VALUE]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StringMeta, "read", lambda *_: b"")
         with pytest.raises(ReplyTooLarge):
-            large.engine.run(strings.get_several, [NAME] * 3)
+            large.engine.run(several.get_several, [NAME] * 3)
 
 
 # --- damage -------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_a_lost_piece_is_reported_and_never_left_out(
         lambda: get(large),
         lambda: large.engine.run(strings.take, NAME),
         lambda: large.engine.run(strings.part, NAME, 8 * at, 8 * at),
-        lambda: large.engine.run(strings.get_several, [NAME]),
+        lambda: large.engine.run(several.get_several, [NAME]),
         lambda: large.engine.run(copying.copy, NAME, OTHER),
         lambda: large.engine.run(payloads.dump, NAME),
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvstream import Fault, KVStreamError, ManualClock, Store
-from kvstream.operations import copying, keyspace, sizes, strings
+from kvstream.operations import copying, keyspace, several, sizes, strings
 from kvstream.storage.batch import Batch, Family
 from tests.check.mutating import LARGE, LOCK, mutants, targets
 from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees, told
@@ -106,7 +106,7 @@ CALLS: dict[str, Call] = {
     "increment": lambda store: store.engine.run(strings.add, LOCK, 1),
     "append to a string": lambda store: store.engine.run(strings.append, LOCK, b"7"),
     "take": lambda store: store.engine.run(strings.take, LOCK),
-    "get several": lambda store: store.engine.run(strings.get_several, [LOCK, ORDERS]),
+    "get several": lambda store: store.engine.run(several.get_several, [LOCK, ORDERS]),
     "get a large string": lambda store: store.engine.run(strings.get, LARGE),
     "get a part": lambda store: store.engine.run(strings.part, LARGE, 9, 12),
     "set a large string": lambda store: store.engine.run(strings.put, LARGE, b"another one"),

@@ -68,6 +68,7 @@ def _pairs(pairs: Sequence[tuple[Reply, Reply]], protocol: int) -> bytes:
 
 def _streams(reply: Streams, protocol: int) -> bytes:
     pairs: list[tuple[Reply, Reply]] = []
+    assert not isinstance(reply.streams, Gradual)
     for key, entries in reply.streams:
         assert not isinstance(entries, Gradual)
         pairs.append((key, Entries(entries)))

@@ -117,6 +117,9 @@ def test_every_read_of_a_batch_sees_its_own_changes(
         limit = data.draw(st.integers(0, 8))
         assert list(batch.scan(family, lower, upper, reverse)) == ordered
         assert batch.page(family, lower, upper, limit, reverse) == ordered[:limit]
+        last, most = upper or b"\0", data.draw(st.integers(1, 8))
+        below = model.between(family, lower, last + b"\0")[:most]
+        assert batch.seeks(family).send((lower, last, most)) == below
         wanted = data.draw(st.lists(short_keys, max_size=4))
         values = [model.rows[family].get(key) for key in wanted]
         assert batch.get_many(family, wanted) == values

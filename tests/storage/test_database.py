@@ -107,15 +107,33 @@ def test_a_page_of_a_snapshot_of_large_rows_has_few_of_them(database: Database) 
     assert [len(page) for page in database.snapshot(Family.MESSAGES, *EVERYTHING)] == [2, 2, 1]
 
 
+def test_many_ranges_are_read_as_they_were_at_one_moment(ten_rows: Database) -> None:
+    seeks = ten_rows.seeks(Family.MESSAGES)
+    put(ten_rows, {key_of(13): b"new", key_of(25): b"new"})
+    assert seeks.send((key_of(15), key_of(17), 9)) == rows(range(15, 18))
+    assert seeks.send((key_of(12), key_of(30), 2)) == rows(range(12, 14))
+    assert seeks.send((key_of(20), key_of(30), 9)) == rows(range(20, 25))
+    assert seeks.send((key_of(30), key_of(40), 1)) == []
+    assert seeks.send((key_of(0), key_of(10), 2)) == rows(range(5, 7))
+
+
+def test_a_page_of_large_rows_among_many_ranges_has_few_of_them(database: Database) -> None:
+    put(database, {key_of(n): b"v" * (reads.PAGE_BYTES // 2 + 1) for n in range(5)})
+    assert len(database.seeks(Family.MESSAGES).send((key_of(0), key_of(4), 5))) == 2
+
+
 def test_a_snapshot_ends_with_the_store(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     put_one_by_one(database, range(10))
     begun, untouched = (database.snapshot(Family.MESSAGES, *EVERYTHING) for _ in range(2))
     assert len(next(begun)) == 10
+    seeks = database.seeks(Family.MESSAGES)
     database.close()
     for pages in (begun, untouched):
         with pytest.raises(StoreClosed):
             next(pages)
+    with pytest.raises(StoreClosed):
+        seeks.send((key_of(0), key_of(4), 5))
 
 
 def test_a_snapshot_has_what_is_committed_alone(database: Database) -> None:

@@ -1,0 +1,65 @@
+"""Plain strings by the hundred: records read together, and written without an object for each.
+
+What is not as most strings are, whole in its record and never to expire, is left to whoever asks,
+to be treated as a key on its own.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kvstream.layout.keys import COUNTED_MAX, U64, key_of, scan_row, stream_row
+from kvstream.meta.records import STREAM_KIND
+from kvstream.meta.strings import STRING_KIND, WHOLE_VERSION
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
+
+TOGETHER = 100
+"""Records that are read by one call: each may have 16 KB, or belong to a stream of long names."""
+_METADATA = Family.METADATA
+_PLAIN = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
+"""What the record of such a string begins with; its generation follows."""
+HEAD = len(_PLAIN) + U64.size
+"""Bytes in front of the value."""
+_OF_STREAM = bytes([STREAM_KIND])
+
+
+def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
+    """Return the record of each stored name, None where there is none."""
+    found: list[bytes | None] = []
+    for at in range(0, len(names), TOGETHER):
+        rows = [stream_row(name) for name in names[at : at + TOGETHER]]
+        found += txn.batch.get_many(_METADATA, rows)
+    return found
+
+
+def is_of_stream(record: bytes) -> bool:
+    """Tell whether a record is a stream's."""
+    return record.startswith(_OF_STREAM)
+
+
+class Plain:
+    """Which records of a database, by its number in rows, are those of such strings."""
+
+    def __init__(self, txn: Txn, stored_db: int) -> None:
+        self._doomed = txn.catalog.doomed.known(txn)
+        self._bound = max(txn.catalog.flushed.of(txn, stored_db).bound, 1)
+
+    def has(self, record: bytes) -> bool:
+        """Tell whether a record is, and the key has not been deleted."""
+        if not record.startswith(_PLAIN) or len(record) < HEAD:
+            return False
+        generation = int.from_bytes(record[len(_PLAIN) : HEAD])
+        return self._bound <= generation < COUNTED_MAX and generation not in self._doomed
+
+
+def create(txn: Txn, stored_db: int, values: Mapping[bytes, bytes]) -> None:
+    """Make such strings under stored names that have no record."""
+    puts, index = txn.batch.puts[_METADATA], txn.catalog.index
+    for name, number in zip(values, txn.catalog.numbers.take(txn, len(values)), strict=True):
+        puts[stream_row(name)] = _PLAIN + U64.pack(number) + values[name]
+        puts[scan_row(stored_db, number)] = key_of(name)
+    index.made(txn, stored_db, values)
+
+
+def rewrite(txn: Txn, name: bytes, record: bytes, value: bytes) -> None:
+    """Have the string of a record hold another value; nobody watches, who would have to be told."""
+    txn.batch.puts[_METADATA][stream_row(name)] = record[:HEAD] + value
