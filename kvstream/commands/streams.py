@@ -18,7 +18,7 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import NULL_ARRAY, OK, Entries, Reply
-from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
+from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID, NoSuchKey, RequestError
 from kvstream.ids import MIN_ID, AddID, StreamID
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
@@ -106,6 +106,21 @@ def _add_options(args: Args) -> _Options:
             )
         break
     return options
+
+
+def plain_trim(words: Argv) -> Trim | None:
+    """Return how an XADD trims that has these options alone, behind which its ``*`` stands.
+
+    None where they are none, ask for more than a trim by length or ID, or cannot be.
+    """
+    args = Args([*words, b"*"], 0)
+    try:
+        options = _add_options(args)
+        how = options.trim()
+    except RequestError:
+        return None
+    plain = len(args) == 1 and options.policy is None and options.pid is None
+    return how if plain and not options.nomkstream else None
 
 
 def _add_id(raw: bytes) -> AddID:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from struct import Struct
 
 import xxhash
@@ -14,7 +15,7 @@ from kvstream.meta import filling, idempotency, nodes
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.entries import exists
-from kvstream.operations.trim import Trim, sweep_emptied, trim_stream
+from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
 
 _MESSAGES = Family.MESSAGES
@@ -110,6 +111,42 @@ def add_many(
         trim_stream(txn, stream, trim)
     txn.signal(name)
     return ids
+
+
+def add_each(
+    txn: Txn, name: bytes, entries: list[tuple[bytes, Names]], trims: Sequence[Trim | None]
+) -> list[StreamID]:
+    """Append encoded entries as one XADD after the other would, each with its trim."""
+    stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
+    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    start = 0
+    for how, alike in groupby(trims):
+        stop = start + len(list(alike))
+        _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], how)
+        start = stop
+    txn.signal(name)
+    return ids
+
+
+def _extend_trimmed(
+    txn: Txn,
+    stream: StreamMeta,
+    ids: list[StreamID],
+    entries: list[tuple[bytes, Names]],
+    how: Trim | None,
+) -> None:
+    """Append entries and trim behind each, or behind the last where that comes to the same."""
+    limits, at, last = txn.catalog.limits, 0, len(ids) - 1
+    while at < last and how is not None and not may_trim_once(limits, stream, how, last - at + 1):
+        filling.append(txn, stream, ids[at], *entries[at])
+        trim_stream(txn, stream, how)
+        at += 1
+    if at == last:
+        filling.append(txn, stream, ids[at], *entries[at])
+    else:
+        filling.extend(txn, stream, ids[at:], entries[at:])
+    if how is not None:
+        trim_stream(txn, stream, how)
 
 
 def add_under(

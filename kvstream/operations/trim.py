@@ -13,7 +13,9 @@ from enum import StrEnum
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
+from kvstream.meta.limits import Limits
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.references import RefPolicy, drop_references, referenced
@@ -85,18 +87,47 @@ def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
     return removed
 
 
+def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
+    """Tell whether a trim behind ``count`` new entries leaves what one behind each would.
+
+    Not where a LIMIT would stop one of them, nor where one would take the open node away, so that
+    another begins; nor where a node has so many entries that it depends on what was deleted from it
+    by then whether one more fits.
+    """
+    limit, head = _limit(limits, how), stream.head_node
+    small = 0 < limits.node_max_entries <= SMALL_INTEGER_MAX
+    if how.policy is not RefPolicy.KEEPREF:
+        return False
+    if limit and head is not None and head.live > limit:
+        return True
+    if how.strategy is Strategy.MAXLEN:
+        if not how.approximate:
+            return small or 0 < limits.node_max_entries <= how.maxlen
+        return not limit or stream.length + count - how.maxlen <= limit
+    if not stream.open_live or stream.first >= how.minid:
+        return bool(stream.open_live)
+    if how.minid > (stream.open_last if how.approximate or small else stream.open_first):
+        return False
+    return not limit or stream.length <= limit or (head is not None and head.last >= how.minid)
+
+
+def is_long(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
+    """Tell whether each of ``count`` new entries may trim as much as its LIMIT lets it."""
+    return _limit(limits, how) > 0 and not may_trim_once(limits, stream, how, count)
+
+
 def _is_satisfied(stream: StreamMeta, how: Trim) -> bool:
     if how.strategy is Strategy.MAXLEN:
         return stream.length <= how.maxlen
     return stream.length == 0 or stream.first >= how.minid
 
 
-def _limit(txn: Txn, how: Trim) -> int:
+def _limit(limits: Limits, how: Trim) -> int:
     if not how.approximate:
         return UNLIMITED
     if how.limit is not None:
         return how.limit
-    default = APPROXIMATE_NODES * txn.catalog.limits.node_max_entries
+    default = APPROXIMATE_NODES * limits.node_max_entries
     return min(default or APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX)
 
 
@@ -110,7 +141,7 @@ def _takes_whole(how: Trim, length: int, node: Node) -> bool:
 
 
 def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
-    limit = _limit(txn, how)
+    limit = _limit(txn.catalog.limits, how)
     most, below = stream.length, _ABOVE_ALL
     if how.strategy is Strategy.MAXLEN:
         most -= how.maxlen
@@ -216,7 +247,7 @@ def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
 
 
 def _trim_each(txn: Txn, stream: StreamMeta, how: Trim) -> int:
-    limit, length = _limit(txn, how), stream.length
+    limit, length = _limit(txn.catalog.limits, how), stream.length
     doomed: list[StreamID] = []
     for node in nodes.from_head(txn, stream):
         left = length - len(doomed)

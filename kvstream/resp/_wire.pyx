@@ -37,6 +37,8 @@ ctypedef unsigned char *Buffer
 
 cdef enum:
     PAIRS_NEAR = 16  # so many names are compared with each other
+    OPTIONS_MAX = 5  # words before the ID of an XADD that trims
+    OPTIONS_KEPT = 256  # so many texts of options are remembered, with what they mean
     NUMBER_MAX = 20  # digits of 64 bits
     RESP3 = 3
     STRING_HEADS = 24  # mark, digits and ends of a string
@@ -222,10 +224,23 @@ cdef inline Py_ssize_t take_bulk(Bytes data, Py_ssize_t at, Py_ssize_t size, Par
 
 
 cdef inline bint is_append(Part *words) noexcept nogil:
-    """Tell whether the first words are XADD key *."""
-    if words[0].size != 4 or words[2].size != 1 or words[2].at[0] != 42:
+    """Tell whether the first word is XADD."""
+    if words[0].size != 4:
         return False
     return memcmp(words[0].at, b"XADD", 4) == 0 or memcmp(words[0].at, b"xadd", 4) == 0
+
+
+cdef inline Py_ssize_t options_before(Part *words, Py_ssize_t count) noexcept nogil:
+    """Return how many words stand before the *, the first of them MAXLEN or MINID; else -1."""
+    cdef Py_ssize_t i
+    if words[0].size == 1 and words[0].at[0] == 42:
+        return 0
+    if words[0].size < 5 or words[0].at[0] | 32 != 109:  # m
+        return -1
+    for i in range(1, min(count, OPTIONS_MAX + 1)):
+        if words[i].size == 1 and words[i].at[0] == 42:
+            return i
+    return -1
 
 
 cdef inline bint same(Part *one, Part *other) noexcept nogil:
@@ -283,6 +298,37 @@ cdef tuple names_of(Part *fields, Py_ssize_t count):
     return names_before
 
 
+cdef object read_trim = None
+cdef dict trims_read = {}  # by the bytes of their options
+
+
+def know_trims(read):
+    """Have the words of options read by this function: it returns a trim, or None."""
+    global read_trim
+    read_trim = read
+    trims_read.clear()
+
+
+cdef object trim_of(Part *words, Py_ssize_t count):
+    """Return what the options mean; None where they are not those of a plain trim."""
+    cdef Bytes start = words[0].at
+    cdef bytes text = PyBytes_FromStringAndSize(
+        <const char *>start, words[count - 1].at + words[count - 1].size - start
+    )
+    cdef Py_ssize_t i
+    found = trims_read.get(text, NotImplemented)
+    if found is NotImplemented:
+        if read_trim is None:
+            return None
+        found = read_trim(
+            [PyBytes_FromStringAndSize(<const char *>words[i].at, words[i].size) for i in range(count)]
+        )
+        if len(trims_read) >= OPTIONS_KEPT:
+            trims_read.clear()
+        trims_read[text] = found
+    return found
+
+
 cdef class Burst:
     """Does what ``PlainBurst`` of bursts.py does."""
 
@@ -290,14 +336,18 @@ cdef class Burst:
     cdef readonly bytes key
     cdef readonly list entries
     cdef readonly object sent
+    cdef readonly list trims
     cdef public bytes replies
     cdef public bytes prefix
 
-    def __init__(self, object client, bytes key not None, list entries not None, object sent):
+    def __init__(
+        self, object client, bytes key not None, list entries not None, object sent, list trims=None
+    ):
         self.client = client
         self.key = key
         self.entries = entries
         self.sent = sent
+        self.trims = trims
         self.replies = self.prefix = b""
 
     def encoded(self):
@@ -308,21 +358,22 @@ cdef class Burst:
 
 
 def take_appends(object client, bytes data not None, Py_ssize_t limit):
-    """Return the burst that ``data`` is: ``XADD key * field value ...``, and no more.
+    """Return the burst that ``data`` is: ``XADD key [trim] * field value ...``, and no more.
 
     None where the bytes are anything else than whole such requests, all to one key, whose fields
     are few, differ, and take no row of more than ``limit`` bytes.
     """
-    cdef Part words[3 + 2 * PAIRS_NEAR]
+    cdef Part words[3 + OPTIONS_MAX + 2 * PAIRS_NEAR]
     cdef Part known[2 * PAIRS_NEAR]
     cdef Part key = Part(NULL, -1)
-    cdef Part *fields = &words[3]
+    cdef Part *fields
     cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, pairs, count = 0, i
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, pairs, count = 0, i, options
     cdef int64_t number
-    cdef list entries = []
+    cdef list entries = [], trims = None
     cdef tuple names = ()
     cdef bytes packed
+    cdef object trim
     cdef bint again
     cdef Burst burst
     while at < size:
@@ -330,7 +381,7 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
             return None
         at += 1
         number = take_number(start, &at, size)
-        if number < 5 or number > 3 + 2 * PAIRS_NEAR or not number & 1:
+        if number < 5 or number > 3 + OPTIONS_MAX + 2 * PAIRS_NEAR:
             return None
         for i in range(number):
             at = take_bulk(start, at, size, &words[i])
@@ -342,7 +393,23 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
             key = words[1]
         elif not same(&key, &words[1]):
             return None
-        pairs = (number - 3) >> 1
+        options = options_before(&words[2], number - 2)
+        if options < 0:
+            return None
+        fields = &words[3 + options]
+        pairs = number - 3 - options
+        if pairs < 2 or pairs & 1 or pairs > 2 * PAIRS_NEAR:
+            return None
+        pairs >>= 1
+        trim = None
+        if options:
+            trim = trim_of(&words[2], options)
+            if trim is None:
+                return None
+            if trims is None:
+                trims = [None] * len(entries)
+        if trims is not None:
+            trims.append(trim)
         again = pairs == count
         for i in range(pairs):
             if not again:
@@ -362,7 +429,7 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
     if key.size < 0:
         return None
     burst = <Burst>Burst.__new__(Burst)
-    burst.client, burst.entries, burst.sent = client, entries, data
+    burst.client, burst.entries, burst.sent, burst.trims = client, entries, data, trims
     burst.replies = burst.prefix = b""
     burst.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
     return burst
@@ -374,6 +441,7 @@ def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
     cdef Burst burst, before = None
     cdef object client, name, prefix, user, prefix_before = None, user_before = None
     cdef list others = [], same = None
+    cdef set trimming = set()
     cdef bint free = False
     while at < PyList_GET_SIZE(bursts) and entries < most:
         burst = <Burst?><object>PyList_GET_ITEM(bursts, at)
@@ -395,16 +463,22 @@ def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
                 found = waiting[name] = []
             same, before, prefix_before = found, burst, prefix
         same.append(burst)
-    return at, others, entries
+        if burst.trims is not None:
+            trimming.add(name)
+    return at, others, entries, trimming
 
 
 def entries_of(list bursts not None):
-    """Return the entries of bursts, one behind the other."""
+    """Do what ``entries_in_python`` of bursts.py does."""
     cdef Burst burst
-    cdef list entries = []
+    cdef list entries = [], trims = None
     for burst in bursts:
+        if burst.trims is not None and trims is None:
+            trims = [None] * len(entries)
+        if trims is not None:
+            trims += [None] * len(burst.entries) if burst.trims is None else burst.trims
         entries += burst.entries
-    return entries
+    return entries, trims
 
 
 def answer(list bursts not None, list ids not None, object now):

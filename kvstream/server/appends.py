@@ -1,7 +1,7 @@
 """XADDs that come one after another, taken together.
 
-A plain XADD (``XADD key * field value ...``) waits until something else comes or the turn ends;
-then all that wait for one stream are appended at once, stream by stream. They get the IDs and
+A plain XADD (``XADD key [trim] * field value ...``) waits until something else comes or the turn
+ends; then all that wait for one stream are appended at once, stream by stream. They get the IDs and
 replies that they would get one by one: an entry of one stream changes nothing for another. Where
 somebody waits for the stream, where a call is to be told of or timed by itself, and where one of
 them is refused, they do run one by one.
@@ -11,13 +11,23 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
+from kvstream.commands.streams import plain_trim
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.layout.keys import database_of
 from kvstream.layout.values import encode_flat
-from kvstream.operations.append import add_many
-from kvstream.server.bursts import Burst, PlainBurst, answer, entries_of, gather, requests_of
+from kvstream.operations.append import add_each, add_many
+from kvstream.operations.trim import Trim, is_long
+from kvstream.server.bursts import (
+    Burst,
+    Packed,
+    PlainBurst,
+    answer,
+    entries_of,
+    gather,
+    requests_of,
+)
 from kvstream.server.calls import Calls
 from kvstream.server.client import Answers, Argv, Client
 from kvstream.server.options import ServerOptions
@@ -27,6 +37,7 @@ from kvstream.turn import Turn, TurnFailed
 _XADD = find([b"xadd", b"key", b"*", b"field", b"value"])
 _NAMES = (b"XADD", b"xadd")
 _WORDS_MIN = 5
+_OPTIONS = (b"MAXLEN", b"MINID", b"maxlen", b"minid")
 TIMED_US = 1000
 """Where slower calls than this are of interest, each is run, and timed, by itself."""
 
@@ -37,6 +48,7 @@ class Appends:
     def __init__(
         self, engine: Engine, calls: Calls, options: ServerOptions, clock: Callable[[], float]
     ) -> None:
+        self._engine = engine
         self._waiters = engine.waiters
         self._calls = calls
         self._options = options
@@ -52,9 +64,10 @@ class Appends:
         Returns those that wait now, those that cannot, and the number of entries of both. Behind
         one that cannot, no other of its client waits: it would come first.
         """
-        stop, others, entries = gather(bursts, self.waiting, most)
-        for name in [name for name in self.waiting if not self._may_wait(name)]:
-            others += self.waiting.pop(name)
+        stop, others, entries, trimming = gather(bursts, self.waiting, most)
+        for name, waiting in list(self.waiting.items()):
+            if not self._may_wait(name) or (name in trimming and self._is_long(name, waiting)):
+                others += self.waiting.pop(name)
         if others:
             return *self._set_apart(bursts, stop, set(map(id, others))), entries
         taken = bursts[:stop]
@@ -88,21 +101,23 @@ class Appends:
 
     def take(self, client: Client, argv: Argv) -> PlainBurst | None:
         """Take a request if it can wait; its reply will stand in what is returned."""
-        words = len(argv)
-        if words < _WORDS_MIN or not words & 1 or argv[2] != b"*" or argv[0] not in _NAMES:
+        if len(argv) < _WORDS_MIN or argv[0] not in _NAMES:
             return None
         if client.queue is not None or client.answers is not Answers.ON:
             return None
         name = client.prefix + argv[1]
         if not (client.authenticated and client.user.free and self._may_wait(name)):
             return None
-        try:
-            packed = encode_flat(argv[3:])
-        except InvalidArgument:
+        found = _plain(argv)
+        if found is None:
             return None
-        burst = Burst(client, argv[1], [packed], argv)
+        packed, trim = found
+        burst = Burst(client, argv[1], [packed], argv, None if trim is None else [trim])
         burst.prefix = client.prefix
-        self.waiting.setdefault(name, []).append(burst)
+        waiting = self.waiting.get(name, [])
+        if trim is not None and self._is_long(name, [*waiting, burst]):
+            return None
+        self.waiting.setdefault(name, waiting).append(burst)
         return burst
 
     def _may_wait(self, name: bytes) -> bool:
@@ -112,6 +127,24 @@ class Appends:
             and name not in self._waiters
             and not 0 <= slower_than_us < TIMED_US
         )
+
+    def _is_long(self, name: bytes, bursts: list[PlainBurst]) -> bool:
+        """Tell whether each of their trims may take long, or may, since their stream is unknown.
+
+        The time is to be looked at behind each.
+        """
+        catalog = self._engine.catalog
+        stream, known = catalog.streams.get(name), None
+        if stream is None:
+            return True
+        entries = sum([len(burst.entries) for burst in bursts])
+        for burst in bursts:
+            for trim in burst.trims or ():
+                if trim is not known and trim is not None:
+                    known = trim
+                    if is_long(catalog.limits, stream, trim, entries):
+                        return True
+        return False
 
     def flush(self, turn: Turn) -> None:
         """Run what waits."""
@@ -132,9 +165,12 @@ class Appends:
 
     def _run(self, turn: Turn, name: bytes, bursts: list[PlainBurst]) -> None:
         begun = perf_counter()
-        entries = entries_of(bursts)
+        entries, trims = entries_of(bursts)
         try:
-            ids = turn.run(add_many, name, entries)
+            if trims is None:
+                ids = turn.run(add_many, name, entries)
+            else:
+                ids = turn.run(add_each, name, entries, trims)
         except RequestError:  # nothing has been changed: each gets its own answer
             for burst in bursts:
                 burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
@@ -156,6 +192,20 @@ class Appends:
     def clear(self) -> None:
         """Forget what waits: the turn has failed."""
         self.waiting = {}
+
+
+def _plain(argv: Argv) -> tuple[Packed, Trim | None] | None:
+    """Return the entry of an XADD, packed, and how it trims; None where it asks for more."""
+    trim = None
+    try:
+        at = argv.index(b"*", 2)
+        if at > 2:
+            trim = plain_trim(argv[2:at]) if argv[2] in _OPTIONS else None
+            if trim is None:
+                return None
+        return encode_flat(argv[at + 1 :]), trim
+    except (InvalidArgument, ValueError):  # or there is no *
+        return None
 
 
 def _answered(turn: Turn, slot: Slot) -> bytes:

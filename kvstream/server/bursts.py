@@ -1,15 +1,18 @@
-"""Bursts: plain XADDs (``XADD key * field value ...``) to one key that a client has sent together.
+"""Bursts: plain XADDs (``XADD key [trim] * field value ...``) to one key that a client has sent.
 
 Where all that a client has sent is such requests, the bytes are read and the entries packed as they
 are stored in one go, by compiled code. Without that code, and for all else, requests are taken
 apart and go by the table; a plain XADD among them is a burst of one.
 """
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from kvstream.commands.replies import ErrorReply
+from kvstream.commands.streams import plain_trim
 from kvstream.ids import StreamID
 from kvstream.layout.values import Names
+from kvstream.operations.trim import Trim
 from kvstream.options import ENTRY_BYTES_MAX
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
@@ -22,21 +25,29 @@ BURST_BYTES_MAX = 1 << 20
 """A burst's requests are run together, and no turn may be long."""
 
 Packed = tuple[bytes, Names]
+Trims = list[Trim | None]
 
 
 class PlainBurst:
     """XADDs of one client, what is stored for them, and the replies to them all."""
 
-    __slots__ = ("client", "entries", "key", "prefix", "replies", "sent")
+    __slots__ = ("client", "entries", "key", "prefix", "replies", "sent", "trims")
 
     def __init__(
-        self, client: "Client", key: bytes, entries: list[Packed], sent: bytes | Request
+        self,
+        client: "Client",
+        key: bytes,
+        entries: list[Packed],
+        sent: bytes | Request,
+        trims: Trims | None = None,
     ) -> None:
         self.client = client
         self.key = key
         self.entries = entries
         self.sent = sent
         """The bytes of all requests, or the words of one."""
+        self.trims = trims
+        """How each trims; None: none does."""
         self.replies = b""
         self.prefix = b""
         """The number of the client's database, packed, when the burst was taken."""
@@ -53,6 +64,7 @@ class PlainBurst:
 Burst = PlainBurst
 if not TYPE_CHECKING and twins is not None:
     Burst = twins.Burst
+    twins.know_trims(plain_trim)
 
 
 def burst_of(client: "Client", data: bytes) -> PlainBurst | None:
@@ -74,14 +86,14 @@ def requests_of(burst: PlainBurst) -> list[Request]:
 
 def gather_in_python(
     bursts: list[PlainBurst], waiting: dict[bytes, list[PlainBurst]], most: int
-) -> tuple[int, list[PlainBurst], int]:
+) -> tuple[int, list[PlainBurst], int, set[bytes]]:
     """Share bursts out by the names of their streams, until there are ``most`` entries.
 
-    Returns where it stopped, the bursts of clients that must be looked at one by one, and how many
-    entries there were.
+    Returns where it stopped, the bursts of clients that must be looked at one by one, how many
+    entries there were, and the names of the streams that some of them trim.
     """
     at = entries = 0
-    others = []
+    others, trimming = [], set()
     while at < len(bursts) and entries < most:
         burst = bursts[at]
         at += 1
@@ -89,15 +101,22 @@ def gather_in_python(
         client = burst.client
         if client.direct and client.user.free:
             burst.prefix = client.prefix
-            waiting.setdefault(burst.prefix + burst.key, []).append(burst)
+            name = burst.prefix + burst.key
+            waiting.setdefault(name, []).append(burst)
+            if burst.trims is not None:
+                trimming.add(name)
         else:
             others.append(burst)
-    return at, others, entries
+    return at, others, entries, trimming
 
 
-def entries_in_python(bursts: list[PlainBurst]) -> list[Packed]:
-    """Return the entries of bursts, one behind the other."""
-    return [entry for burst in bursts for entry in burst.entries]
+def entries_in_python(bursts: list[PlainBurst]) -> tuple[list[Packed], Trims | None]:
+    """Return the entries of bursts, one behind the other, and how each trims; None: none does."""
+    entries = [entry for burst in bursts for entry in burst.entries]
+    if all(burst.trims is None for burst in bursts):
+        return entries, None
+    trims = [burst.trims or [None] * len(burst.entries) for burst in bursts]
+    return entries, list(chain.from_iterable(trims))
 
 
 def answer_in_python(bursts: list[PlainBurst], ids: list[StreamID], now: float) -> None:

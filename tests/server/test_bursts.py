@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstream.commands.replies import ErrorReply
+from kvstream.commands.streams import plain_trim
 from kvstream.errors import StoreFull
 from kvstream.ids import StreamID
 from kvstream.layout.values import encode_flat
@@ -25,10 +26,25 @@ compiled = pytest.mark.skipif(twins is None, reason="bursts are found by compile
 
 WORDS = st.binary(max_size=40) | st.sampled_from([b"f", b"g", b"x" * 70, b"", b"1", b"*"])
 FIELDS = st.lists(WORDS, min_size=2, max_size=8).map(lambda words: words[: len(words) // 2 * 2])
+TRIMS = st.sampled_from(
+    [
+        "MAXLEN ~ 4",
+        "MAXLEN 4",
+        "maxlen = 2",
+        "MAXLEN 0",
+        "MAXLEN ~ 4 LIMIT 2",
+        "MAXLEN ~ 4 limit 0",
+        "MINID ~ 5000-6",
+        "MINID 5000-6",
+        "minid 5000-3",
+        "LIMIT 0 MINID ~ 6000",
+    ]
+).map(str.split)
 PLAIN = st.builds(
-    lambda name, key, fields: request(name, key, b"*", *fields),
+    lambda name, key, trim, fields: request(name, key, *trim, b"*", *fields),
     st.sampled_from(["XADD", "xadd"]),
     st.sampled_from([b"s", b"s", b"s", b"t"]),
+    st.just([]) | TRIMS,
     FIELDS,
 )
 OTHER = st.sampled_from(
@@ -36,6 +52,16 @@ OTHER = st.sampled_from(
         request("XADD", "s", "1-1", "f", "v"),
         request("XADD", "s", "*", "f"),
         request("XADD", "s", "NOMKSTREAM", "*", "f", "v"),
+        request("XADD", "s", "MAXLEN", "-1", "*", "f", "v"),
+        request("XADD", "s", "MAXLEN", "4", "LIMIT", "2", "*", "f", "v"),
+        request("XADD", "s", "MAXLEN", "4", "MINID", "2", "*", "f", "v"),
+        request("XADD", "s", "MAXLEN", "4", "5000-70", "*", "v"),
+        request("XADD", "s", "MAXLEN", "*", "*", "f", "v"),
+        request("XADD", "s", "MINID", "~", "5000-6", "ACKED", "*", "f", "v"),
+        request("XADD", "s", "MAXLEN", "~", "4", "NOMKSTREAM", "*", "f", "v"),
+        request("XADD", "string", "MAXLEN", "~", "4", "*", "f", "v"),
+        request("XTRIM", "s", "MAXLEN", "~", "3"),
+        request("XDEL", "s", "5000-1", "5000-2", "5000-4", "5000-9"),
         request("Xadd", "s", "*", "f", "v"),
         request("XADD", "s", "*", "f", "1", "f", "2"),
         request("XADD", "string", "*", "f", "v"),
@@ -52,8 +78,14 @@ OTHER = st.sampled_from(
 )
 
 
-def plain(*values: str, key: str = "s") -> bytes:
-    return b"".join(request("XADD", key, "*", "f", value) for value in values)
+def plain(*values: str, key: str = "s", trim: str = "") -> bytes:
+    return b"".join(request("XADD", key, *trim.split(), "*", "f", value) for value in values)
+
+
+def taken_apart(argv: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return the options of a plain XADD, and its fields."""
+    at = argv.index(b"*", 2)
+    return argv[2:at], argv[at + 1 :]
 
 
 def send(server: Server, talker: Talker, data: bytes) -> None:
@@ -73,13 +105,17 @@ def test_a_burst_is_what_its_requests_are_one_by_one(data: bytes) -> None:
     reader = RequestReader()
     reader.feed(data)
     requests = reader.take()
+    parts = [taken_apart(argv) for argv in requests]
     is_one = len({argv[1] for argv in requests}) == 1 and all(
-        len(argv) > 3 and len(set(argv[3::2])) == len(argv[3::2]) for argv in requests
+        fields and len(set(fields[::2])) == len(fields[::2]) and options[:1] != [b"LIMIT"]
+        for options, fields in parts
     )
     assert (found is not None) == is_one
     if found is not None:
         assert found.key == requests[0][1]
-        assert found.entries == [encode_flat(argv[3:]) for argv in requests]
+        assert found.entries == [encode_flat(fields) for _, fields in parts]
+        trims = [plain_trim(options) if options else None for options, _ in parts]
+        assert found.trims == (trims if any(trims) else None)
         assert requests_of(found) == requests
 
 
@@ -95,7 +131,8 @@ def test_damaged_bytes_are_no_burst_or_a_sound_one(data: bytes, at: int, junk: b
         found = burst_of(None, damaged)  # type: ignore[arg-type]
         if found is not None:
             assert requests_of(found) != []
-            assert found.entries == [encode_flat(argv[3:]) for argv in requests_of(found)]
+            parts = [taken_apart(argv) for argv in requests_of(found)]
+            assert found.entries == [encode_flat(fields) for _, fields in parts]
 
 
 @compiled
@@ -112,6 +149,7 @@ def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[b
     server.engine._now_ms = lambda: 5_000
     talkers = [server.client() for _ in range(3)]
     talkers[0].ask("SET", "string", "x")
+    talkers[0].ask("CONFIG", "SET", "stream-node-max-entries", "3")
     heard = [talkers[0].ask("PING")]
     for number, chunks in sent:
         for chunk in chunks:
@@ -122,6 +160,10 @@ def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[b
         heard += [talker.heard() for talker in talkers]
     reader = server.client()
     heard += [reader.ask("XRANGE", key, "-", "+") for key in ("s", "t")]
+    heard += [reader.ask("XINFO", "STREAM", key) for key in ("s", "t")]
+    rows = server.executor.statistics.commands
+    counted = [(name, row.calls, row.failed, row.rejected) for name, row in sorted(rows.items())]
+    heard.append(repr([counted, server.executor.statistics.changes]).encode())
     assert server.engine.run(check) == []
     server.engine.close()
     return heard
@@ -137,7 +179,9 @@ def test_nobody_can_tell_a_burst_from_requests_one_by_one(
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
         with patch("kvstream.server.arrivals.burst_of", lambda client, data: None):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
-        assert taken == apart
+            with patch("kvstream.server.appends._plain", lambda argv: None):
+                alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)
+        assert taken == apart == alone
 
     prove()
 
@@ -242,6 +286,7 @@ def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None
     talkers = [server.client().client for _ in range(clients)]
     talkers[-1].direct = clients == 1
     entry = encode_flat([b"f", b"v"])
+    trim = plain_trim([b"MAXLEN", b"5"])
     found: list[Any] = []
     twin_functions: list[tuple[Callable[..., Any], ...]] = [
         (bursts.gather_in_python, bursts.entries_in_python, bursts.answer_in_python),
@@ -251,15 +296,16 @@ def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None
         twin_functions, [PlainBurst, twins.Burst], strict=True
     ):
         made: list[Any] = [
-            kind(client, b"k", [entry] * (n + 1), b"") for n, client in enumerate(talkers)
+            kind(client, b"k", [entry] * (n + 1), b"", [trim] * (n + 1) if n == 1 else None)
+            for n, client in enumerate(talkers)
         ]
         waiting: dict[bytes, list[PlainBurst]] = {}
         gathered = gather(made, waiting, 3)
         together = [burst for same in waiting.values() for burst in same]
-        entries: Any = entries_of(together)
+        entries, trims = entries_of(together)
         answer(together, [StreamID(7, n) for n in range(len(entries))], 12.5)
         others = [made.index(burst) for burst in gathered[1]]
-        found.append((gathered[0], others, gathered[2], entries))
+        found.append((gathered[0], others, gathered[2], gathered[3], entries, trims))
         found[-1] += tuple(burst.encoded() for burst in made)
         found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
     assert found[0] == found[1]

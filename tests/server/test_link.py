@@ -174,7 +174,7 @@ def test_clients_are_the_same_to_compiled_code_whether_it_knows_their_slots(clie
         ends.link.data_received(XADD)
         waiting: dict[bytes, list[Any]] = {}
         bursts = ends.arrivals.bursts
-        assert twins.gather(bursts, waiting, 5) == (1, [], 1)
+        assert twins.gather(bursts, waiting, 5) == (1, [], 1, set())
         twins.answer(waiting[b"0s"], [StreamID(1, 2)], 3.0)
         assert twins.closing_clients(bursts) == []
         twins.write_replies(bursts, print, 9)
