@@ -6,7 +6,7 @@ excludes its bound.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -92,6 +92,20 @@ class StreamID(NamedTuple):
 def is_ascending(ids: Sequence[StreamID] | Sequence[bytes]) -> bool:
     """Tell whether IDs, packed or not, each are above the one before."""
     return all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
+
+
+def ascending(ids: Sequence[StreamID]) -> list[StreamID]:
+    """Return IDs in ascending order, each once."""
+    return list(ids) if is_ascending(ids) else sorted(set(ids))
+
+
+def ascending_parts(ids: Sequence[StreamID]) -> Iterator[Sequence[StreamID]]:
+    """Yield IDs in parts side by side, of which each is ascending and distinct."""
+    at = 0
+    for end in range(1, len(ids) + 1):
+        if end == len(ids) or ids[end] <= ids[end - 1]:
+            yield ids[at:end]
+            at = end
 
 
 IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime

@@ -22,6 +22,7 @@ from kvstream.meta import activity, staged
 from kvstream.meta.allocator import Allocator
 from kvstream.meta.databases import Databases
 from kvstream.meta.doomed import Doomed
+from kvstream.meta.erasures import Erasures
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds, Flushed
 from kvstream.meta.hot import Hot
@@ -59,7 +60,7 @@ class Catalog:
         self.hot = Hot()
         """Entries that clients were shown lately."""
         self.flushed, self.doomed = Flushed(), Doomed()
-        self.databases = Databases()
+        self.databases, self.erasures = Databases(), Erasures()
         self.index = KeyIndex(self.flushed, self.doomed, self.databases)
         self.numbers = Allocator()
 

@@ -24,6 +24,8 @@ from kvstream.storage.batch import Family
 
 CACHED_IDS = 1 << 18
 """IDs of one group whose runs are kept in memory as a whole: 15 MB."""
+_FEW = 8
+"""So many runs are put, or deleted, one by one."""
 
 
 def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
@@ -91,6 +93,22 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     _count(txn, group, owner_of(run), len(run.ids))
 
 
+def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+    """Put runs where none are anchored: at once, where they are many and stay in memory."""
+    grown = group.grown + sum([len(run.ids) for run in runs])
+    together = len(runs) > _FEW and not group.indexed and grown <= CACHED_IDS
+    if not together or not group.runs.has_room(txn.batch, len(runs)):
+        for run in runs:
+            add(txn, group, run)
+        return
+    for owner in {run.owner for run in runs if not run.rank}:
+        txn.catalog.owner(txn, group, owner)
+    group.grown = grown
+    group.runs.put_all(txn.batch, {run.anchor: (run.encode(), run) for run in runs})
+    if group.index is not None:
+        group.index.add_all(runs)
+
+
 def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
     """Delete a run."""
     group.runs.delete(txn.batch, run.anchor)
@@ -102,6 +120,17 @@ def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
         _count(txn, group, owner, -len(run.ids))
     elif group.index is not None:
         group.index.remove(run)
+
+
+def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+    """Delete runs: at once, where they are many and in memory."""
+    if len(runs) <= _FEW or group.indexed or group.runs.memory is None:
+        for run in runs:
+            remove(txn, group, run)
+        return
+    group.runs.delete_all(txn.batch, [run.anchor for run in runs])
+    if group.index is not None:
+        group.index.remove_all(runs)
 
 
 def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:

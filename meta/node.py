@@ -10,6 +10,7 @@ An ``id`` is 16 bytes. Numbers are big-endian.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 
@@ -36,6 +37,7 @@ def damaged(kind: str, name: object, error: Exception) -> Corruption:
     return Corruption(f"the record of {kind} {name!r} is damaged: {error!r}")
 
 
+@lru_cache(maxsize=64)  # most nodes of a stream have those of the one before
 def decode_names(packed: bytes) -> tuple[bytes, ...]:
     """Return field names as a record holds them; ValueError where they are none."""
     names = msgpack.unpackb(packed, raw=True, use_list=False)

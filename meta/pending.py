@@ -11,7 +11,7 @@ No two runs overlap: every ID between a run's anchor and its last ID either is i
 pending; so the run of an ID is the last one anchored at or below it. Whoever puts IDs where a run
 already reaches splits that run first. Runs that were given back (XNACK) are owned by nobody, have
 time 0 and a rank that grows, so that the index by time yields them first and in the order in which
-they came back.
+they came back: those of one rank by their IDs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,6 +29,9 @@ RUN_IDS_MAX = 128
 
 COUNT_MAX = (1 << 63) - 1
 """The greatest delivery count: Redis's XNACK FATAL sets it, and it does not grow further."""
+
+Shared = tuple[bytes, int, int, int]
+"""What all IDs of a run share: owner, time, deliveries and rank."""
 
 
 class Pending(NamedTuple):
@@ -182,17 +185,22 @@ def place(
     if _is_clear(txn, group, ids):
         _append(txn, group, ids, owner, time_ms, count, rank)
         return
+    shared = (owner, time_ms, count, rank)
+    made: list[Run] = []
     at = 0
     while at < len(ids):
-        _split_before(txn, group, ids[at])
-        following = group.runs.first(txn.batch, ids[at])
-        end = min(len(ids), at + RUN_IDS_MAX)
-        if following is not None:
-            end = min(end, bisect_left(ids, following.anchor, at))
-        if end == at:
-            raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-        indexes.add(txn, group, Run(ids[at], ids[at:end], owner, time_ms, count, rank))
+        over = run_at(txn, group, ids[at])
+        if over is not None:
+            end = bisect_right(ids, over.ids[-1], at)
+            made += _woven(txn, group, over, ids[at:end], shared)
+        else:
+            following = group.runs.first(txn.batch, ids[at])
+            end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
+            if end == at:
+                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
+            made += _runs_of_some(ids[at:end], shared)
         at = end
+    indexes.add_all(txn, group, made)
 
 
 def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
@@ -214,21 +222,38 @@ def _append(
     if len(ids) <= RUN_IDS_MAX:
         indexes.add(txn, group, Run(ids[0], ids, owner, time_ms, count, rank))
         return
-    for at in range(0, len(ids), RUN_IDS_MAX):
-        part = ids[at : at + RUN_IDS_MAX]
-        indexes.add(txn, group, Run(part[0], part, owner, time_ms, count, rank))
+    indexes.add_all(txn, group, _runs_of_some(ids, (owner, time_ms, count, rank)))
 
 
-def _split_before(txn: Txn, group: GroupMeta, eid: PackedID) -> None:
-    """Cut the run that reaches over ``eid`` in two."""
-    run = run_at(txn, group, eid)
-    if run is None:
-        return
-    cut = _position(run, eid)
-    indexes.remove(txn, group, run)
+def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
+    """Return runs of IDs side by side."""
+    parts = [ids[at : at + RUN_IDS_MAX] for at in range(0, len(ids), RUN_IDS_MAX)]
+    return [Run(part[0], part, *shared) for part in parts]
+
+
+def _woven(
+    txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
+) -> list[Run]:
+    """Cut a run into pieces, and return those but for its first, with runs of IDs between them.
+
+    ``ids`` are below its last one, and not in it.
+    """
+    old, own, made = run.ids, run[2:], []
+    at = cut = _position(run, ids[0])
     if cut:
-        indexes.add(txn, group, run._replace(ids=run.ids[:cut]))
-    indexes.add(txn, group, run._replace(anchor=run.ids[cut], ids=run.ids[cut:]))
+        indexes.shrink(txn, group, run, list(old[:cut]))
+    else:
+        indexes.remove(txn, group, run)
+    mine = 0
+    while mine < len(ids):
+        end = bisect_left(ids, old[cut], mine)
+        if end == mine:
+            raise Corruption(f"pending entries are out of order at {ids[mine].hex()}")
+        made += _runs_of_some(ids[mine:end], shared)
+        mine, at = end, cut
+        cut = _position(run, ids[mine]) if mine < len(ids) else len(old)
+        made.append(Run(old[at], old[at:cut], *own))
+    return made
 
 
 def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
@@ -241,6 +266,11 @@ def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Packed
     return [eid for _, found in _taken(txn, group, ids) for eid in found]
 
 
+def take_counts(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> dict[PackedID, int]:
+    """Do the same, and return how often each was delivered."""
+    return {eid: run.deliveries for run, found in _taken(txn, group, ids) for eid in found}
+
+
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Make ``ids``, ascending and distinct, no longer pending; return how many were."""
     return sum([len(found) for _, found in _taken(txn, group, ids)])
@@ -250,31 +280,35 @@ def _taken(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
 ) -> list[tuple[Run, Sequence[PackedID]]]:
     taken: list[tuple[Run, Sequence[PackedID]]] = []
+    whole: list[Run] = []
     for run, within in runs_at(txn, group, ids):
-        found = _take_from(txn, group, run, within)
+        found = within if within == run.ids else _shrunk(txn, group, run, within)
         if found:
             taken.append((run, found))
-    if group.indexed:
-        indexes.settle(txn, group)
+            if len(found) == len(run.ids):
+                whole.append(run)
+    remove_runs(txn, group, whole)
     return taken
 
 
-def _take_from(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
-    """Take those of ``ids`` that are in a run out of it, and return them."""
-    if ids == run.ids:
-        indexes.remove(txn, group, run)
-        return ids
+def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+    """Make all IDs of some runs no longer pending."""
+    indexes.remove_all(txn, group, runs)
+    if group.indexed:
+        indexes.settle(txn, group)
+
+
+def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
+    """Return those of ``ids`` that are in a run, and take them out where it keeps others."""
     wanted = set(ids)
     found = [eid for eid in run.ids if eid in wanted]
-    if len(found) == len(run.ids):
-        indexes.remove(txn, group, run)
-    elif found:
+    if 0 < len(found) < len(run.ids):
         indexes.shrink(txn, group, run, [eid for eid in run.ids if eid not in wanted])
     return found
 
 
-def give_back(txn: Txn, group: GroupMeta, eid: PackedID, count: int) -> None:
-    """Put an ID that is not pending at the end of the entries that belong to nobody."""
+def give_back(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], count: int) -> None:
+    """Put IDs, ascending and none of them pending, at the end of those that belong to nobody."""
     group.nack_rank += 1
     txn.member_changed(group)
-    place(txn, group, [eid], b"", 0, count, group.nack_rank)
+    place(txn, group, ids, b"", 0, count, group.nack_rank)

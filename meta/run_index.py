@@ -60,6 +60,17 @@ class RunIndex:
         insort(self.share(run).anchors, run.anchor)
         self.count(run, len(run.ids))
 
+    def add_all(self, runs: list[Run]) -> None:
+        """Do the same for many."""
+        self.times += [run.times_suffix for run in runs]
+        self.times.sort()
+        touched = {owner_of(run): self.share(run) for run in runs}
+        for run in runs:
+            touched[owner_of(run)].anchors.append(run.anchor)
+            self.count(run, len(run.ids))
+        for share in touched.values():
+            share.anchors.sort()
+
     def remove(self, run: Run) -> None:
         self.count(run, -len(run.ids))
         owner = owner_of(run)
@@ -68,6 +79,20 @@ class RunIndex:
         del self.times[bisect_left(self.times, run.times_suffix)]
         if not anchors:
             del self.shares[owner]
+
+    def remove_all(self, runs: list[Run]) -> None:
+        """Do the same for many."""
+        gone: dict[Owner, set[PackedID]] = {}
+        for run in runs:
+            self.count(run, -len(run.ids))
+            gone.setdefault(owner_of(run), set()).add(run.anchor)
+        times = {run.times_suffix for run in runs}
+        self.times[:] = [suffix for suffix in self.times if suffix not in times]
+        for owner, anchors in gone.items():
+            share = self.shares[owner]
+            share.anchors[:] = [anchor for anchor in share.anchors if anchor not in anchors]
+            if not share.anchors:
+                del self.shares[owner]
 
     def pending_with(self, owner: Owner) -> int:
         share = self.shares.get(owner)

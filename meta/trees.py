@@ -96,10 +96,10 @@ class Tree(Generic[T]):
 
     # --- what is in memory ----------------------------------------------------------------------
 
-    def has_room(self, batch: Batch) -> bool:
-        """Tell whether the tree is in memory, and one more row would leave it there."""
+    def has_room(self, batch: Batch, count: int = 1) -> bool:
+        """Tell whether the tree is in memory, and so many more rows would leave it there."""
         memory = self.memory or self._load(batch)
-        return memory is not None and len(memory.keys) < CACHED_ROWS
+        return memory is not None and len(memory.keys) + count <= CACHED_ROWS
 
     def is_small(self) -> bool:
         """Tell whether the tree is in memory and takes but a quarter of what it may."""
@@ -160,6 +160,16 @@ class Tree(Generic[T]):
                     self.memory = None
             memory.items[suffix] = item
 
+    def put_all(self, batch: Batch, rows: dict[bytes, tuple[bytes, T]]) -> None:
+        """Put many rows that are not there yet; the tree is in memory, and has room for them."""
+        puts, prefix, memory = batch.puts[_TREES], self.prefix, self.memory
+        assert memory is not None
+        for suffix, (value, item) in rows.items():
+            puts[prefix + suffix] = value
+            memory.items[suffix] = item
+        memory.keys += rows
+        memory.keys.sort()
+
     def delete(self, batch: Batch, suffix: bytes) -> None:
         memory = self.memory or self._load(batch)
         batch.puts[_TREES][self.prefix + suffix] = None
@@ -171,6 +181,15 @@ class Tree(Generic[T]):
         self._deletes += 1
         if self._deletes > CACHED_ROWS:  # the tree may have become small again
             self.reload()
+
+    def delete_all(self, batch: Batch, suffixes: list[bytes]) -> None:
+        """Delete many rows that are there; the tree is in memory."""
+        prefix, memory = self.prefix, self.memory
+        assert memory is not None
+        batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes]))
+        for suffix in suffixes:
+            del memory.items[suffix]
+        memory.keys = [key for key in memory.keys if key in memory.items]
 
     def floor(self, batch: Batch, suffix: bytes) -> T | None:
         """Return the item of the last row at or below ``suffix``."""

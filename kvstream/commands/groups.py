@@ -1,5 +1,8 @@
 """XGROUP, XACK, XACKDEL and XNACK."""
 
+from functools import partial
+
+from kvstream.commands import paging
 from kvstream.commands.args import (
     Args,
     Argv,
@@ -9,7 +12,7 @@ from kvstream.commands.args import (
     stream_ids,
     text,
 )
-from kvstream.commands.command import Session
+from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.commands.streams import policy_and_ids
 from kvstream.errors import InvalidArgument, InvalidID
@@ -17,6 +20,7 @@ from kvstream.ids import StreamID
 from kvstream.meta.txn import Txn
 from kvstream.operations import acks, groups
 from kvstream.operations.acks import NackMode
+from kvstream.operations.delete import Live, Outcome
 from kvstream.operations.groups import existing_group, existing_stream, group_of_key
 
 _MODES = {mode.encode(): mode for mode in NackMode}
@@ -143,7 +147,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Reply:
     return acks.acknowledge_packed(txn, name, group, ids)
 
 
-def xackdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge and delete entries; for each ID 1 deleted, 2 referred to, -1 not pending."""
     name, group = session.prefix + argv[1], argv[2]
     missing = _has_no_group(txn, name, group)
@@ -151,8 +155,12 @@ def xackdel(txn: Txn, session: Session, argv: Argv) -> Reply:
     if missing:
         return [-1] * len(raw)
     ids = stream_ids(raw)
-    outcomes = acks.acknowledge_and_delete(txn, name, group, ids, policy)
-    return [int(outcome) for outcome in outcomes]
+
+    def operation(txn: Txn, live: Live) -> list[Outcome]:
+        return acks.acknowledge_and_delete(txn, name, group, ids, policy, live)
+
+    answer = partial(paging.of_outcomes, session)
+    return paging.of_erasure(session, txn, name, ids, operation, answer)
 
 
 def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -13,8 +13,11 @@ from kvstream.commands.replies import Bulk, Entries, Gradual, Paged, Pair, Reply
 from kvstream.ids import StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import abreast, pages, strings
+from kvstream.operations import abreast, entries, pages, strings
+from kvstream.operations.delete import Live, Outcome
+from kvstream.operations.erasing import LongErasure
 from kvstream.operations.reads import Reply as Found
+from kvstream.operations.witness import LONG_ROWS
 
 T = TypeVar("T")
 
@@ -44,6 +47,20 @@ def behind_steps(step: Callable[[Txn], bool], answer: Callable[[Txn, Session], A
     return going_on
 
 
+def of_erasure(
+    session: Session,
+    txn: Txn,
+    name: bytes,
+    ids: Sequence[StreamID],
+    operation: Callable[[Txn, Live], T],
+    answer: Callable[[T], Answer],
+) -> Answer:
+    """Answer what an operation has done that deletes some IDs of a stream."""
+    if session.pages and len(ids) > LONG_ROWS:
+        return in_steps(LongErasure(name, ids, operation).step, answer)
+    return answer(operation(txn, entries.live))
+
+
 def may_be_long(session: Session, count: int | None, streams: int = 1) -> bool:
     """Tell whether it is worth looking how much there is, of ``count`` for each stream."""
     return session.pages and (count is None or count * streams > pages.LOOK_ROWS)
@@ -52,6 +69,11 @@ def may_be_long(session: Session, count: int | None, streams: int = 1) -> bool:
 def is_long(session: Session, items: int) -> bool:
     """Tell whether a reply of so many items is to be written in pages."""
     return session.pages and items > pages.SHORT_ROWS
+
+
+def of_outcomes(session: Session, outcomes: Sequence[Outcome]) -> Reply:
+    """Answer what became of each of some IDs."""
+    return paged(session, [int(outcome) for outcome in outcomes], len(outcomes))
 
 
 def paged(session: Session, reply: Reply, items: int) -> Reply:

@@ -262,11 +262,17 @@ def parse_ids(raw: Argv, ignorable: Callable[[], bool]) -> list[StreamID] | None
         raise
 
 
-def xdel(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete entries and answer how many there were."""
     name = session.prefix + argv[1]
     ids = parse_ids(argv[2:], lambda: txn.stream(name) is None)
-    return 0 if ids is None else delete.delete(txn, name, ids)
+    if ids is None:
+        return 0
+
+    def operation(txn: Txn, live: delete.Live) -> int:
+        return delete.delete(txn, name, ids, live)
+
+    return paging.of_erasure(session, txn, name, ids, operation, int)
 
 
 def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:
@@ -290,7 +296,7 @@ def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:
     return policy or RefPolicy.KEEPREF, ids
 
 
-def xdelex(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete entries by a policy; for each ID 1 deleted, 2 still referred to, -1 not there."""
     name = session.prefix + argv[1]
     stream = txn.stream(name)
@@ -298,7 +304,12 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Reply:
     if stream is None:
         return [-1] * len(raw)
     ids = stream_ids(raw)
-    return [int(outcome) for outcome in delete.delete_with_policy(txn, name, ids, policy)]
+
+    def operation(txn: Txn, live: delete.Live) -> list[delete.Outcome]:
+        return delete.delete_with_policy(txn, name, ids, policy, live)
+
+    answer = partial(paging.of_outcomes, session)
+    return paging.of_erasure(session, txn, name, ids, operation, answer)
 
 
 # --- counters and settings ----------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import groupby
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import PACKED, StreamID, is_ascending
-from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take, take_ids
+from kvstream.ids import PACKED, StreamID, ascending, ascending_parts, is_ascending
+from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take_counts, take_ids
 from kvstream.meta.txn import Txn
-from kvstream.operations.delete import Outcome, delete_but
-from kvstream.operations.entries import exists
+from kvstream.operations.delete import Live, Outcome, delete_but
+from kvstream.operations.entries import live
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.references import RefPolicy, drop_references, referenced
 
@@ -46,7 +47,12 @@ def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[bytes]
 
 
 def acknowledge_and_delete(
-    txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID], policy: RefPolicy
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    ids: Sequence[StreamID],
+    policy: RefPolicy,
+    live: Live = live,
 ) -> list[Outcome]:
     """Acknowledge entries and delete their messages as XACKDEL does; each ID's outcome."""
     stream = txn.stream(name)
@@ -54,12 +60,12 @@ def acknowledge_and_delete(
     if stream is None or found is None:
         return [Outcome.MISSING] * len(ids)
     txn.frees = True
-    distinct = list(ids) if is_ascending(ids) else sorted(set(ids))
+    distinct = ascending(ids)
     taken = take_ids(txn, found, [PACKED(*eid) for eid in distinct])
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
-    delete_but(txn, stream, acked, kept)
+    delete_but(txn, stream, acked, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, acked)
     if len(acked) == len(ids) and not kept:
@@ -85,21 +91,16 @@ def negative_acknowledge(
         raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
     stream, found = group_of_key(txn, name, group)
     released = 0
-    counts: dict[bytes, int] = {}
-    if together := is_ascending(ids):
-        counts = {each.id: each.deliveries for each in take(txn, found, [PACKED(*e) for e in ids])}
-    for eid in ids:
-        packed = eid.packed
-        if not together:  # one may come again
-            counts = {each.id: each.deliveries for each in take(txn, found, [packed])}
-        if packed in counts:
-            count = counts[packed]
-        elif force and exists(txn, stream, eid):
-            count = 0
-        else:
-            continue
-        give_back(txn, found, packed, _count_after(mode, count, retrycount))
-        released += 1
+    for some in ascending_parts(ids):  # one may come again
+        packed = [PACKED(*eid) for eid in some]
+        counts = take_counts(txn, found, packed)
+        if force and len(counts) < len(some):
+            others = [eid for eid in some if eid.packed not in counts]
+            counts |= dict.fromkeys([eid.packed for eid in live(txn, stream, others)], 0)
+        given = [eid for eid in packed if eid in counts]
+        for count, same in groupby(given, key=counts.__getitem__):
+            give_back(txn, found, list(same), _count_after(mode, count, retrycount))
+        released += len(given)
     if released:
         txn.signal(name)
     return released

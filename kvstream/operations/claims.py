@@ -5,7 +5,7 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MAX_ID, MIN_ID, StreamID, is_ascending
+from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID, is_ascending
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta.indexes import pending_in, pending_with
 from kvstream.meta.pending import (
@@ -67,7 +67,7 @@ def claim(
         txn.member_changed(found)
     moment = txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
     haul = Haul(stream, idle_bound(txn, min_idle_ms), retrycount, justid)
-    packed = [eid.packed for eid in ids]
+    packed = [PACKED(*eid) for eid in ids]
     claimed: Sequence[Entry]
     if not force and is_ascending(packed):
         _look_by_runs(txn, found, packed, haul)

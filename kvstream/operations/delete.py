@@ -1,14 +1,17 @@
 """XDEL and XDELEX."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from enum import IntEnum
 
-from kvstream.ids import StreamID, is_ascending
+from kvstream.ids import StreamID, ascending
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.entries import exists, live
 from kvstream.operations.references import RefPolicy, drop_references, referenced
 from kvstream.operations.trim import remove_entries
+
+Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
+"""What tells which of some IDs, ascending and distinct, are live."""
 
 
 class Outcome(IntEnum):
@@ -21,7 +24,7 @@ class Outcome(IntEnum):
     """Still referred to by a group, so ACKED left it."""
 
 
-def delete(txn: Txn, name: bytes, ids: Sequence[StreamID]) -> int:
+def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = live) -> int:
     """Delete entries and return how many there were; an ID given twice counts once."""
     stream = txn.stream(name)
     if stream is None:
@@ -30,13 +33,13 @@ def delete(txn: Txn, name: bytes, ids: Sequence[StreamID]) -> int:
     if len(ids) == 1:
         doomed = list(ids) if exists(txn, stream, ids[0]) else []
     else:
-        doomed = live(txn, stream, list(ids) if is_ascending(ids) else sorted(set(ids)))
+        doomed = live(txn, stream, ascending(ids))
     erase(txn, stream, doomed)
     return len(doomed)
 
 
 def delete_with_policy(
-    txn: Txn, name: bytes, ids: Sequence[StreamID], policy: RefPolicy
+    txn: Txn, name: bytes, ids: Sequence[StreamID], policy: RefPolicy, live: Live = live
 ) -> list[Outcome]:
     """Delete entries as XDELEX does, and tell for each ID what became of it.
 
@@ -46,9 +49,9 @@ def delete_with_policy(
     if stream is None:
         return [Outcome.MISSING] * len(ids)
     txn.frees = True
-    distinct = list(ids) if is_ascending(ids) else sorted(set(ids))
+    distinct = ascending(ids)
     kept = referenced(txn, stream, distinct) if policy is RefPolicy.ACKED else frozenset()
-    doomed = delete_but(txn, stream, distinct, kept)
+    doomed = delete_but(txn, stream, distinct, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, distinct)
     if len(doomed) == len(ids):
@@ -61,10 +64,14 @@ def delete_with_policy(
 
 
 def delete_but(
-    txn: Txn, stream: StreamMeta, ids: Sequence[StreamID], kept: Set[StreamID]
+    txn: Txn,
+    stream: StreamMeta,
+    ids: list[StreamID],
+    kept: Set[StreamID],
+    live: Live = live,
 ) -> list[StreamID]:
     """Delete those of ``ids``, ascending and distinct, that are there and not to be kept."""
-    doomed = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else list(ids))
+    doomed = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else ids)
     erase(txn, stream, doomed)
     return doomed
 

@@ -3,7 +3,7 @@
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.ids import StreamID
 from kvstream.meta.indexes import pending_with
-from kvstream.meta.pending import runs_of, take
+from kvstream.meta.pending import remove_runs, runs_of
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.options import KEY_BYTES_MAX
@@ -146,7 +146,6 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
         return 0
     txn.frees = True
     lost = pending_with(txn, found, member)
-    for run in list(runs_of(txn, found, member)):
-        take(txn, found, run.ids)
+    remove_runs(txn, found, list(runs_of(txn, found, member)))
     txn.catalog.drop_consumer(txn, found, member)
     return lost

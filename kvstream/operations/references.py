@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
 from kvstream.ids import PACKED, StreamID
-from kvstream.meta.pending import pending_among, take
+from kvstream.meta.pending import drop, pending_among
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 
@@ -41,7 +41,7 @@ def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamI
 
 
 def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Make ``ids`` no longer pending in any group."""
-    packed = sorted({eid.packed for eid in ids})
+    """Make ``ids``, ascending and distinct, no longer pending in any group."""
+    packed = [PACKED(*eid) for eid in ids]
     for group in txn.catalog.groups(txn, stream):
-        take(txn, group, packed)
+        drop(txn, group, packed)

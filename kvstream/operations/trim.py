@@ -288,8 +288,8 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     nodes.lose_parts(txn, stream, parts)
     _delete_rows(txn, stream, parts)
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
+    txn.catalog.erasures.note(stream, ids)
     stream.shrinks += 1
-    stream.erased += 1
     stream.ahead.clear()
     stream.length -= len(ids)
     if stream.length == 0:

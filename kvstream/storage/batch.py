@@ -120,12 +120,14 @@ class Batch:
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
     ) -> list[Row]:
         """Return the first ``limit`` rows of ``lower <= key < upper``; in reverse, the last."""
+        lower = self._behind_deleted(family, lower)
         if not self._touches(family, lower, upper):
             return self._rows.page(family, lower, upper, limit, reverse)
         return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""
+        lower = self._behind_deleted(family, lower)
         if not self._touches(family, lower, upper):
             return self._rows.scan(family, lower, upper, reverse)
         return self._merged(family, lower, upper, reverse)
@@ -186,6 +188,15 @@ class Batch:
                 insort(order, key)
         first = bisect_left(order, lower)
         return order, first, bisect_left(order, upper, first)
+
+    def _behind_deleted(self, family: int, lower: bytes) -> bytes:
+        """Return where the rows from ``lower`` on begin that no range deletes which it is in."""
+        for fam, low, high in self.ranges:
+            if fam == family and low <= lower < high:
+                _, first, end = self._between(family, lower, high)
+                if first == end:
+                    lower = high
+        return lower
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
         if not self.puts[family] and not self.ranges:

@@ -88,12 +88,12 @@ class PendingMachine(RuleBasedStateMachine):
         self.take(ids)
         self.deliver(ids, owner, time, 1)
 
-    @rule(eid=IDS, count=st.integers(0, 2))
-    def give_back(self, eid: bytes, count: int) -> None:
-        self.take([eid])
-        pending.give_back(self.metadata.txn, self.group, eid, count)
+    @rule(ids=SETS_OF_IDS, count=st.integers(0, 2))
+    def give_back(self, ids: list[bytes], count: int) -> None:
+        self.take(ids)
+        pending.give_back(self.metadata.txn, self.group, ids, count)
         self.rank += 1
-        self.model[eid] = Entry(b"", 0, count, self.rank)
+        self.model |= dict.fromkeys(ids, Entry(b"", 0, count, self.rank))
 
     @rule()
     def commit(self) -> None:
@@ -183,6 +183,7 @@ def test_pending_runs_do_what_single_entries_would(
 ) -> None:
     monkeypatch.setattr(pending, "RUN_IDS_MAX", run_ids_max)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    monkeypatch.setattr(indexes, "_FEW", run_ids_max % 3)
     monkeypatch.setattr(PendingMachine, "database", database, raising=False)
     run_state_machine_as_test(
         PendingMachine,
@@ -226,7 +227,7 @@ def test_an_acknowledged_entry_leaves_its_run_in_one_piece(metadata: Metadata) -
 def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -> None:
     def nack(txn: Any, group: GroupMeta) -> None:
         pending.take(txn, group, [ALL_IDS[4]])
-        pending.give_back(txn, group, ALL_IDS[4], 1)
+        pending.give_back(txn, group, [ALL_IDS[4]], 1)
 
     assert change_one(metadata, nack) == [ALL_IDS[1:4], [ALL_IDS[4]], ALL_IDS[5:10]]
 

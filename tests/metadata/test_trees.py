@@ -74,6 +74,21 @@ class TreeMachine(RuleBasedStateMachine):
     def delete_one_that_there_is(self, data: st.DataObject) -> None:
         self.delete(data.draw(st.sampled_from(sorted(self.model))))
 
+    @rule(rows=st.dictionaries(SUFFIXES, VALUES, max_size=5))
+    def put_many(self, rows: dict[bytes, bytes]) -> None:
+        fresh = {suffix: value for suffix, value in rows.items() if suffix not in self.model}
+        if self.tree.has_room(self.batch, len(fresh)):
+            put = {suffix: (value, (suffix, value)) for suffix, value in fresh.items()}
+            self.tree.put_all(self.batch, put)
+            self.model |= fresh
+
+    @rule(data=st.data())
+    def delete_many(self, data: st.DataObject) -> None:
+        if self.tree.memory is not None:
+            gone = data.draw(st.sets(st.sampled_from(sorted(self.model)))) if self.model else set()
+            self.tree.delete_all(self.batch, list(gone))
+            self.model = {key: self.model[key] for key in self.model if key not in gone}
+
     @rule()
     def drop(self) -> None:
         self.tree.drop(self.batch)

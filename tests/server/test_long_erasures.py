@@ -1,0 +1,271 @@
+"""XDEL, XDELEX and XACKDEL of very many IDs: as in one go, whatever others do meanwhile."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.commands import paging
+from kvstream.commands.dispatcher import Dispatcher
+from kvstream.commands.replies import flatten
+from kvstream.ids import StreamID
+from kvstream.operations import acks, delete, erasing
+from kvstream.operations.checks import check
+from kvstream.operations.delete import Live
+from kvstream.operations.erasing import LongErasure
+from kvstream.operations.references import RefPolicy
+from kvstream.server import works
+from tests.server.talking import Server
+from tests.server.test_works import Other, Worker, fill, parsed, told
+
+STEP = 4
+ENTRIES = 40
+IDS = [f"{number}-1" for number in range(1, ENTRIES + 1)]
+COMMANDS: list[tuple[str, ...]] = [
+    ("XDEL", "s"),
+    ("XDELEX", "s", "IDS"),
+    ("XDELEX", "s", "DELREF", "IDS"),
+    ("XDELEX", "s", "ACKED", "IDS"),
+    ("XACKDEL", "s", "g", "IDS"),
+    ("XACKDEL", "s", "g", "ACKED", "IDS"),
+]
+CHANGES = (
+    *[("XADD", "KEY", "NEXT", "f", "v")] * 5,
+    ("XDEL", "KEY", "ID"),
+    ("XDEL", "KEY", "ID", "ID", "ID"),
+    ("XDELEX", "KEY", "DELREF", "IDS", "1", "ID"),
+    ("XTRIM", "KEY", "MINID", "ID"),
+    ("XTRIM", "KEY", "MAXLEN", "33"),
+    ("XACK", "KEY", "g", "ID", "ID"),
+    ("XNACK", "KEY", "g", "FAIL", "IDS", "2", "ID", "ID"),
+    ("XCLAIM", "KEY", "g", "w", "0", "ID", "ID"),
+    ("XREADGROUP", "GROUP", "g", "v", "COUNT", "5", "STREAMS", "KEY", ">"),
+)
+RARE = (
+    ("XGROUP", "DESTROY", "KEY", "g"),
+    ("XGROUP", "CREATE", "KEY", "g", "0"),
+    ("XTRIM", "KEY", "MAXLEN", "0"),
+    ("XSETID", "KEY", "3-0"),
+    ("DEL", "KEY"),
+    ("SET", "KEY", "v"),
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(erasing, "STEP_ROWS", STEP)
+    monkeypatch.setattr(paging, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    started = Server(tmp_path / "store", clock=ManualClock())
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def worker(server: Server) -> Worker:
+    return Worker(server, 100)
+
+
+@pytest.fixture
+def ann(server: Server) -> Other:
+    """Somebody who goes on meanwhile, and whose commands are done in one go."""
+    return Other(server, 1)
+
+
+def asked(command: tuple[str, ...], ids: list[str]) -> list[str]:
+    return [*command, *([str(len(ids))] if command[-1] == "IDS" else []), *ids]
+
+
+def read_some(ann: Other, key: str) -> None:
+    for number in ("15", "1", "9"):
+        ann.ask("XREADGROUP", "GROUP", "g", "w", "COUNT", number, "STREAMS", key, ">")
+
+
+def shown(server: Server, key: str) -> Any:
+    """Return all there is of a stream, in no turn of its own."""
+    ask = Dispatcher(server.engine).execute
+    full = [b"XINFO", b"STREAM", key.encode(), b"FULL", b"COUNT", b"0"]
+    return flatten(ask([b"XRANGE", key.encode(), b"-", b"+"])), flatten(ask(full))
+
+
+class Twins:
+    """Two streams to which the same is done."""
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self._server = server
+        self._execute = Dispatcher(server.engine).execute
+        self.draw = random.Random(seed)
+        self._last = ENTRIES
+
+    def ask(self, *words: str) -> Any:
+        return flatten(self._execute([word.encode() for word in words]))
+
+    def both(self, words: tuple[str, ...]) -> None:
+        self._last += words[0] == "XADD"
+        places = {"NEXT": f"{self._last}-1"}
+        named = [
+            self.draw.choice(IDS) if word == "ID" else places.get(word, word) for word in words
+        ]
+        for key in "st":
+            self.ask(*[key if word == "KEY" else word for word in named])
+
+    def begin(self) -> None:
+        self.ask("DEL", "s", "t")
+        self._last = 0
+        for _ in range(ENTRIES):
+            self.both(("XADD", "KEY", "NEXT", "f", "v"))
+        self.both(("XGROUP", "CREATE", "KEY", "g", "0"))
+        for number in (15, 1, 9):
+            self.both(
+                ("XREADGROUP", "GROUP", "g", "w", "COUNT", str(number), "STREAMS", "KEY", ">")
+            )
+
+    def change(self, rarely: bool) -> None:
+        for _ in range(self.draw.randint(0, 3)):
+            self.both(self.draw.choice(CHANGES))
+        if rarely and self.draw.random() < 0.1:
+            self.both(self.draw.choice(RARE))
+
+    def are_alike(self) -> bool:
+        one, other = [shown(self._server, key) for key in "st"]
+        return bool(one == other)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_happens_in_its_last_step(server: Server, seed: int) -> None:
+    twins = Twins(server, seed)
+    for at, command in enumerate(COMMANDS * 3):
+        twins.begin()
+        ids = [StreamID.parse(eid) for eid in twins.draw.choices([*IDS, "45-1", "60-1"], k=30)]
+        if at % 2:
+            ids.sort()
+
+        def operation(txn: Any, live: Live, command: Any = command, ids: Any = ids) -> Any:
+            name = b"\0\0s"
+            if command[0] == "XDEL":
+                return delete.delete(txn, name, ids, live)
+            policy = next((RefPolicy(word) for word in command if word in [*RefPolicy]), None)
+            how = policy or RefPolicy.KEEPREF
+            if command[0] == "XDELEX":
+                return delete.delete_with_policy(txn, name, ids, how, live)
+            return acks.acknowledge_and_delete(txn, name, b"g", ids, how, live)
+
+        work = LongErasure(b"\0\0s", ids, operation)
+        for _ in range(1000):
+            twins.change(rarely=at >= len(COMMANDS))
+            wrong_type = twins.ask("TYPE", "s") == b"string"
+            if wrong_type or (done := server.engine.run(work.step)) is not None:
+                break
+        if not wrong_type:
+            words = ["t" if word == "s" else word for word in asked(command, [*map(str, ids)])]
+            assert done == twins.ask(*words)
+            assert twins.are_alike()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_others_see_all_of_it_or_nothing(
+    server: Server, ann: Other, worker: Worker, command: tuple[str, ...]
+) -> None:
+    for key in "st":
+        fill(ann, key, ENTRIES)
+        read_some(ann, key)
+        ann.ask("XACK", key, "g", "3-1")
+    seen = shown(server, "s")
+    ids = [*IDS, "99-1", "7-1"]
+    words = asked(("COMMAND", *command[1:]), ids)[1:]
+    one = told(ann, command[0], *["t" if word == "s" else word for word in words])
+    worker.begin(command[0], *words)
+    steps = 1
+    while server.executor.works.is_busy:
+        assert shown(server, "s") == seen
+        steps += 1
+        worker.step()
+    assert steps == ENTRIES // STEP
+    server.turn()
+    assert parsed(worker.heard()) == one
+    assert shown(server, "s") == shown(server, "t") != seen
+
+
+def test_what_keeps_deleting_does_not_have_it_begin_anew(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    fill(ann, "s", ENTRIES)
+    worker.begin("XDEL", "s", *IDS)
+    steps = 1
+    while server.executor.works.is_busy:
+        ann.send("XDEL", "s", IDS[-steps])  # in the turn before the step
+        worker.step()
+        steps += 1
+    assert steps <= ENTRIES // STEP + 2
+    server.turn()
+    ann.heard()
+    assert parsed(worker.heard()) == ENTRIES - steps + 1
+    assert told(ann, "XLEN", "s") == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "command", "answer"),
+    [
+        (("DEL", "s"), COMMANDS[0], 0),
+        (("DEL", "s"), COMMANDS[1], [-1] * ENTRIES),
+        (("DEL", "s"), COMMANDS[4], [-1] * ENTRIES),
+        (("XGROUP", "DESTROY", "s", "g"), COMMANDS[4], [-1] * ENTRIES),
+        (("SET", "s", "v"), COMMANDS[0], "WRONGTYPE"),
+        (("SET", "s", "v"), COMMANDS[4], "WRONGTYPE"),
+        (("RENAME", "s", "elsewhere"), COMMANDS[0], 0),
+        (("SWAPDB", "0", "1"), COMMANDS[0], 0),
+        (("FLUSHALL",), COMMANDS[1], [-1] * ENTRIES),
+        (("DEBUG", "RELOAD"), COMMANDS[0], ENTRIES),
+    ],
+    ids=str,
+)
+def test_a_stream_that_has_changed_altogether(
+    server: Server, ann: Other, worker: Worker, change: tuple[str, ...], command: Any, answer: Any
+) -> None:
+    fill(ann, "s", ENTRIES)
+    read_some(ann, "s")
+    worker.begin(*asked(command, IDS))
+    worker.step()
+    if change[0] == "DEBUG":
+        server.engine.reopen()
+    else:
+        ann.ask(*change)
+    reply = worker.end()
+    assert (reply.args[0].split()[0] if isinstance(reply, Exception) else reply) == answer
+    assert worker.ask("PING") == b"+PONG\r\n"
+
+
+def test_a_client_that_leaves_and_a_transaction(server: Server, ann: Other, worker: Worker) -> None:
+    fill(ann, "s", ENTRIES)
+    worker.ask("MULTI")
+    worker.ask("XDEL", "s", *IDS[:20])
+    worker.send("EXEC")
+    worker.step()
+    assert not server.executor.works.is_busy
+    server.turn()
+    assert parsed(worker.heard()) == [20]
+    worker.begin("XDEL", "s", *IDS)
+    worker.leave()
+    server.turn()
+    assert told(ann, "XLEN", "s") == ENTRIES - 20
+
+
+@pytest.mark.parametrize("emptied", [("DEL", "s"), ("XTRIM", "s", "MAXLEN", "0")], ids=str)
+def test_a_stream_that_was_begun_anew(
+    server: Server, ann: Other, worker: Worker, emptied: tuple[str, ...]
+) -> None:
+    fill(ann, "s", ENTRIES)
+    worker.begin("XDEL", "s", *IDS)
+    worker.step()
+    for words in (emptied, ("XADD", "s", "0-1", "f", "v"), ("XDEL", "s", "0-1")):
+        ann.send(*words)
+    ann.send("XSETID", "s", "0-1")
+    for eid in ("2-1", "20-1", "20-2"):
+        ann.send("XADD", "s", eid, "f", "v")
+    assert worker.end() == 2
+    ann.heard()
+    assert told(ann, "XLEN", "s") == 1
