@@ -79,9 +79,10 @@ class Catalog:
     def key(self, txn: Txn, name: bytes) -> Key | None:
         """Return what a name stands for, of any kind; None where that is nothing or has expired."""
         key = self.streams.get(name) or self._load(txn, name)
-        if key is None or not key.expire_at or key.expire_at > txn.expiry_ms:
+        if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
             return key
-        if not txn.read_only:
+        txn.missing.add(name)
+        if key is not None and not txn.read_only:
             self.expired += 1
             self.drop(txn, key)
             txn.signal(name)

@@ -27,6 +27,7 @@ from kvstream.meta.doomed import Doomed
 from kvstream.meta.flushed import Flushed
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
+from kvstream.meta.usage import Usage
 from kvstream.storage.batch import Family, Row
 
 _EXPIRY_NAME = 1 + U64.size
@@ -65,6 +66,7 @@ class KeyIndex:
         self._next_expiry = 0
         """No key expires before; 0: to be looked up."""
         self._watches: WeakSet[KeyWatch] = WeakSet()
+        self.usage = Usage()
 
     def add(self, txn: Txn, key: Key) -> None:
         """List a key, and count it."""

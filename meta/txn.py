@@ -48,6 +48,7 @@ class Txn:
         "expiry_ms",
         "failed",
         "frees",
+        "missing",
         "noted",
         "now_ms",
         "read_only",
@@ -79,6 +80,8 @@ class Txn:
         """All that this call has changed is a note of it: what it showed was shown once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose waiters may go on after the commit, in order."""
+        self.missing: set[bytes] = set()
+        """Names that were looked for in vain: of one call, where somebody counts them."""
         self._awaited = _Nobody() if awaited is None else awaited
         self._known = catalog.streams
         self._streams: dict[bytes, StreamMeta] = {}
@@ -89,6 +92,8 @@ class Txn:
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.noted = False
         self.signals = {}  # those of the former one may still be served
+        if self.missing:
+            self.missing.clear()
 
     def stream(self, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None; WrongType for another kind of value."""

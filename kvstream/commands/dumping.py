@@ -29,7 +29,8 @@ def dump(txn: Txn, session: Session, argv: Argv) -> Reply:
 class _Options:
     replace: bool = False
     absolute: bool = False
-    has_idletime: bool = False
+    idle_s: int = -1
+    """Negative: none is given."""
     has_freq: bool = False
 
 
@@ -43,6 +44,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Reply:
     if expire_at > I64_MAX:
         raise InvalidArgument("invalid expire time in 'restore' command")
     payloads.restore(txn, name, argv[3], options.replace, expire_at)
+    txn.catalog.index.usage.note([name], txn.now_ms, max(options.idle_s, 0))
     return OK
 
 
@@ -63,16 +65,15 @@ def _absttl(args: Args, options: _Options) -> None:
 
 
 def _idletime(args: Args, options: _Options) -> None:
-    """Take how long nobody has used the key, which is not noted here."""
+    """Take for how many seconds nobody has used the key."""
     if options.has_freq:
         raise syntax_error()
-    args.at_least(0, "Invalid IDLETIME value, must be >= 0")
-    options.has_idletime = True
+    options.idle_s = args.at_least(0, "Invalid IDLETIME value, must be >= 0")
 
 
 def _freq(args: Args, options: _Options) -> None:
-    """Take how often it was used, which is not noted either."""
-    if options.has_idletime:
+    """Take how often it was used, which is not noted here."""
+    if options.idle_s >= 0:
         raise syntax_error()
     if not 0 <= args.integer() <= _FREQ_MAX:
         raise InvalidArgument("Invalid FREQ value, must be >= 0 and <= 255")

@@ -38,8 +38,8 @@ def freq(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def idletime(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer 0, for accesses are not noted; a null for a missing key."""
-    return 0 if keyspace.exists(txn, session.prefix + argv[2]) else None
+    """Answer for how many seconds nobody has used a key; a null for a missing one."""
+    return keyspace.idle_s(txn, session.prefix + argv[2])
 
 
 def refcount(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -67,7 +67,7 @@ _OBJECT_HELP = [
         "FREQ <key>",
         "    Not available: accesses are not counted.",
         "IDLETIME <key>",
-        "    Show 0: accesses are not noted.",
+        "    Show for how many seconds nobody has used a key, as far as is known.",
         "REFCOUNT <key>",
         "    Show 1: no value is shared.",
         "HELP",

@@ -152,7 +152,7 @@ OPTIONS = {
     "GROUP": "The group that reads, and the consumer that reads for it.",
     "GT": "Only to a later time; a key that never expires has none.",
     "IDLE": "The idle time to note.",
-    "IDLETIME": "Taken and not kept: accesses are not noted.",
+    "IDLETIME": "Have nobody have used the key for so many seconds.",
     "IDMP": "Append once for each ID that a producer gives: a repeated one answers the first "
     "entry's ID. Only with `*`.",
     "IDMP-DURATION": "Seconds, 1 to 86400, for which an idempotent ID is remembered.",
@@ -299,7 +299,8 @@ OWN = (
     "copy of what its source is by then; so do XREADGROUP and XAUTOCLAIM of so many. In MULTI, "
     "and in the process of a program, they are done in one go.",
     "OBJECT ENCODING goes by the value alone: after APPEND too, where Redis says `raw`. IDLETIME "
-    "is 0, for accesses are not noted; REFCOUNT is 1, also of small numbers, which Redis shares.",
+    "counts from the start of the server, and is kept for the 20,000 keys that were used last; of "
+    "others it is at least what is told. REFCOUNT is 1, also of small numbers, which Redis shares.",
     "MEMORY USAGE tells the bytes of a key's rows before compression, from samples: how much room "
     "on disk it may take. Of memory it takes next to none.",
     "SET with an EXAT or PXAT in the past leaves no key at once; Redis counts it until somebody "
@@ -309,8 +310,8 @@ OWN = (
     "(or `valkey`, ...) all payloads are for such a server, less what it cannot hold. Entries that "
     "were deleted are not in it, where Redis keeps them marked.",
     "RESTORE takes streams and strings of Redis 5.0 to 8.10 and of Valkey, and refuses all other "
-    "types. What a payload tells wrongly, its length for one, is set right. IDLETIME and FREQ are "
-    "taken and not kept. The checksum is always looked at: newer servers take any payload whose "
+    "types. What a payload tells wrongly, its length for one, is set right. FREQ is taken and not "
+    "kept. The checksum is always looked at: newer servers take any payload whose "
     "checksum is 0.",
     "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
     "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",

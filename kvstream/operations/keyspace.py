@@ -178,10 +178,16 @@ def flush_all(txn: Txn, databases: int) -> int:
     return count
 
 
+def idle_s(txn: Txn, name: bytes) -> int | None:
+    """Return for how many seconds nobody is known to have used a key, None where there is none."""
+    return txn.catalog.index.usage.idle_s(name, txn.now_ms) if exists(txn, name) else None
+
+
 def swap(txn: Txn, one: int, other: int) -> None:
     """Exchange two databases as a whole, in time that does not depend on their keys."""
     if one != other:
         txn.catalog.swap(txn, one, other)
+        txn.catalog.index.usage.swap(one, other)
 
 
 def sweep(txn: Txn, limit: int) -> int:

@@ -34,7 +34,9 @@ def get_several(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
     values: list[bytes | None] = []
     for name, record in zip(names, many_strings.records(txn, _stored(txn, names)), strict=True):
         value = None
-        if record is None or many_strings.is_of_stream(record):
+        if record is None:
+            txn.missing.add(name)
+        elif many_strings.is_of_stream(record):
             pass
         elif plain.has(record):
             value = record[HEAD:]

@@ -176,7 +176,7 @@ class Appends:
                 burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
             return
         answer(bursts, ids, self._clock())
-        self._calls.appended(len(entries), perf_counter() - begun)
+        self._calls.appended(name, len(entries), perf_counter() - begun, turn.txn)
 
     def apart(self, kept: Kept) -> list[Slot]:
         """Return a slot for each of the requests of a burst; a slot is alone already."""

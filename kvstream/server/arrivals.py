@@ -43,7 +43,8 @@ class Arrivals:
         self.commands = commands
         self.options: ServerOptions = replace(options or ServerOptions())
         self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
-        self.calls = Calls(self.options, every(commands), perf_counter)
+        self.calls = Calls(self.options, every(commands), perf_counter, engine.catalog.index.usage)
+        engine.catalog.index.usage.begin(engine.clock.now_ms())
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors = self.calls.monitors
         self.latency = self.calls.latency

@@ -8,11 +8,13 @@ from kvstream.commands.command import LATER, Answer, Command, Container, Flag, S
 from kvstream.commands.replies import ErrorReply
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
+from kvstream.meta.usage import Usage
 from kvstream.server.acl import NoPermission
 from kvstream.server.client import Argv, Client
 from kvstream.server.denials import Denials
 from kvstream.server.latency import Latency
 from kvstream.server.listing import listed
+from kvstream.server.lookups import Lookups
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
 from kvstream.server.slowlog import Slowlog
@@ -32,12 +34,17 @@ class Calls:
     """The calls of one server."""
 
     def __init__(
-        self, options: ServerOptions, commands: Iterable[Command], clock: Callable[[], float]
+        self,
+        options: ServerOptions,
+        commands: Iterable[Command],
+        clock: Callable[[], float],
+        usage: Usage,
     ) -> None:
         self._options = options
         self.clock = clock
-        writes = (command.name for command in commands if Flag.WRITE in command.flags)
-        self.statistics = Statistics(frozenset(writes))
+        rows = list(commands)
+        self.statistics = Statistics(frozenset(row.name for row in rows if Flag.WRITE in row.flags))
+        self.lookups = Lookups(self.statistics, rows, usage)
         self.slowlog = Slowlog(options.slowlog_length)
         self.latency = Latency()
         self.denials = Denials(options.acllog_length)
@@ -106,6 +113,8 @@ class Calls:
             return reply
         if Flag.ADMIN not in command.flags:
             self.show(client, argv)  # behind the call: RESET ends a MONITOR
+        if command.keys is not None:
+            self.lookups.note(client, command, argv, txn)
         row = self.statistics.of(command.name)
         changed = txn.dirty and not txn.noted
         txn.noted = False
@@ -132,8 +141,9 @@ class Calls:
         except Exception as error:
             return ErrorReply("ERR", f"internal error: {type(error).__name__}")
 
-    def appended(self, count: int, seconds: float) -> None:
-        """Count XADDs that have run together."""
+    def appended(self, name: bytes, count: int, seconds: float, txn: Txn) -> None:
+        """Count XADDs to a stream that have run together."""
+        self.lookups.appended(name, txn)
         self.statistics.ran("xadd", seconds, count)
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:

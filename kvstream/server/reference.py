@@ -96,7 +96,7 @@ OWN = (
     "of keys) takes 0. PURGE gives free memory back in a thread.",
     "`min-replicas-to-write` stays 0: without replicas every write would be refused. "
     "`maxmemory-policy` says which of OBJECT FREQ and IDLETIME is answered, as in Redis, and "
-    "nothing else: both are 0. `maxmemory` is a bound of the process's memory, looked at once a "
+    "nothing else; FREQ is 0. `maxmemory` is a bound of the process's memory, looked at once a "
     "second: beyond it commands that add are refused, for nothing is evicted under any policy. "
     "Entries are on disk, so that memory does not grow with them.",
     "COMMAND INFO has no notes at its key specifications.",

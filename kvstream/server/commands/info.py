@@ -191,6 +191,8 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("rejected_connections", counted.rejected_connections),
         ("expired_keys", server.engine.catalog.expired),
         ("expired_keys_active", server.engine.catalog.expired_unasked),
+        ("keyspace_hits", counted.keyspace_hits),
+        ("keyspace_misses", counted.keyspace_misses),
         ("hot_entries_hits", hot.hits),
         ("hot_entries_misses", hot.misses),
         ("total_error_replies", counted.error_replies),

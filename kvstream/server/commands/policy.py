@@ -1,6 +1,6 @@
 """OBJECT FREQ and IDLETIME, of which a server answers one: its ``maxmemory-policy`` says which.
 
-Nothing is evicted whatever the policy, and accesses are not noted, so what is answered is 0.
+Nothing is evicted whatever the policy, and how often keys are used is not counted: FREQ is 0.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ def freq(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 def idletime(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Answer 0, or an error under a policy that counts accesses."""
+    """Answer the seconds since the last use, or an error under a policy that counts accesses."""
     found = objects.idletime(txn, client, argv)
     if found is not None and policy_of(client).endswith(b"lfu"):
         raise InvalidArgument(

@@ -1,0 +1,80 @@
+"""What a call looked for: when its keys were used, and whether they were there.
+
+Of keys that a long call looks for in several steps all count as found, but for those of the last.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kvstream.commands.command import FIRST, Command, Flag
+from kvstream.meta.txn import Txn
+from kvstream.meta.usage import Usage
+from kvstream.server.client import Argv, Client
+from kvstream.server.statistics import Statistics
+
+_UNUSED = frozenset(
+    {
+        *("exists", "expiretime", "pexpiretime", "pttl", "ttl", "type", "watch"),
+        *("object|encoding", "object|freq", "object|idletime", "object|refcount"),
+        *("kvstream.load|state", "kvstream.load|ticket", "memory|usage", "restore"),
+    }
+)
+"""Commands that look at a key and do not count as its use, and RESTORE, which notes it."""
+_COUNTED = {
+    **dict.fromkeys(("copy", "delex", "getdel", "getex", "getset"), 1),
+    **dict.fromkeys(("xack", "xackdel", "xautoclaim", "xclaim"), 1),
+    "xreadgroup": sys.maxsize,
+}
+"""Commands that write, of which so many keys count as hits or misses nevertheless, as in Redis."""
+
+
+class _Manner(NamedTuple):
+    """How a command looks for its keys."""
+
+    uses: bool
+    counts: int
+    """So many of its keys are hits or misses."""
+    one: bool
+    """It has one key, its first argument."""
+
+
+class Lookups:
+    """The lookups of one server's calls."""
+
+    def __init__(self, statistics: Statistics, commands: Iterable[Command], usage: Usage) -> None:
+        self._statistics = statistics
+        self._usage = usage
+        self._manners = {row.name: _manner(row) for row in commands if row.keys is not None}
+
+    def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
+        """Note the keys of a call that has run."""
+        manner = self._manners[command.name]
+        if manner.one:
+            names = [client.prefix + argv[1]]
+        else:
+            names = [client.prefix + key for key in command.keys_of(argv)]
+        missing = txn.missing
+        if manner.counts:
+            counted = names[: manner.counts]
+            absent = sum(map(missing.__contains__, counted)) if missing else 0
+            self._statistics.keyspace_misses += absent
+            self._statistics.keyspace_hits += len(counted) - absent
+        if manner.uses:
+            if client.no_touch and command.name != "touch":
+                names = [name for name in names if name in missing]  # it may have made them
+            if names:
+                self._usage.note(names, txn.now_ms)
+        if missing:
+            missing.clear()
+
+    def appended(self, name: bytes, txn: Txn) -> None:
+        """Note a stream that got entries of several calls."""
+        self._usage.note([name], txn.now_ms)
+        txn.missing.clear()
+
+
+def _manner(row: Command) -> _Manner:
+    reads = Flag.READONLY in row.flags and row.name != "memory|usage"
+    counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
+    return _Manner(row.name not in _UNUSED, counts, row.keys == FIRST)

@@ -1,0 +1,189 @@
+"""What is noted of lookups: OBJECT IDLETIME, keyspace_hits and keyspace_misses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.meta import usage
+from kvstream.operations.checks import check
+from tests.server.asking import Asker
+from tests.server.conftest import Served
+from tests.server.talking import Server, Talker
+
+PASSED_S = 7
+USES = (
+    *(
+        "GET k",
+        "INCR k",
+        "SET k v",
+        "APPEND k v",
+        "TOUCH k",
+        "GETRANGE k 0 1",
+        "SETRANGE k 0 x",
+        "STRLEN k",
+    ),
+    *("EXPIRE k 1000", "PERSIST k", "MGET other k", "MSET k v", "DUMP k", "COPY k other REPLACE"),
+    *("RENAME k k", "SETNX k v", "GETEX k"),
+)
+NO_USES = (
+    "TYPE k",
+    "EXISTS k",
+    "TTL k",
+    "PTTL k",
+    "OBJECT ENCODING k",
+    "MEMORY USAGE k",
+    "WATCH k",
+)
+ON_STREAMS = (
+    *("XADD s * f v", "XADD s NOMKSTREAM * f v", "XRANGE s - +", "XLEN s", "XINFO STREAM s"),
+    *("XREAD STREAMS none s 0 0", "XREADGROUP GROUP g c STREAMS s >", "XACK s g 1-1", "XDEL s 1-1"),
+)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: ManualClock) -> Iterator[Server]:
+    server = Server(tmp_path / "store", clock=clock)
+    yield server
+    assert server.engine.run(check) == []
+    server.engine.close()
+
+
+def idle(talker: Talker, key: str) -> bytes:
+    return talker.ask("OBJECT", "IDLETIME", key)
+
+
+def test_a_key_is_idle_since_its_last_use(clock: ManualClock, ann: Talker) -> None:
+    for request in ("SET k 5", "XADD s 1-1 f v", "XGROUP CREATE s g 0"):
+        ann.ask(*request.split())
+    for request in (*USES, *ON_STREAMS):
+        key = "s" if request.startswith("X") else "k"
+        ann.ask("TOUCH", key)
+        clock.advance(PASSED_S * 1000)
+        assert idle(ann, key) == b":%d\r\n" % PASSED_S
+        assert not ann.ask(*request.split()).startswith(b"-"), request
+        assert idle(ann, key) == b":0\r\n", request
+
+
+def test_what_only_looks_whether_a_key_is_there_does_not_use_it(
+    clock: ManualClock, ann: Talker
+) -> None:
+    ann.ask("SET", "k", "v")
+    clock.advance(PASSED_S * 1000 + 999)
+    for request in NO_USES:
+        assert not ann.ask(*request.split()).startswith(b"-")
+        assert idle(ann, "k") == b":%d\r\n" % PASSED_S, request
+    assert idle(ann, "none") == b"$-1\r\n"
+
+
+def test_a_client_may_use_keys_without_a_note(clock: ManualClock, ann: Talker) -> None:
+    ann.ask("SET", "k", "v")
+    clock.advance(PASSED_S * 1000)
+    ann.ask("CLIENT", "NO-TOUCH", "ON")
+    for request in ("GET k", "APPEND k v", "EXPIRE k 100", "MGET k k"):
+        ann.ask(*request.split())
+        assert idle(ann, "k") == b":%d\r\n" % PASSED_S, request
+    ann.ask("SET", "made", "v")
+    assert idle(ann, "made") == b":0\r\n"
+    ann.ask("TOUCH", "k")
+    assert idle(ann, "k") == b":0\r\n"
+
+
+def test_appends_that_run_together_use_their_stream(
+    server: Server, clock: ManualClock, ann: Talker, bob: Talker
+) -> None:
+    ann.ask("XADD", "s", "*", "f", "v")
+    clock.advance(PASSED_S * 1000)
+    for talker in (ann, bob):
+        talker.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    ann.heard()
+    assert idle(ann, "s") == b":0\r\n"
+
+
+def test_a_restored_key_is_as_idle_as_it_is_told(clock: ManualClock, ann: Talker) -> None:
+    ann.ask("SET", "k", "v")
+    payload = ann.ask("DUMP", "k").split(b"\r\n", 1)[1][:-2]
+    assert ann.ask("RESTORE", "k", "0", payload, "REPLACE", "IDLETIME", "1000") == b"+OK\r\n"
+    clock.advance(PASSED_S * 1000)
+    assert idle(ann, "k") == b":1007\r\n"
+    assert ann.ask("RESTORE", "k", "0", payload, "REPLACE") == b"+OK\r\n"
+    assert idle(ann, "k") == b":0\r\n"
+
+
+def test_times_go_with_the_keys_of_a_database(clock: ManualClock, ann: Talker) -> None:
+    ann.ask("SET", "k", "v")
+    clock.advance(PASSED_S * 1000)
+    ann.ask("SELECT", "1")
+    ann.ask("SET", "k", "v")
+    ann.ask("SWAPDB", "0", "1")
+    assert idle(ann, "k") == b":%d\r\n" % PASSED_S
+    ann.ask("SELECT", "0")
+    assert idle(ann, "k") == b":0\r\n"
+
+
+def test_what_was_not_used_since_the_start_is_idle_since_then(
+    tmp_path: Path, server: Server, clock: ManualClock, ann: Talker
+) -> None:
+    ann.ask("SET", "k", "v")
+    clock.advance(1_000_000)
+    server.engine.close()
+    server.__init__(tmp_path / "store", clock=clock)  # type: ignore[misc]
+    clock.advance(PASSED_S * 1000)
+    assert idle(server.client(), "k") == b":%d\r\n" % PASSED_S
+
+
+def test_only_the_last_keys_are_noted_and_others_are_idle_for_no_longer_than_is_known(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock, ann: Talker
+) -> None:
+    monkeypatch.setattr(usage, "USED_MAX", 3)
+    for number in range(20):
+        ann.ask("SET", f"k{number}", "v")
+        clock.advance(1000)
+    times = [int(idle(ann, f"k{number}")[1:]) for number in range(20)]
+    assert times[-3:] == [3, 2, 1]
+    assert times == sorted(times, reverse=True)
+    assert all(told <= true for told, true in zip(times, range(20, 0, -1), strict=True))
+
+
+COUNTED = (
+    *("GET k", "GET none", "STRLEN k", "MGET k none k", "EXISTS k none none", "TYPE k", "TTL none"),
+    *("TOUCH k none", "GETRANGE none 0 1", "DUMP k", "GETDEL none", "GETEX k", "GETSET k v"),
+    *("OBJECT ENCODING k", "OBJECT IDLETIME none", "COPY k none2", "SCAN 0", "KEYS *", "DBSIZE"),
+    *(
+        "SET k v",
+        "SET made v",
+        "APPEND k v",
+        "DEL none2",
+        "EXPIRE none 5",
+        "PERSIST k",
+        "SETNX k v",
+    ),
+    *("XADD s 1-1 f v", "XADD s2 * f v", "XLEN s", "XLEN none", "XRANGE s - +", "XRANGE k - +"),
+    *("XGROUP CREATE s g 0", "XPENDING s g", "XACK s g 1-1"),
+    *("XCLAIM s g c 0 1-1", "XAUTOCLAIM s g c 0 0", "XDEL s 1-1", "XTRIM s MAXLEN 5", "XLEN k"),
+    *("XINFO STREAM s", "XINFO GROUPS none", "RENAME s s3", "MEMORY USAGE k"),
+)
+
+
+def test_hits_and_misses_are_counted_as_redis_counts_them(served: Served, redis_port: int) -> None:
+    def counted(asker: Asker, line: str) -> list[bytes]:
+        asker.ask("CONFIG RESETSTAT")
+        asker.ask(line)
+        told = asker.ask("INFO stats").split(b"\r\n")
+        return [field for field in told if field.startswith(b"keyspace_")]
+
+    with served.asker() as ours, Asker(redis_port) as theirs:
+        for asker in (ours, theirs):
+            asker.ask("FLUSHALL")
+            asker.ask("SET k v")
+        for line in COUNTED:
+            assert (line, counted(ours, line)) == (line, counted(theirs, line))
+        once = [b"keyspace_hits:1", b"keyspace_misses:1"]  # Redis looks twice
+        assert counted(ours, "XREAD STREAMS s3 none 0 0") == once
