@@ -20,7 +20,7 @@ from functools import partial
 from typing import NoReturn, Protocol, cast
 
 from kvstream.commands.args import Argv
-from kvstream.commands.command import Command, Container, Session
+from kvstream.commands.command import Answer, Command, Container, Session
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument, RequestError, StoreClosed
 from kvstream.meta.txn import Txn
@@ -281,15 +281,27 @@ class Host:
             )
 
 
+_CLIENT = cast(Container, TABLE[b"client"])
+
+
 def _shutdown(txn: Txn, session: Session, argv: Argv) -> NoReturn:
     """Refused: the store is in the process of its clients, and is closed with the last of them."""
     raise RequestError("SHUTDOWN: the store is in this process, and is closed with its last client")
 
 
+def _tracking(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Refused: the program may write to the store beside its clients, and nobody would say so."""
+    if argv[2].lower() == b"on":
+        raise RequestError("keys are not tracked in the process of the store: cache none of them")
+    return _CLIENT.subcommands[b"tracking"].run(txn, session, argv)
+
+
 def _commands() -> dict[bytes, Command | Container]:
     """Return the server's table but for what makes no sense without one."""
-    row = cast(Command, TABLE[b"shutdown"])
-    return {**TABLE, b"shutdown": replace(row, run=_shutdown)}
+    shutdown = replace(cast(Command, TABLE[b"shutdown"]), run=_shutdown)
+    tracking = replace(_CLIENT.subcommands[b"tracking"], run=_tracking)
+    client = replace(_CLIENT, subcommands={**_CLIENT.subcommands, b"tracking": tracking})
+    return {**TABLE, b"shutdown": shutdown, b"client": client}
 
 
 COMMANDS = _commands()

@@ -15,7 +15,7 @@ from kvstream.commands.streams import plain_trim
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.layout.keys import database_of
+from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import encode_flat
 from kvstream.operations.append import add_each, add_many
 from kvstream.operations.trim import Trim, is_long
@@ -121,10 +121,12 @@ class Appends:
         return burst
 
     def _may_wait(self, name: bytes) -> bool:
+        trackers = self._calls.trackers
         slower_than_us = self._options.slower_than_us
         return (
             not (self._calls.monitors or self._calls.paused or self._calls.crowded)
             and name not in self._waiters
+            and not (trackers.clients and trackers.concerns(key_of(name)))
             and not 0 <= slower_than_us < TIMED_US
         )
 

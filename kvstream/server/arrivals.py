@@ -13,6 +13,7 @@ from kvstream.server.bursts import BURST_BYTES_MAX, PlainBurst, burst_of
 from kvstream.server.calls import Calls
 from kvstream.server.client import Client
 from kvstream.server.descriptions import every
+from kvstream.server.invalidation import Trackers
 from kvstream.server.limits import Limits
 from kvstream.server.loads import Loads
 from kvstream.server.memory import resident_bytes
@@ -43,7 +44,11 @@ class Arrivals:
         self.commands = commands
         self.options: ServerOptions = replace(options or ServerOptions())
         self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
-        self.calls = Calls(self.options, every(commands), perf_counter, engine.catalog.index.usage)
+        self.clients: dict[int, Client] = {}
+        self.trackers = Trackers(self)
+        self.calls = Calls(
+            self.options, every(commands), perf_counter, engine.catalog.index.usage, self.trackers
+        )
         engine.catalog.index.usage.begin(engine.clock.now_ms())
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors = self.calls.monitors
@@ -56,7 +61,6 @@ class Arrivals:
         self.started_at = int(time.time())
         self.memory_at_start = resident_bytes()
         self.clock = clock
-        self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}
         """Clients with requests to be run, first come first served."""
         self.bursts: list[PlainBurst] = []
@@ -64,6 +68,21 @@ class Arrivals:
         self.first: list[Client] = []
         """Whose next request is to be the first of a turn."""
         self.paging = Paging(self)
+
+    def look_after(self) -> None:
+        """Do what comes between two turns."""
+        if self.works.is_busy:
+            self.works.run()
+        if self.limits.held:
+            self.limits.release()
+        if self.trackers.clients:
+            self.tell_trackers()
+
+    def tell_trackers(self) -> None:
+        """Say to clients which keep what they have read what has changed since the last time."""
+        slots = self.trackers.messages()
+        if slots:
+            self.outbox.send(self.engine.last_sequence, slots)
 
     def add(self, client: Client) -> None:
         self.clients[client.id] = client
@@ -118,6 +137,7 @@ class Arrivals:
         client.requests.clear()
         client.unread.clear()
         self.monitors.pop(client, None)
+        self.trackers.end(client)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
         self.waits.cancel(client)

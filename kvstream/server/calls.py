@@ -12,6 +12,7 @@ from kvstream.meta.usage import Usage
 from kvstream.server.acl import NoPermission
 from kvstream.server.client import Argv, Client
 from kvstream.server.denials import Denials
+from kvstream.server.invalidation import Trackers
 from kvstream.server.latency import Latency
 from kvstream.server.listing import listed
 from kvstream.server.lookups import Lookups
@@ -39,6 +40,7 @@ class Calls:
         commands: Iterable[Command],
         clock: Callable[[], float],
         usage: Usage,
+        trackers: Trackers,
     ) -> None:
         self._options = options
         self.clock = clock
@@ -47,6 +49,7 @@ class Calls:
         self.lookups = Lookups(self.statistics, rows, usage)
         self.slowlog = Slowlog(options.slowlog_length)
         self.latency = Latency()
+        self.trackers = trackers
         self.denials = Denials(options.acllog_length)
         self.monitors: dict[Client, None] = {}
         self.paused = False
@@ -118,6 +121,8 @@ class Calls:
         row = self.statistics.of(command.name)
         changed = txn.dirty and not txn.noted
         txn.noted = False
+        if self.trackers.clients:
+            self.trackers.ran(client, command, argv, changed)
         if not changed and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
             row.idle += 1
         row.ran(spent)

@@ -235,6 +235,7 @@ class Client(Session):
         self.answers = Answers.ON
         self.no_evict = self.no_touch = self.monitors = False
         self.server.monitors.pop(self, None)
+        self.server.trackers.end(self)
         self.become(self.server.acl.default, self.server.acl.is_open)
 
     def settle(self) -> None:

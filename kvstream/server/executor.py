@@ -101,10 +101,7 @@ class Executor(Arrivals):
         finally:
             self._turn = None
             self.statistics.turned(TURN_REQUESTS - left, perf_counter() - begun)
-        if self.works.is_busy:
-            self.works.run()
-        if self.limits.held:
-            self.limits.release()
+        self.look_after()
         return self.pending
 
     @property

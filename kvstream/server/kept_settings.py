@@ -154,7 +154,6 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"repl-timeout": (60, count(1, _INT_MAX)),
     b"replica-priority": (100, count(0, _INT_MAX)),
     b"sanitize-dump-payload": (b"no", _word(b"no", b"yes", b"clients")),
-    b"tracking-table-max-keys": (1_000_000, count(0)),
 }
 """By name: the default, and what reads a value."""
 

@@ -144,6 +144,7 @@ class Limits:
         now = executor.clock()
         executor.statistics.sample(now)
         executor.paging.tick()
+        executor.tell_trackers()
         executor.saving.save_if_due(executor.options.save_points, executor.statistics.changes)
         self.look_at_memory()
         soft = executor.options.output_limits[b"normal"].soft > 0

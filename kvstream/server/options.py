@@ -21,6 +21,7 @@ QUERY_MAX = 1024 * MEGABYTE
 TCP_KEEPALIVE_S = 300
 SLOWER_THAN_US = 10_000
 SLOWLOG_LENGTH = 128
+TRACKED_KEYS_MAX = 1_000_000
 ACLLOG_LENGTH = 128
 AUTHENTICATION_S = 60
 """Time in which a client must have given its password, people type theirs, or its first request."""
@@ -97,6 +98,8 @@ class ServerOptions:
     latency_tracking: bool = True
     """Whether INFO tells how long the calls of each command took."""
     latency_percentiles: list[float] = field(default_factory=lambda: [50.0, 99.0, 99.9])
+    tracked_keys_max: int = TRACKED_KEYS_MAX
+    """Keys that are remembered for clients with caches; 0: no limit."""
     acllog_length: int = ACLLOG_LENGTH
     """Refusals that ACL LOG keeps."""
     maxmemory: int = 0

@@ -14,8 +14,14 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
     if watched.is_changed(txn):
         return NULL_ARRAY
     pages, client.pages = client.pages, False  # what follows must be seen by none of its reads
+    tracking = calls.trackers.clients.get(client)
+    caching = tracking is not None and tracking.caching
+    replies = []
     try:
-        replies = [_answer(calls, client, command, argv, txn) for command, argv in queue.commands]
+        for command, argv in queue.commands:
+            if tracking is not None:
+                tracking.caching = caching  # CLIENT CACHING is about all of them
+            replies.append(_answer(calls, client, command, argv, txn))
     finally:
         client.pages = pages
         client.last_command = "exec"

@@ -106,9 +106,12 @@ OWN = (
     "XGROUP SETID lets blocked readers of the group look again at once.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS.",
-    "CLIENT TRACKING ON is refused, for nothing is tracked; what Redis refuses is refused in its "
-    "words first. CLIENT PAUSE does not keep "
-    "keys from expiring. CLIENT LIST counts no memory of arguments, for none is kept, and none of "
+    "CLIENT TRACKING has every mode of Redis's. Messages come behind all replies of a turn, so one "
+    "may follow a reply that has the newer content already. For want of channels another client "
+    "that is to hear must speak RESP3. SWAPDB, DEBUG RELOAD and a DEL of very many keys say that "
+    "all keys have changed. In the process of a program ON is refused.",
+    "CLIENT PAUSE does not keep keys from expiring. CLIENT LIST counts no memory of arguments, for "
+    "none is kept, and none of "
     "reply buffers (`rbs`, `rbp`), which nobody has; `qbuf` is what waits to be run, and buffers "
     "are not made beforehand, so `qbuf-free` is 0.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "

@@ -309,6 +309,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tls-key-file-pass": _told(lambda executor: _shown(executor.options.tls_key_file_pass)),
     b"tls-port": _told(lambda executor: b"%d" % executor.options.tls_port),
     b"tls-protocols": _told(lambda executor: b""),
+    b"tracking-table-max-keys": _option("tracked_keys_max", _count(0)),
     b"unixsocket": _told(lambda executor: b""),
 }
 """By name."""

@@ -244,3 +244,21 @@ def test_a_reader_who_was_killed_in_a_turn_that_fails_takes_nothing_afterwards(
         server.turn()
     bob.ask("XADD", "s", "2-1", "f", "v")
     assert bob.ask("XPENDING", "s", "g").startswith(b"*4\r\n:0\r\n")
+
+
+def test_who_keeps_what_it_has_read_hears_rather_too_much(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("SET", "k", "v")
+    ann.ask("HELLO", "3")
+    ann.ask("CLIENT", "TRACKING", "ON")
+    ann.ask("GET", "k")
+    bob.send("SET", "k", "w")
+    ann.send("GET", "k")
+    with first_commit_fails(server):
+        server.turn()
+    heard = ann.heard()
+    assert heard.startswith(b"$1\r\nw\r\n")
+    assert b"invalidate" in heard
+    bob.ask("SET", "k", "x")
+    assert b"invalidate" in ann.heard()

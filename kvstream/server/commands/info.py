@@ -18,6 +18,7 @@ from kvstream.options import Durability
 from kvstream.server.client import Client
 from kvstream.server.commands.connection import REDIS_VERSION
 from kvstream.server.commands.info_absent import ABSENT
+from kvstream.server.invalidation import shown
 from kvstream.server.memory import PAGE_BYTES, memory_of, waiting
 from kvstream.server.settings import read
 from kvstream.version import VERSION
@@ -94,7 +95,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
         ("client_recent_max_input_buffer", max(inputs, default=0)),
         ("client_recent_max_output_buffer", max(outputs, default=0)),
         ("blocked_clients", len(server.blocked)),
-        ("tracking_clients", 0),
+        ("tracking_clients", len(server.trackers.clients)),
         ("pubsub_clients", 0),
         ("watching_clients", sum(bool(each.watched) for each in server.clients.values())),
         ("clients_in_timeout_table", sum(_has_timeout(each) for each in server.blocked)),
@@ -199,6 +200,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("client_query_buffer_limit_disconnections", counted.input_disconnections),
         ("client_output_buffer_limit_disconnections", counted.output_disconnections),
         *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
+        *shown(server.trackers).items(),
         ("eventloop_cycles", counted.turns),
         ("eventloop_duration_sum", round(counted.turn_seconds * _US)),
         ("eventloop_duration_cmd_sum", round(_US * counted.seconds)),

@@ -1,4 +1,4 @@
-"""Fields of INFO for what is not here: scripts, replicas, eviction, tracking, forks. All are 0.
+"""Fields of INFO for what is not here: scripts, replicas, eviction, forks. All are 0.
 
 Tools read them without asking whether they are there.
 """
@@ -35,8 +35,7 @@ _NAMES = {
         pubsub_channels pubsub_patterns pubsubshard_channels latest_fork_usec total_forks
         migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses
         active_defrag_key_hits active_defrag_key_misses total_active_defrag_time
-        current_active_defrag_time tracking_total_keys tracking_total_items
-        tracking_total_prefixes unexpected_error_replies io_threaded_reads_processed
+        current_active_defrag_time unexpected_error_replies io_threaded_reads_processed
         io_threaded_writes_processed io_threaded_total_prefetch_batches
         io_threaded_total_prefetch_entries acl_access_denied_tls_cert
     """,
