@@ -217,7 +217,8 @@ def close(txn: Txn, stream: StreamMeta) -> None:
 
 
 def _open(stream: StreamMeta, eid: StreamID, names: Names) -> None:
-    begin_node(stream, eid, plain_names(names), names)
+    same = names == stream.names_seen
+    begin_node(stream, eid, stream.names if same else plain_names(names), names)
 
 
 def plain_names(names: Names) -> tuple[bytes, ...]:
@@ -239,6 +240,14 @@ def begin_node(
     stream.nodes += 1
     stream.open_first = stream.open_last = eid
     stream.open_appended = stream.open_live = 0
-    stream.open_bytes = size or node_size(elements_size(plain)[0], len(plain))
+    stream.open_bytes = size or _empty_bytes(stream)
     stream.measured = MIN_ID
     stream.unmeasured, stream.slack = [], 0
+
+
+def _empty_bytes(stream: StreamMeta) -> int:
+    """Return the bytes of a node of the stream's names before its first entry."""
+    if not stream.empty_bytes:
+        names = stream.names
+        stream.empty_bytes = node_size(elements_size(names)[0], len(names))
+    return stream.empty_bytes

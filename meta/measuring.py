@@ -42,7 +42,7 @@ def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> Non
     if plain != stream.names:
         stream.names = plain
         stream.cool()
-    stream.names_seen = given
+    stream.names_seen, stream.empty_bytes = given, 0
     count = len(plain)
     overhead = sum(map(len, plain)) + count
     stream.near = _NEAR_VALUE + overhead if count < _FEW else 0

@@ -21,6 +21,7 @@ from kvstream.ids import StreamID
 
 _NODE = Struct(">QQ III")
 _LIVE = Struct(">20x I")
+_pack_names = msgpack.Packer(use_bin_type=False).pack
 
 
 @contextmanager
@@ -79,8 +80,8 @@ def encode_node(
     last: StreamID, appended: int, live: int, size: int, names: tuple[bytes, ...]
 ) -> bytes:
     """Return the bytes of a node's row."""
-    packed: bytes = msgpack.packb(names, use_bin_type=False)
-    return _NODE.pack(*last, appended, live, size) + packed
+    packed: bytes = _NODE.pack(*last, appended, live, size) + _pack_names(names)
+    return packed
 
 
 def live_in(value: bytes) -> int:

@@ -90,6 +90,7 @@ class StreamMeta:
         "_cold",
         "ahead",
         "behind",
+        "empty_bytes",
         "entries_added",
         "erased",
         "expire_at",
@@ -153,8 +154,9 @@ class StreamMeta:
         """Set what is kept in memory only."""
         self.names_seen: Names = self.names
         """The node's names as a caller last gave them: text or bytes."""
-        self.near = self.width = 0
-        """A value shorter than ``near`` takes its length plus ``width`` bytes in the node."""
+        self.near = self.width = self.empty_bytes = 0
+        """A value shorter than ``near`` takes its length plus ``width`` bytes in the node, which
+        takes ``empty_bytes`` without entries; 0: not known yet."""
         self.unmeasured: list[tuple[StreamID, bytes]] | None = (
             [] if self.measured == self.open_last else None
         )

@@ -30,6 +30,15 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+cdef extern from "Python.h":
+    int PyGC_Disable()
+    int PyGC_Enable()
+    void PyObject_GC_UnTrack(PyObject *)
+    bint PyUnicode_IS_COMPACT_ASCII(object)
+    void *PyUnicode_DATA(object)
+    Py_ssize_t PyUnicode_GET_LENGTH(object)
+
+
 cdef extern from *:
     """
     static inline PyObject *kvstream_alloc(PyTypeObject *type, Py_ssize_t size) {
@@ -48,52 +57,75 @@ cdef enum:
 # --- packing ------------------------------------------------------------------------------------
 
 
-cdef inline int view(PyObject *part, bint text, const char **data, Py_ssize_t *size) except -1:
+cdef struct Part:
+    const char *data
+    Py_ssize_t size
+
+
+cdef inline int view(PyObject *part, bint text, Part *to) except -1:
     """Point at the bytes of a part; 0 where it is of another type."""
     if text:
         if type(<object>part) is not str:
             return 0
-        data[0] = PyUnicode_AsUTF8AndSize(<object>part, size)
+        if PyUnicode_IS_COMPACT_ASCII(<object>part):
+            to.data = <const char *>PyUnicode_DATA(<object>part)
+            to.size = PyUnicode_GET_LENGTH(<object>part)
+        else:
+            to.data = PyUnicode_AsUTF8AndSize(<object>part, &to.size)
         return 1
     if type(<object>part) is not bytes:
         return 0
-    data[0] = PyBytes_AS_STRING(<object>part)
-    size[0] = PyBytes_GET_SIZE(<object>part)
+    to.data = PyBytes_AS_STRING(<object>part)
+    to.size = PyBytes_GET_SIZE(<object>part)
     return 1
 
 
-cdef object pack_plain(dict fields, Py_ssize_t limit):
-    cdef Py_ssize_t count = len(fields), at = 0, size = 0, total
+cdef tuple pack_plain(dict fields, Py_ssize_t limit, tuple before):
+    """Pack fields; ``before``: names that may be those of these fields, too."""
+    cdef Py_ssize_t count = len(fields), at = 0, total, i = 0
     cdef PyObject *name = NULL
     cdef PyObject *value = NULL
-    cdef const char *data = NULL
+    cdef Part parts[2 * FIELDS_NEAR]
+    cdef Part *part
     cdef unsigned char *to
-    cdef bint text = True, first = True
+    cdef bint text = True, same = before is not None and PyTuple_GET_SIZE(before) == count
     if count == 0 or count > COUNT_MAX:
         return None
     total = 1 + map_head_size(count)
     while PyDict_Next(fields, &at, &name, &value):
-        if first:
-            text, first = type(<object>name) is str, False
-        if not view(name, text, &data, &size):
+        if i == 0:
+            text = type(<object>name) is str
+        part = &parts[2 * (i if i < FIELDS_NEAR else FIELDS_NEAR - 1)]
+        if not view(name, text, part) or not view(value, type(<object>value) is str, part + 1):
             return None
-        total += packed_size(size)
-        if not view(value, type(<object>value) is str, &data, &size):
-            return None
-        total += packed_size(size)
+        total += packed_size(part[0].size) + packed_size(part[1].size)
         if total > limit:
             return None
+        if same and PyTuple_GET_ITEM(before, i) != name:
+            same = False
+        i += 1
     packed = PyBytes_FromStringAndSize(NULL, total)
     to = <unsigned char *>PyBytes_AS_STRING(packed)
     to[0] = UNIQUE
     to = pack_map_head(to + 1, count)
-    at = 0
-    while PyDict_Next(fields, &at, &name, &value):
-        view(name, text, &data, &size)
-        to = pack_string(to, data, size)
-        view(value, type(<object>value) is str, &data, &size)
-        to = pack_string(to, data, size)
-    return packed, tuple(fields)
+    if count <= FIELDS_NEAR:
+        for i in range(2 * count):
+            to = pack_string(to, parts[i].data, parts[i].size)
+    else:
+        at = 0
+        while PyDict_Next(fields, &at, &name, &value):
+            view(name, text, &parts[0])
+            to = pack_string(to, parts[0].data, parts[0].size)
+            view(value, type(<object>value) is str, &parts[0])
+            to = pack_string(to, parts[0].data, parts[0].size)
+    return packed, before if same else tuple(fields)
+
+
+cdef inline tuple pack_valid(dict fields, Py_ssize_t limit, tuple before):
+    try:
+        return pack_plain(fields, limit, before)
+    except UnicodeEncodeError:
+        return None
 
 
 def pack_fields(dict fields not None, Py_ssize_t limit):
@@ -101,15 +133,31 @@ def pack_fields(dict fields not None, Py_ssize_t limit):
 
     None also for text that is not valid Unicode, and for a row of more than ``limit`` bytes.
     """
-    try:
-        return pack_plain(fields, limit)
-    except UnicodeEncodeError:
-        return None
+    return pack_valid(fields, limit, None)
+
+
+cdef list pack_each(list entries, Py_ssize_t limit):
+    cdef list packed = []
+    cdef tuple one, names = None
+    for each in entries:
+        one = pack_valid(<dict>each, limit, names) if type(each) is dict else None
+        packed.append(one)
+        if one is not None:
+            PyObject_GC_UnTrack(<PyObject *>one)
+            if <PyObject *>names != PyTuple_GET_ITEM(one, 1):
+                names = <tuple>PyTuple_GET_ITEM(one, 1)
+                PyObject_GC_UnTrack(<PyObject *>names)
+    return packed
 
 
 def pack_many(list entries not None, Py_ssize_t limit):
     """Return what ``pack_fields`` returns for each of many entries, None for what is no dict."""
-    return [pack_fields(each, limit) if type(each) is dict else None for each in entries]
+    cdef int collecting = PyGC_Disable()
+    try:
+        return pack_each(entries, limit)
+    finally:
+        if collecting:
+            PyGC_Enable()
 
 
 def pack_flat(list flat not None, Py_ssize_t limit):
@@ -217,13 +265,13 @@ def decode_page(values):
     return page
 
 
-cdef inline object make_id(type stream_id, uint64_t ms, uint64_t seq):
-    cdef object number
+cdef inline object make_id(type stream_id, object ms, uint64_t seq):
+    """Make an ID, which the collector of cycles need not look at: it has two numbers."""
+    cdef object number = seq
     eid = kvstream_alloc(<PyTypeObject *>stream_id, 2)
-    number = ms
-    Py_INCREF(number)
-    PyTuple_SET_ITEM(eid, 0, number)
-    number = seq
+    PyObject_GC_UnTrack(<PyObject *>eid)
+    Py_INCREF(ms)
+    PyTuple_SET_ITEM(eid, 0, ms)
     Py_INCREF(number)
     PyTuple_SET_ITEM(eid, 1, number)
     return eid
@@ -232,7 +280,13 @@ cdef inline object make_id(type stream_id, uint64_t ms, uint64_t seq):
 def ids_from(type stream_id not None, uint64_t ms, uint64_t seq, Py_ssize_t count):
     """Do what ``ids_in_python`` of rows.py does; ``stream_id`` is the named tuple to be made."""
     cdef Py_ssize_t i
-    return [make_id(stream_id, ms, seq + i) for i in range(count)]
+    cdef object all_ms = ms
+    cdef int collecting = PyGC_Disable()
+    try:
+        return [make_id(stream_id, all_ms, seq + i) for i in range(count)]
+    finally:
+        if collecting:
+            PyGC_Enable()
 
 
 cdef inline Bytes take_u64(Bytes at, Bytes end, uint64_t *to) noexcept nogil:
@@ -268,7 +322,7 @@ def parse_ids(list words not None, type stream_id not None):
     for i in range(PyList_GET_SIZE(words)):
         if not take_id(<object>PyList_GET_ITEM(words, i), &ms, &seq):
             return None
-        ids.append(make_id(stream_id, ms, seq))
+        ids.append(make_id(stream_id, <object>ms, seq))
     return ids
 
 
@@ -338,24 +392,24 @@ def below(bytes ids not None, bytes eid not None):
     return low
 
 
-def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
-    """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
-
-    ``entry`` and ``stream_id`` are the named tuples to be made: (id, fields, None, None) and
-    (ms, seq).
-    """
+cdef list entries_of(list page, Py_ssize_t prefix, type entry, type stream_id):
     cdef Name names[FIELDS_NEAR]
     cdef Py_ssize_t known = 0, i, count = PyList_GET_SIZE(page)
     cdef list kept = [], entries = []
     cdef Bytes at
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
-    cdef object fields, eid, made
+    cdef object fields, eid, made, ms = None
+    cdef uint64_t number, last = 0
     for i in range(count):
         if not take_row(page, i, prefix, &key, &value):
             return None
+        PyObject_GC_UnTrack(PyList_GET_ITEM(page, i))  # bytes, which the collector would find out
         at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
-        eid = make_id(stream_id, big_endian(at), big_endian(at + 8))
+        number = big_endian(at)
+        if ms is None or number != last:
+            ms = last = number
+        eid = make_id(stream_id, ms, big_endian(at + 8))
         fields = decode_fields(<bytes>value, names, &known, kept)
         if fields is None:
             return None
@@ -370,6 +424,20 @@ def decode_rows(list page, Py_ssize_t prefix, type entry, type stream_id):
         PyTuple_SET_ITEM(made, 3, None)
         entries.append(made)
     return entries
+
+
+def decode_rows(list page not None, Py_ssize_t prefix, type entry, type stream_id):
+    """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
+
+    ``entry`` and ``stream_id`` are the named tuples to be made: (id, fields, None, None) and
+    (ms, seq). Cycles are collected before or after: nothing that is made here can be one yet.
+    """
+    cdef int collecting = PyGC_Disable()
+    try:
+        return entries_of(page, prefix, entry, stream_id)
+    finally:
+        if collecting:
+            PyGC_Enable()
 
 
 # --- sizes of listpacks -------------------------------------------------------------------------
@@ -504,12 +572,32 @@ def fill(
     dict puts not None,
 ):
     """Do what ``fill_in_python`` of meta/filling.py does, with the same arguments and result."""
+    cdef int collecting = PyGC_Disable()
+    try:
+        return fill_while(ids, entries, start, stop, names, first, bounds, prefix, noted, puts)
+    finally:
+        if collecting:
+            PyGC_Enable()
+
+
+cdef tuple fill_while(
+    list ids,
+    list entries,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    tuple names,
+    first,
+    tuple bounds,
+    bytes prefix,
+    list noted,
+    dict puts,
+):
     cdef uint64_t first_ms, first_seq, ms, seq
     cdef int64_t delta
     cdef Py_ssize_t near, width, slack, room, far, at, length
     cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
     cdef unsigned char *key_at
-    cdef object eid, entry, value, given, key
+    cdef object eid, entry, value, given, key, same = names, pair
     first_ms, first_seq = first
     near, width, slack, room, far = bounds
     at = start
@@ -529,11 +617,14 @@ def fill(
             or ms - first_ms >= <uint64_t>far
             or delta >= far
             or delta <= -far
-            or (given is not names and given != names)
+            or (given is not same and given != names)
         ):
             break
+        same = given
         slack += length + width
-        noted.append((eid, value))
+        pair = (eid, value)
+        PyObject_GC_UnTrack(<PyObject *>pair)
+        noted.append(pair)
         key = PyBytes_FromStringAndSize(NULL, size + 16)
         key_at = <unsigned char *>PyBytes_AS_STRING(key)
         memcpy(key_at, PyBytes_AS_STRING(prefix), size)

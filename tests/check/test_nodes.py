@@ -95,6 +95,7 @@ def _leave_old_node(rows: Rows) -> None:
         (lambda rows: rows.edit_orders(open_live=1), ["a node's live is wrong"]),
         (lambda rows: rows.edit_orders(open_appended=0), ["a node's appended is wrong"]),
         (lambda rows: rows.edit_orders(open_last=MIN_ID), ["a node's last is wrong"]),
+        (lambda rows: rows.edit_orders(names=(b"other",)), ["a node's names is wrong"]),
     ],
 )
 def test_a_wrong_node_is_told_and_mended(

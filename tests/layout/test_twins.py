@@ -1,8 +1,11 @@
 """The compiled twins do what the Python functions do, or leave it to them."""
 
+import gc
 import os
 import re
 import struct
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -45,6 +48,8 @@ IDS = st.tuples(st.integers(0, U64_MAX), st.integers(0, U64_MAX))
 
 @given(TEXT)
 @example({"n": "x" * 31, "m": "x" * 32, "o": "y" * 65535, "p": "z" * 65536})
+@example({f"field {n}": "v" for n in range(64)})
+@example({f"f\xe4lt {n}": f"{n}" for n in range(65)})
 @example({f"field {n}": "v" for n in range(70_000)})
 @example({"surrogate": "\ud800"})
 def test_text_is_packed_alike(fields: dict[str, str]) -> None:
@@ -113,6 +118,81 @@ def test_rows_become_the_same_entries(
     fields = values.unpack_page([value for _, value in page])
     assert found == [Entry(StreamID(*eid), f) for (eid, _), f in zip(unique, fields, strict=True)]
     assert all(type(entry) is Entry and type(entry.id) is StreamID for entry in found)
+
+
+def _page(count: int) -> list[tuple[bytes, bytes]]:
+    return [
+        (
+            struct.pack(">QQ", 1700000000000 + at // 10, at % 10),
+            values.pack_any([b"f", b"%d" % at])[0],
+        )
+        for at in range(count)
+    ]
+
+
+def _names_of(packed: Any) -> list[Any]:
+    return [names for _, names in packed]
+
+
+PAGES: dict[str, Callable[[], object]] = {
+    "reading": lambda: twins.decode_rows(_page(5000), 0, Entry, StreamID),
+    "damage": lambda: twins.decode_rows([(b"short", b"")], 0, Entry, StreamID),
+    "packing": lambda: twins.pack_many([{"f": f"{at}"} for at in range(5000)], LIMIT),
+    "numbers": lambda: twins.ids_from(StreamID, 5, 0, 5000),
+}
+
+
+@pytest.mark.parametrize("work", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_left_as_it_was(work: Callable[[], object], on: bool) -> None:
+    was = gc.isenabled()
+    (gc.enable if on else gc.disable)()
+    try:
+        work()
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_a_page_is_made_without_a_collection_in_between() -> None:
+    page = _page(5000)
+    fields: list[Any] = [{"f": f"{at}"} for at in range(5000)]
+    was, (threshold, *others) = gc.isenabled(), gc.get_threshold()
+    begun: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        begun.append(threading.get_ident())
+
+    gc.callbacks.append(note)
+    gc.enable()
+    gc.set_threshold(10, *others)
+    try:
+        made: Any = twins.decode_rows(page, 0, Entry, StreamID), twins.pack_many(fields, LIMIT)
+        # What begins and ends between the two counts twice, and one may have begun before.
+        assert begun.count(threading.get_ident()) <= 6
+    finally:
+        gc.set_threshold(threshold, *others)
+        (gc.enable if was else gc.disable)()
+        gc.callbacks.remove(note)
+    assert len(made[0]) == len(made[1]) == 5000
+
+
+def test_entries_of_a_page_are_collected_where_they_are_a_cycle() -> None:
+    decoded: Any = twins.decode_rows(_page(1), 0, Entry, StreamID)
+    (entry,) = decoded
+    assert gc.is_tracked(entry)
+    assert not gc.is_tracked(entry.id)  # two numbers: no cycle goes through it
+    assert not gc.is_tracked(entry.fields)
+    entry.fields[b"itself"] = entry
+    assert gc.is_tracked(entry.fields)
+
+
+def test_entries_of_the_same_names_share_them() -> None:
+    name = "".join(["f", "ield"])
+    several: list[Any] = [{name: "a"}, {name: "b"}, {"g": "b", name: "c"}, {b"g": "b"}]
+    one, other, *rest = _names_of(twins.pack_many(several, LIMIT))
+    assert one is other
+    assert rest == [("g", name), (b"g",)]
 
 
 @given(st.lists(st.tuples(IDS, FLAT), min_size=1, max_size=6), st.booleans())

@@ -12,6 +12,7 @@ from itertools import chain
 
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.layout.keys import ID_BYTES, tree_prefix
+from kvstream.meta.measuring import set_names
 from kvstream.meta.nodes import clear_open
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.operations.checks.counted import Counted, Values
@@ -184,7 +185,8 @@ class NodeCheck:
             stream.measured = stream.open_last
         stream.open_first, stream.open_last = true.first, true.last
         stream.open_appended, stream.open_live = true.appended, true.live
-        stream.open_bytes, stream.names = true.size, true.names
+        stream.open_bytes = true.size
+        set_names(stream, true.names, true.names)
         if not counted.sound:  # to measure it would raise, with each append and deletion
             stream.open_bytes, stream.measured = counted.size_about, true.last
 
