@@ -322,12 +322,12 @@ class Catalog:
         txn.reshaped(stream)
 
     def _drop_group_trees(self, txn: Txn, group: GroupMeta) -> None:
-        for consumer in list(self.consumers(txn, group)):
+        for consumer in list(self.consumers(txn, group)) if group.indexed else ():
             consumer.runs.drop(txn.batch)
-            txn.forget_member(consumer)
+        txn.forget_members(tree_prefix(group.consumers_tree))
         Tree(group.consumers_tree, as_is).drop(txn.batch)
-        group.runs.drop(txn.batch)
-        group.times.drop(txn.batch)
+        for tree in (group.runs, group.times) if group.indexed else (group.runs,):  # else empty
+            tree.drop(txn.batch)
         txn.forget_member(group)
 
     def consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta | None:

@@ -66,8 +66,8 @@ class Doomed:
             generations |= known
             self._known = generations
 
-    def take(self, txn: Txn) -> tuple[int, list[int]] | None:
-        """Take a row away whose keys are to be swept: its database and their generations."""
+    def first(self, txn: Txn) -> tuple[int, list[int]] | None:
+        """Return the row whose keys are to be swept next: its database and their generations."""
         self.known(txn)
         row = next(iter(self._rows), None)
         if row is None:
@@ -75,12 +75,13 @@ class Doomed:
         found = self._rows[row]
         if not found:
             found = decode_doomed(row, txn.batch.get(_METADATA, row) or b"")
-        txn.batch.delete(_METADATA, row)
         return U16.unpack_from(row, 1)[0], found
 
-    def swept(self, row_db: int, found: list[int]) -> None:
-        """Forget the keys that ``take`` has returned, whose rows have left."""
-        del self._rows[doomed_row(row_db, found[0])]
+    def swept(self, txn: Txn, row_db: int, found: list[int]) -> None:
+        """Delete the row that ``first`` has returned, and forget its keys: theirs have left."""
+        row = doomed_row(row_db, found[0])
+        txn.batch.delete(_METADATA, row)
+        del self._rows[row]
         assert self._known is not None
         self._known.difference_update(found)
 

@@ -4,12 +4,18 @@ A flush names its keys by a bound (meta/flushed.py), a command about very many k
 (meta/doomed.py). Nobody sees them; whoever takes a name that they had drops what stands under it.
 """
 
-from kvstream.layout.keys import U64, qualified, scan_row
+from kvstream.errors import Corruption
+from kvstream.layout.keys import U64, qualified, scan_row, stream_row, successor, tree_prefix
+from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import decode_key
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
-_METADATA = Family.METADATA
+_METADATA, _TREES = Family.METADATA, Family.TREES
+GROUPS_TOGETHER = 100
+"""Groups that are deleted at once: a stream with more of them leaves some at a time."""
 
 
 def sweep(txn: Txn, limit: int) -> int:
@@ -21,6 +27,9 @@ def sweep(txn: Txn, limit: int) -> int:
         lower, upper = scan_row(db, swept), scan_row(db, bound)
         page = txn.batch.page(_METADATA, lower, upper, left)
         for row, key in page:
+            if _sheds_groups(txn, qualified(db, key)):
+                flushed.put(txn, db, Bounds(bound, U64.unpack_from(row, 3)[0]))
+                return limit
             txn.batch.delete(_METADATA, row)
             txn.catalog.drop_gone(txn, qualified(db, key))
         left -= len(page)
@@ -34,14 +43,42 @@ def sweep(txn: Txn, limit: int) -> int:
 def _sweep_doomed(txn: Txn) -> bool:
     """Delete what the keys of one row have left; tell whether there was one."""
     doomed = txn.catalog.doomed
-    taken = doomed.take(txn)
+    taken = doomed.first(txn)
     if taken is None:
         return False
     db, generations = taken
     rows = [scan_row(db, generation) for generation in generations]
     for row, key in zip(rows, txn.batch.get_many(_METADATA, rows), strict=True):
         if key is not None:  # nobody has taken the name meanwhile
+            if _sheds_groups(txn, qualified(db, key)):
+                return True
             txn.batch.delete(_METADATA, row)
             txn.catalog.drop_gone(txn, qualified(db, key))
-    doomed.swept(db, generations)
+    doomed.swept(txn, db, generations)
     return True
+
+
+def _sheds_groups(txn: Txn, name: bytes) -> bool:
+    """Delete some groups of a stream that is gone, by its stored name, where it has very many."""
+    record = txn.batch.get(_METADATA, stream_row(name))
+    stream = None
+    try:
+        stream = None if record is None else decode_key(name, record)
+        if not isinstance(stream, StreamMeta) or stream.groups_count <= GROUPS_TOGETHER:
+            return False
+        return txn.catalog.is_gone(txn, stream) and _drop_groups(txn, stream) == GROUPS_TOGETHER
+    except Corruption:  # it goes as a whole, as far as it can be read
+        if isinstance(stream, StreamMeta):
+            txn.forget_stream(stream)
+        return False
+
+
+def _drop_groups(txn: Txn, stream: StreamMeta) -> int:
+    groups = tree_prefix(stream.groups_tree)
+    page = txn.batch.page(_TREES, groups, successor(groups), GROUPS_TOGETHER)
+    found = [txn.catalog.group(txn, stream, row[U64.size :]) for row, _ in page]
+    catch_up(txn.batch, stream)
+    for group in found:
+        assert group is not None
+        txn.catalog.drop_group(txn, stream, group)
+    return len(page)

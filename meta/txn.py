@@ -138,6 +138,12 @@ class Txn:
         self._members.pop(member.row, None)
         self.catalog.seen.pop(member.row, None)
 
+    def forget_members(self, prefix: bytes) -> None:
+        """Do so with all whose rows begin with ``prefix``, loaded or not."""
+        for known in (self._members, self.catalog.seen):
+            for row in [row for row in known if row.startswith(prefix)]:
+                del known[row]
+
     def signal(self, name: bytes) -> None:
         """Let the waiters of a name, if it has any, look again after the commit."""
         if name in self._awaited:

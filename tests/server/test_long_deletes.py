@@ -9,6 +9,7 @@ import pytest
 from kvstream.clock import ManualClock
 from kvstream.commands.dispatcher import Dispatcher
 from kvstream.layout.keys import successor
+from kvstream.meta import leftovers, trees
 from kvstream.operations import dooming, keyspace
 from kvstream.operations.checks import check
 from kvstream.operations.dooming import LongCount, LongDelete
@@ -178,3 +179,50 @@ def test_a_transaction_deletes_them_at_its_place(server: Server, ann: Other) -> 
     for words in (("DEL", *KEYS), ("EXISTS", KEYS[3]), ("SET", KEYS[3], "w"), ("DBSIZE",)):
         assert ann.ask(*words) == b"+QUEUED\r\n"
     assert told(ann, "EXEC") == [len(KEYS), 0, b"OK", 1]
+
+
+@pytest.mark.parametrize("gone", ["DEL", "FLUSHDB", "DEL of many"])
+@pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
+def test_the_groups_of_a_stream_leave_some_at_a_time(
+    server: Server, ann: Other, gone: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    for number in range(1, 9):
+        ann.ask("XADD", "s", f"{number}-1", "f", "v")
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
+        for consumer in ("one", "other", "third"):
+            read = ("XREADGROUP", "GROUP", f"g{number}", consumer, "COUNT", "1")
+            ann.ask(*read, "STREAMS", "s", ">")
+    ann.ask("SET", "t", "v")
+    ann.ask("WATCH", "s")
+    commands = {"DEL": ["s"], "FLUSHDB": [], "DEL of many": ["s", *KEYS]}
+    assert Dispatcher(server.engine).execute(
+        [gone.split()[0].encode(), *map(str.encode, commands[gone])]
+    )
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+    assert told(ann, "EXISTS", "s") == 0
+    assert told(ann, "DBSIZE") == (gone != "FLUSHDB")
+    steps = 0
+    while server.engine.run(keyspace.sweep, 100) == 100:
+        steps += 1
+        assert server.engine.run(check) == []
+        assert told(ann, "DBSIZE") == (gone != "FLUSHDB")
+    assert steps >= 2
+    assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
+
+
+def test_a_name_whose_groups_have_not_left_is_free(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "GROUPS_TOGETHER", 2)
+    for _ in range(2):
+        for number in range(5):
+            ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+        assert told(ann, "DEL", "s") == 1
+        assert told(ann, "DEL", "s") == 0
+        server.engine.run(keyspace.sweep, 100)
+        ann.ask("XADD", "s", "1-1", "f", "v")
+        assert server.engine.run(check) == []
+    assert told(ann, "XINFO", "GROUPS", "s") == []
