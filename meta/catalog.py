@@ -290,15 +290,17 @@ class Catalog:
         """Yield all groups of a stream, sorted by name."""
         if stream.groups_count == 0:
             return
-        names = set(self._member_names(txn, stream.groups_tree)) | set(stream.groups)
-        for name in sorted(names):
+        for name in self._names(txn, stream.groups_tree, stream.groups, stream.groups_count):
             group = self.group(txn, stream, name)
             if group is not None:
                 yield group
 
-    def _member_names(self, txn: Txn, tree: int) -> list[bytes]:
+    def _names(self, txn: Txn, tree: int, known: Mapping[bytes, object], count: int) -> list[bytes]:
+        if len(known) == count:  # all are in memory
+            return sorted(known)
         prefix = tree_prefix(tree)
-        return [key[8:] for key, _ in txn.batch.scan(_TREES, prefix, successor(prefix))]
+        rows = txn.batch.scan(_TREES, prefix, successor(prefix))
+        return sorted({key[8:] for key, _ in rows} | known.keys())
 
     def create_group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta:
         if not stream.groups_tree:
@@ -351,8 +353,7 @@ class Catalog:
         """Yield all consumers of a group, sorted by name."""
         if group.consumers_count == 0:
             return
-        names = set(self._member_names(txn, group.consumers_tree)) | set(group.consumers)
-        for name in sorted(names):
+        for name in self._names(txn, group.consumers_tree, group.consumers, group.consumers_count):
             consumer = self.consumer(txn, group, name)
             if consumer is not None:
                 yield consumer

@@ -1,18 +1,28 @@
 """XINFO."""
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
 from kvstream.commands.args import Args, Argv, integer
 from kvstream.commands.command import LATER, Answer, Session
 from kvstream.commands.groups import bad_subcommand
-from kvstream.commands.paging import is_long
+from kvstream.commands.paging import behind_steps, is_long
 from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply, Simple
 from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import inspect
-from kvstream.operations.inspect import FULL_COUNT, GroupPages, StreamPages
+from kvstream.operations import inspect, listing
+from kvstream.operations.inspect import (
+    FULL_COUNT,
+    ConsumerRow,
+    GroupPages,
+    GroupRow,
+    StreamPages,
+)
 from kvstream.records import ConsumerDetail, Entry, GroupDetail, StreamInfo
 
 Pairs = list[tuple[Reply, Reply]]
+T = TypeVar("T")
 
 _I64_MAX = (1 << 63) - 1
 
@@ -147,36 +157,59 @@ def _consumer(consumer: ConsumerDetail, pending: Reply) -> Reply:
     )
 
 
-def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer what each group of a stream has read and has pending."""
-    return [
-        Map(
-            [
-                (b"name", group.name),
-                (b"consumers", group.consumers),
-                (b"pending", group.pending),
-                (b"last-delivered-id", bytes(group.last_delivered_id)),
-                (b"entries-read", _signed(group.entries_read)),
-                (b"lag", _signed(group.lag)),
-            ]
-        )
-        for group in inspect.group_infos(txn, session.prefix + argv[2])
-    ]
+    name = session.prefix + argv[2]
+
+    def answer(txn: Txn, session: Session) -> Reply:
+        return _each(session, inspect.group_rows(txn, name), _group_told)
+
+    loading = listing.groups(txn, name) if session.pages else None
+    return behind_steps(loading.step, answer) if loading else answer(txn, session)
 
 
-def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Reply:
+def _group_told(row: GroupRow) -> Reply:
+    name, consumers, pending, last, read, lag = row
+    return Map(
+        [
+            (b"name", name),
+            (b"consumers", consumers),
+            (b"pending", pending),
+            (b"last-delivered-id", bytes(last)),
+            (b"entries-read", _signed(read)),
+            (b"lag", _signed(lag)),
+        ]
+    )
+
+
+def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer when each consumer of a group was seen, and what it has pending."""
-    return [
-        Map(
-            [
-                (b"name", consumer.name),
-                (b"pending", consumer.pending),
-                (b"idle", consumer.idle),
-                (b"inactive", consumer.inactive),
-            ]
-        )
-        for consumer in inspect.consumer_infos(txn, session.prefix + argv[2], argv[3])
-    ]
+    name, group = session.prefix + argv[2], argv[3]
+
+    def answer(txn: Txn, session: Session) -> Reply:
+        return _each(session, inspect.consumer_rows(txn, name, group), _consumer_told)
+
+    loading = listing.consumers(txn, name, group) if session.pages else None
+    return behind_steps(loading.step, answer) if loading else answer(txn, session)
+
+
+def _consumer_told(row: ConsumerRow) -> Reply:
+    name, pending, idle, inactive = row
+    told: Pairs = [(b"name", name), (b"pending", pending), (b"idle", idle)]
+    return Map([*told, (b"inactive", inactive)])
+
+
+def _each(session: Session, rows: Sequence[T], told: Callable[[T], Reply]) -> Reply:
+    """Return what is told of each row, in pages where they are many."""
+    if len(rows) < listing.LONG_LIST or not session.pages:
+        return [told(row) for row in rows]
+    return Paged(Gradual(_steps(rows, told)))
+
+
+def _steps(rows: Sequence[T], told: Callable[[T], Reply]) -> Iterator[int | list[Reply]]:
+    yield len(rows)
+    for row in rows:
+        yield [told(row)]
 
 
 _XINFO_HELP = [

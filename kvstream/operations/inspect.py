@@ -68,27 +68,33 @@ def _stream_info(txn: Txn, stream: StreamMeta) -> StreamInfo:
     )
 
 
+GroupRow = tuple[bytes, int, int, StreamID, int | None, int | None]
+"""What GroupInfo has, in its order: a tenth of its time to make."""
+ConsumerRow = tuple[bytes, int, int, int]
+"""What ConsumerInfo has, in its order."""
+
+
 def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
     """Return XINFO GROUPS, sorted by name."""
+    return [GroupInfo(*row) for row in group_rows(txn, name)]
+
+
+def group_rows(txn: Txn, name: bytes) -> list[GroupRow]:
+    """Return the same in rows."""
     stream = _existing(txn, name)
-    return [_group_info(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
+    return [_group_row(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
 
 
 def group_info(txn: Txn, name: bytes, group: bytes) -> GroupInfo:
     """Return one group's part of XINFO GROUPS."""
     _existing(txn, name)
-    return _group_info(txn, *existing_group(txn, name, group))
+    return GroupInfo(*_group_row(txn, *existing_group(txn, name, group)))
 
 
-def _group_info(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupInfo:
-    return GroupInfo(
-        name=group.name,
-        consumers=group.consumers_count,
-        pending=pending_in(txn, group),
-        last_delivered_id=group.last_delivered,
-        entries_read=_known(group.entries_read),
-        lag=lag(stream, group),
-    )
+def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
+    read = _known(group.entries_read)
+    pending, last = pending_in(txn, group), group.last_delivered
+    return group.name, group.consumers_count, pending, last, read, lag(stream, group)
 
 
 def _known(entries_read: int) -> int | None:
@@ -109,14 +115,20 @@ def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
 
 def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
     """Return XINFO CONSUMERS, sorted by name."""
+    return [ConsumerInfo(*row) for row in consumer_rows(txn, name, group)]
+
+
+def consumer_rows(txn: Txn, name: bytes, group: bytes) -> list[ConsumerRow]:
+    """Return the same in rows."""
     _existing(txn, name)
     _, found = existing_group(txn, name, group)
+    now_ms = txn.now_ms
     return [
-        ConsumerInfo(
-            name=member.name,
-            pending=pending_with(txn, found, member),
-            idle=max(0, txn.now_ms - member.seen_ms),
-            inactive=-1 if member.active_ms < 0 else max(0, txn.now_ms - member.active_ms),
+        (
+            member.name,
+            pending_with(txn, found, member),
+            max(0, now_ms - member.seen_ms),
+            -1 if member.active_ms < 0 else max(0, now_ms - member.active_ms),
         )
         for member in txn.catalog.consumers(txn, found)
     ]
