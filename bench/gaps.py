@@ -106,6 +106,10 @@ def _tenth(sizes: Sizes, number: int) -> list[str]:
     return [f"{n}-1" for n in range(number * part + 1, number * part + part + 1)]
 
 
+def _many(sizes: Sizes) -> list[str]:
+    return [f"stream:{n}" for n in range(sizes.bulk // 10)]
+
+
 def _delivered_and_deleted(sizes: Sizes) -> list[Words]:
     ids = _tenth(sizes, 2)
     return [
@@ -176,6 +180,15 @@ ALL: tuple[Work, ...] = (
     Work("DEL of {large:,} entries", lambda sizes: [("DEL", "deleted")], again=False),
     Work("UNLINK of {large:,} entries", lambda sizes: [("UNLINK", "unlinked")], again=False),
     Work(
+        "XREAD of {tenth:,} streams",
+        lambda sizes: _in_keys("XREAD", "STREAMS", *_many(sizes), *["0"] * (sizes.bulk // 10)),
+    ),
+    Work("XINFO GROUPS of {tenth:,} groups", lambda sizes: _in_keys("XINFO", "GROUPS", "grouped")),
+    Work(
+        "MGET of 10,000 keys",
+        lambda sizes: _in_keys("MGET", *(f"key:{n}" for n in range(10_000))),
+    ),
+    Work(
         "EXISTS of 10,000 keys",
         lambda sizes: _in_keys("EXISTS", *(f"key:{n}" for n in range(10_000))),
     ),
@@ -212,6 +225,8 @@ def fill_keys(line: Line, sizes: Sizes) -> None:
     for first in range(0, sizes.keys, PIPELINE):
         numbers = range(first, min(first + PIPELINE, sizes.keys))
         line.ask(*(("SET", f"key:{n}", n) for n in numbers))
+    line.ask(*(("XADD", name, "*", "f", "v") for name in _many(sizes)))
+    line.ask(*(("XGROUP", "CREATE", "grouped", name, 0, "MKSTREAM") for name in _many(sizes)))
     line.ask(("SELECT", 0))
 
 

@@ -32,7 +32,7 @@ from kvstream.meta.catalog import Catalog
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.options import KEY_BYTES_MAX, MEGABYTE, StoreOptions
-from kvstream.storage.batch import Family, Row, Seeks
+from kvstream.storage.batch import Family, Pages, Row, Seeks
 from kvstream.storage.tables import TableWriter
 
 PART_BYTES = 64 * MEGABYTE
@@ -147,6 +147,9 @@ class _NoRows:
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
     ) -> Iterator[list[Row]]:
         return iter(())
+
+    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
+        raise NotImplementedError
 
     def seeks(self, family: int) -> Seeks:
         raise NotImplementedError

@@ -288,8 +288,6 @@ class Catalog:
 
     def groups(self, txn: Txn, stream: StreamMeta) -> Iterator[GroupMeta]:
         """Yield all groups of a stream, sorted by name."""
-        if stream.groups_count == 0:
-            return
         for name in self._names(txn, stream.groups_tree, stream.groups, stream.groups_count):
             group = self.group(txn, stream, name)
             if group is not None:
@@ -351,8 +349,6 @@ class Catalog:
 
     def consumers(self, txn: Txn, group: GroupMeta) -> Iterator[ConsumerMeta]:
         """Yield all consumers of a group, sorted by name."""
-        if group.consumers_count == 0:
-            return
         for name in self._names(txn, group.consumers_tree, group.consumers, group.consumers_count):
             consumer = self.consumer(txn, group, name)
             if consumer is not None:

@@ -10,19 +10,25 @@ from kvstream.commands.args import (
     at_least,
     syntax_error,
 )
-from kvstream.commands.command import Session
-from kvstream.commands.replies import OK, Reply
+from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.paging import behind_steps, in_steps
+from kvstream.commands.replies import OK, Bulk, Paged, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
-from kvstream.operations import payloads
+from kvstream.operations import dumping, payloads
 from kvstream.operations.loading import refuse_existing
 
 _FREQ_MAX = 255
 
 
-def dump(txn: Txn, session: Session, argv: Argv) -> Reply:
+def dump(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer a key as a payload that RESTORE takes, here and in Redis; a null for a missing one."""
-    return payloads.dump(txn, session.prefix + argv[1])
+    name = session.prefix + argv[1]
+    if not (session.pages and dumping.is_long(txn, name)):
+        return payloads.dump(txn, name)
+    if txn.dirty:
+        return LATER
+    return in_steps(dumping.LongDump(txn, name).step, lambda made: Paged(Bulk(*made)))
 
 
 @dataclass(slots=True)
@@ -34,7 +40,7 @@ class _Options:
     has_freq: bool = False
 
 
-def restore(txn: Txn, session: Session, argv: Argv) -> Reply:
+def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Make a key of a payload that DUMP answered, here or in Redis."""
     options = _options(Args(argv, 4))
     name = session.prefix + argv[1]
@@ -43,9 +49,17 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Reply:
     expire_at = ttl + txn.now_ms if ttl and not options.absolute else ttl
     if expire_at > I64_MAX:
         raise InvalidArgument("invalid expire time in 'restore' command")
-    payloads.restore(txn, name, argv[3], options.replace, expire_at)
-    txn.catalog.index.usage.note([name], txn.now_ms, max(options.idle_s, 0))
-    return OK
+
+    def done(txn: Txn, session: Session) -> Reply:
+        txn.catalog.index.usage.note([name], txn.now_ms, max(options.idle_s, 0))
+        return OK
+
+    arguments = name, argv[3], options.replace, expire_at
+    if session.pages and len(argv[3]) > dumping.LONG_BYTES:
+        work = dumping.LongRestore(*arguments)
+        return behind_steps(work.step, done, work.undo)
+    payloads.restore(txn, *arguments)
+    return done(txn, session)
 
 
 def _options(args: Args) -> _Options:

@@ -37,13 +37,17 @@ def in_steps(
     return going_on
 
 
-def behind_steps(step: Callable[[Txn], bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise:
+def behind_steps(
+    step: Callable[[Txn], bool],
+    answer: Callable[[Txn, Session], Answer],
+    undo: Callable[[Txn], None] | None = None,
+) -> Stepwise:
     """Return what has ``step`` called until it is done, and then answers at once."""
 
     def run(txn: Txn, session: Session, argv: Argv) -> Answer:
         return answer(txn, session) if step(txn) else going_on
 
-    going_on = Stepwise(run)
+    going_on = Stepwise(run, undo)
     return going_on
 
 

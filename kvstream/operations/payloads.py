@@ -5,6 +5,8 @@ are. Unless a server is named for which it is meant, each is of the oldest form 
 of what it holds: so what uses nothing new can be taken back to where it came from.
 """
 
+from collections.abc import Iterator
+
 from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, ReplyTooLarge
 from kvstream.images import StreamState
 from kvstream.meta.strings import StringMeta
@@ -38,17 +40,39 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
     image = images.image(txn, name)
     if image is None:
         return None
-    state = image.state()
-    chosen = chosen or lossless(state)
-    reduce(state, chosen)  # limits of producers that are the server's own anyway count as no loss
     most = txn.catalog.limits.reply_max
     pieces, size = [], 0
-    for piece in payloads.dump(chosen, image.nodes(), state, image.node_count):
+    for piece in _pieces(image, chosen):
         pieces.append(piece)
         size += len(piece)
         if most and size > most:
             raise ReplyTooLarge.beyond(most)
     return b"".join(pieces)
+
+
+def pieces_of_now(txn: Txn, name: bytes) -> Iterator[bytes]:
+    """Return the payload of a stream as it is now, piece by piece, to be taken after ``txn``.
+
+    The transaction must have changed nothing.
+    """
+    wanted = txn.catalog.limits.dump_target
+    image = images.image_of_now(txn, name, txn.batch.committed)
+    if image is None:
+        raise NoSuchKey
+    return _pieces(image, None if wanted == DUMP_TARGET_AUTO else target(wanted))
+
+
+def _pieces(image: images.StreamImage, chosen: Target | None) -> Iterator[bytes]:
+    state = image.state()
+    chosen = chosen or lossless(state)
+    reduce(state, chosen)  # limits of producers that are the server's own anyway count as no loss
+    return payloads.dump(chosen, image.nodes(), state, image.node_count)
+
+
+def reading(payload: bytes) -> StreamReading | None:
+    """Return the stream of a payload, to be read; None where it is of a plain string."""
+    found = payloads.restore(payload)
+    return None if isinstance(found, bytes) else found
 
 
 def restate(txn: Txn, name: bytes, payload: bytes) -> None:

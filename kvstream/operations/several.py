@@ -6,6 +6,7 @@ they have changed meanwhile is looked at once more.
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import repeat
 
 from kvstream.errors import ReplyTooLarge
 from kvstream.layout.keys import U16, database_of
@@ -109,6 +110,7 @@ class LongGet:
             pass
         self._watch = None
         prefix, values = self._prefix, self._values
+        txn.missing.update(map(txn.catalog.databases.shown_name, repeat(txn), self._absent))
         found = [values[prefix + key] for key in self._keys]
         _bound(txn, sum([len(value) for value in found if value is not None]))
         return found
@@ -120,6 +122,8 @@ class LongGet:
         self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
         """Stored names whose values are to be read."""
         self._values: dict[bytes, bytes | None] = {}
+        self._absent: set[bytes] = set()
+        """Those of them that are no keys."""
         self._expiring: list[tuple[int, bytes]] = []
         """A heap of when some of the keys expire."""
         self._read = self._held = 0
@@ -134,8 +138,10 @@ class LongGet:
             del self._left[-many_strings.TOGETHER :]
             self._read += len(some)
             for name, record in zip(some, many_strings.records(txn, some), strict=True):
+                self._absent.discard(name)
                 if record is None:
                     value = None
+                    self._absent.add(name)
                 elif plain.has(record):
                     value = record[HEAD:]
                 else:

@@ -41,8 +41,8 @@ GROUPS_MAX = 1 << 17
 """Groups of a stream: each takes ten bytes of a payload, and a hundred times as much in memory."""
 
 _UNKNOWN = -1
-_NODES_AHEAD = 1024
-"""Nodes that are read at once, at the most."""
+_NODES_AHEAD, _NODES_ALONE = 1024, 16
+"""Nodes that are read at once, at the most; and of a payload, which may be taken step by step."""
 _WINDOW_BYTES = 1 << 16
 """Bytes that are there before nodes are read many at a time, where so many are left."""
 
@@ -132,7 +132,7 @@ class StreamReading:
         compiled = NodesReader()
         while self._nodes_begun < told:
             buffer, start, stop = self._reader.window(_WINDOW_BYTES)
-            left = min(told - self._nodes_begun, _NODES_AHEAD)
+            left = min(told - self._nodes_begun, _NODES_ALONE if self._alone else _NODES_AHEAD)
             used, found = compiled.read(buffer, start, stop, left, self._last)
             self._reader.skip(used)
             self._nodes_begun += len(found)

@@ -49,6 +49,8 @@ class Rows(Protocol):
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
     ) -> Iterator[list[Row]]: ...
 
+    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages: ...
+
     def seeks(self, family: int) -> Seeks: ...
 
 
@@ -150,6 +152,12 @@ class Batch:
         """
         assert not self, "a snapshot has committed rows alone"
         return self._rows.snapshot(family, lower, upper, reverse)
+
+    @property
+    def committed(self) -> Rows:
+        """The rows below: what is there, as the batch has changed nothing."""
+        assert not self, "what is committed is not all that is there"
+        return self._rows
 
     def seeks(self, family: int) -> Seeks:
         """Return what reads many ranges by one iterator; the batch must not change meanwhile.
