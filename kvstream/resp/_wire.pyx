@@ -235,7 +235,7 @@ cdef inline Py_ssize_t options_before(Part *words, Py_ssize_t count) noexcept no
     cdef Py_ssize_t i
     if words[0].size == 1 and words[0].at[0] == 42:
         return 0
-    if words[0].size < 5 or words[0].at[0] | 32 != 109:  # m
+    if words[0].size not in (5, 6) or words[0].at[0] | 32 != 109:  # m
         return -1
     for i in range(1, min(count, OPTIONS_MAX + 1)):
         if words[i].size == 1 and words[i].at[0] == 42:
@@ -310,7 +310,10 @@ def know_trims(read):
 
 
 cdef object trim_of(Part *words, Py_ssize_t count):
-    """Return what the options mean; None where they are not those of a plain trim."""
+    """Return what the options mean; None where they are not those of a plain trim.
+
+    The first is a name: were it of any size, one word might have the bytes of several.
+    """
     cdef Bytes start = words[0].at
     cdef bytes text = PyBytes_FromStringAndSize(
         <const char *>start, words[count - 1].at + words[count - 1].size - start

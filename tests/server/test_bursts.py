@@ -136,6 +136,14 @@ def test_damaged_bytes_are_no_burst_or_a_sound_one(data: bytes, at: int, junk: b
 
 
 @compiled
+def test_a_word_that_has_the_bytes_of_two_options_does_not_trim(server: Server) -> None:
+    ann = server.client()
+    ann.ask("XADD", "s", "*", "f", "v")
+    assert burst_of(None, plain("1", trim="MAXLEN 5")) is not None  # type: ignore[arg-type]
+    assert ann.ask("XADD", "s", "MAXLEN\r\n$1\r\n5", "*", "f", "v").startswith(b"-ERR Invalid")
+
+
+@compiled
 def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
     assert twins.take_appends(None, plain("v" * 100), 100) is None
     assert twins.take_appends(None, plain("v" * 100), 1000) is not None
