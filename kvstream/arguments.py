@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
 from kvstream.errors import InvalidArgument, shown
-from kvstream.ids import IDLike, StreamID
+from kvstream.ids import MIN_ID, IDLike, StreamID
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.budget import Budget
@@ -129,7 +130,7 @@ def trim_of(
     ref_policy: Policy | None,
 ) -> Trim | None:
     """Return the trim that the arguments describe, or None where they describe none."""
-    policy = RefPolicy(ref_policy or RefPolicy.KEEPREF)
+    policy = RefPolicy(ref_policy) if ref_policy else RefPolicy.KEEPREF
     if limit is not None and type(limit) is not int:
         limit = whole(limit, "limit")
     if maxlen is not None and minid is not None:
@@ -139,19 +140,19 @@ def trim_of(
     if maxlen is not None:
         if type(maxlen) is not int:
             maxlen = whole(maxlen, "maxlen")
-        return Trim(
-            Strategy.MAXLEN, maxlen=maxlen, approximate=approximate, limit=limit, policy=policy
-        )
+        return _trim(Strategy.MAXLEN, maxlen, MIN_ID, bool(approximate), limit, policy)
     if minid is not None:
         bound = StreamID.parse(minid)
-        return Trim(
-            Strategy.MINID, minid=bound, approximate=approximate, limit=limit, policy=policy
-        )
+        return _trim(Strategy.MINID, 0, bound, bool(approximate), limit, policy)
     if limit is not None:
         raise InvalidArgument(
             "syntax error, LIMIT cannot be used without specifying a trimming strategy"
         )
     return None
+
+
+_trim = lru_cache(maxsize=64)(Trim)
+"""Most adds trim as the one before."""
 
 
 def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:

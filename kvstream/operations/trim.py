@@ -112,8 +112,17 @@ def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> 
 
 
 def is_long(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
-    """Tell whether each of ``count`` new entries may trim as much as its LIMIT lets it."""
-    return _limit(limits, how) > 0 and not may_trim_once(limits, stream, how, count)
+    """Guess whether each of ``count`` new entries may trim as much as its LIMIT lets it."""
+    limit, head = _limit(limits, how), stream.head_node
+    if not limit or (head is not None and head.live > limit):
+        return False
+    if how.strategy is Strategy.MAXLEN:
+        return stream.length + count - how.maxlen > limit
+    if stream.length <= limit or stream.first >= how.minid:
+        return False
+    first_ms, last_ms = stream.first.ms, stream.last.ms
+    below_ms = min(how.minid.ms, last_ms) - first_ms
+    return below_ms * stream.length > (last_ms - first_ms + 1) * limit
 
 
 def _is_satisfied(stream: StreamMeta, how: Trim) -> bool:
@@ -169,8 +178,10 @@ def _part_of(
     first = stream.first if at_head else node.first
     if first >= how.minid:
         return 0
-    lower, upper = stream.prefix + first.packed, stream.prefix + how.minid.packed
-    return len(txn.batch.page(_MESSAGES, lower, upper, node.live))
+    ahead = stream.ahead
+    if not ahead or ahead[0] != first or ahead[-1] < how.minid:
+        ahead = _look_ahead(txn, stream, first, node.last, node.live)
+    return bisect_left(ahead, how.minid)
 
 
 def _cut(
@@ -191,34 +202,44 @@ def _cut(
     else:
         if whole:
             stream.first = boundary.first
-            stream.ahead.clear()
             stream.head = boundary.first
             stream.head_node = None if boundary.is_open else boundary
-        stream.first = _live_at(txn, stream, part)
+        if part or boundary.live < boundary.appended:  # else all that it was given is live
+            more = LOOK_AHEAD if removed + part < LOOK_AHEAD else 0
+            last = boundary.last if part < boundary.live else stream.last
+            stream.first = _live_at(txn, stream, last, part, more)
         if part:
             nodes.lose(txn, stream, boundary, part)
         txn.catalog.hot.trimmed(stream.prefix, stream.first.packed)
     sweep(txn, stream)
 
 
-def _live_at(txn: Txn, stream: StreamMeta, skip: int) -> StreamID:
+def _live_at(
+    txn: Txn, stream: StreamMeta, last: StreamID, skip: int = 0, more: int = LOOK_AHEAD
+) -> StreamID:
     """Return the live entry that has ``skip`` live ones before it from ``stream.first`` on.
 
-    A stream kept at a length loses one entry for each new one, so the next few are looked up
-    together; ``ahead`` holds them, emptied by whatever else deletes.
+    It is not above ``last``. A stream kept at a length loses one entry for each new one, so the
+    ``more`` next are looked up with it; ``ahead`` holds them, emptied by whatever else deletes.
     """
     ahead = stream.ahead
     if len(ahead) <= skip or ahead[0] != stream.first:
-        upper = stream.prefix + stream.last.packed + b"\x00"
-        lower = stream.prefix + stream.first.packed
-        rows = txn.batch.page(_MESSAGES, lower, upper, skip + 1 + LOOK_AHEAD)
-        ahead = stream.ahead = deque(StreamID.unpack(key[-16:]) for key, _ in rows[skip:])
-    else:
-        for _ in range(skip):
-            ahead.popleft()
+        ahead = _look_ahead(txn, stream, stream.first, last, skip + 1 + more)
+    for _ in range(min(skip, len(ahead))):
+        ahead.popleft()
     if not ahead:
         raise nodes.damaged(stream, "has fewer entries than it counts")
     return ahead[0]
+
+
+def _look_ahead(
+    txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID, count: int
+) -> deque[StreamID]:
+    """Look the first live IDs of ``first <= id <= last`` up."""
+    lower, upper = stream.prefix + first.packed, stream.prefix + last.packed + b"\x00"
+    rows = txn.batch.page(_MESSAGES, lower, upper, count)
+    stream.ahead = deque([StreamID.unpack(key[-16:]) for key, _ in rows])
+    return stream.ahead
 
 
 def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
@@ -295,7 +316,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     if stream.length == 0:
         stream.first = MIN_ID
     elif stream.first == ids[0]:
-        stream.first = _live_at(txn, stream, 0)
+        stream.first = _live_at(txn, stream, stream.last)
     txn.changed(stream)
 
 

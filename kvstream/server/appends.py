@@ -115,7 +115,7 @@ class Appends:
         burst = Burst(client, argv[1], [packed], argv, None if trim is None else [trim])
         burst.prefix = client.prefix
         waiting = self.waiting.get(name, [])
-        if trim is not None and self._is_long(name, [*waiting, burst]):
+        if trim is not None and self._is_long(name, [burst], len(waiting)):
             return None
         self.waiting.setdefault(name, waiting).append(burst)
         return burst
@@ -130,23 +130,18 @@ class Appends:
             and not 0 <= slower_than_us < TIMED_US
         )
 
-    def _is_long(self, name: bytes, bursts: list[PlainBurst]) -> bool:
-        """Tell whether each of their trims may take long, or may, since their stream is unknown.
+    def _is_long(self, name: bytes, bursts: list[PlainBurst], before: int = 0) -> bool:
+        """Tell whether the trims of bursts, behind ``before`` entries, may take long.
 
-        The time is to be looked at behind each.
+        They may where their stream is not in memory. The time is to be looked at behind each then.
         """
         catalog = self._engine.catalog
-        stream, known = catalog.streams.get(name), None
+        stream = catalog.streams.get(name)
         if stream is None:
             return True
-        entries = sum([len(burst.entries) for burst in bursts])
-        for burst in bursts:
-            for trim in burst.trims or ():
-                if trim is not known and trim is not None:
-                    known = trim
-                    if is_long(catalog.limits, stream, trim, entries):
-                        return True
-        return False
+        entries = before + sum([len(burst.entries) for burst in bursts])
+        trims = {id(trim): trim for burst in bursts for trim in burst.trims or () if trim}
+        return any(is_long(catalog.limits, stream, trim, entries) for trim in trims.values())
 
     def flush(self, turn: Turn) -> None:
         """Run what waits."""
