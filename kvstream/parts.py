@@ -33,6 +33,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.options import KEY_BYTES_MAX, MEGABYTE, StoreOptions
 from kvstream.storage.batch import Family, Pages, Row, Seeks
+from kvstream.storage.table_file import session_of
 from kvstream.storage.tables import TableWriter
 
 PART_BYTES = 64 * MEGABYTE
@@ -60,10 +61,16 @@ class BulkTicket:
     """Of the keys that were named."""
     fresh: frozenset[bytes] = frozenset()
     """Those of them for which there was no stream."""
+    load: str = ""
+    """What no other load is called, where the owner must tell its tables from all others."""
 
     def prefix_of(self, key: bytes) -> bytes:
         """Return what opens the rows of a key's entries."""
         return self.prefixes.get(key) or message_prefix(qualified(self.stored_db, key), self.shared)
+
+    def session_of(self, name: str) -> bytes:
+        """Return the name of a part's table for RocksDB, which no other has; none: any will do."""
+        return session_of(f"{self.load}/{name}".encode()) if self.load else b""
 
 
 class Part(NamedTuple):
@@ -226,7 +233,7 @@ class PartWriter:
     def _write_part(self, given: bool, chosen: dict[bytes, _Gathered]) -> None:
         base = self._folder / f"{self._name}-{self._numbers}"
         self._numbers += 1
-        table = TableWriter(base.with_suffix(".sst"))
+        table = TableWriter(base.with_suffix(".sst"), self._ticket.session_of(base.name))
         pieces = []
         try:
             for key in sorted(chosen, key=self._ticket.prefix_of):

@@ -30,7 +30,8 @@ def stands(part: Part, pieces: list[Piece], ticket: BulkTicket) -> bool:
     if len({piece.key for piece in pieces}) < len(pieces):
         raise Corruption(f"{path.name}: a stream has two pieces")
     streams: Streams = sorted((ticket.prefix_of(piece.key), _nodes(piece)) for piece in pieces)
-    return bool(streams) and is_proved(path, streams)
+    session = ticket.session_of(path.stem)
+    return bool(streams and session) and is_proved(path, streams, session)
 
 
 def _nodes(piece: Piece) -> bytes:

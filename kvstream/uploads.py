@@ -2,7 +2,8 @@
 
 ::
 
-    ticket := [db, stored_db, shared, base_ms, node_max_entries, node_max_bytes, prefixes, fresh]
+    ticket := [db, stored_db, shared, base_ms, node_max_entries, node_max_bytes, prefixes, fresh,
+               load]
     part   := name table_digest pieces_digest rows size ("GIVEN" | "ALLOTTED")
 
 The ticket is a msgpack array, a part six words of a request. A part's files are ``name.sst`` and
@@ -32,7 +33,7 @@ def pack_ticket(ticket: BulkTicket) -> bytes:
         (
             *(ticket.db, ticket.stored_db, ticket.shared, ticket.base_ms),
             *(ticket.node_max_entries, ticket.node_max_bytes),
-            *(ticket.prefixes, sorted(ticket.fresh)),
+            *(ticket.prefixes, sorted(ticket.fresh), ticket.load.encode()),
         )
     )
     return packed
@@ -41,12 +42,22 @@ def pack_ticket(ticket: BulkTicket) -> bytes:
 def unpack_ticket(packed: bytes) -> BulkTicket:
     """Return the ticket of some bytes; Corruption where they are none."""
     try:
-        *numbers, prefixes, fresh = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
+        *numbers, prefixes, fresh, load = msgpack.unpackb(
+            packed, use_list=False, strict_map_key=False
+        )
         db, stored_db, shared, base_ms, entries, size = map(int, numbers)
         return BulkTicket(
-            db, stored_db, shared, base_ms, entries, size, dict(prefixes), frozenset(fresh)
+            db,
+            stored_db,
+            shared,
+            base_ms,
+            entries,
+            size,
+            dict(prefixes),
+            frozenset(fresh),
+            load.decode(),
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise Corruption(f"the ticket is damaged: {error!r}") from error
 
 

@@ -148,6 +148,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
         for piece, closed in each.pieces:
             join(txn, stream, piece, closed)
             result.note(each.name, piece.first, piece.last, piece.length)
+        txn.catalog.index.note(stream)
         txn.signal(each.name)
     put_mark(txn, mark)
     intake.remove(txn)

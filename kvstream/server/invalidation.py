@@ -25,11 +25,14 @@ from kvstream.server.outbox import Kept, Slot
 HELD_MAX = 1000
 """Messages that wait behind a long reply: of more it is said that all keys have changed."""
 _INSIDE = frozenset(
-    {"xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"}
+    {
+        *("xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"),
+        "kvstream.load|state",
+    }
 )
 """Commands that change a stream without the index of keys being told."""
-_ALL = frozenset({"flushall", "flushdb", "kvstream.load|commit"})
-"""Commands that may change any number of keys."""
+_ALL = frozenset({"flushall", "flushdb"})
+"""Commands that delete any number of keys."""
 
 
 @dataclass(slots=True)

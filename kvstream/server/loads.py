@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kvstream import bulk
@@ -64,7 +65,7 @@ class Loads:
         self._sweep()
         folder = folder_of(self._engine.database.directory) / load.decode()
         folder.mkdir(DIRECTORY_MODE)
-        packed = pack_ticket(ticket)
+        packed = pack_ticket(replace(ticket, load=load.decode()))
         with _written(folder / _TICKET) as file:
             os.write(file, packed)
         return load, packed

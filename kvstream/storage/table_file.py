@@ -5,6 +5,7 @@ others are filled. The grammar, and the blocks, are in _tables.pyx. The format i
 every release since 6.6 reads; what a table says of itself is what RocksDB's writer says.
 """
 
+import hashlib
 import os
 import secrets
 from collections import deque
@@ -33,13 +34,16 @@ TRAILER_BYTES = 5
 """Of each block: the kind of compression, and the sum."""
 PROPERTIES = b"rocksdb.properties"
 _SESSION_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SESSION_BITS = 62 + 41
+"""Of 20 digits: RocksDB reads 62 bits out of the last twelve."""
 _UNKNOWN_FAMILY = (1 << 31) - 1
 
 
 class TableFile:
     """A table under way; an error may come with a later call than what it is about."""
 
-    def __init__(self, path: Path, block_bytes: int) -> None:
+    def __init__(self, path: Path, block_bytes: int, session: bytes = b"") -> None:
+        """``session`` is the name that RocksDB tells the table by; none: one that nobody has."""
         assert twins is not None
         self._builder = twins.Builder(block_bytes)
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by finish and close
@@ -49,6 +53,7 @@ class TableFile:
         self._packed: list[bytes] = []
         self._packed_bytes = self.size = 0
         self._completed = False
+        self._session = session or _session(secrets.randbits(_SESSION_BITS))
 
     def __del__(self) -> None:
         if file := getattr(self, "_file", None):  # it may be that it could not be opened
@@ -110,7 +115,7 @@ class TableFile:
         self._write(self._builder.take())
         builder = self._builder
         filled = Filled(builder.rows, builder.key_bytes, builder.value_bytes, builder.blocks)
-        self._write(tail(filled, builder.index_block(), builder.offset, _session()))
+        self._write(tail(filled, builder.index_block(), builder.offset, self._session))
         os.fsync(self._file.fileno())
 
     def finish(self) -> None:
@@ -203,9 +208,18 @@ def _properties(
     return {f"rocksdb.{name}".encode(): every[name] for name in sorted(every)}
 
 
-def _session() -> bytes:
-    """Return a name that no other table has: RocksDB tells tables apart by it in its cache."""
-    high, low = secrets.randbelow(36**8), secrets.randbelow(1 << 62)
+def session_of(name: bytes) -> bytes:
+    """Return the name of a table for RocksDB that is made of one which no other table has.
+
+    RocksDB tells the blocks of tables apart by it in its cache: of two tables with the same name
+    one would be read where the other is asked for.
+    """
+    digest = hashlib.sha256(name).digest()
+    return _session(int.from_bytes(digest) % (1 << _SESSION_BITS))
+
+
+def _session(number: int) -> bytes:
+    high, low = divmod(number, 1 << 62)
     return (_digits(high, 8) + _digits(low, 12)).encode()
 
 

@@ -37,17 +37,18 @@ class _Block(NamedTuple):
     last: bytes
 
 
-def is_proved(path: Path, streams: Streams) -> bool:
-    """Tell whether a table has the rows of some streams and nothing else.
+def is_proved(path: Path, streams: Streams, session: bytes) -> bool:
+    """Tell whether a table has the rows of some streams and nothing else, and bears a name.
 
     False where it is not of our own making, which need not be a fault: its rows must be written
-    once more. Corruption where it is, and its rows are not those.
+    once more. Corruption where it is, and its rows are not those. ``session`` is the name by which
+    RocksDB is to tell it from all others, whose blocks it would else be taken for.
     """
     if proofs is None:
         return False
     with open(path, "rb") as file:
         try:
-            blocks, filled = _described(file)
+            blocks, filled = _described(file, session)
         except (ValueError, IndexError, KeyError):
             return False
         try:
@@ -78,7 +79,7 @@ def _read(file: BinaryIO, blocks: list[_Block]) -> Iterator[tuple[bytes, list[_B
         begun = ended
 
 
-def _described(file: BinaryIO) -> tuple[list[_Block], Filled]:
+def _described(file: BinaryIO, session: bytes) -> tuple[list[_Block], Filled]:
     """Return the blocks of rows, and what the table says of them.
 
     ValueError, IndexError, KeyError: nothing that stands behind the rows is as we write it.
@@ -98,7 +99,6 @@ def _described(file: BinaryIO) -> tuple[list[_Block], Filled]:
     properties = dict(_entries(_at(told, index[0], _Bytes(place).handle())))
     sizes = [_Bytes(properties[f"rocksdb.{name}".encode()]).varint() for name in _SIZES]
     filled = Filled(*sizes)
-    session = properties[b"rocksdb.creating.session.identity"]
     if told != tail(filled, _index(blocks), index[0], session):
         raise ValueError("it was written by somebody else")
     return blocks, filled

@@ -47,11 +47,15 @@ _STAGING = "staging"
 class TableWriter:
     """A table of messages under way; it must get a row at least."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, session: bytes = b"") -> None:
+        """``session``: see TableFile."""
         self.path = path
         self._table: TableFile | _RocksTable
         try:
-            self._table = _RocksTable(path) if twins is None else TableFile(path, _BLOCK_BYTES)
+            if twins is None:
+                self._table = _RocksTable(path)
+            else:
+                self._table = TableFile(path, _BLOCK_BYTES, session)
         except Exception as error:
             raise _told(error) from None
 

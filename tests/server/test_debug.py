@@ -213,3 +213,20 @@ def test_a_long_pattern_is_matched_in_time(asker: Asker) -> None:
 def test_debug_is_refused_with_the_way_out(serve: Serve) -> None:
     with serve(enable_debug_command="no").asker() as asker:
         assert "enable_debug_command" in asker.ask("DEBUG HELP")
+
+
+def test_numbered_strings_are_made_where_there_are_none(asker: Asker) -> None:
+    asker.ask("SET key:1 mine")
+    assert asker.ask("DEBUG POPULATE 1100") == b"OK"
+    assert asker.ask("MGET key:0 key:1 key:1099 key:1100") == [
+        *(b"value:0", b"mine", b"value:1099", None)
+    ]
+    asker.ask("DEBUG POPULATE 2 p 4")
+    asker.ask("DEBUG POPULATE 1 q 9")
+    assert asker.ask("MGET p:0 p:1 q:0") == [b"valu", b"valu", b"value:0\0\0"]
+    for words in ("-1", "x", "1 p -1"):
+        assert asker.ask(f"DEBUG POPULATE {words}").startswith("ERR value is ")
+    for line in ("MULTI", "DEBUG POPULATE 1000 m"):
+        asker.ask(line)
+    assert asker.ask("EXEC") == [b"OK"]
+    assert asker.ask("GET m:999") == b"value:999"

@@ -9,12 +9,13 @@ import pytest
 import redis
 from rocksdict import Options, SstFileWriter
 
+from kvstream import parts
 from kvstream.ids import StreamID
 from kvstream.layout.keys import message_prefix
 from kvstream.layout.values import encode_fields
 from kvstream.operations.checks import check
 from kvstream.parts import Part, PartWriter, digest_of, packed, pieces_of
-from kvstream.storage import tables
+from kvstream.storage import table_file, tables
 from kvstream.storage.tables import TableWriter
 from tests.server.conftest import Served
 from tests.server.test_loads import Load, ids, values
@@ -62,10 +63,11 @@ def refused(load: Load, part: Part, client: redis.Redis) -> None:
     assert client.keys() == [b"victim"]
 
 
-def with_rows(part: Part, rows: Rows) -> Part:
+def with_rows(load: Load, part: Part, rows: Rows) -> Part:
     """Give a part a table of other rows."""
     Path(part.table).unlink()
-    table = TableWriter(Path(part.table))
+    path = Path(part.table)
+    table = TableWriter(path, load.ticket.session_of(path.stem))
     for prefix, numbers in rows:
         table.put(prefix, ids(*numbers), values(*numbers))
     table.finish()
@@ -100,7 +102,7 @@ def test_rows_that_belong_elsewhere_are_refused(
     load: Load, client: redis.Redis, tmp_path: Path, case: str
 ) -> None:
     part = part_of(load, tmp_path / "made")
-    refused(load, with_rows(part, others(load)[case]), client)
+    refused(load, with_rows(load, part, others(load)[case]), client)
 
 
 def test_what_a_table_deletes_is_not_deleted(
@@ -203,6 +205,23 @@ def test_rows_of_the_same_streams_in_two_orders_are_taken(
     assert load.commit(*words) == {b"applied": 1, b"entries": 504}
     assert served.engine.run(check, False) == []
     assert (client.xlen("mine"), client.xlen("unnamed")) == (4, 500)
+
+
+def test_tables_by_one_name_are_not_taken_for_each_other(
+    load: Load, client: redis.Redis, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "session_of", lambda name: table_file.session_of(b"one for all"))
+    words: list[bytes] = []
+    for key in (b"mine", b"unnamed"):
+        numbers = [number**7 for number in range(1, 3000)]
+        writer = PartWriter(tmp_path / "made", load.ticket)
+        writer.extend(key, ids(*range(1, 3000)), values(*[n * (1 + len(key)) for n in numbers]))
+        words += [word for part in writer.close() for word in sent(load, part)]
+    monkeypatch.undo()
+    with suppress(redis.ResponseError):  # each shows its own rows twice
+        load.commit(*words)
+    assert served.engine.run(check, False) == []
+    assert {client.xlen("mine"), client.xlen("unnamed")} in ({0}, {2999})
 
 
 def test_keys_are_those_that_the_user_may_write(served: Served, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from kvstream.operations import keyspace
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker, request
+from tests.server.test_loads import Load
 
 ANN, BOB = "ann", "bob"
 """Ann tracks; Bob changes things."""
@@ -177,6 +178,20 @@ def test_what_expires_is_heard_of(tmp_path: Path) -> None:
     server.executor.limits.tick()
     assert ann.heard() == invalid(b"unasked")
     server.engine.close()
+
+
+def test_what_a_bulk_load_brings_is_heard_of(
+    served: Served, client: redis.Redis, tmp_path: Path
+) -> None:
+    client.xadd("s", {"n": "1"}, id="1-0")
+    load = Load(client, tmp_path, "s")
+    with served.asker(3) as ann:
+        ann.ask("CLIENT TRACKING ON")
+        ann.ask("XLEN s")
+        load.commit(*load.send({b"s": ([2], [2])}))
+        client.ping()
+        assert ann.read() == [b"invalidate", [b"s"]]
+        assert ann.ask("XLEN s") == 2
 
 
 def test_swapped_databases_are_all_keys(server: Server, ann: Talker, bob: Talker) -> None:

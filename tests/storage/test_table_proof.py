@@ -24,6 +24,7 @@ TEXTS = st.one_of(
     st.integers(0, 70_000).map(lambda n: "v" * n),
     st.integers(0, 5000).map(lambda n: "".join(chr(32 + (n * i * i >> 3) % 90) for i in range(n))),
 )
+SESSION = table_file.session_of(b"a table")
 NODES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 
@@ -33,7 +34,7 @@ def ids_of(count: int) -> list[bytes]:
 
 def written(path: Path, prefixes: list[bytes], nodes: list[int], values: list[bytes]) -> Streams:
     """Write so many nodes under each prefix; return what they are."""
-    table, count = TableWriter(path), sum(nodes)
+    table, count = TableWriter(path, SESSION), sum(nodes)
     rows, streams = ids_of(count), []
     given = [values[at % len(values)] for at in range(count)]
     for prefix in prefixes:
@@ -54,7 +55,7 @@ def value(*texts: str) -> bytes:
 def proved(path: Path, streams: Streams) -> bool:
     """Tell whether a table is proved; what is refused is not."""
     try:
-        return is_proved(path, streams)
+        return is_proved(path, streams, SESSION)
     except Corruption:
         return False
 
@@ -67,7 +68,7 @@ def test_what_our_writer_makes_is_proved(
     path = tmp_path_factory.mktemp("proof") / "t.sst"
     prefixes = [b"p%d" % at for at in range(streams)]
     told = written(path, prefixes, nodes, [value(text) for text in texts])
-    assert is_proved(path, told)
+    assert is_proved(path, told, SESSION)
     assert not proved(path, told[1:])
     assert not proved(path, [*told, (b"q", told[0][1])])
     fewer = [(prefix, nodes[NODE.size :]) for prefix, nodes in told]
@@ -87,7 +88,7 @@ def test_a_table_of_which_a_byte_was_changed_is_not_proved(tmp_path: Path) -> No
         path.write_bytes(whole[:size])
         assert not proved(path, streams), size
     path.write_bytes(whole)
-    assert is_proved(path, streams)
+    assert is_proved(path, streams, SESSION)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_nodes_are_those_of_the_rows(tmp_path: Path, first: int, last: int, live
     written(path, [b"a"], [3], [value("x")])
     told = NODE.pack(first.to_bytes(16, "big"), last.to_bytes(16, "big"), live)
     with pytest.raises(Corruption, match="not those that it is said to have"):
-        is_proved(path, [(b"a", told)])
+        is_proved(path, [(b"a", told)], SESSION)
 
 
 @pytest.mark.parametrize(
@@ -108,14 +109,14 @@ def test_nodes_are_those_of_the_rows(tmp_path: Path, first: int, last: int, live
 def test_an_entry_of_another_form_is_left_to_python(tmp_path: Path, odd: bytes) -> None:
     path = tmp_path / "t.sst"
     streams = written(path, [b"a"], [3], [value("x"), odd])
-    assert not is_proved(path, streams)
+    assert not is_proved(path, streams, SESSION)
 
 
 def test_a_table_by_rocksdb_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "t.sst"
     with patch.object(tables, "twins", None):
         streams = written(path, [b"a"], [3], [value("x")])
-    assert not is_proved(path, streams)
+    assert not is_proved(path, streams, SESSION)
 
 
 def test_properties_of_other_rows_are_refused(tmp_path: Path) -> None:
@@ -127,4 +128,11 @@ def test_properties_of_other_rows_are_refused(tmp_path: Path) -> None:
     with patch.object(table_file, "tail", lying):
         streams = written(path, [b"a"], [3], [value("x")])
     with pytest.raises(Corruption, match="other rows than it says"):
-        is_proved(path, streams)
+        is_proved(path, streams, SESSION)
+
+
+def test_a_table_by_the_name_of_another_is_not_proved(tmp_path: Path) -> None:
+    path = tmp_path / "t.sst"
+    streams = written(path, [b"a"], [3], [value("x")])
+    assert is_proved(path, streams, SESSION)
+    assert not is_proved(path, streams, table_file.session_of(b"another"))

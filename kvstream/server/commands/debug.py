@@ -5,10 +5,12 @@ Only what does no harm to what is stored is here; crashes on demand are left out
 
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 from kvstream.commands import objects
-from kvstream.commands.args import Argv, integer, syntax_error, text
+from kvstream.commands.args import Argv, at_least, integer, syntax_error, text
 from kvstream.commands.command import Answer
+from kvstream.commands.paging import behind_steps
 from kvstream.commands.replies import (
     OK,
     Attributed,
@@ -26,7 +28,7 @@ from kvstream.commands.replies import (
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
-from kvstream.operations import digest, sizes
+from kvstream.operations import digest, keyspace, sizes, strings
 from kvstream.server.client import Client
 from kvstream.server.commands.help import help_of, not_so
 
@@ -73,12 +75,38 @@ def _digest_value(txn: Txn, client: Client, argv: Argv) -> Reply:
 def _object(txn: Txn, client: Client, argv: Argv) -> Reply:
     name = client.prefix + argv[2]
     size, encoding = sizes.usage(txn, name), objects.encoding_of(txn, txn.key(name))
+    idle_s = keyspace.idle_s(txn, name)
     if encoding is None:
         raise NoSuchKey
     return Simple(
         f"Value at:0x{0:x} refcount:1 encoding:{encoding} serializedlength:{size} lru:0 "
-        "lru_seconds_idle:0"
+        f"lru_seconds_idle:{idle_s}"
     )
+
+
+POPULATED_TOGETHER = 500
+"""Keys that POPULATE makes between what others ask."""
+
+
+def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Make strings under numbered keys, but for those that are there."""
+    words = argv[2], (argv[4] if len(argv) > 4 else b"0")
+    count, size = (at_least(0, raw, "value is out of range, must be positive") for raw in words)
+    head, prefix, numbers = argv[3] if len(argv) > 3 else b"key", client.prefix, iter(range(count))
+
+    def step(txn: Txn) -> bool:
+        some = list(islice(numbers, POPULATED_TOGETHER))
+        for number in some:
+            name, value = prefix + b"%b:%d" % (head, number), b"value:%d" % number
+            if not keyspace.exists(txn, name):
+                strings.put(txn, name, value[:size].ljust(size, b"\0") if size else value)
+        return not some
+
+    if client.pages:
+        return behind_steps(step, lambda txn, session: OK)
+    while not step(txn):
+        pass
+    return OK
 
 
 def _set_active_expire(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -158,6 +186,7 @@ _help = help_of(
     ("LOADAOF", "Close the store and open it anew, recovering it from its log."),
     ("LOG <text>", "Taken and ignored: there is no log file."),
     ("OBJECT <key>", "Show how a value is held."),
+    ("POPULATE <count> [<prefix>] [<size>]", "Make so many strings PREFIX:NUMBER."),
     ("PROTOCOL <type>", "Answer a string, integer, double, null, array, set, map, push, ..."),
     ("RELOAD [MERGE|NOFLUSH|NOSAVE]", "Close the store and open it anew."),
     ("SET-ACTIVE-EXPIRE <0|1>", "Delete expired keys in the background, or not."),
@@ -178,6 +207,7 @@ _SUBCOMMANDS: dict[bytes, tuple[int, int, Callable[[Txn, Client, Argv], Answer] 
     b"LOG": (3, 3, _nothing),
     b"OBJECT": (3, 4, _object),
     b"PAUSE-CRON": (3, 3, _nothing),
+    b"POPULATE": (3, 5, _populate),
     b"PROTOCOL": (3, 3, _protocol),
     b"QUICKLIST-PACKED-THRESHOLD": (3, 3, _nothing),
     b"RELOAD": (2, 5, _reload),
