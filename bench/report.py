@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from math import nan
 from pathlib import Path
 
 from rich.console import Console
@@ -74,8 +75,8 @@ def _contest_row(row: Contest) -> tuple[str, ...]:
         f"{row.peer_rate:,.0f}",
         f"{row.ratio:.2f}x" if row.ratio < 1 else f"{row.ratio:.1f}x",
         f"{low:.1f} to {high:.1f}",
-        f"{row.target:g}x",
-        _mark(row.met),
+        f"{row.target:g}x" if row.target else "none",
+        _mark(row.met) if row.target else "",
     )
 
 
@@ -171,7 +172,7 @@ def plot(contests: Sequence[Contest], path: Path) -> None:
     ]
     figure, axes = pyplot.subplots(figsize=(9, 0.55 * len(rows) + 1.2), layout="constrained")
     axes.barh(places, ratios, xerr=spread, color="#3b7dd8", ecolor="#1d3f6e", capsize=3)
-    axes.plot([row.target for row in rows], places, "D", color="#e08a1e", label="target")
+    axes.plot([row.target or nan for row in rows], places, "D", color="#e08a1e", label="target")
     axes.axvline(1, color="#888888", linewidth=1, linestyle="--", label="Redis")
     axes.set_yticks(places, [row.title.replace("`", "") for row in rows])
     axes.set_xlabel("times as fast as Redis")

@@ -11,7 +11,7 @@ class Contest:
     key: str
     title: str
     target: float
-    """The least ratio to Redis that was promised."""
+    """The least ratio to Redis that was promised; 0: none was."""
     count: int
     """Entries of one round."""
     seconds: list[float] = field(default_factory=list)

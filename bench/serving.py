@@ -28,7 +28,7 @@ Load = Callable[[Redis, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One row of the table: its work, the operations of a round, and the ratio promised."""
+    """One row of the table: its work, the operations of a round, the ratio promised (0: none)."""
 
     key: str
     title: str
@@ -51,8 +51,8 @@ def _bench(pipeline: int, *command: str) -> Load:
     return load
 
 
-def _xadd(pipeline: int) -> Load:
-    return _bench(pipeline, "XADD", KEY, "*", *words(entries(1)[0]))
+def _xadd(pipeline: int, *options: str) -> Load:
+    return _bench(pipeline, "XADD", KEY, *options, "*", *words(entries(1)[0]))
 
 
 def fill(client: Redis, count: int, key: str = KEY, numbered: bool = False) -> None:
@@ -75,6 +75,14 @@ ANYWHERE = ("-r", str(STORED - 2 * int(PAGE)))
 SERVED = (
     Served("serve-add", "XADD, -P 1", 0.8, "everysec", lambda s: s.served, _xadd(1)),
     Served("serve-add-16", "XADD, -P 16", 1.0, "everysec", lambda s: 4 * s.served, _xadd(16)),
+    Served(
+        "serve-add-trim",
+        "XADD MAXLEN ~ 1000, -P 16",
+        0.0,
+        "everysec",
+        lambda s: 2 * s.served,
+        _xadd(16, "MAXLEN", "~", "1000"),
+    ),
     Served("serve-add-100", "XADD, -P 100", 1.2, "everysec", lambda s: 4 * s.served, _xadd(100)),
     Served(
         "serve-range",

@@ -94,6 +94,13 @@ def test_a_missed_target_is_named_as_missed(report: Report) -> None:
     assert [row["met"] for row in json.loads(as_json(report))["contests"]] == [False, False]
 
 
+def test_a_row_without_a_target_is_neither_met_nor_missed(report: Report) -> None:
+    report.served.append(Contest("trim", "XADD that trims", 0, 1000, [1.0], [0.5]))
+    assert "| XADD that trims | 1,000 | 2,000 | 0.50x | 0.5 to 0.5 | none |  |" in markdown(
+        report, plotted=False
+    )
+
+
 def test_what_a_core_brings_is_told_by_its_median_rounds(report: Report) -> None:
     report.scaled.append(Scaled("spark-count", "counts rows", 1000, [2.0, 1.0, 4.0], [1.0]))
     assert "| counts rows | 500 | 1,000 | 2.0x |" in markdown(report, plotted=False)
