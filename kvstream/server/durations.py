@@ -21,20 +21,34 @@ _FIRST_BITS = 10
 class Durations:
     """The times of one command's calls."""
 
-    __slots__ = ("_counts", "recent")
+    __slots__ = ("_counts", "_together", "recent")
 
     def __init__(self) -> None:
         self.recent: list[float] = []
         """Times of calls that are not counted yet; whoever adds one looks whether it is full."""
+        self._together: list[tuple[float, int]] = []
+        """Times of calls that were run together, with their number; not counted yet."""
         self._counts: dict[float, int] = {}
 
     def add(self, seconds: float, calls: int) -> None:
         """Note calls that took ``seconds`` each."""
-        low, _ = _rounded(seconds)
-        self._counts[low] = self._counts.get(low, 0) + calls
+        self._together.append((seconds, calls))
+        if len(self._together) >= RECENT:
+            self._count_together()
+
+    def _count_together(self) -> None:
+        together, counts = sorted(self._together), self._counts
+        self._together.clear()
+        at = 0
+        while at < len(together):
+            low, high = _rounded(together[at][0])
+            end = bisect_left(together, (high, 0), at)
+            counts[low] = counts.get(low, 0) + sum([calls for _, calls in together[at:end]])
+            at = end
 
     def count(self) -> None:
         """Count those that wait."""
+        self._count_together()
         recent, counts = sorted(self.recent), self._counts
         self.recent.clear()
         at = 0
@@ -50,7 +64,8 @@ class Durations:
 
     @property
     def calls(self) -> int:
-        return len(self.recent) + sum(self._counts.values())
+        together = sum([calls for _, calls in self._together])
+        return len(self.recent) + together + sum(self._counts.values())
 
     def percentiles(self, ranks: list[float]) -> list[float]:
         """Return for each rank, from 0 to 100, the time that so many of a hundred calls kept to.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from kvstream.server.durations import Durations
+from kvstream.server.durations import RECENT, Durations
 from kvstream.server.latency import SAMPLES, Event
 from kvstream.server.statistics import CommandStatistics
 from tests.server.asking import Asker, Failure
@@ -36,6 +36,19 @@ def test_percentiles_are_right_to_within_a_hundredth() -> None:
     wanted = [times[max(0, round(rank * 100) - 1)] for rank in ranks]
     assert durations.percentiles(ranks) == pytest.approx(wanted, rel=0.01, abs=1e-9)
     assert durations.calls == 10_000
+
+
+def test_calls_that_ran_together_count_as_many_times() -> None:
+    chance, alone, together = random.Random(2), Durations(), Durations()
+    for number in range(3 * RECENT + 7):
+        seconds, calls = chance.lognormvariate(-9, 2), chance.randint(1, 20)
+        alone.recent += [seconds] * calls
+        together.add(seconds, calls)
+        if number % 1000 == 0:
+            assert together.calls == alone.calls
+    assert list(together.histogram()) == list(alone.histogram())
+    ranks = [1.0, 50.0, 99.0, 100.0]
+    assert together.percentiles(ranks) == alone.percentiles(ranks)
 
 
 def test_a_histogram_counts_up_in_powers_of_two() -> None:
