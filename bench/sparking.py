@@ -243,7 +243,7 @@ def _scenes(
 @contextmanager
 def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
     """Run a session that says nothing."""
-    from kvstream.spark import local_sockets, session
+    from kvstream.spark import local_java, local_sockets, session
 
     settings: dict[str, object] = {
         "spark.ui.enabled": "false",
@@ -254,7 +254,7 @@ def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
         "spark.log.level": "ERROR",
     }
     if master.startswith("local["):
-        settings |= local_sockets()
+        settings |= local_sockets() | local_java()
     spark = session("bench", master=master, config=settings | config)
     try:
         yield spark

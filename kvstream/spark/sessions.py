@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 SOCKETS, SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{what}" for what in ("enabled", "dir"))
 _SOCKET_FOLDER_MAX = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """How long the path of the folder may be: that of a socket has 107 bytes at most."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_UNCHECKED = [
+    f"-Darrow.enable_{what}" for what in ("unsafe_memory_access=true", "null_check_for_get=false")
+]
+_LATER = 10
+"""How many times later than by itself Java compiles code once more, into the fastest there is."""
+_COMPILED_AT = {"Invocation": 5000, "MinInvocation": 600, "Compile": 15_000, "BackEdge": 40_000}
+"""How often code has run by then, by Java itself."""
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -79,6 +87,19 @@ def local_sockets() -> dict[str, str]:
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_MAX:
         return {}
     return {SOCKETS: "true", SOCKET_FOLDER: folder}
+
+
+def local_java(*options: str) -> dict[str, str]:
+    """Return the ``config`` of a session on this machine whose Java has less to do for short jobs.
+
+    Code is compiled for good only once it has run ten times as often: rows by the million come to
+    that at once, and Spark's planner, which has taken a core until then, after many jobs. Arrow's
+    buffers are read without looking at each access whether it is within them, so a batch that is
+    not sound could end Java. ``options`` are of your own. For the first session of a process: what
+    runs already keeps its options.
+    """
+    later = [f"-XX:Tier4{each}Threshold={_LATER * at}" for each, at in _COMPILED_AT.items()]
+    return {JAVA_OPTIONS: " ".join((*_UNCHECKED, *later, *options))}
 
 
 @cache

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.spark import java, java_home, local_sockets, sessions
+from kvstream.spark import java, java_home, local_java, local_sockets, sessions
 from tests.spark.conftest import LONG, ROOT, fill
-from tests.spark.settings import SETTINGS
+from tests.spark.settings import JVM, SETTINGS
 
 COUNT = """
 import sys
@@ -28,6 +28,8 @@ from pathlib import Path
 folder = Path(local_sockets()["spark.python.unix.domain.socket.dir"])
 mode, sockets = folder.stat().st_mode & 0o777, [each.is_socket() for each in folder.iterdir()]
 print(oct(mode), any(sockets), folder)
+about = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+print(*about.getInputArguments())
 spark.stop()
 """
 DISCOVER = """
@@ -70,15 +72,20 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_python_is_reached_through_sockets_in_a_private_folder(store: Path) -> None:
+def test_python_is_reached_through_a_private_folder_by_a_java_of_these_options(store: Path) -> None:
     look = (
-        COUNT.replace("config=dict(", "config=local_sockets() | dict(")
-        .replace("import session", "import local_sockets, session")
+        COUNT.replace("config=dict(", f"config=local_sockets() | local_java({JVM!r}) | dict(")
+        .replace("import session", "import local_java, local_sockets, session")
         .replace("spark.stop()", LOOK)
     )
-    told = run(look, "local[1]", str(store), *settings()).split()
+    given = [each for each in settings() if JVM not in each]
+    told = run(look, "local[1]", str(store), *given).split()
     assert told[:4] == ["counted", "1000", "0o700", "True"]
     assert not Path(told[4]).exists()
+    wanted = local_java(JVM)["spark.driver.extraJavaOptions"].split()
+    assert JVM.split() == wanted[-2:]
+    assert len(wanted) == 8
+    assert not set(wanted) - set(told[5:])
 
 
 def test_a_folder_too_far_down_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
