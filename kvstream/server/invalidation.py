@@ -13,11 +13,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
 
-from kvstream.commands.command import Command, Flag
-from kvstream.commands.replies import RESP3, Push, Reply
+from kvstream.commands.command import Attempt, Blocked, Command, Flag
+from kvstream.commands.replies import RESP3, Paged, Push, Reply, Streams
 from kvstream.engine import Engine
 from kvstream.layout.keys import key_of
 from kvstream.meta.index import KeyWatch
+from kvstream.meta.txn import Txn
 from kvstream.server.client import Argv, Client
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import Kept, Slot
@@ -129,6 +130,25 @@ class Trackers:
                 self.known.setdefault(key, set()).add(client.id)
         if client.queue is None and not command.name.startswith("client|"):
             tracking.caching = False
+
+    def attempt_of(self, client: Client, wait: Blocked) -> Attempt:
+        """Return what a wait tries, so that what it shows is remembered as its call's keys were.
+
+        What it finds tells of a change, by which they are forgotten.
+        """
+        known = self.known
+        keys = [key for key in map(key_of, wait.names) if client.id in known.get(key, ())]
+        if not keys:
+            return wait.attempt
+
+        def attempt(txn: Txn) -> Streams | Paged | None:
+            reply = wait.attempt(txn)
+            if reply is not None and client in self.clients:
+                for key in keys:
+                    known.setdefault(key, set()).add(client.id)
+            return reply
+
+        return attempt
 
     def notice(self, client: Client | None = None, own: Sequence[bytes] = ()) -> None:
         """Take what the index of keys was told: of ``own`` by a call of ``client``."""

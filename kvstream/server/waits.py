@@ -43,6 +43,7 @@ class Waits:
         self._teller = teller
         self.blocked: dict[Client, None] = {}
         self._deadlines = Deadlines(self.blocked)
+        self._calls = calls
         self.pause = Pause(self, calls)
 
     def now(self) -> float:
@@ -51,8 +52,10 @@ class Waits:
 
     def begin(self, turn: Turn, client: Client, wait: Blocked) -> None:
         """Have a client wait for what its command has not found."""
-        told = partial(self._delivered, client)
-        waiter = Waiter(wait.names, wait.attempt, told, wait.shares, keeps=True)
+        told, attempt = partial(self._delivered, client), wait.attempt
+        if self._calls.trackers.clients:
+            attempt = self._calls.trackers.attempt_of(client, wait)
+        waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True)
         now = self._teller.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)

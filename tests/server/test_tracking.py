@@ -165,6 +165,20 @@ def test_appends_that_run_together_are_heard_of(server: Server, ann: Talker, bob
     assert (ann.heard(), cyd.heard()) == (b"", invalid(b"other"))
 
 
+def test_what_a_read_has_waited_for_is_remembered(server: Server, ann: Talker, bob: Talker) -> None:
+    tracking(ann).send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    server.turn()
+    for said in (1, 1, 0):
+        bob.ask("XADD", "s", "*", "f", "v")
+        assert ann.heard().count(invalid(b"s")) == said
+    ann.ask("XLEN", "s")
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    server.turn()
+    bob.send_bytes(request("XADD", "s", "MAXLEN", "5", "*", "f", "v") * 3)
+    server.turn()
+    assert ann.heard().count(invalid(b"s")) == 2  # and the third change is of what it has not
+
+
 def test_what_expires_is_heard_of(tmp_path: Path) -> None:
     clock = ManualClock()
     server = Server(tmp_path / "store", clock=clock)
