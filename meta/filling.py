@@ -223,6 +223,8 @@ def _open(stream: StreamMeta, eid: StreamID, names: Names) -> None:
 
 def plain_names(names: Names) -> tuple[bytes, ...]:
     """Return field names, given as text or as bytes, as bytes."""
+    if str not in map(type, names):
+        return tuple(names)  # type: ignore[arg-type]
     return tuple(name.encode() if isinstance(name, str) else name for name in names)
 
 
