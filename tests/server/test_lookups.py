@@ -117,6 +117,15 @@ def test_a_restored_key_is_as_idle_as_it_is_told(clock: ManualClock, ann: Talker
     assert idle(ann, "k") == b":0\r\n"
 
 
+def test_an_object_is_described_with_its_last_use(clock: ManualClock, ann: Talker) -> None:
+    ann.ask("SET", "k", "v")
+    used = clock.now_ms() // 1000 & 0xFFFFFF
+    clock.advance(PASSED_S * 1000)
+    ann.client.is_local = True
+    told = ann.ask("DEBUG", "OBJECT", "k").rstrip()
+    assert told.endswith(b" lru:%d lru_seconds_idle:%d" % (used, PASSED_S))
+
+
 def test_times_go_with_the_keys_of_a_database(clock: ManualClock, ann: Talker) -> None:
     ann.ask("SET", "k", "v")
     clock.advance(PASSED_S * 1000)

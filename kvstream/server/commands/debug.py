@@ -72,14 +72,19 @@ def _digest_value(txn: Txn, client: Client, argv: Argv) -> Reply:
     return [Simple(digest.of_key(txn, client.prefix + key).hex()) for key in argv[2:]]
 
 
+_LRU_CLOCK_MAX = (1 << 24) - 1
+"""Redis has 24 bits for the second in which a key was used."""
+
+
 def _object(txn: Txn, client: Client, argv: Argv) -> Reply:
     name = client.prefix + argv[2]
     size, encoding = sizes.usage(txn, name), objects.encoding_of(txn, txn.key(name))
     idle_s = keyspace.idle_s(txn, name)
-    if encoding is None:
+    if encoding is None or idle_s is None:
         raise NoSuchKey
+    used = txn.now_ms // 1000 - idle_s & _LRU_CLOCK_MAX
     return Simple(
-        f"Value at:0x{0:x} refcount:1 encoding:{encoding} serializedlength:{size} lru:0 "
+        f"Value at:0x{0:x} refcount:1 encoding:{encoding} serializedlength:{size} lru:{used} "
         f"lru_seconds_idle:{idle_s}"
     )
 
