@@ -113,6 +113,9 @@ IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime
 PACKED = _PACKED.pack
 """Make the 16 bytes of an ID of its two numbers."""
 
+UNPACKED = _PACKED.unpack
+"""Make the two numbers of an ID of its 16 bytes."""
+
 new_id = partial(tuple.__new__, StreamID)
 """Make a StreamID of a pair without running Python code: the hot way."""
 

@@ -26,6 +26,7 @@ from kvstream.options import MEGABYTE
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.tables import TableWriter
 
+_NOTHING = MIN_ID.packed
 DIRECT_ENTRIES = 20_000
 DIRECT_BYTES = 8 * MEGABYTE
 """What is no more than this is one commit, and waits for that in memory."""
@@ -78,7 +79,7 @@ class Loader:
 
     def node(self, node: NodeImage) -> None:
         """Append a node, less what is there already; InvalidArgument where it is out of order."""
-        last = self.last.packed
+        last = _NOTHING if self._staged is None else self._staged.reached
         if node.count and node.first_id <= last:
             at = bisect_right(node.ids, last)
             if at == len(node.ids):
@@ -180,6 +181,7 @@ class _Staged:
     def __init__(self, engine: Engine, load: StagedLoad) -> None:
         self.noted = load.stream.last
         """The last ID of which the note tells."""
+        self.reached = self.noted.packed
         self._engine = engine
         self._load = load
         self._table: TableWriter | None = None
@@ -220,6 +222,7 @@ class _Staged:
             full.table.abandon()
             raise
         self.noted = full.load.stream.last
+        self.reached = self.noted.packed
 
     def _take_in(self, txn: Txn, full: _Full) -> None:
         staging.refuse_gone(txn, full.load)

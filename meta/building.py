@@ -11,7 +11,7 @@ from operator import add, lt
 from typing import Protocol
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import StreamID
+from kvstream.ids import UNPACKED, StreamID, new_id
 from kvstream.images import NodeImage, PackedID
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES, tree_prefix
@@ -69,15 +69,16 @@ def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None
     packed = node if type(node) is PackedNode and node.measure >= 0 else None
     if packed is None:
         _check(stream, node.ids, node.values)
-    if not stream.last.packed < first <= first_id:
+    begun = new_id(UNPACKED(first))
+    if not stream.last < begun or not first <= first_id:
         raise _disordered(first)
     close(txn, stream)
     if packed is not None:
-        begin_node(stream, StreamID.unpack(first), node.names, node.names, packed.measure)
+        begin_node(stream, begun, node.names, node.names, packed.measure)
         into.put_packed(stream.prefix, packed.rows, live)
     else:
         names = names_of(node.values[0]) if first == first_id else node.names
-        begin_node(stream, StreamID.unpack(first), names, names)
+        begin_node(stream, begun, names, names)
         empty = stream.open_bytes, 0, 0
         _, size = fit(node.ids, node.values, 0, live, names, first, empty, _UNLIMITED)
         stream.open_bytes = size
@@ -166,7 +167,7 @@ def _count_in(stream: StreamMeta, first: PackedID, last: PackedID, count: int) -
     stream.entries_added += count
     stream.open_live += count
     stream.open_appended += count
-    stream.open_last = stream.last = StreamID.unpack(last)
+    stream.open_last = stream.last = new_id(UNPACKED(last))
 
 
 # --- measuring ----------------------------------------------------------------------------------

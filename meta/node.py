@@ -22,6 +22,8 @@ from kvstream.ids import StreamID
 _NODE = Struct(">QQ III")
 _LIVE = Struct(">20x I")
 _pack_names = msgpack.Packer(use_bin_type=False).pack
+_KEPT_MAX = 4096
+_names_before: tuple[tuple[bytes, ...] | None, bytes] = None, b""
 
 
 @contextmanager
@@ -79,9 +81,17 @@ class Node:
 def encode_node(
     last: StreamID, appended: int, live: int, size: int, names: tuple[bytes, ...]
 ) -> bytes:
-    """Return the bytes of a node's row."""
-    packed: bytes = _NODE.pack(*last, appended, live, size) + _pack_names(names)
-    return packed
+    """Return the bytes of a node's row.
+
+    Most nodes have the names of the one before, in the very same object.
+    """
+    global _names_before
+    before, tail = _names_before
+    if before is not names:
+        tail = _pack_names(names)
+        if len(tail) <= _KEPT_MAX:
+            _names_before = names, tail
+    return _NODE.pack(*last, appended, live, size) + tail
 
 
 def live_in(value: bytes) -> int:

@@ -18,7 +18,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.ids import MIN_ID, PACKED, StreamID, new_id
 from kvstream.layout.keys import ID_BYTES, U64, key_of, successor, tree_prefix
 from kvstream.meta.measuring import measure, set_names
 from kvstream.meta.node import encode_node, live_in, lives_in
@@ -31,6 +31,7 @@ FIRST_PAGE, PAGE_MAX = 4, 256
 WHOLE_NODE = 1 << 30
 """Rows of a page that takes what a node holds, however many that is."""
 _NODES_PAGE = 5000
+_TREES: int = Family.TREES
 
 
 def open_node(stream: StreamMeta) -> Node:
@@ -73,7 +74,7 @@ def put_open(batch: Batch, stream: StreamMeta) -> None:
         record = encode_node(*shape, stream.names)
     except StructError as error:
         raise damaged(stream, f"has a node, {stream.open_first}, of impossible counts") from error
-    batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + stream.open_first.packed, record)
+    batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*stream.open_first)] = record
 
 
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:

@@ -206,3 +206,10 @@ def test_a_record_of_another_kind_is_a_wrong_type() -> None:
 def test_a_run_without_ids_is_corruption(record: bytes) -> None:
     with pytest.raises(Corruption, match=r"the run of pending entries at 0000.* is damaged"):
         Run.decode(bytes(16), record)
+
+
+def test_a_node_has_its_own_names_and_not_those_of_the_one_before() -> None:
+    names, others, long = (b"sku",), (b"qty", b"sku"), (b"n" * 5000,)
+    for each in (names, others, names, names, long, names, long):
+        node = Node(StreamID(1, 0), StreamID(2, 0), 3, 2, 99, each, is_open=False)
+        assert Node.decode(node.first, node.encode()).names == each
