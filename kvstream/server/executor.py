@@ -40,7 +40,8 @@ from kvstream.server.works import Works
 from kvstream.turn import Turn, TurnFailed
 
 QUEUED = Simple("QUEUED")
-_HOLDING = (Blocked, Paged, Later, Stepwise)
+_HELD = (Blocked, Later, Stepwise)
+_HOLDING = (*_HELD, Paged)
 """Answers after which nothing more of a client runs for now."""
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
@@ -215,7 +216,7 @@ class Executor(Arrivals):
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if Flag.LOCAL in command.flags:
             reply = self.calls.answer_at_once(client, command, argv, turn.txn)
-            assert not isinstance(reply, Blocked | Later | Stepwise)
+            assert not isinstance(reply, _HELD)
             self._answer(client, reply)
             return
         if command.name == "exec":

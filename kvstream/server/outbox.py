@@ -22,6 +22,8 @@ LONG = 64 << 10
 
 OF_ROWS: Final = frozenset({Entries, Rows, Streams})
 """Replies that are made at once."""
+_UNWRITTEN: Final = (Blocked, Later, Stepwise, Paged)
+"""Answers of which nothing is written here; a union would be made anew each time."""
 
 Operation = Callable[[Txn], Answer]
 
@@ -49,7 +51,7 @@ class Slot:
         if self.made:
             return self.made
         reply = self.reply
-        if self.told is False or isinstance(reply, Blocked | Later | Stepwise | Paged):
+        if self.told is False or isinstance(reply, _UNWRITTEN):
             return b""
         return _encoded(reply, self.protocol or self.client.protocol)
 

@@ -7,6 +7,9 @@ from kvstream.operations.watching import Watched
 from kvstream.server.calls import Calls
 from kvstream.server.client import Argv, Client, Queue
 
+_HELD = (Later, Stepwise)
+"""What is answered to those alone who take pages."""
+
 
 def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Reply:
     """Run queued commands; the error of one does not stop the others."""
@@ -33,5 +36,5 @@ def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn
     client.last_command = "exec"
     refusal = calls.refusal(client, command, argv)  # rights may have changed since
     reply = refusal or calls.answer(client, command, argv, txn)
-    assert not isinstance(reply, Later | Stepwise)
+    assert not isinstance(reply, _HELD)
     return reply.expired if isinstance(reply, Blocked) else reply
