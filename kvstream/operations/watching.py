@@ -10,12 +10,13 @@ from kvstream.meta.txn import Txn
 class Watched:
     """Keys under WATCH: what they were, and what has been done to them since."""
 
-    __slots__ = ("_only", "_prints", "_watch")
+    __slots__ = ("_only", "_prints", "_unchanged", "_watch")
 
     def __init__(self) -> None:
         self._prints: dict[bytes, object] = {}
         self._only: set[bytes] = set()
         self._watch: KeyWatch | None = None
+        self._unchanged = False
 
     def __len__(self) -> int:
         return len(self._prints)
@@ -33,11 +34,16 @@ class Watched:
         self._only.add(txn.catalog.databases.stored_name(txn, name))
 
     def is_changed(self, txn: Txn) -> bool:
-        """Tell whether any of the keys was changed, also where it has become what it was again."""
+        """Tell whether any of the keys was changed, also where it has become what it was again.
+
+        Who asks again, behind a turn that was undone, has done itself what was told of since.
+        """
         if self._watch is None:
             return False
+        told = bool(self._watch.changed) and not self._unchanged
         found = (_fingerprint(txn, name) != before for name, before in self._prints.items())
-        return bool(self._watch.changed) or any(found)
+        self._unchanged = not (told or any(found))
+        return not self._unchanged
 
 
 def _fingerprint(txn: Txn, name: bytes) -> object:

@@ -225,13 +225,16 @@ class Executor(Arrivals):
             return
         if Flag.DENYOOM in command.flags:
             turn.grows = True
-        self._run_unit(turn, client, partial(self.calls.answer, client, command, argv))
+        slot = self._run_unit(turn, client, partial(self.calls.answer, client, command, argv))
+        if command.name == "watch":
+            slot.unit = None  # should the turn fail: its client is in MULTI by then, or behind it
 
-    def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> None:
+    def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> Slot:
         slot = Slot(client, None, unit, client.db, client.protocol)
         self._slots.append(slot)
         slot.reply = turn.run(unit)
         self._settle(turn, slot)
+        return slot
 
     def _settle(self, turn: Turn, slot: Slot) -> None:
         """Block the client where its unit said so; let others have the news that it made."""

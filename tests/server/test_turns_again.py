@@ -64,6 +64,34 @@ def test_an_error_is_left_out_where_a_reply_would_be(server: Server, ann: Talker
     assert ann.heard() == b"+PONG\r\n"
 
 
+def test_keys_are_watched_for_the_transaction_that_follows_and_no_other(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    ann.send_bytes(request("WATCH", "k") + request("MULTI") + request("SET", "k", "v"))
+    bob.send("SET", "other", "v")
+    with first_commit_fails(server):
+        server.turn()
+    assert ann.heard() == b"+OK\r\n+OK\r\n+QUEUED\r\n"
+    ann.send_bytes(request("EXEC") + request("WATCH", "l") + request("MULTI") + request("EXEC"))
+    with first_commit_fails(server):
+        server.turn()
+    assert ann.heard() == b"*1\r\n+OK\r\n+OK\r\n+OK\r\n*0\r\n"
+    bob.ask("SET", "l", "w")
+    ann.send_bytes(request("MULTI") + request("EXEC"))
+    server.turn()
+    assert ann.heard() == b"+OK\r\n*0\r\n"
+
+
+def test_a_transaction_that_has_no_room_is_told_so_though_it_watches(
+    server: Server, ann: Talker
+) -> None:
+    ann.ask("WATCH", "k")
+    ann.send_bytes(request("MULTI") + request("SET", "k", "v") + request("EXEC"))
+    with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
+        server.turn()
+    assert b"no room" in ann.heard()
+
+
 def damage(server: Server, key: bytes) -> None:
     """Have whoever looks at a key meet damage."""
     batch = Batch(server.engine.database)
