@@ -7,6 +7,7 @@ The policies DELREF and ACKED look at each entry, with ``~`` too, as Redis does.
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -330,14 +331,19 @@ def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
         if part.whole:
             span += part.ids
         else:
-            _delete_span(txn, stream, part.ids)
+            _delete_each(txn, stream, part.ids)
     _delete_span(txn, stream, span)
 
 
 def _delete_span(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    prefix, batch = stream.prefix, txn.batch
-    if len(ids) >= SPAN_ROWS:
-        lower, upper = prefix + ids[0].packed, prefix + ids[-1].packed + b"\x00"
-        batch.delete_range(_MESSAGES, lower, upper)
-    else:
-        batch.puts[_MESSAGES].update(dict.fromkeys([prefix + PACKED(*eid) for eid in ids]))
+    """Delete entries between which no others are live."""
+    if len(ids) < SPAN_ROWS:
+        return _delete_each(txn, stream, ids)
+    lower, upper = stream.prefix + ids[0].packed, stream.prefix + ids[-1].packed + b"\x00"
+    txn.batch.delete_range(_MESSAGES, lower, upper)
+
+
+def _delete_each(txn: Txn, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
+    prefix = stream.prefix
+    gone = dict.fromkeys([prefix + PACKED(*eid) for eid in ids])
+    txn.batch.puts[_MESSAGES].update(gone)

@@ -1,6 +1,7 @@
 """Calls with many IDs do what the same calls do with one ID each, only sooner."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,6 +72,20 @@ def test_all_entries_deleted_together_leave_an_empty_stream(
         assert twins[0].delete(*ids) == ENTRIES
         twins[0].add({"f": "v"}, id=f"{ENTRIES + 1}-1")
     assert [entry.id.ms for entry in twins[0].range()] == [ENTRIES + 1]
+    assert store.check() == []
+
+
+def test_entries_of_one_large_node_leave_those_between_them(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trim, "SPAN_ROWS", 30)
+    store = open_store("large", stream_node_max_entries=0, stream_node_max_bytes=0)
+    stream = store.stream("one")
+    with store.transaction():
+        for number in range(1, 101):
+            stream.add({"f": "v"}, id=f"{number}-1")
+    assert stream.delete(*[f"{number}-1" for number in range(1, 101, 2)]) == 50
+    assert [entry.id.ms for entry in stream.range()] == list(range(2, 101, 2))
     assert store.check() == []
 
 
