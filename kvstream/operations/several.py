@@ -33,10 +33,12 @@ def get_several(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
     most = left = txn.catalog.limits.reply_max
     plain = Plain(txn, _stored_db(txn, names))
     values: list[bytes | None] = []
+    known = txn.catalog.streams  # one that was just made has no record yet
     for name, record in zip(names, many_strings.records(txn, _stored(txn, names)), strict=True):
         value = None
         if record is None:
-            txn.missing.add(name)
+            if name not in known:
+                txn.missing.add(name)
         elif many_strings.is_of_stream(record):
             pass
         elif plain.has(record):
@@ -110,7 +112,8 @@ class LongGet:
             pass
         self._watch = None
         prefix, values = self._prefix, self._values
-        txn.missing.update(map(txn.catalog.databases.shown_name, repeat(txn), self._absent))
+        absent = map(txn.catalog.databases.shown_name, repeat(txn), self._absent)
+        txn.missing.update(name for name in absent if name not in txn.catalog.streams)
         found = [values[prefix + key] for key in self._keys]
         _bound(txn, sum([len(value) for value in found if value is not None]))
         return found

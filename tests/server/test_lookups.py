@@ -7,6 +7,7 @@ import pytest
 
 from kvstream.clock import ManualClock
 from kvstream.meta import usage
+from kvstream.operations import several
 from kvstream.operations.checks import check
 from tests.server.asking import Asker
 from tests.server.conftest import Served
@@ -196,3 +197,11 @@ def test_hits_and_misses_are_counted_as_redis_counts_them(served: Served, redis_
             assert (line, counted(ours, line)) == (line, counted(theirs, line))
         once = [b"keyspace_hits:1", b"keyspace_misses:1"]  # Redis looks twice
         assert counted(ours, "XREAD STREAMS s3 none 0 0") == once
+
+
+@pytest.mark.parametrize("keys", [1, several.LONG_NAMES + 1])
+def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: int) -> None:
+    before = server.executor.statistics.keyspace_misses
+    ann.send("XADD", "s", "*", "f", "v")
+    assert ann.ask("MGET", *["s"] * keys).endswith(b"$-1\r\n")
+    assert server.executor.statistics.keyspace_misses == before
