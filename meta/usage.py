@@ -30,8 +30,17 @@ class Usage:
         for name in names:
             recent[name] = used
         if len(recent) > USED_MAX:
-            self._before, self._recent = recent, {}
-            self._since, self._recent_since = self._recent_since, now_ms // 1000
+            self._begin_generation(now_ms)
+
+    def note_one(self, name: bytes, now_ms: int) -> None:
+        """Note that a key is used now, as most calls do."""
+        self._recent[name] = now_ms // 1000
+        if len(self._recent) > USED_MAX:
+            self._begin_generation(now_ms)
+
+    def _begin_generation(self, now_ms: int) -> None:
+        self._before, self._recent = self._recent, {}
+        self._since, self._recent_since = self._recent_since, now_ms // 1000
 
     def idle_s(self, name: bytes, now_ms: int) -> int:
         """Return for how many seconds a key has not been used; it may be more."""

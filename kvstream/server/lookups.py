@@ -49,12 +49,14 @@ class Lookups:
 
     def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Note the keys of a call that has run."""
-        manner = self._manners[command.name]
-        if manner.one:
-            names = [client.prefix + argv[1]]
-        else:
-            names = [client.prefix + key for key in command.keys_of(argv)]
-        missing = txn.missing
+        manner, missing = self._manners[command.name], txn.missing
+        if manner.one and not (missing or client.no_touch):
+            if manner.counts:
+                self._statistics.keyspace_hits += 1
+            if manner.uses:
+                self._usage.note_one(client.prefix + argv[1], txn.now_ms)
+            return
+        names = [client.prefix + key for key in command.keys_of(argv)]
         if manner.counts:
             counted = names[: manner.counts]
             absent = sum(map(missing.__contains__, counted)) if missing else 0
