@@ -11,15 +11,7 @@ from functools import partial
 from threading import get_ident
 from time import monotonic, perf_counter
 
-from kvstream.commands.command import (
-    LATER,
-    Blocked,
-    Command,
-    Container,
-    Flag,
-    Later,
-    Stepwise,
-)
+from kvstream.commands.command import LATER, Blocked, Command, Container, Flag, Later, Stepwise
 from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
