@@ -28,7 +28,8 @@ def dump(txn: Txn, session: Session, argv: Argv) -> Answer:
         return payloads.dump(txn, name)
     if txn.dirty:
         return LATER
-    return in_steps(dumping.LongDump(txn, name).step, lambda made: Paged(Bulk(*made)))
+    made = dumping.LongDump(txn, name)
+    return in_steps(made.step, lambda told: Paged(Bulk(*told)) if told[1] else None)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ nodes go to where nobody sees them.
 
 from itertools import islice
 
-from kvstream.errors import BadPayload, InvalidArgument, ReplyTooLarge
+from kvstream.errors import BadPayload, InvalidArgument, ReplyTooLarge, StoreClosed
 from kvstream.meta import staged
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.staged import StagedLoad
@@ -32,14 +32,22 @@ class LongDump:
     """The payload of a stream that there is, as it is when this is made: nothing is changed yet."""
 
     def __init__(self, txn: Txn, name: bytes) -> None:
+        self._name = name
         self._pieces = payloads.pieces_of_now(txn, name)
         self._made: list[bytes] = []
         self._size = 0
 
     def step(self, txn: Txn) -> tuple[int, list[bytes]] | None:
-        """Go on; return how long the payload is, and its pieces, once it is whole, None before."""
+        """Go on; return how long the payload is, and its pieces, once it is whole, None before.
+
+        No pieces: the store was opened anew meanwhile, and the key is there no more.
+        """
         most = txn.catalog.limits.reply_max
-        some = list(islice(self._pieces, STEP_NODES))
+        try:
+            some = list(islice(self._pieces, STEP_NODES))
+        except StoreClosed:
+            whole = payloads.dump(txn, self._name)
+            return (0, []) if whole is None else (len(whole), [whole])
         self._made += some
         self._size += sum(map(len, some))
         if most and self._size > most:

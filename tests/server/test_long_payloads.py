@@ -83,6 +83,19 @@ def test_a_payload_has_what_the_same_turn_has_made(
     assert said.endswith(b"\r\n" + ann.ask("DUMP", "s") + b"$-1\r\n")
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_store_that_is_opened_anew_is_asked_again(
+    server: Server, ann: Talker, worker: Worker, deleted: bool
+) -> None:
+    expected = ann.ask("DUMP", "s")
+    worker.begin("DUMP", "s")
+    server.engine.reopen(False)
+    if deleted:
+        ann.ask("DEL", "s")
+    server.turn()
+    assert worker.heard() == (b"$-1\r\n" if deleted else expected)
+
+
 def test_a_payload_may_be_too_long_for_a_reply(server: Server, ann: Talker, worker: Worker) -> None:
     server.engine.catalog.limits.reply_max = 500
     assert worker.ask("DUMP", "s").startswith(b"-ERR")
