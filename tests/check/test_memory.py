@@ -70,8 +70,8 @@ def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
 
 
 def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
-    assert len(stream.ahead) > 1
-    del stream.ahead[1]
+    assert stream.ahead
+    stream.ahead.append(stream.ahead[-1].next())
 
 
 def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
