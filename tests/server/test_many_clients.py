@@ -117,10 +117,10 @@ def _kill_all(crowd: Crowd, asker: Asker) -> None:
 
 
 def _kill_each(crowd: Crowd, asker: Asker) -> None:
-    own = b"%d" % asker.ask("CLIENT ID")
     lines = asker.ask("CLIENT LIST").splitlines()
-    numbers = {line.split()[0].removeprefix(b"id=") for line in lines} - {own}
-    for number in sorted(numbers)[:ALONE]:
+    waiting = [line for line in lines if b" cmd=xreadgroup " in line]
+    assert len(waiting) == WAITING
+    for number in [line.split()[0].removeprefix(b"id=") for line in waiting][:ALONE]:
         assert asker.ask("CLIENT", "KILL", "ID", number) == 1
     crowd.close()
 
