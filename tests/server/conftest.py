@@ -27,7 +27,7 @@ from kvstream.server.tls import SecuredServer, listen_secured
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.server.asking import Asker
-from tests.server.talking import Server, Talker
+from tests.server.talking import Server, Talker, Worker
 
 Serve = Callable[..., "Served"]
 
@@ -194,3 +194,8 @@ def _await(port: int) -> None:
             time.sleep(0.02)
         else:
             return
+
+
+@pytest.fixture
+def worker(server: Server) -> Worker:
+    return Worker(server, 100)

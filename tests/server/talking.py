@@ -1,6 +1,10 @@
 """Clients of an executor without sockets: bytes in, bytes out, and a clock that is set by hand."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import hiredis
 
 from kvstream.clock import Clock
 from kvstream.engine import Engine
@@ -86,3 +90,52 @@ class Server:
         self.now += seconds
         self.executor.expire()
         self.turn()
+
+
+class Worker(Talker):
+    """A client whose long commands are done in steps."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        super().__init__(server, number)
+        self.client.pages = True
+
+    def begin(self, *words: str) -> None:
+        """Send a command that is held, and run its first step."""
+        self.send(*words)
+        self.step()
+        assert self.client.paged
+
+    def step(self) -> None:
+        """Run one turn, and one step at the most."""
+        self._server.executor.run()
+
+    def end(self, meanwhile: Callable[[], object] = lambda: None) -> Any:
+        """Run steps until the command is answered, with something between them; return that."""
+        steps = 0
+        while self._server.executor.works.is_busy:
+            meanwhile()
+            self.step()
+            steps += 1
+            assert steps < 1000
+        self._server.turn()
+        return parsed(self.heard())
+
+
+class Other(Talker):
+    """A client that asks without waiting for others' commands."""
+
+    def ask(self, *words: bytes | str) -> bytes:
+        self.send(*words)
+        said = b""
+        while not said:
+            self._server.executor.run()
+            said = self.heard()
+        return said
+
+
+def parsed(reply: bytes) -> Any:
+    reader = hiredis.Reader()
+    reader.feed(reply)
+    value = reader.gets()
+    assert reader.gets() is False
+    return value

@@ -9,8 +9,7 @@ from kvstream.clock import ManualClock
 from kvstream.operations import listing
 from kvstream.operations.checks import check
 from kvstream.server import works
-from tests.server.talking import Server, Talker, request
-from tests.server.test_works import Other, Worker
+from tests.server.talking import Other, Server, Talker, Worker, request
 
 GROUPS, CONSUMERS = ("XINFO", "GROUPS", "s"), ("XINFO", "CONSUMERS", "s", "g00")
 
@@ -24,11 +23,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     yield started
     assert started.engine.run(check) == []
     started.engine.close()
-
-
-@pytest.fixture
-def worker(server: Server) -> Worker:
-    return Worker(server, 100)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from kvstream.operations.checks import check
 from kvstream.operations.dooming import LongCount, LongDelete
 from kvstream.server import works as stepping
 from kvstream.storage.batch import Family
-from tests.server.talking import Server
-from tests.server.test_works import Other, Worker, told
+from tests.server.talking import Other, Server, Worker
+from tests.server.test_works import told
 
 KEYS = [f"k{number}" for number in range(40)]
 CHANGES = (
@@ -56,11 +56,6 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
     left = started.engine.database.scan(Family.METADATA, b"G", successor(b"G"))
     assert list(left) == []
     started.engine.close()
-
-
-@pytest.fixture
-def worker(server: Server) -> Worker:
-    return Worker(server, 100)
 
 
 @pytest.fixture

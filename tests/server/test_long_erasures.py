@@ -18,8 +18,8 @@ from kvstream.operations.delete import Live
 from kvstream.operations.erasing import LongErasure
 from kvstream.operations.references import RefPolicy
 from kvstream.server import works
-from tests.server.talking import Server
-from tests.server.test_works import Other, Worker, fill, parsed, told
+from tests.server.talking import Other, Server, Worker, parsed
+from tests.server.test_works import fill, told
 
 STEP = 4
 ENTRIES = 40
@@ -63,11 +63,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     yield started
     assert started.engine.run(check) == []
     started.engine.close()
-
-
-@pytest.fixture
-def worker(server: Server) -> Worker:
-    return Worker(server, 100)
 
 
 @pytest.fixture

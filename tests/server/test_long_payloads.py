@@ -11,8 +11,8 @@ from kvstream.operations import dumping, keyspace
 from kvstream.operations.checks import check
 from kvstream.rdb.crc64 import crc64
 from kvstream.server import works
-from tests.server.talking import Server, Talker, request
-from tests.server.test_works import Other, Worker, fill, state
+from tests.server.talking import Other, Server, Talker, Worker, request
+from tests.server.test_works import fill, state
 
 ENTRIES = 300
 
@@ -32,11 +32,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     assert started.engine.run(check) == []
     assert started.engine.run(lambda txn: list(staged.all_of(txn))) == []
     started.engine.close()
-
-
-@pytest.fixture
-def worker(server: Server) -> Worker:
-    return Worker(server, 100)
 
 
 @pytest.fixture

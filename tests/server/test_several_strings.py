@@ -14,9 +14,8 @@ from kvstream.operations import keyspace, several, strings
 from kvstream.operations.checks import check
 from kvstream.operations.several import LongGet
 from kvstream.server import works as stepping
-from tests.server.talking import Server
+from tests.server.talking import Other, Server, Worker
 from tests.server.test_long_deletes import CHANGES, KEYS, WHOLE, Others
-from tests.server.test_works import Other, Worker
 
 LARGE = "v" * 17_000
 MORE = (*CHANGES, ("APPEND", "KEY", LARGE), ("SETRANGE", "KEY", "2", "x"))
@@ -41,11 +40,6 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
         pass
     assert started.engine.run(check) == []
     started.engine.close()
-
-
-@pytest.fixture
-def worker(server: Server) -> Worker:
-    return Worker(server, 100)
 
 
 @pytest.fixture

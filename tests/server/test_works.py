@@ -2,13 +2,12 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
-import hiredis
 import pytest
 
 from kvstream.clock import ManualClock
@@ -19,59 +18,10 @@ from kvstream.operations import copying, gradually
 from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.server import works
-from tests.server.talking import Server, Talker
+from tests.server.talking import Other, Server, Talker, Worker, parsed
 
 ENTRIES = 300
 STEP = 16
-
-
-class Worker(Talker):
-    """A client whose long commands are done in steps."""
-
-    def __init__(self, server: Server, number: int) -> None:
-        super().__init__(server, number)
-        self.client.pages = True
-
-    def begin(self, *words: str) -> None:
-        """Send a command that is held, and run its first step."""
-        self.send(*words)
-        self.step()
-        assert self.client.paged
-
-    def step(self) -> None:
-        """Run one turn, and one step at the most."""
-        self._server.executor.run()
-
-    def end(self, meanwhile: Callable[[], object] = lambda: None) -> Any:
-        """Run steps until the command is answered, with something between them; return that."""
-        steps = 0
-        while self._server.executor.works.is_busy:
-            meanwhile()
-            self.step()
-            steps += 1
-            assert steps < 1000
-        self._server.turn()
-        return parsed(self.heard())
-
-
-class Other(Talker):
-    """A client that asks without waiting for others' commands."""
-
-    def ask(self, *words: bytes | str) -> bytes:
-        self.send(*words)
-        said = b""
-        while not said:
-            self._server.executor.run()
-            said = self.heard()
-        return said
-
-
-def parsed(reply: bytes) -> Any:
-    reader = hiredis.Reader()
-    reader.feed(reply)
-    value = reader.gets()
-    assert reader.gets() is False
-    return value
 
 
 @pytest.fixture
@@ -86,11 +36,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     assert started.engine.run(check) == []
     assert started.engine.run(lambda txn: list(staged.all_of(txn))) == []
     started.engine.close()
-
-
-@pytest.fixture
-def worker(server: Server) -> Worker:
-    return Worker(server, 100)
 
 
 @pytest.fixture
