@@ -113,6 +113,8 @@ class Calls:
         if type(reply) is Stepwise:
             client.commands_run -= 1
             self.statistics.of(command.name).seconds += spent
+            if self.trackers.clients:
+                self.trackers.began(client, command, argv)
             return reply
         if Flag.ADMIN not in command.flags:
             self.show(client, argv)  # behind the call: RESET ends a MONITOR

@@ -125,11 +125,16 @@ class Trackers:
         tracking = self.clients.get(client)
         if tracking is None:
             return
-        if Flag.READONLY in command.flags and tracking.remembers:
-            for key in keys:
-                self.known.setdefault(key, set()).add(client.id)
+        self.began(client, command, argv)
         if client.queue is None and not command.name.startswith("client|"):
             tracking.caching = False
+
+    def began(self, client: Client, command: Command, argv: Argv) -> None:
+        """Remember what a call shows; of one in steps it may be how keys are as it begins."""
+        tracking = self.clients.get(client)
+        if tracking is not None and Flag.READONLY in command.flags and tracking.remembers:
+            for key in command.keys_of(argv):
+                self.known.setdefault(key, set()).add(client.id)
 
     def attempt_of(self, client: Client, wait: Blocked) -> Attempt:
         """Return what a wait tries, so that what it shows is remembered as its call's keys were.

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from kvstream.commands.command import Stepwise
+from kvstream.commands.command import Command, Stepwise
 from kvstream.commands.replies import ErrorReply
 from kvstream.engine import Engine
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
+from kvstream.server.calls import Calls
 from kvstream.server.client import Client
 from kvstream.server.outbox import Again, Slot
+from kvstream.server.pausing import Pause
 from kvstream.turn import Turn, TurnFailed
 
 STEPS_S = 0.002
@@ -28,14 +30,17 @@ class Work:
     """A command under way."""
 
     slot: Slot
+    command: Command
     undo: Callable[[Txn], None] | None
 
 
 class Owner(Protocol):
     """What is needed of the executor."""
 
+    calls: Calls
     clock: Callable[[], float]
     engine: Engine
+    pause: Pause
 
     def run_step(self, slot: Slot) -> None: ...
 
@@ -52,7 +57,15 @@ class Works:
     @property
     def is_busy(self) -> bool:
         """Tell whether there is something to be done."""
-        return bool(self._under_way or self._left)
+        return bool(self._left or (self._under_way and self._next() is not None))
+
+    def _next(self) -> Client | None:
+        """Return the client whose command has its next step now; a pause holds steps, too."""
+        if not self._owner.calls.paused:
+            return next(iter(self._under_way), None)
+        holds = self._owner.pause.holds
+        found = (each for each, work in self._under_way.items() if not holds(each, work.command))
+        return next(found, None)
 
     def add(self, slot: Slot, reply: Stepwise) -> None:
         """Have the next step of a command run, behind those of others."""
@@ -61,7 +74,7 @@ class Works:
         client, command, argv = unit.args
         following = partial(unit.func, client, replace(command, run=reply.step), argv)
         again = Slot(client, None, following, slot.db, slot.protocol)
-        self._under_way[client] = Work(again, reply.undo)
+        self._under_way[client] = Work(again, command, reply.undo)
 
     def forget(self, client: Client) -> None:
         """Have no more steps run for a client that has gone."""
@@ -82,8 +95,7 @@ class Works:
         until = clock() + STEPS_S
         while self._left:
             self._take_away(self._left.pop())
-        while self._under_way:
-            client = next(iter(self._under_way))
+        while (client := self._next()) is not None:
             work = self._under_way.pop(client)
             client.last_used = clock()
             self._owner.run_step(work.slot)

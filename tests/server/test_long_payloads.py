@@ -67,6 +67,18 @@ def test_a_payload_is_of_the_moment_when_it_was_begun(
     assert worker.heard() == expected
 
 
+def test_who_keeps_a_payload_hears_of_what_changed_while_it_was_made(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
+    worker.ask("HELLO", "3")
+    worker.ask("CLIENT", "TRACKING", "ON")
+    expected = ann.ask("DUMP", "s")
+    worker.begin("DUMP", "s")
+    ann.ask("XADD", "s", "*", "f", "v")
+    server.turn()
+    assert worker.heard() == expected + b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\ns\r\n"
+
+
 def test_a_payload_has_what_the_same_turn_has_made(
     server: Server, ann: Talker, worker: Worker
 ) -> None:

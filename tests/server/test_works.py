@@ -14,7 +14,7 @@ from kvstream.clock import ManualClock
 from kvstream.commands import claims as claim_commands
 from kvstream.errors import StoreFull
 from kvstream.meta import staged
-from kvstream.operations import copying, gradually
+from kvstream.operations import copying, dumping, gradually
 from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.server import works
@@ -495,3 +495,29 @@ def test_with_always_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
         assert monotonic() < until
     assert said == b":1\r\n"
     server.engine.close()
+
+
+# --- pauses -------------------------------------------------------------------------------------
+
+
+def test_a_pause_of_writes_holds_those_under_way_and_no_read(
+    server: Server, ann: Talker, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dumping, "LONG_ROWS", 2 * STEP)
+    fill(ann)
+    worker.begin("COPY", "s", "t")
+    assert ann.ask("CLIENT", "PAUSE", "1000", "WRITE") == b"+OK\r\n"
+    server.turn()
+    assert (worker.heard(), ann.ask("EXISTS", "t")) == (b"", b":0\r\n")
+    reader = Worker(server, 9)
+    reader.begin("DUMP", "s")
+    server.turn()
+    assert reader.heard().startswith(b"$")
+    assert not server.executor.pending
+    server.wait(1.1)
+    assert worker.heard() == b":1\r\n"
+    worker.begin("COPY", "s", "u")
+    ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    worker.leave()
+    server.wait(1.1)
+    assert ann.ask("EXISTS", "u") == b":0\r\n"
