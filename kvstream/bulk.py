@@ -316,7 +316,7 @@ class _Load:
                 places.append(_Place(stream.prefix, key, stream.last, txn.now_ms, stream))
             else:
                 stored = txn.catalog.databases.stored_name(txn, self._name(key))
-                prefix = message_prefix(stored, txn.catalog.allocate(txn))
+                prefix = message_prefix(stored, txn.allocate())
                 places.append(_Place(prefix, key, MIN_ID, txn.now_ms, None))
         return sorted(places, key=lambda place: place.prefix)
 

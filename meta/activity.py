@@ -12,11 +12,6 @@ group, and the group names the consumer, the times are those of the group.
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from kvstream.meta.records import ConsumerMeta, GroupMeta
-    from kvstream.meta.txn import Txn
 
 _HEAD = Struct(">QqI")
 _NOBODY = -1
@@ -49,32 +44,3 @@ class Activity:
 
     def tell_nobody(self) -> None:
         self.at_ms, self.name = _NOBODY, b""
-
-
-def note(txn: "Txn", group: "GroupMeta", consumer: "ConsumerMeta") -> None:
-    """Have a group's record tell that a consumer is active now; its own then need not."""
-    told = group.activity
-    if told.name != consumer.name:
-        former = txn.catalog.consumer(txn, group, told.name) if told.is_known else None
-        if former is not None:
-            txn.member_changed(former)
-        told.name = consumer.name
-    told.number += 1
-    told.at_ms = consumer.seen_ms = consumer.active_ms = txn.now_ms
-    consumer.activity = told.number
-    txn.catalog.seen.pop(consumer.row, None)
-    txn.member_changed(group)
-
-
-def recall(group: "GroupMeta", consumer: "ConsumerMeta") -> None:
-    """Set the times of a consumer, as loaded from its record, to those that the group tells."""
-    told = group.activity
-    if told.name == consumer.name and told.is_known and consumer.activity < told.number:
-        consumer.seen_ms = consumer.active_ms = told.at_ms
-        consumer.activity = told.number
-
-
-def forget(group: "GroupMeta", consumer: "ConsumerMeta") -> None:
-    """Have a group's record tell nothing of a consumer that is no more."""
-    if group.activity.name == consumer.name:
-        group.activity.tell_nobody()

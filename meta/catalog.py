@@ -18,7 +18,7 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
-from kvstream.meta import activity, staged
+from kvstream.meta import presence, staged
 from kvstream.meta.allocator import Allocator
 from kvstream.meta.databases import Databases
 from kvstream.meta.doomed import Doomed
@@ -115,8 +115,8 @@ class Catalog:
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Make an empty stream under a name that is free."""
         stored = self.databases.stored_name(txn, name)
-        stream = StreamMeta(stored, self.allocate(txn))
-        stream.nodes_tree = self.allocate(txn)
+        stream = StreamMeta(stored, txn.allocate())
+        stream.nodes_tree = txn.allocate()
         self.add_stream(txn, name, stream)
         return stream
 
@@ -131,7 +131,7 @@ class Catalog:
         """Make a string under a name that is free."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
-        string = StringMeta(stored, stream_row(stored), self.allocate(txn), b"", expire_at)
+        string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
         string.put(txn, value)
         self.write(txn, string)
         self.index.add(txn, string)
@@ -217,7 +217,7 @@ class Catalog:
             if database_of(load.stream.name) == stored:  # its entries go with this commit too
                 staged.discard(txn, load)
         swept = self.flushed.of(txn, stored).swept
-        self.flushed.put(txn, stored, Bounds(self.allocate(txn), swept))
+        self.flushed.put(txn, stored, Bounds(txn.allocate(), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
         txn.batch.delete(_METADATA, key_count_row(stored))
         return count
@@ -302,8 +302,8 @@ class Catalog:
 
     def create_group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta:
         if not stream.groups_tree:
-            stream.groups_tree = self.allocate(txn)
-        consumers, runs, times = (self.allocate(txn) for _ in range(3))
+            stream.groups_tree = txn.allocate()
+        consumers, runs, times = (txn.allocate() for _ in range(3))
         row = tree_prefix(stream.groups_tree) + name
         group = GroupMeta(
             name, row, consumers, Tree(runs, Run.decode, new=True), Tree(times, as_is, new=True)
@@ -337,7 +337,7 @@ class Catalog:
             record = txn.batch.get(_TREES, row)
             if record is not None:
                 consumer = group.consumers[name] = ConsumerMeta.decode(name, row, record)
-                activity.recall(group, consumer)
+                presence.recall(group, consumer)
         return consumer
 
     def owner(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
@@ -356,7 +356,7 @@ class Catalog:
 
     def create_consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
         row = tree_prefix(group.consumers_tree) + name
-        tree = Tree(self.allocate(txn), as_is, new=True)
+        tree = Tree(txn.allocate(), as_is, new=True)
         consumer = group.consumers[name] = ConsumerMeta(name, row, tree, txn.now_ms)
         group.consumers_count += 1
         txn.member_changed(group)
@@ -368,16 +368,12 @@ class Catalog:
         consumer.runs.drop(txn.batch)
         txn.batch.delete(_TREES, consumer.row)
         txn.forget_member(consumer)
-        activity.forget(group, consumer)
+        presence.forget(group, consumer)
         group.consumers.pop(consumer.name, None)
         group.consumers_count -= 1
         txn.member_changed(group)
 
     # --- upkeep ---------------------------------------------------------------------------------
-
-    def allocate(self, txn: Txn) -> int:
-        """Return a number never given out before, for a tree or a generation."""
-        return self.numbers.take(txn).start
 
     def forget(self) -> None:
         """Drop everything in memory, since a failed transaction may have changed it."""

@@ -83,7 +83,7 @@ def lookup(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> StreamID | N
 def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID) -> None:
     """Note that a producer's idempotent ID, not remembered so far, made an entry."""
     if not stream.idmp_tree:
-        stream.idmp_tree = txn.catalog.allocate(txn)
+        stream.idmp_tree = txn.allocate()
     expire(txn, stream, pid)
     _replace(txn, stream, pid, iid)
     oldest, following = _producer(txn, stream, pid)

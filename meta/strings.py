@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
@@ -31,13 +31,18 @@ from kvstream.meta.pieces import Pieces
 from kvstream.meta.records import STREAM_KIND, StreamMeta
 from kvstream.storage.batch import Batch
 
-if TYPE_CHECKING:
-    from kvstream.meta.txn import Txn
-
 STRING_KIND = 2
 WHOLE_VERSION, PIECES_VERSION = 1, 2
 _HEAD = Struct(">BB QQ")
 _PIECES = Struct(">QIQ")
+
+
+class Writing(Protocol):
+    """What a string needs of the transaction that changes it."""
+
+    batch: Batch
+
+    def allocate(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -72,24 +77,24 @@ class StringMeta:
         """Return the value as it is now, to be read by and by; the batch has changed nothing."""
         return iter((self.value,)) if self.pieces is None else pieces.steps(batch, self.pieces)
 
-    def put(self, txn: "Txn", value: bytes) -> None:
+    def put(self, txn: Writing, value: bytes) -> None:
         """Have the string hold a value; whoever does so has the record written."""
         if not pieces.is_large(len(value)):
             self.drop_pieces(txn.batch)
             self.value = value
             return
-        old, number = self.pieces, txn.catalog.allocate(txn)
+        old, number = self.pieces, txn.allocate()
         prefix = old.prefix if old else message_prefix(self.name, self.generation)
         self.value, self.pieces = b"", pieces.write(txn.batch, prefix, value, number, old)
 
-    def overwrite(self, txn: "Txn", offset: int, part: bytes) -> None:
+    def overwrite(self, txn: Writing, offset: int, part: bytes) -> None:
         """Put bytes over the value from an offset on, zeros between, in the same way."""
         if self.pieces is None:
             value = self.value
             tail = value[offset + len(part) :]
             self.put(txn, value[:offset].ljust(offset, b"\0") + part + tail)
         else:
-            number = txn.catalog.allocate(txn)
+            number = txn.allocate()
             self.pieces = pieces.overwrite(txn.batch, self.pieces, offset, part, number)
 
     def drop_pieces(self, batch: Batch) -> None:

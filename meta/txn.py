@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvstream.errors import Corruption
 from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.strings import Key
 from kvstream.storage.batch import Batch, Family, Rows
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they know each other: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
-    from kvstream.meta.strings import Key
 
 
 class Awaited(Protocol):
@@ -102,9 +102,13 @@ class Txn:
             return self.catalog.stream(self, name)
         return stream
 
-    def key(self, name: bytes) -> "Key | None":
+    def key(self, name: bytes) -> Key | None:
         """Return what a name stands for, of any kind, or None."""
         return self.catalog.key(self, name)
+
+    def allocate(self) -> int:
+        """Return a number never given out before, for a tree or a generation."""
+        return self.catalog.numbers.take(self).start
 
     def changed(self, stream: StreamMeta) -> None:
         """Have the hot part of the stream's record written."""

@@ -69,6 +69,27 @@ def test_every_package_is_listed_for_the_wheel() -> None:
     )
 
 
+def test_every_file_beside_modules_is_named_for_the_wheel() -> None:
+    named = setuptools_table()["package-data"]
+    assert isinstance(named, dict)
+    wanted = {
+        path
+        for package, patterns in named.items()
+        for pattern in patterns
+        for path in ROOT.glob(
+            f"kvstream/**/{pattern}" if package == "*" else f"{package.replace('.', '/')}/{pattern}"
+        )
+    }
+    built = {".c", ".so", ".pyd", ".pyc", ".pyi"}  # setuptools takes stubs along by itself
+    found = {
+        path
+        for folder in ("kvstream", "meta", "cli")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in {".py", *built}
+    }
+    assert found == wanted
+
+
 def test_every_folder_with_modules_is_a_package() -> None:
     folders = {path.parent for path in sources()}
     assert [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []

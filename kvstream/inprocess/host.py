@@ -230,7 +230,7 @@ class Host:
                     return
                 executor.expire()
                 if executor.clock() >= self._ticks_at:
-                    executor.limits.tick()
+                    executor.tick()
                     self._ticks_at = executor.clock() + TICK_S
                 self._wakes_at = self._ticks_at
                 self._settle()

@@ -159,9 +159,9 @@ def _made(txn: Txn, each: Joined) -> StreamMeta:
     """Return a new stream whose rows are there under a prefix that was given out for it."""
     catalog, prefix = txn.catalog, each.prefix
     stored = catalog.databases.stored_name(txn, each.name)
-    number = catalog.allocate(txn) if is_shared(prefix) else U64.unpack(prefix[-U64.size :])[0]
+    number = txn.allocate() if is_shared(prefix) else U64.unpack(prefix[-U64.size :])[0]
     stream = StreamMeta(stored, number)
-    stream.prefix, stream.nodes_tree = prefix, catalog.allocate(txn)
+    stream.prefix, stream.nodes_tree = prefix, txn.allocate()
     catalog.add_stream(txn, each.name, stream)
     return stream
 

@@ -70,7 +70,7 @@ def _twin(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> Strea
     twin = StreamMeta.decode(place.name, stream.encode())
     twin.generation, twin.prefix = place.generation, place.prefix
     twin.nodes_tree = place.nodes_tree
-    twin.idmp_tree = txn.catalog.allocate(txn) if stream.idmp_tree else 0
+    twin.idmp_tree = txn.allocate() if stream.idmp_tree else 0
     twin.groups_tree = twin.groups_count = 0
     twin.swept, twin.unswept = MIN_ID, 0
     txn.catalog.add_stream(txn, name, twin)

@@ -7,7 +7,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, PACKED, StreamID
 from kvstream.layout.rows import Rows
 from kvstream.layout.written import Written
-from kvstream.meta import activity
+from kvstream.meta import presence
 from kvstream.meta.ahead import Ahead
 from kvstream.meta.pending import (
     COUNT_MAX,
@@ -207,7 +207,7 @@ def give(
     txn.member_changed(group)
     if not noack:
         deliver(txn, group, ids, consumer.name, txn.now_ms)
-        activity.note(txn, group, consumer)
+        presence.note(txn, group, consumer)
     else:
         txn.member_changed(consumer)
 

@@ -110,7 +110,7 @@ class LongRestore:
                 loading.merge(txn, scratch.batch)
                 return False
         state = found.state()
-        loading.seal(scratch, load.stream, state, lambda: txn.catalog.allocate(txn))
+        loading.seal(scratch, load.stream, state, txn.allocate)
         staging.publish(txn, self._name, load, scratch.batch, self._replace, self._expire_at)
         return True
 

@@ -59,7 +59,7 @@ def load(
     for node in source.nodes():
         take_node(scratch, stream, node)
     state = source.state()
-    loaded = seal(scratch, stream, state, lambda: txn.catalog.allocate(txn))
+    loaded = seal(scratch, stream, state, txn.allocate)
     publish(txn, name, stream, replace, expire_at)
     merge(txn, scratch.batch)
     return loaded
@@ -74,8 +74,8 @@ def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
 def new_stream(txn: Txn, name: bytes) -> StreamMeta:
     """Return an empty stream with numbers of its own, which nobody sees yet."""
     stored = txn.catalog.databases.stored_name(txn, name)
-    stream = StreamMeta(stored, txn.catalog.allocate(txn))
-    stream.nodes_tree = txn.catalog.allocate(txn)
+    stream = StreamMeta(stored, txn.allocate())
+    stream.nodes_tree = txn.allocate()
     return stream
 
 
@@ -138,7 +138,7 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     if stream.idmp_tree:
         Tree(stream.idmp_tree, as_is).drop(txn.batch)
     stream.idmp_tree = stream.pids = stream.iids = 0
-    loaded = seal(txn, stream, state, lambda: txn.catalog.allocate(txn))
+    loaded = seal(txn, stream, state, txn.allocate)
     txn.reshaped(stream)
     txn.signal(name)
     return loaded

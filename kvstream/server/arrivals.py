@@ -8,7 +8,7 @@ from time import perf_counter
 from kvstream.commands.command import Blocked, Command, Container
 from kvstream.commands.replies import Paged
 from kvstream.engine import Engine
-from kvstream.server.acl import Acl
+from kvstream.server.acl import Acl, WrongPassword
 from kvstream.server.bursts import BURST_BYTES_MAX, PlainBurst, burst_of
 from kvstream.server.calls import Calls
 from kvstream.server.client import Client
@@ -78,6 +78,14 @@ class Arrivals:
         if self.trackers.clients:
             self.tell_trackers()
 
+    def tick(self) -> None:
+        """Do what comes once a second."""
+        self.statistics.sample(self.clock())
+        self.paging.tick()
+        self.tell_trackers()
+        self.saving.save_if_due(self.options.save_points, self.statistics.changes)
+        self.limits.tick()
+
     def tell_trackers(self) -> None:
         """Say to clients which keep what they have read what has changed since the last time."""
         slots = self.trackers.messages()
@@ -119,6 +127,19 @@ class Arrivals:
         elif client.has_work:
             self.ready[client] = None
 
+    def log_in(self, client: Client, user: bytes, password: bytes) -> None:
+        """Have a client be a user, or raise WrongPassword."""
+        try:
+            client.become(self.acl.authenticate(user, password))
+        except WrongPassword:
+            self.calls.deny(client, "auth", client.last_command.upper().encode(), user)
+            raise
+
+    def hush(self, client: Client) -> None:
+        """Tell a client no more of what others do or change."""
+        self.monitors.pop(client, None)
+        self.trackers.end(client)
+
     def ended(self, client: Client) -> bool:
         """Note that a client sends no more: it is closed behind its last reply; False: at once.
 
@@ -136,8 +157,7 @@ class Arrivals:
         client.closing, client.direct = True, False
         client.requests.clear()
         client.unread.clear()
-        self.monitors.pop(client, None)
-        self.trackers.end(client)
+        self.hush(client)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
         self.waits.cancel(client)

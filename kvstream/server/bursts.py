@@ -17,9 +17,7 @@ from kvstream.options import ENTRY_BYTES_MAX
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
-
-if TYPE_CHECKING:
-    from kvstream.server.client import Client
+from kvstream.server.client import Client
 
 BURST_BYTES_MAX = 1 << 20
 """A burst's requests are run together, and no turn may be long."""
@@ -35,7 +33,7 @@ class PlainBurst:
 
     def __init__(
         self,
-        client: "Client",
+        client: Client,
         key: bytes,
         entries: list[Packed],
         sent: bytes | Request,
@@ -67,7 +65,7 @@ if not TYPE_CHECKING and twins is not None:
     twins.know_trims(plain_trim)
 
 
-def burst_of(client: "Client", data: bytes) -> PlainBurst | None:
+def burst_of(client: Client, data: bytes) -> PlainBurst | None:
     """Return what a client has sent if it is plain XADDs to one key and nothing else."""
     if twins is None or len(data) > BURST_BYTES_MAX:
         return None

@@ -159,7 +159,8 @@ class Calls:
         in_multi = client.queue is not None or client.last_command == "exec"
         context = "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
-        self.denials.add(_REASONS.get(kind, kind), context, what, user, listed(client), now_ms)
+        shown = listed(client, self.trackers.clients.get(client))
+        self.denials.add(_REASONS.get(kind, kind), context, what, user, shown, now_ms)
 
     def set_slow(self) -> None:
         """Take over from the options what counts as slow."""

@@ -8,20 +8,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kvstream.commands.command import Blocked, Command, Session
 from kvstream.commands.replies import RESP2
+from kvstream.engine import Engine
 from kvstream.errors import ProtocolError
 from kvstream.operations.watching import Watched
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import QUERY_LIMIT, RequestReader
-from kvstream.server.acl import User, WrongPassword
+from kvstream.server.acl import Acl, User
+from kvstream.server.statistics import Statistics
 from kvstream.server.unread import PIECE, Unread
 from kvstream.waiters import Waiter
-
-if TYPE_CHECKING:
-    from kvstream.server.executor import Executor
 
 Argv = list[bytes]
 
@@ -59,6 +58,15 @@ class Block:
     """When it ends, on the loop's clock; None: never."""
     retry: float | None = None
     """When trying again may help although nothing was written."""
+
+
+class Server(Protocol):
+    """What a client needs of the server that it has come to."""
+
+    engine: Engine
+    acl: Acl
+    statistics: Statistics
+    clock: Callable[[], float]
 
 
 class Client(Session):
@@ -111,7 +119,7 @@ class Client(Session):
 
     def __init__(
         self,
-        server: "Executor",
+        server: Server,
         client_id: int,
         reader: RequestReader,
         send: Callable[[bytes], None],
@@ -214,28 +222,18 @@ class Client(Session):
         self.user = user
         self.authenticated = self.reader.trusted = authenticated
 
-    def log_in(self, user: bytes, password: bytes) -> None:
-        """Be a user by a password, or raise WrongPassword."""
-        try:
-            self.become(self.server.acl.authenticate(user, password))
-        except WrongPassword:
-            self.server.calls.deny(self, "auth", self.last_command.upper().encode(), user)
-            raise
-
     def end_queue(self) -> None:
         """Be outside MULTI, and watch nothing."""
         self.queue, self.watched = None, Watched()
 
     def reset(self) -> None:
-        """Be as a new connection, as RESET does."""
+        """Be as a new connection."""
         self.select(0)
         self.end_queue()
         self.name = b""
         self.protocol = RESP2
         self.answers = Answers.ON
         self.no_evict = self.no_touch = self.monitors = False
-        self.server.monitors.pop(self, None)
-        self.server.trackers.end(self)
         self.become(self.server.acl.default, self.server.acl.is_open)
 
     def settle(self) -> None:

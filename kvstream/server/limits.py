@@ -1,22 +1,25 @@
 """What clients may cost: how many, how long idle, how much unread; and who may come in at all.
 
-The shell asks before it lets a connection in and after it has written to one, and calls ``tick``
+The shell asks before it lets a connection in and after it has written to one; ``tick`` is called
 once a second.
 """
 
 import logging
 import resource
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from kvstream.commands.replies import ErrorReply
+from kvstream.engine import Engine
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import ARGUMENT_BYTES
+from kvstream.server.acl import Acl
+from kvstream.server.bursts import PlainBurst
+from kvstream.server.calls import Calls
 from kvstream.server.client import READ_AHEAD, Client
 from kvstream.server.memory import resident_bytes
-from kvstream.server.options import OutputLimit
-
-if TYPE_CHECKING:
-    from kvstream.server.arrivals import Arrivals
+from kvstream.server.options import OutputLimit, ServerOptions
+from kvstream.server.statistics import Statistics
 
 BEHIND_WAIT = 2 * READ_AHEAD
 """Bytes that a client may send behind a command that waits. The end of a connection is seen behind
@@ -45,11 +48,26 @@ _PROTECTED = ErrorReply(
 _log = logging.getLogger(__name__)
 
 
+class Owner(Protocol):
+    """What is needed of the executor."""
+
+    engine: Engine
+    options: ServerOptions
+    acl: Acl
+    calls: Calls
+    statistics: Statistics
+    clients: dict[int, Client]
+    bursts: list[PlainBurst]
+    clock: Callable[[], float]
+
+    def drop(self, client: Client) -> None: ...
+
+
 class Limits:
     """The limits of one server, as its options have them now."""
 
-    def __init__(self, executor: "Arrivals") -> None:
-        self._executor = executor
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
         self.entering = 0
         """Connections that are no clients yet: those whose handshake is under way."""
         self._warned_at = -WARN_S
@@ -60,19 +78,19 @@ class Limits:
 
     def has_room(self) -> bool:
         """Tell whether one more client may come."""
-        executor = self._executor
-        return len(executor.clients) + self.entering < executor.options.maxclients
+        owner = self._owner
+        return len(owner.clients) + self.entering < owner.options.maxclients
 
     def refuse(self) -> None:
         """Count a connection that was not let in."""
-        self._executor.statistics.rejected_connections += 1
+        self._owner.statistics.rejected_connections += 1
 
     def refusal(self, is_local: bool) -> bytes | None:
         """Return what a new connection is told before it is closed; None: it may come in."""
-        executor, default = self._executor, self._executor.acl.default
+        owner, default = self._owner, self._owner.acl.default
         if not self.has_room():
             refusal = _FULL
-        elif executor.options.protected_mode and not is_local and default.nopass and default.on:
+        elif owner.options.protected_mode and not is_local and default.nopass and default.on:
             refusal = _PROTECTED
         else:
             return None
@@ -85,10 +103,10 @@ class Limits:
         if not pending:
             client.output_over_since = None
             return True
-        limit = self._executor.options.output_limits[b"normal"]
+        limit = self._owner.options.output_limits[b"normal"]
         refused = not client.authenticated and pending > STRANGER_UNREAD
         if refused or 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
-            self._executor.statistics.output_disconnections += 1
+            self._owner.statistics.output_disconnections += 1
             client.lost = True
             return False
         return True
@@ -97,7 +115,7 @@ class Limits:
         if not 0 < limit.soft < pending:
             client.output_over_since = None
             return False
-        now = self._executor.clock()
+        now = self._owner.clock()
         if client.output_over_since is None:
             client.output_over_since = now
         return now - client.output_over_since >= limit.seconds
@@ -109,7 +127,7 @@ class Limits:
         if client.block is not None and waiting <= BEHIND_WAIT:
             return
         waiting += sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
-        bursts = (each for each in self._executor.bursts if each.client is client)
+        bursts = (each for each in self._owner.bursts if each.client is client)
         waiting += sum(len(data) for each in bursts for data, _names in each.entries)
         if waiting > READ_AHEAD and client not in self.held:
             self.held[client] = None
@@ -117,7 +135,7 @@ class Limits:
 
     def release(self) -> None:
         """Read again from clients whose requests have been run, and forget those who have gone."""
-        waiting = {burst.client for burst in self._executor.bursts}
+        waiting = {burst.client for burst in self._owner.bursts}
         for client in list(self.held):
             over = not (client.requests or client.unread or client in waiting)
             waits = client.block is not None and client.unread.size <= BEHIND_WAIT
@@ -129,46 +147,42 @@ class Limits:
         """Close a connection that speaks HTTP, so that nothing in the body of a POST is run."""
         if word.lower() not in _HTTP:
             return False
-        executor = self._executor
-        if executor.clock() - self._warned_at >= WARN_S:
-            self._warned_at = executor.clock()
+        owner = self._owner
+        if owner.clock() - self._warned_at >= WARN_S:
+            self._warned_at = owner.clock()
             _log.warning(
                 "%s sends HTTP, maybe by somebody else's will: connection closed", client.address
             )
-        executor.drop(client)
+        owner.drop(client)
         return True
 
     def tick(self) -> None:
         """Close those that are idle for too long, or read or authenticate too slowly."""
-        executor = self._executor
-        now = executor.clock()
-        executor.statistics.sample(now)
-        executor.paging.tick()
-        executor.tell_trackers()
-        executor.saving.save_if_due(executor.options.save_points, executor.statistics.changes)
+        owner = self._owner
+        now = owner.clock()
         self.look_at_memory()
-        soft = executor.options.output_limits[b"normal"].soft > 0
-        for client in list(executor.clients.values()):
+        soft = owner.options.output_limits[b"normal"].soft > 0
+        for client in list(owner.clients.values()):
             if self._is_over(client, now):
-                executor.drop(client)
+                owner.drop(client)
             elif soft and not self.admits(client):
                 client.abort()
 
     def look_at_memory(self) -> None:
         """Have commands that add refused where the process takes more than it may."""
-        executor = self._executor
-        most = executor.options.maxmemory
-        executor.calls.crowded = 0 < most < resident_bytes()
+        owner = self._owner
+        most = owner.options.maxmemory
+        owner.calls.crowded = 0 < most < resident_bytes()
 
     def bound_replies(self) -> None:
         """Have the store refuse a reply that nobody may be sent, before it is made."""
-        limit = self._executor.options.output_limits[b"normal"]
-        self._executor.engine.catalog.limits.reply_max = limit.hard
+        limit = self._owner.options.output_limits[b"normal"]
+        self._owner.engine.catalog.limits.reply_max = limit.hard
         self.near = min(size for size in (limit.hard, limit.soft, STRANGER_UNREAD) if size > 0)
 
     def make_room(self) -> None:
         """Have as many descriptors as clients may come, or let as many come as there may be."""
-        options = self._executor.options
+        options = self._owner.options
         least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = options.maxclients + DESCRIPTORS
         if most != resource.RLIM_INFINITY:
@@ -178,7 +192,7 @@ class Limits:
         options.maxclients = max(min(options.maxclients, wanted - DESCRIPTORS), 1)
 
     def _is_over(self, client: Client, now: float) -> bool:
-        options = self._executor.options
+        options = self._owner.options
         age = now - client.created
         if 0 < options.authentication_s <= age and _is_stranger(client, age):
             return True

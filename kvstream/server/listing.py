@@ -2,6 +2,7 @@
 
 from kvstream.commands.args import text
 from kvstream.server.client import Client
+from kvstream.server.invalidation import Tracking
 
 _LINE = (
     "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=0 psub=0 ssub=0 "
@@ -11,14 +12,13 @@ _LINE = (
 )
 
 
-def listed(client: Client, asking: int = 0) -> str:
+def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     """Return a line of CLIENT LIST; ``asking``: the bytes of the request for it, if it is its."""
     now = client.server.clock()
-    tracking = client.server.trackers.clients.get(client)
     pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
-        *(now - client.created, now - client.last_used, _flags(client), client.db),
+        *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
         -1 if client.queue is None else len(client.queue.commands),
         *(len(client.watched), held, pending > 0, pending, held + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
@@ -28,8 +28,7 @@ def listed(client: Client, asking: int = 0) -> str:
     )
 
 
-def _flags(client: Client) -> str:
-    tracking = client.server.trackers.clients.get(client)
+def _flags(client: Client, tracking: Tracking | None) -> str:
     held = (
         ("O", client.monitors),
         ("b", client.block is not None),

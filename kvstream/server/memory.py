@@ -6,15 +6,20 @@ from ctypes import CDLL
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from kvstream.engine import Engine
 from kvstream.server.client import Client
 from kvstream.storage.batch import Family
 
-if TYPE_CHECKING:
-    from kvstream.server.executor import Executor
-
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Server(Protocol):
+    """Whose memory is looked at."""
+
+    engine: Engine
+    clients: dict[int, Client]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Memory:
         return self.hot + self.blocks + self.memtables + self.readers
 
 
-def memory_of(server: "Executor") -> Memory:
+def memory_of(server: Server) -> Memory:
     """Look at what is taken now."""
     used = resident_bytes()
     database = server.engine.database
@@ -55,7 +60,7 @@ def memory_of(server: "Executor") -> Memory:
     )
 
 
-def _of_families(server: "Executor", name: str) -> int:
+def _of_families(server: Server, name: str) -> int:
     return sum(server.engine.database.property_int(name, family) for family in Family)
 
 

@@ -142,7 +142,7 @@ class Listener:
         self._tick()
 
     def _tick(self) -> None:
-        self.executor.limits.tick()
+        self.executor.tick()
         self._loop.call_later(TICK_S, self._tick)
 
     def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client | None:

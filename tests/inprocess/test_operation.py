@@ -102,7 +102,7 @@ def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
     own = SimpleNamespace(**{**vars(threading), **report})
     monkeypatch.setattr(hosts, "threading", own)  # other threads may fail, too
 
-    real, failures = host.executor.limits.tick, [OSError("what nobody expects")]
+    real, failures = host.executor.tick, [OSError("what nobody expects")]
 
     def tick() -> None:
         if failures:
@@ -110,7 +110,7 @@ def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
         real()
 
     before = client.client_id()
-    monkeypatch.setattr(host.executor.limits, "tick", tick)
+    monkeypatch.setattr(host.executor, "tick", tick)
     until(lambda: bool(reported), "the report of the failure")
     assert [str(error) for error in reported] == ["what nobody expects"]
     assert client.client_id() != before  # the connection might have been owed a reply

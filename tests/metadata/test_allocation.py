@@ -13,7 +13,7 @@ from tests.metadata.rows import Metadata, fresh_name
 
 
 def allocated(metadata: Metadata, count: int = 3) -> list[int]:
-    return [metadata.catalog.allocate(metadata.txn) for _ in range(count)]
+    return [metadata.txn.allocate() for _ in range(count)]
 
 
 def numbers_of(metadata: Metadata, name: bytes) -> list[int]:

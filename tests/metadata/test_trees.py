@@ -32,7 +32,7 @@ def decoded(suffix: bytes, value: bytes) -> Item:
 
 
 def new_tree(metadata: Metadata) -> Tree[Item]:
-    number = metadata.catalog.allocate(metadata.txn)
+    number = metadata.txn.allocate()
     metadata.commit()
     return Tree(number, decoded, new=True)
 

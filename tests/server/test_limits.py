@@ -195,10 +195,10 @@ def test_idle_time_begins_when_a_wait_ends(quiet: Server) -> None:
     other.ask("XADD", "s", "1-1", "f", "v")
     assert waiting.heard().startswith(b"*1\r\n")
     quiet.now += 9
-    quiet.executor.limits.tick()
+    quiet.executor.tick()
     assert not waiting.closed
     quiet.now += 1
-    quiet.executor.limits.tick()
+    quiet.executor.tick()
     assert waiting.closed
 
 
@@ -206,7 +206,7 @@ def test_a_client_whose_request_is_still_coming_is_not_idle(quiet: Server) -> No
     talker = quiet.client()
     for part in (b"*2\r\n$4\r\nECHO\r\n", b"$2\r\n", b"h", b"i", b"\r\n"):
         quiet.now += 9
-        quiet.executor.limits.tick()
+        quiet.executor.tick()
         quiet.executor.received(talker.client, part)
     quiet.turn()
     assert not talker.closed

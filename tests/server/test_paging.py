@@ -270,10 +270,10 @@ def test_who_takes_nothing_for_long_is_cut_off(server: Server, reader: Reader) -
     server.executor.options.timeout = 1
     for _ in range(int(IDLE_S)):
         server.now += 1
-        server.executor.limits.tick()
+        server.executor.tick()
     assert not reader.closed
     server.now += 1
-    server.executor.limits.tick()
+    server.executor.tick()
     assert reader.closed
     assert server.executor.statistics.output_disconnections == 1
     assert held(server) == 0

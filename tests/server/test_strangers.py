@@ -54,10 +54,10 @@ def test_a_first_request_that_trickles_in_is_not_waited_for(quiet: Server) -> No
     for _ in range(59):
         quiet.now += 1
         quiet.executor.received(slow.client, b"x")
-        quiet.executor.limits.tick()
+        quiet.executor.tick()
     assert not slow.closed
     quiet.now += 1
-    quiet.executor.limits.tick()
+    quiet.executor.tick()
     assert slow.closed
 
 
@@ -67,7 +67,7 @@ def test_a_large_first_request_may_take_its_time(quiet: Server) -> None:
     for _ in range(100):
         quiet.now += 1
         quiet.executor.received(slow.client, b"x" * 2000)
-        quiet.executor.limits.tick()
+        quiet.executor.tick()
     assert not slow.closed
 
 
@@ -76,7 +76,7 @@ def test_who_has_sent_nothing_yet_may_be_a_connection_of_a_pool(quiet: Server) -
     known.ask("PING")
     quiet.executor.received(known.client, b"*2\r\n")
     quiet.now += 100_000
-    quiet.executor.limits.tick()
+    quiet.executor.tick()
     assert not waiting.closed
     assert not known.closed
 

@@ -189,7 +189,7 @@ def test_what_expires_is_heard_of(tmp_path: Path) -> None:
     clock.advance(100)
     assert ann.ask("EXISTS", "asked") == b":0\r\n" + invalid(b"asked")
     server.engine.run(keyspace.delete_expired, 10)
-    server.executor.limits.tick()
+    server.executor.tick()
     assert ann.heard() == invalid(b"unasked")
     server.engine.close()
 

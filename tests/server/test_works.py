@@ -18,6 +18,7 @@ from kvstream.operations import copying, dumping, gradually
 from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.server import works
+from kvstream.server.commands.context import server_of
 from tests.server.talking import Other, Server, Talker, Worker, parsed
 
 ENTRIES = 300
@@ -196,7 +197,7 @@ class Others:
 
     def __init__(self, ann: Talker, kinds: str) -> None:
         self._ann, self._kinds = ann, kinds
-        self._works = ann.client.server.works
+        self._works = server_of(ann.client).works
         self._last = ENTRIES
         self.given: set[bytes] = set()
 

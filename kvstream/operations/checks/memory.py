@@ -8,7 +8,7 @@ from typing import Any
 from kvstream.ids import MAX_ID
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.written import TEXT_BYTES_MAX, below
-from kvstream.meta import activity
+from kvstream.meta import presence
 from kvstream.meta.filling import catch_up
 from kvstream.meta.measuring import measure
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
@@ -128,7 +128,7 @@ def _is_recorded(survey: Survey, group: GroupMeta, consumer: ConsumerMeta) -> bo
     if record is None:
         return False
     stored = ConsumerMeta.decode(consumer.name, consumer.row, record)
-    activity.recall(group, stored)
+    presence.recall(group, stored)
     if consumer.row in survey.seen:
         stored.seen_ms = consumer.seen_ms
     return stored.encode() == consumer.encode()

@@ -10,6 +10,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import DEFAULT, NoPermission, User
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of, not_so
 from kvstream.server.denials import Denial
 from kvstream.server.descriptions import CATEGORIES, every, named
@@ -28,9 +29,9 @@ def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Give the password, of the default user where no other is named."""
     if len(argv) > 3:
         raise syntax_error()
-    if len(argv) == 2 and client.server.acl.default.nopass:
+    if len(argv) == 2 and server_of(client).acl.default.nopass:
         raise RequestError(_NO_PASSWORD)
-    client.log_in(argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
+    server_of(client).log_in(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
     return OK
 
 
@@ -41,12 +42,12 @@ def acl_whoami(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def acl_users(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the names of all users."""
-    return sorted(client.server.acl.users)
+    return sorted(server_of(client).acl.users)
 
 
 def acl_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the rules of every user."""
-    return [user.describe() for _, user in sorted(client.server.acl.users.items())]
+    return [user.describe() for _, user in sorted(server_of(client).acl.users.items())]
 
 
 def acl_cat(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -58,12 +59,12 @@ def acl_cat(txn: Txn, client: Client, argv: Argv) -> Reply:
     category = text(argv[2].lower())
     if category not in CATEGORIES:
         raise InvalidArgument(f"Unknown category '{text(argv[2])}'")
-    return [each.name.encode() for each in named(every(client.server.commands), category)]
+    return [each.name.encode() for each in named(every(server_of(client).commands), category)]
 
 
 def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what a user is and may do; a null where there is none."""
-    user = client.server.acl.users.get(argv[2])
+    user = server_of(client).acl.users.get(argv[2])
     if user is None:
         return None
     flags: list[Reply] = [b"on" if user.on else b"off"]
@@ -90,7 +91,7 @@ def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Make or change a user by rules, by all of them or none."""
     if any(byte <= 32 for byte in argv[2]):
         raise InvalidArgument("Usernames can't contain spaces or null characters")
-    server = client.server
+    server = server_of(client)
     kept = server.options.kept.get(b"acl-pubsub-default")
     new = kept == b"allchannels" and argv[2] not in server.acl.users
     server.acl.set_user(argv[2], [b"allchannels", *argv[3:]] if new else argv[3:])
@@ -99,7 +100,7 @@ def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def acl_deluser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Forget users, close their connections, and answer how many there were."""
-    server = client.server
+    server = server_of(client)
     if DEFAULT in argv[2:]:
         raise InvalidArgument("The 'default' user cannot be removed")
     gone = [user for name in argv[2:] if (user := server.acl.delete_user(name)) is not None]
@@ -113,7 +114,7 @@ def _part(client: Client, other: Client) -> None:
     if other is client:
         client.closing = True
     else:
-        client.server.drop(other)
+        server_of(client).drop(other)
 
 
 def acl_genpass(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -134,7 +135,7 @@ def acl_genpass(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def acl_dryrun(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer OK, or why a user may not run a command."""
-    user = client.server.acl.users.get(argv[2])
+    user = server_of(client).acl.users.get(argv[2])
     if user is None:
         raise InvalidArgument(f"User '{text(argv[2])}' not found")
     return _dry_run(client, user, argv[3:])
@@ -142,9 +143,9 @@ def acl_dryrun(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
     try:
-        command = find(argv, client.server.commands)
+        command = find(argv, server_of(client).commands)
     except RequestError as error:
-        if argv[0].lower() in client.server.commands:
+        if argv[0].lower() in server_of(client).commands:
             raise
         raise InvalidArgument(f"Command '{text(argv[0])}' not found") from error
     try:
@@ -160,20 +161,20 @@ def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
 
 def acl_save(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Write all users into the ACL file."""
-    path = client.server.options.aclfile
+    path = server_of(client).options.aclfile
     if path is None:
         raise RequestError(_NO_FILE)
-    client.server.acl.save(path)
+    server_of(client).acl.save(path)
     return OK
 
 
 def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Read all users from the ACL file, or none where one is wrong."""
-    path = client.server.options.aclfile
+    path = server_of(client).options.aclfile
     if path is None:
         raise RequestError(_NO_FILE)
-    gone = client.server.acl.load(path)
-    for other in list(client.server.clients.values()):
+    gone = server_of(client).acl.load(path)
+    for other in list(server_of(client).clients.values()):
         if any(other.user is user for user in gone):
             _part(client, other)
     return OK
@@ -181,7 +182,7 @@ def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def acl_log(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what was refused last, ten entries unless told, or forget it."""
-    denials = client.server.calls.denials
+    denials = server_of(client).calls.denials
     if len(argv) > 3:
         raise not_so("ACL", argv)
     if len(argv) == 3 and argv[2].upper() == b"RESET":

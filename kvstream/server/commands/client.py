@@ -8,6 +8,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Answers, Client
 from kvstream.server.commands.connection import valid_name
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of, not_so
 from kvstream.server.listing import listed
 
@@ -50,22 +51,27 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the server knows of this connection."""
-    return Verbatim(listed(client, _size(argv)) + "\n")
+    tracking = server_of(client).trackers.clients.get(client)
+    return Verbatim(listed(client, tracking, _size(argv)) + "\n")
 
 
 def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the server knows of every connection."""
-    clients = sorted(client.server.clients.values(), key=lambda each: each.id)
+    clients = sorted(server_of(client).clients.values(), key=lambda each: each.id)
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
         clients = clients if _is_normal(argv[3]) else []
     elif len(argv) > 3 and argv[2].upper() == b"ID":
         ids = [integer(raw, "Invalid client ID") for raw in argv[3:]]
-        known = client.server.clients
+        known = server_of(client).clients
         clients = [known[number] for number in ids if number in known]
     elif len(argv) > 2:
         raise syntax_error()
-    size = _size(argv)
-    return Verbatim("".join(listed(each, size * (each is client)) + "\n" for each in clients))
+    size, tracking = _size(argv), server_of(client).trackers.clients
+    return Verbatim(
+        "".join(
+            listed(each, tracking.get(each), size * (each is client)) + "\n" for each in clients
+        )
+    )
 
 
 def _is_normal(raw: bytes) -> bool:
@@ -126,8 +132,8 @@ def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
     reason = argv[3].upper() if len(argv) == 4 else b"TIMEOUT"
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
-    other = client.server.clients.get(integer(argv[2], NOT_AN_INTEGER))
-    return int(other is not None and client.server.waits.unblock(other, reason == b"ERROR"))
+    other = server_of(client).clients.get(integer(argv[2], NOT_AN_INTEGER))
+    return int(other is not None and server_of(client).waits.unblock(other, reason == b"ERROR"))
 
 
 Test = Callable[[Client], bool]
@@ -137,7 +143,7 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Close the connection from an address, or all that pass every filter, and answer how many."""
     if len(argv) == 3:
         address = text(argv[2])
-        found = [each for each in client.server.clients.values() if each.address == address]
+        found = [each for each in server_of(client).clients.values() if each.address == address]
         if not found:
             raise RequestError(_NO_CLIENT)
         _kill(client, found[0])
@@ -145,7 +151,7 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
     tests, skip_me = _filters(client, Args(argv, 2))
     killed = [
         each
-        for each in client.server.clients.values()
+        for each in server_of(client).clients.values()
         if all(test(each) for test in tests) and not (skip_me and each is client)
     ]
     for each in killed:
@@ -157,7 +163,7 @@ def _kill(killer: Client, victim: Client) -> None:
     if victim is killer:
         victim.closing = True  # behind the reply
     else:
-        killer.server.drop(victim)
+        server_of(killer).drop(victim)
 
 
 def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:
@@ -190,12 +196,12 @@ def _by_age(client: Client, raw: bytes) -> Test:
     seconds = integer(raw, "maxage is not an integer or out of range")
     if seconds < 1:
         raise InvalidArgument("maxage should be greater than 0")
-    now = client.server.clock()
+    now = server_of(client).clock()
     return lambda each: now - each.created >= seconds
 
 
 def _by_user(client: Client, raw: bytes) -> Test:
-    user = client.server.acl.users.get(raw)
+    user = server_of(client).acl.users.get(raw)
     if user is None:
         raise RequestError(f"No such user '{text(raw)}'")
     return lambda each: each.user is user
@@ -239,13 +245,14 @@ def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
     if every is None:
         raise InvalidArgument("CLIENT PAUSE mode must be WRITE or ALL")
     message = "timeout is not an integer or out of range"
-    client.server.pause.begin(at_least(0, argv[2], "timeout is negative", message) / 1000, every)
+    milliseconds = at_least(0, argv[2], "timeout is negative", message)
+    server_of(client).pause.begin(milliseconds / 1000, every)
     return OK
 
 
 def client_unpause(txn: Txn, client: Client, argv: Argv) -> Reply:
     """End the pause; one of all commands ends by itself alone."""
-    client.server.pause.end()
+    server_of(client).pause.end()
     return OK
 
 

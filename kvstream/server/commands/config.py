@@ -7,6 +7,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of
 from kvstream.server.kept_settings import HIDDEN
 from kvstream.server.settings import SERVER_SETTINGS, change_of, read
@@ -18,7 +19,7 @@ def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     hidden = HIDDEN - {pattern.lower() for pattern in argv[2:]}
     return Map(
         [
-            (name, read(client.server, name))
+            (name, read(server_of(client), name))
             for name in sorted((*SETTINGS, *SERVER_SETTINGS))
             if name not in hidden and any(test(name) for test in tests)
         ]
@@ -39,16 +40,16 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
         if name in given:
             raise failure(name, "duplicate parameter")
         given[name] = raw
-    changes = [change_of(client.server, name, raw) for name, raw in given.items()]
+    changes = [change_of(server_of(client), name, raw) for name, raw in given.items()]
     for change in changes:
         change()
-    client.server.options.changed |= given.keys()
+    server_of(client).options.changed |= given.keys()
     return OK
 
 
 def config_resetstat(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Set the counters of INFO to zero."""
-    client.server.statistics.reset()
+    server_of(client).statistics.reset()
     txn.catalog.expired = txn.catalog.expired_unasked = 0
     txn.catalog.hot.hits = txn.catalog.hot.misses = 0
     return OK
@@ -56,7 +57,7 @@ def config_resetstat(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Write the settings that CONFIG SET has changed into the file that the server began with."""
-    server = client.server
+    server = server_of(client)
     file = server.options.config_file
     if file is None:
         raise RequestError("The server is running without a config file")

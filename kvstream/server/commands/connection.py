@@ -5,6 +5,7 @@ from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 
 REDIS_VERSION = b"8.10.0"
 """The level of the stream commands, which clients take for the server's version."""
@@ -34,7 +35,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
         else:
             raise InvalidArgument(f"Syntax error in HELLO option '{text(word)}'")
     if user is not None:
-        client.log_in(*user)
+        server_of(client).log_in(client, *user)
     if not client.authenticated:
         raise NoAuthForHello(_HELLO_NEEDS_AUTH)
     if name is not None:
@@ -81,5 +82,6 @@ def quit_(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Make the connection as a new one."""
+    server_of(client).hush(client)
     client.reset()
     return Simple("RESET")

@@ -30,12 +30,13 @@ from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
 from kvstream.operations import digest, keyspace, sizes, strings
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of, not_so
 
 
 def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Show or do what tests of a server need: see DEBUG HELP."""
-    allowed = client.server.options.enable_debug_command
+    allowed = server_of(client).options.enable_debug_command
     if allowed == "no" or (allowed == "local" and not client.is_local):
         raise RequestError(
             'DEBUG command not allowed. If the enable_debug_command option is set to "local", '
@@ -54,14 +55,14 @@ _RELOAD_WORDS = {b"MERGE", b"NOFLUSH", b"NOSAVE"}
 
 
 def _reload(txn: Txn, client: Client, argv: Argv) -> Answer:
-    server = client.server
+    server = server_of(client)
     if not {word.upper() for word in argv[2:]} <= _RELOAD_WORDS:
         raise RequestError("DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.")
     return server.saving.start_reload(False, server.statistics.changes).wait()
 
 
 def _loadaof(txn: Txn, client: Client, argv: Argv) -> Answer:
-    return client.server.saving.start_reload(True, 0).wait()
+    return server_of(client).saving.start_reload(True, 0).wait()
 
 
 def _digest(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -115,7 +116,7 @@ def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 def _set_active_expire(txn: Txn, client: Client, argv: Argv) -> Reply:
-    client.server.engine.expiry.active = bool(_number(argv[2]))
+    server_of(client).engine.expiry.active = bool(_number(argv[2]))
     return OK
 
 

@@ -11,6 +11,7 @@ from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
 from kvstream.server.arguments import Argument, arguments_of
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of
 from kvstream.server.descriptions import (
     GROUPS,
@@ -29,12 +30,12 @@ Row = Command | Container
 
 def command(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what every command is: arity, flags, keys, categories."""
-    return [_described(row) for row in client.server.commands.values()]
+    return [_described(row) for row in server_of(client).commands.values()]
 
 
 def command_count(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer how many commands there are."""
-    return len(client.server.commands)
+    return len(server_of(client).commands)
 
 
 def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -48,7 +49,7 @@ def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
 def _named(client: Client, word: bytes) -> Row | None:
     """Return a command, a container, or the subcommand that ``container|name`` means."""
     name, _, rest = word.lower().partition(b"|")
-    row = client.server.commands.get(name)
+    row = server_of(client).commands.get(name)
     if rest and isinstance(row, Container):
         return row.subcommands.get(rest)
     return None if rest else row
@@ -105,7 +106,7 @@ def _spec(value: object) -> Reply:
 def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the given commands do, or all; those that are not here are left out."""
     if len(argv) == 2:
-        rows: list[Row | None] = list(client.server.commands.values())
+        rows: list[Row | None] = list(server_of(client).commands.values())
     else:
         rows = [_named(client, word) for word in argv[2:]]
     return Map([(row.name.encode(), _documented(row)) for row in rows if row is not None])
@@ -164,7 +165,7 @@ def command_list(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _of_category(client: Client, word: bytes) -> Iterator[str]:
-    return (each.name for each in named(every(client.server.commands), text(word.lower())))
+    return (each.name for each in named(every(server_of(client).commands), text(word.lower())))
 
 
 def _of_pattern(client: Client, pattern: bytes) -> Iterator[str]:
@@ -173,7 +174,7 @@ def _of_pattern(client: Client, pattern: bytes) -> Iterator[str]:
 
 
 def _names(client: Client) -> Iterator[str]:
-    for row in client.server.commands.values():
+    for row in server_of(client).commands.values():
         yield row.name
         if isinstance(row, Container):
             yield from (each.name for each in row.subcommands.values())
@@ -195,10 +196,10 @@ _CHOICES: dict[bytes, Callable[[Client, bytes], Iterator[str]]] = {
 
 def _request(client: Client, argv: Argv) -> Command:
     """Return the command of a request that is given as arguments."""
-    if argv[0].lower() not in client.server.commands:
+    if argv[0].lower() not in server_of(client).commands:
         raise RequestError("Invalid command specified")
     try:
-        found = find(argv, client.server.commands)
+        found = find(argv, server_of(client).commands)
     except InvalidArgument:
         raise RequestError("Invalid number of arguments specified for command") from None
     if found.keys is None:

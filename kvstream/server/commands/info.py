@@ -17,6 +17,7 @@ from kvstream.operations import keyspace
 from kvstream.options import Durability
 from kvstream.server.client import Client
 from kvstream.server.commands.connection import REDIS_VERSION
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.info_absent import ABSENT
 from kvstream.server.invalidation import shown
 from kvstream.server.memory import PAGE_BYTES, memory_of, waiting
@@ -43,7 +44,7 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     for name, (in_default, fields) in _SECTIONS.items():
         whole = asked & {"all", "everything"} or (in_default and "default" in asked)
         if whole or name.lower() in asked:
-            pairs = (*fields(client.server, txn), *ABSENT.get(name, ()))
+            pairs = (*fields(server_of(client), txn), *ABSENT.get(name, ()))
             lines = "".join(f"{key}:{value}\r\n" for key, value in pairs)
             parts.append(f"# {name}\r\n{lines}")
     return Verbatim("\r\n".join(parts))

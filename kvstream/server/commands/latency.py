@@ -9,6 +9,7 @@ from kvstream.commands.replies import Map, Reply, Verbatim
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of
 from kvstream.server.latency import Event
 
@@ -31,25 +32,25 @@ def latency_latest(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer each event with its last spike, Unix time and milliseconds, and its longest."""
     return [
         [name.encode(), *event.samples[-1], event.longest_ms]
-        for name, event in list(client.server.latency.events.items())
+        for name, event in list(server_of(client).latency.events.items())
     ]
 
 
 def latency_history(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the spikes of an event, oldest first: Unix time and milliseconds."""
-    event = client.server.latency.events.get(text(argv[2]).lower(), Event())
+    event = server_of(client).latency.events.get(text(argv[2]).lower(), Event())
     return [list(sample) for sample in event.samples]
 
 
 def latency_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Forget events, all of them unless some are named, and answer how many there were."""
-    return client.server.latency.reset({text(name).lower() for name in argv[2:]})
+    return server_of(client).latency.reset({text(name).lower() for name in argv[2:]})
 
 
 def latency_graph(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Draw the spikes of an event, each with its age under it."""
     name = text(argv[2])
-    event = client.server.latency.events.get(name.lower())
+    event = server_of(client).latency.events.get(name.lower())
     if event is None:
         raise RequestError(f"No samples available for event '{name}'")
     now, heights = int(time.time()), [ms for _, ms in event.samples]
@@ -76,7 +77,7 @@ def _age(seconds: int) -> str:
 
 def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer how many calls of commands took how many microseconds at the most, since the start."""
-    rows = client.server.statistics.commands
+    rows = server_of(client).statistics.commands
     names = _named(client, argv[2:]) if len(argv) > 2 else sorted(rows)
     told: list[tuple[Reply, Reply]] = []
     for name in names:
@@ -92,7 +93,7 @@ def _named(client: Client, words: Iterable[bytes]) -> list[str]:
     """Return the commands that are meant, those of containers one by one."""
     names: list[str] = []
     for word in words:
-        found = client.server.commands.get(word.lower())
+        found = server_of(client).commands.get(word.lower())
         if isinstance(found, Container):
             names += [row.name for row in found.subcommands.values()]
             names += [found.alone.name] if found.alone is not None else []
@@ -103,7 +104,7 @@ def _named(client: Client, words: Iterable[bytes]) -> list[str]:
 
 def latency_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Say what took long, and what that may come from."""
-    latency = client.server.latency
+    latency = server_of(client).latency
     if not latency.events:
         nothing = "Nothing has taken long."
         off = (

@@ -9,6 +9,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import payloads
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of
 from kvstream.uploads import PART_WORDS
 
@@ -17,7 +18,7 @@ _PART = b"PART"
 
 def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Begin a bulk load; answer its name, and what makers of parts for these streams must know."""
-    load, ticket = client.server.loads.begin(bulk.ticket(txn, client.db, argv[2:]))
+    load, ticket = server_of(client).loads.begin(bulk.ticket(txn, client.db, argv[2:]))
     return Map([(b"load", load), (b"ticket", ticket)])
 
 
@@ -26,7 +27,7 @@ def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
     offset = integer(argv[4])
     if offset < 0:
         raise InvalidArgument("offset is out of range, must be positive")
-    return client.server.loads.put(argv[2], argv[3], offset, argv[5])
+    return server_of(client).loads.put(argv[2], argv[3], offset, argv[5])
 
 
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
@@ -44,7 +45,7 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
             raise syntax_error()
         words += argv[start + 1 : start + step]
     guard = client.user.check_writes
-    job, outcome = client.server.loads.commit(argv, argv[2], words, mark, guard)
+    job, outcome = server_of(client).loads.commit(argv, argv[2], words, mark, guard)
     return job.wait(Map(outcome))
 
 
@@ -56,7 +57,7 @@ def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Give a load up, and remove what was sent for it."""
-    client.server.loads.discard(argv[2])
+    server_of(client).loads.discard(argv[2])
     return OK
 
 

@@ -7,6 +7,7 @@ from kvstream.commands.replies import OK, Double, Map, Reply, Verbatim
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of
 from kvstream.server.memory import Memory, give_back, memory_of
 
@@ -23,7 +24,7 @@ _NOT_HERE = (
 
 def memory_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what takes memory: the process, its clients, the parts of RocksDB."""
-    server = client.server
+    server = server_of(client)
     now = memory_of(server)
     server.statistics.peaked(now.peak)
     databases = range(server.engine.options.databases)
@@ -63,7 +64,7 @@ def _of_rocksdb(now: Memory) -> Iterator[tuple[str, int]]:
 
 def memory_malloc_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer in lines for people what the process takes, and RocksDB in it."""
-    now = memory_of(client.server)
+    now = memory_of(server_of(client))
     rows = (
         ("the process", now.used),
         ("at the most", now.peak),
@@ -76,7 +77,7 @@ def memory_malloc_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def memory_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Say what of the memory that is taken is out of the common."""
-    server = client.server
+    server = server_of(client)
     now, clients = memory_of(server), len(server.clients)
     advice = []
     if now.peak > FELL * now.used:

@@ -9,6 +9,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.options import Durability
 from kvstream.server.client import Answers, Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of, not_so
 from kvstream.version import VERSION
 
@@ -38,36 +39,36 @@ _SAVING = "Background save already in progress"
 
 def lastsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the Unix time of the last save, or of the start."""
-    return client.server.saving.last_save
+    return server_of(client).saving.last_save
 
 
 def save(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Write a checkpoint of the store and wait for it; other clients go on meanwhile."""
-    saving = client.server.saving
+    saving = server_of(client).saving
     job = saving.save
     if saving.is_saving and job is not None and job.owner is argv:
         return job.wait()  # begun by this request, whose turn had to be run again
     if saving.is_saving:
         raise RequestError(_SAVING)
-    return saving.start_save(argv, client.server.statistics.changes).wait()
+    return saving.start_save(argv, server_of(client).statistics.changes).wait()
 
 
 def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Begin a checkpoint of the store."""
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
         raise syntax_error()
-    saving = client.server.saving
+    saving = server_of(client).saving
     owner = saving.save.owner if saving.save is not None else None
     if saving.is_saving and owner is not argv:
         raise RequestError(_SAVING)
     if not saving.is_saving:
-        saving.start_save(argv, client.server.statistics.changes)
+        saving.start_save(argv, server_of(client).statistics.changes)
     return Simple("Background saving started")
 
 
 def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Begin a compaction: what is deleted leaves the disk."""
-    saving = client.server.saving
+    saving = server_of(client).saving
     owner = saving.compaction.owner if saving.compaction is not None else None
     if saving.is_compacting and owner is not argv:
         raise RequestError("Background append only file rewriting already in progress")
@@ -106,8 +107,8 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
     if replicas:
         return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
     if not local:
-        return [int(client.server.engine.durability is Durability.ALWAYS), 0]
-    return client.server.saving.start_sync().wait([1, 0], timeout_ms, [0, 0])
+        return [int(server_of(client).engine.durability is Durability.ALWAYS), 0]
+    return server_of(client).saving.start_sync().wait([1, 0], timeout_ms, [0, 0])
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
         if len(words) > 1:
             raise syntax_error()
         raise RequestError("No shutdown in progress.")
-    server = client.server
+    server = server_of(client)
     client.answers = Answers.OFF  # nobody answers SHUTDOWN: the connection ends
     if b"SAVE" in words:
         server.saving.start_save(argv, server.statistics.changes)
@@ -139,7 +140,7 @@ def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Show this connection every command from here on."""
     client.monitors = True
     client.pages = False  # what it is shown must not come in the middle of a reply
-    client.server.monitors[client] = None
+    server_of(client).monitors[client] = None
     return OK
 
 
@@ -153,18 +154,18 @@ def slowlog_get(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise not_so("SLOWLOG", argv)
     return [
         [each.number, each.at, each.microseconds, each.argv, each.address.encode(), each.name]
-        for each in client.server.slowlog.newest(count)
+        for each in server_of(client).slowlog.newest(count)
     ]
 
 
 def slowlog_len(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer how many slow commands are kept."""
-    return len(client.server.slowlog)
+    return len(server_of(client).slowlog)
 
 
 def slowlog_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Forget the slow commands."""
-    client.server.slowlog.clear()
+    server_of(client).slowlog.clear()
     return OK
 
 

@@ -13,6 +13,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.settings import SERVER_SETTINGS
 
 POLICY = b"maxmemory-policy"
@@ -20,7 +21,7 @@ POLICY = b"maxmemory-policy"
 
 def policy_of(client: Client) -> bytes:
     """Return by what Redis would evict keys."""
-    return SERVER_SETTINGS[POLICY].read(client.server)
+    return SERVER_SETTINGS[POLICY].read(server_of(client))
 
 
 def freq(txn: Txn, client: Client, argv: Argv) -> Answer:

@@ -8,6 +8,7 @@ from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, SetReply
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
+from kvstream.server.commands.context import server_of
 from kvstream.server.invalidation import Tracking
 
 _OPTIN_OUT = (b"OPTIN", b"OPTOUT")
@@ -25,7 +26,7 @@ class _Wanted:
 def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Have the connection, or another one, told when keys change that it has read."""
     wanted = _wanted(client, Args(argv, 3))
-    word, trackers = argv[2].lower(), client.server.trackers
+    word, trackers = argv[2].lower(), server_of(client).trackers
     if word == b"off":
         trackers.end(client)
         return OK
@@ -53,11 +54,11 @@ def _wanted(client: Client, args: Args) -> _Wanted:
             if wanted.redirect:
                 raise InvalidArgument("A client can only redirect to a single other client")
             wanted.redirect = integer(args.next(), NOT_AN_INTEGER)
-            if wanted.redirect not in client.server.clients:
+            if wanted.redirect not in server_of(client).clients:
                 raise InvalidArgument("The client ID you want redirect to does not exist")
         else:
             raise syntax_error()
-    hearer = client.server.clients.get(wanted.redirect)
+    hearer = server_of(client).clients.get(wanted.redirect)
     if hearer is not None and hearer is not client and hearer.protocol == RESP2:
         raise InvalidArgument("the client to redirect to must speak RESP3: there are no channels")
     return wanted
@@ -107,7 +108,7 @@ def _check_prefixes(wanted: list[bytes], before: Iterable[bytes]) -> None:
 
 def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Say whether what the next command reads is kept: YES where tracked by OPTIN, NO by OPTOUT."""
-    tracking = client.server.trackers.clients.get(client)
+    tracking = server_of(client).trackers.clients.get(client)
     if tracking is None:
         raise RequestError(
             "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or "
@@ -127,13 +128,13 @@ def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def client_getredir(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer which client hears instead of this one: 0 for none, -1 where nothing is tracked."""
-    tracking = client.server.trackers.clients.get(client)
+    tracking = server_of(client).trackers.clients.get(client)
     return -1 if tracking is None else tracking.redirect
 
 
 def client_trackinginfo(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer what the connection hears of, and how."""
-    tracking = client.server.trackers.clients.get(client)
+    tracking = server_of(client).trackers.clients.get(client)
     flags: list[Reply] = [b"off"] if tracking is None else [*_flags(tracking)]
     shown: Reply = SetReply(flags) if client.protocol == RESP3 else flags
     prefixes: list[Reply] = [] if tracking is None else [*tracking.prefixes]
