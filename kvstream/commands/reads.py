@@ -23,7 +23,7 @@ from kvstream.commands.args import (
 from kvstream.commands.command import Answer, Blocked, Later, Session
 from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MAX_ID, StreamID
+from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import abreast, deliver, entries, gradually, reads, showing
@@ -278,10 +278,13 @@ def _fixed(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]
         return
     for name, raw in zip(names, ids, strict=True):
         position = _POSITIONS.get(raw)
-        if position is not None:
+        if position is not None and position is not Position.LAST:
             yield reads.resolve(txn, name, position)
             continue
-        txn.stream(name)
+        stream = txn.stream(name)
+        if position is not None:
+            yield MIN_ID if stream is None else stream.last
+            continue
         if raw == b">":
             raise InvalidArgument(
                 "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "

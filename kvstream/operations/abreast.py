@@ -7,12 +7,11 @@ late, is of the moment in which the reading began.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kvstream.errors import Corruption, WrongType
 from kvstream.ids import PACKED, StreamID
-from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
@@ -25,30 +24,18 @@ TOGETHER, FEW_TOGETHER = 64, 16
 """Streams that one step looks into, for whether they have anything; and that one step gives."""
 LONG_LOADING, LOADED_TOGETHER = 200, 50
 """Streams from which on they are loaded in steps, 50 us each; and those of one step."""
+MANY = 1000
+"""Streams from which on what is to be read is looked up in a step of its own."""
 
 Items: TypeAlias = list[tuple[bytes, "Rows | Iterator[int | Rows | None]"]]
 """Keys and their entries, which come in steps where they may be many."""
 Steps: TypeAlias = Iterator[int | Items | None]
 
 
-class Part(NamedTuple):
-    """What is wanted of one stream, by its bounds as they were."""
-
-    key: bytes
-    prefix: bytes
-    first: StreamID
-    """The first entry of the stream."""
-    last: StreamID
-    after: StreamID
-
-    def read(self, seeks: Seeks, most: int) -> list[Row]:
-        """Return the first rows, ``most`` of them or some 64 KB."""
-        first = self.first if self.after < self.first else self.after.next()
-        prefix = self.prefix
-        return seeks.send((prefix + PACKED(*first), prefix + PACKED(*self.last), most))
-
-
-_new_part = partial(tuple.__new__, Part)
+Part: TypeAlias = tuple[bytes, bytes, StreamID, StreamID, StreamID]
+"""What is wanted of one stream, by its bounds as they were: the name, the prefix of the rows, the
+first and the last ID that there is, and the ID behind which to read. No class: they are made while
+all others wait."""
 
 
 def begin(txn: Txn) -> Seeks:
@@ -58,12 +45,17 @@ def begin(txn: Txn) -> Seeks:
 
 def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
     """Return the streams that may have something, in order; WrongType where one is none."""
-    find, has_after = txn.stream, entries.has_after
+    known, find = txn.catalog.streams, txn.stream
     found = []
     for name, after in wanted:
-        stream = find(name)
-        if stream is not None and has_after(stream, after):
-            found.append(part_of(name, stream, after))
+        stream = known.get(name)
+        if stream is None or stream.expire_at:
+            stream = find(name)
+            if stream is None:
+                continue
+        last = stream.last
+        if after < last and stream.length:
+            found.append((name, stream.prefix, stream.first, last, after))
     return found
 
 
@@ -73,10 +65,7 @@ class Loading:
     def __init__(self, txn: Txn, names: Sequence[bytes]) -> None:
         known = txn.catalog.streams
         self._left = [name for name in reversed(names) if name not in known]
-
-    @property
-    def is_long(self) -> bool:
-        return len(self._left) > LONG_LOADING
+        self.is_long = len(names) > MANY or len(self._left) > LONG_LOADING
 
     def step(self, txn: Txn) -> bool:
         """Load on; tell whether all are loaded that there are."""
@@ -89,16 +78,24 @@ class Loading:
 
 def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:
     """Return what is wanted of a stream."""
-    return _new_part((name[2:], stream.prefix, stream.first, stream.last, after))
+    return name, stream.prefix, stream.first, stream.last, after
+
+
+def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
+    """Return the first rows, ``most`` of them or some 64 KB."""
+    _, prefix, first, last, after = part
+    if after >= first:
+        first = after.next()
+    return seeks.send((prefix + PACKED(*first), prefix + PACKED(*last), most))
 
 
 def whole(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
     """Return all that is wanted of a stream; None: there may be more than some rows."""
     most = PAGE_ROWS if count is None or count > PAGE_ROWS else count
-    page = part.read(seeks, most)
+    page = _read(seeks, part, most)
     if len(page) != count and (len(page) == most or _is_cut(page)):
         return None
-    return Rows(page, len(part.prefix))
+    return Rows(page, len(part[1]))
 
 
 def _is_cut(page: list[Row]) -> bool:
@@ -118,7 +115,7 @@ def few(
         if rows.page:
             rows_max -= len(rows)
             bytes_max -= entries.memory_of(rows.page)
-            found.append((part.key, rows))
+            found.append((key_of(part[0]), rows))
         if rows_max < 0 or bytes_max < 0:
             return None
     return found
@@ -127,7 +124,7 @@ def few(
 def steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps | None:
     """Return the steps of what there is of each stream; None: there is nothing in any."""
     for at, part in enumerate(wanted):
-        if part.read(seeks, 1):
+        if _read(seeks, part, 1):
             return _steps(seeks, wanted[at:], count)
     return None
 
@@ -136,11 +133,12 @@ def _steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps:
     there: list[Part] = []
     for at in range(0, len(wanted), TOGETHER):
         some = wanted[at : at + TOGETHER]
-        there += [part for part in some if part.after < part.first or part.read(seeks, 1)]
+        there += [part for part in some if part[4] < part[2] or _read(seeks, part, 1)]
         yield None
     yield len(there)
     for at in range(0, len(there), FEW_TOGETHER):
-        yield [(part.key, _found(seeks, part, count)) for part in there[at : at + FEW_TOGETHER]]
+        some = there[at : at + FEW_TOGETHER]
+        yield [(key_of(part[0]), _found(seeks, part, count)) for part in some]
 
 
 def _found(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int | Rows | None]":
@@ -148,7 +146,7 @@ def _found(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int 
     if rows is None:
         return _many(seeks, part, count)
     if not rows.page:
-        raise Corruption(f"the stream {part.key!r} has lost its first entry")
+        raise Corruption(f"the stream {key_of(part[0])!r} has lost its first entry")
     return rows
 
 
@@ -160,17 +158,16 @@ def _many(seeks: Seeks, part: Part, count: int | None) -> Iterator[int | Rows | 
         yield None
     yield total
     for page in _pages(seeks, part, count):
-        yield Rows(page, len(part.prefix))
+        yield Rows(page, len(part[1]))
 
 
 def _pages(seeks: Seeks, part: Part, left: int | None) -> Iterator[list[Row]]:
-    while left is None or left > 0:
-        page = part.read(seeks, PAGE_ROWS if left is None else min(left, PAGE_ROWS))
+    name, prefix, first, last, after = part
+    while after < last and (left is None or left > 0):
+        most = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
+        page = _read(seeks, (name, prefix, first, last, after), most)
         if not page:
             return
         yield page
         after = StreamID.unpack(page[-1][0][-ID_BYTES:])
-        if after >= part.last:
-            return
-        part = part._replace(after=after)
         left = None if left is None else left - len(page)

@@ -5,9 +5,10 @@ Of keys that a long call looks for in several steps all count as found, but for 
 
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from kvstream.commands.command import FIRST, Command, Flag
+from kvstream.meta import usage
 from kvstream.meta.txn import Txn
 from kvstream.meta.usage import Usage
 from kvstream.server.client import Argv, Client
@@ -29,40 +30,40 @@ _COUNTED = {
 """Commands that write, of which so many keys count as hits or misses nevertheless, as in Redis."""
 
 
-class _Manner(NamedTuple):
-    """How a command looks for its keys."""
-
-    uses: bool
-    counts: int
-    """So many of its keys are hits or misses."""
-    one: bool
-    """It has one key, its first argument."""
+_Manner: TypeAlias = tuple[bool, int, bool]
+"""How a command looks for its keys: whether it uses them, of how many it tells whether they are
+there, and whether it has one alone, its first argument."""
 
 
 class Lookups:
     """The lookups of one server's calls."""
 
-    def __init__(self, statistics: Statistics, commands: Iterable[Command], usage: Usage) -> None:
+    def __init__(self, statistics: Statistics, commands: Iterable[Command], used: Usage) -> None:
         self._statistics = statistics
-        self._usage = usage
+        self._usage = used
         self._manners = {row.name: _manner(row) for row in commands if row.keys is not None}
 
     def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Note the keys of a call that has run."""
-        manner, missing = self._manners[command.name], txn.missing
-        if manner.one and not (missing or client.no_touch):
-            if manner.counts:
-                self._statistics.keyspace_hits += 1
-            if manner.uses:
-                self._usage.note_one(client.prefix + argv[1], txn.now_ms)
+        uses, counts, one = self._manners[command.name]
+        missing, statistics = txn.missing, self._statistics
+        if one and not missing and not client.no_touch:
+            if counts:
+                statistics.keyspace_hits += 1
+            if uses:
+                recent = self._usage.recent
+                recent[client.prefix + argv[1]] = txn.now_ms
+                if len(recent) > usage.USED_MAX:
+                    self._usage.age(txn.now_ms)
             return
-        names = [client.prefix + key for key in command.keys_of(argv)]
-        if manner.counts:
-            counted = names[: manner.counts]
+        prefix = client.prefix
+        names = [prefix + key for key in command.keys_of(argv)]
+        if counts:
+            counted = names if len(names) <= counts else names[:counts]
             absent = sum(map(missing.__contains__, counted)) if missing else 0
-            self._statistics.keyspace_misses += absent
-            self._statistics.keyspace_hits += len(counted) - absent
-        if manner.uses:
+            statistics.keyspace_misses += absent
+            statistics.keyspace_hits += len(counted) - absent
+        if uses:
             if client.no_touch and command.name != "touch":
                 names = [name for name in names if name in missing]  # it may have made them
             if names:
@@ -79,4 +80,4 @@ class Lookups:
 def _manner(row: Command) -> _Manner:
     reads = Flag.READONLY in row.flags and row.name != "memory|usage"
     counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
-    return _Manner(row.name not in _UNUSED, counts, row.keys == FIRST)
+    return row.name not in _UNUSED, counts, row.keys == FIRST

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +13,7 @@ from kvstream.operations import abreast, pages
 from kvstream.operations.checks import check
 from kvstream.server import works
 from kvstream.storage.batch import Family
-from tests.server.talking import Server, Talker
+from tests.server.talking import Other, Server, Talker
 from tests.server.test_paging import Reader
 
 STREAMS = [f"s{number}" for number in range(12)]
@@ -23,7 +24,7 @@ LONG = [f"{'v' * 300}{number}" for number in range(8)]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
         *((abreast, "PAGE_ROWS", 4), (abreast, "TOGETHER", 3), (abreast, "FEW_TOGETHER", 2)),
-        *((abreast, "LONG_LOADING", 5), (abreast, "LOADED_TOGETHER", 2)),
+        *((abreast, "LONG_LOADING", 5), (abreast, "LOADED_TOGETHER", 2), (abreast, "MANY", 8)),
         *((pages, "FEW_STREAMS", 2), (pages, "SHORT_STREAMS", 5), (pages, "LOOK_ROWS", 3)),
         *((works, "STEPS_S", -1.0), (pages, "SHORT_ROWS", 20)),
     ):
@@ -109,6 +110,21 @@ def test_streams_are_loaded_before_others_wait_for_them(
     assert b"none" in reader.rest()
     server.engine.catalog.forget()
     assert b"-WRONGTYPE" in reader.ask("XREAD", "STREAMS", *STREAMS, "string", *["0"] * 13)
+
+
+def test_where_very_many_begin_is_looked_up_in_a_turn_of_its_own(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    for key in STREAMS:
+        ann.ask("XADD", key, "1-1", "f", "v")
+    reader.send("XREAD", "STREAMS", *STREAMS, *["$", "0"] * 6)
+    with patch.object(server.executor.works, "run"):
+        server.executor.run()
+        assert reader.client.paged
+        Other(server, 101).ask("XADD", STREAMS[0], "2-1", "f", "v")
+    said = reader.rest()
+    assert said.startswith(b"*6\r\n")
+    assert b"2-1" not in said
 
 
 def test_a_lost_first_entry_ends_a_reply(server: Server, ann: Talker, reader: Reader) -> None:
