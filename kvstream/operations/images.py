@@ -143,6 +143,8 @@ class _Nodes:
         self._stream = stream
         self._key_bytes = len(stream.prefix) + ID_BYTES
         self._open = nodes.open_node(stream) if stream.open_live else None
+        self._last = b""
+        """The last ID that a node before this one was given."""
         if self._open is None:
             return
         head = _head(txn, stream, start)
@@ -168,7 +170,8 @@ class _Nodes:
         first, last = node.first.packed, node.last.packed
         rows: list[Row] = self._messages.send(node.live)
         ids = [key[-ID_BYTES:] for key, _ in rows]
-        whole = len(ids) == node.live > 0 and first <= ids[0] and ids[-1] <= last
+        whole = len(ids) == node.live > 0 and self._last < first <= ids[0] and ids[-1] <= last
+        self._last = last
         if not whole or any(len(key) != self._key_bytes for key, _ in rows):
             raise nodes.damaged(self._stream, f"has other entries than node {node.first} counts")
         values = [value for _, value in rows]
@@ -213,10 +216,13 @@ def _group(txn: Txn, group: GroupMeta) -> GroupImage:
         ConsumerImage(each.name, each.seen_ms, each.active_ms)
         for each in txn.catalog.consumers(txn, group)
     ]
+    members = {each.name for each in image.consumers}
     given_back: list[tuple[int, PackedID]] = []
     try:
         for run in runs_from(txn, group, b""):
             owner = run.owner if run.owned else None
+            if owner is not None and owner not in members:
+                raise ValueError(f"it has pending entries of no consumer {owner!r}")
             image.pending.extend(run.ids, owner, run.time_ms, run.deliveries)
             if owner is None:
                 given_back += [(run.rank, eid) for eid in run.ids]

@@ -18,7 +18,7 @@ from kvstream.server.limits import Limits
 from kvstream.server.loads import Loads
 from kvstream.server.memory import resident_bytes
 from kvstream.server.options import ServerOptions
-from kvstream.server.outbox import Outbox, Slot
+from kvstream.server.outbox import Again, Outbox, Slot
 from kvstream.server.paging import Paging
 from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
@@ -162,6 +162,8 @@ class Arrivals:
         self.clients.pop(client.id, None)
         self.waits.cancel(client)
         self.paging.forget(client)
+        if client in self.first:
+            self.first.remove(client)
         self.works.forget(client)
 
     def drop(self, client: Client) -> None:
@@ -176,9 +178,6 @@ class Arrivals:
         for no more.
         """
         client = slot.client
-        if client in self.first:
-            self.first.remove(client)
-            client.paged = False
         self.works.put_back(client)
         self.waits.pause.let_go(client)
         if client.requests:
@@ -190,6 +189,15 @@ class Arrivals:
                 slot.unit = None
         elif type(slot.reply) is Paged:
             self.paging.release(client)
+
+    def taken_back(self, client: Client) -> Slot:
+        """Return the request of a client that was to be the first of the next turn."""
+        self.first.remove(client)
+        client.paged = False
+        self.ready[client] = None  # for what comes behind it
+        again = client.requests.popleft()
+        assert isinstance(again, Again)
+        return again.slot
 
     @property
     def is_answering(self) -> bool:

@@ -290,6 +290,7 @@ class Executor(Arrivals):
         self._appends.clear()
         kept, self._slots = self._slots, []
         slots = [slot for each in kept for slot in self._appends.apart(each)]
+        slots += map(self.taken_back, list(self.first))  # put off again and again they had no end
         for slot in slots:
             self.let_go(slot)
         behind: dict[Client, list[Argv]] = {}
@@ -302,6 +303,8 @@ class Executor(Arrivals):
             else:
                 self._run_again(slot, slot.unit)
         for client, requests in behind.items():
+            if client in self.first:
+                requests.insert(0, client.requests.popleft())
             client.requests.extendleft(reversed(requests))
         rest, self._slots = self._slots, []
         if rest:
@@ -333,6 +336,8 @@ class Executor(Arrivals):
         except TurnFailed as failure:
             if client.block is not None:
                 self.waits.end(client)
+            if client in self.first:
+                self.taken_back(client)
             self.works.forget(client)
             self.paging.release(client)
             slot.reply = told(failure)

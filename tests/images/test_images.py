@@ -6,6 +6,7 @@ import pytest
 
 from kvstream import Corruption, InvalidArgument, ManualClock, Store, StoreClosed, WrongType
 from kvstream.ids import StreamID
+from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.layout.rows import Rows
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -119,6 +120,31 @@ def test_lost_entries_end_an_image_with_an_error(tmp_path: Path) -> None:
     assert image is not None
     with pytest.raises(Corruption, match="counts"):
         list(image.nodes())
+    store.close()
+
+
+def test_nodes_that_overlap_and_owners_that_are_lost_are_damage(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "damaged", durability="no")
+    fill(store, 300, "nodes")
+    fill(store, 3, "owners")
+    store.stream("owners").create_group("g", 0).consumer("w").read()
+    stream = store.engine.run(lambda txn: txn.stream(qualified(store.db, b"nodes")))
+    assert stream is not None
+    tree = stream.nodes_tree
+    node, record = store.engine.database.page(Family.TREES, tree_prefix(tree), b"\xff" * 9, 1)[0]
+    rows = store.engine.database.scan(Family.TREES, b"", b"\xff" * 9)
+    consumer = next(key for key, _ in rows if key[8:] == b"w")
+
+    def damage(txn: Txn) -> None:
+        txn.batch.put(Family.TREES, node, b"\xff" * 8 + record[8:])
+        txn.batch.delete(Family.TREES, consumer)
+        txn.catalog.forget()
+
+    store.engine.run(damage)
+    with pytest.raises(Corruption, match="node"):
+        store.dump("nodes")
+    with pytest.raises(Corruption, match="no consumer b'w'"):
+        store.dump("owners")
     store.close()
 
 

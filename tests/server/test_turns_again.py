@@ -8,11 +8,13 @@ from unittest.mock import patch
 
 import pytest
 
+from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
+from kvstream.operations import pages
 from kvstream.operations.pages import SHORT_ROWS
 from kvstream.storage.batch import Batch, Family
-from tests.server.talking import Server, Talker, request
+from tests.server.talking import Server, Talker, Worker, request
 
 
 @contextmanager
@@ -290,3 +292,49 @@ def test_who_keeps_what_it_has_read_hears_rather_too_much(
     assert b"invalidate" in heard
     bob.ask("SET", "k", "x")
     assert b"invalidate" in ann.heard()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 1000])
+def test_a_read_that_is_put_off_is_answered_once_however_often_the_disk_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """It is put off since it deletes what has expired: no turn of its own is without a change."""
+    for name in ("LOOK_ROWS", "SHORT_ROWS"):
+        monkeypatch.setattr(pages, name, 1)
+    clock = ManualClock()
+    server = Server(tmp_path / "store", clock=clock)
+    server.engine.expiry.active = False
+    reader = Worker(server, 1)
+    for key in ("e", "s", "s"):
+        reader.ask("XADD", key, "*", "f", "v")
+    reader.ask("PEXPIRE", "e", "1")
+    clock.advance(2)
+    reader.send("XREAD", "STREAMS", "e", "s", "0", "0")
+    reader.send("ECHO", "behind")
+    with refused(server, failures):
+        for _ in range(20):
+            server.executor.run()
+            server.executor.paging.write()
+    said = reader.heard()
+    assert said.startswith(
+        b"*1\r\n*2\r\n$1\r\ns\r\n*2\r\n" if failures == 1 else b"-MISCONF no room\r\n"
+    )
+    assert said.count(b"\r\n") == (23 if failures == 1 else 3)
+    assert said.endswith(b"$6\r\nbehind\r\n")
+    assert not server.executor.pending
+    server.engine.close()
+
+
+@contextmanager
+def refused(server: Server, count: int) -> Iterator[None]:
+    """Have the next writes meet a full disk."""
+    database = server.engine.database
+    written, tries = database.write, itertools.count()
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if next(tries) < count:
+            raise StoreFull("no room")
+        return written(batch, frees)
+
+    with patch.object(database, "write", write):
+        yield
