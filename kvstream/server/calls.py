@@ -122,6 +122,8 @@ class Calls:
             self.lookups.note(client, command, argv, txn)
         row = self.statistics.of(command.name)
         changed = txn.dirty and not txn.noted
+        if changed and (type(reply) is ErrorReply or (not reply and command.name in _TELLING)):
+            changed = False  # what came before it in its turn has changed something
         txn.noted = False
         if self.trackers.clients:
             self.trackers.ran(client, command, argv, changed)
@@ -194,6 +196,14 @@ def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
     return "" if found is None else found.name
 
 
+_TELLING = frozenset(
+    {
+        *("copy", "del", "delex", "getdel", "move", "msetex", "msetnx", "persist", "renamenx"),
+        *("expire", "expireat", "pexpire", "pexpireat", "setnx", "unlink", "xack", "xadd", "xdel"),
+        *("xgroup|createconsumer", "xgroup|destroy", "xtrim"),
+    }
+)
+"""Commands that answer 0 or a null where they have changed nothing, and only there."""
 _EVENTS = ("command", "fast-command")
 """What LATENCY calls a command that took long."""
 _NOT_SLOW = frozenset({"exec"})

@@ -221,9 +221,12 @@ class Trackers:
         return slots
 
     def _hearer(self, client: Client) -> Client | None:
-        """Return who hears for a client; None: that one has gone."""
+        """Return who hears for a client; None: that one has gone, or is about to."""
         number = self.clients[client].redirect
-        return self._owner.clients.get(number) if number else client
+        if not number:
+            return client
+        hearer = self._owner.clients.get(number)
+        return None if hearer is None or hearer.closing else hearer
 
     def _told_as_broken(self, client: Client) -> list[Kept]:
         tracking = self.clients[client]

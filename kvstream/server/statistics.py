@@ -19,7 +19,7 @@ class CommandStatistics:
     rejected: int = 0
     failed: int = 0
     idle: int = 0
-    """Calls of a command that may write with which nothing was changed so far in its turn."""
+    """Calls of a command that may write, and did not as far as its reply or its turn tells."""
     durations: Durations = field(default_factory=Durations)
 
     def ran(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class Statistics:
 
     @property
     def changes(self) -> int:
-        """Commands that may write and did, or that came behind one that did, since the start."""
+        """Commands that may write and did, or may have behind one that did, since the start."""
         rows = (self.commands[name] for name in self._writes if name in self.commands)
         return self._changes_before + sum(row.calls - row.failed - row.idle for row in rows)
 

@@ -346,6 +346,10 @@ def test_only_what_changes_something_counts_as_a_change(served: Served) -> None:
         assert changes() == b"5"
         asker.ask("XACK s g 1-1")
         assert changes() == b"6"
+        idle = ("DEL missing", "XDEL s 9-9", "XACK s g 1-1", "EXPIRE missing 1", "XADD k * f v")
+        for command in ("MULTI", "SET k x", *idle, "EXEC"):
+            asker.ask(command)
+        assert changes() == b"7"
 
 
 def test_a_monitor_that_is_reset_hears_of_it_no_more(served: Served) -> None:

@@ -165,6 +165,23 @@ def test_appends_that_run_together_are_heard_of(server: Server, ann: Talker, bob
     assert (ann.heard(), cyd.heard()) == (b"", invalid(b"other"))
 
 
+def test_a_call_that_changes_nothing_is_not_heard_of_behind_one_that_does(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XADD", "s", "5-1", "f", "v")
+    tracking(ann).ask("XLEN", "s")
+    for refused in (
+        "XADD s 1-1 f v",
+        "XDEL s 9-9",
+        "XTRIM s MAXLEN 5",
+        "XADD s NOMKSTREAM 5-0 f v",
+    ):
+        bob.send("SET", "k", "v")
+        bob.send(*refused.split())
+        server.turn()
+        assert ann.heard() == b""
+
+
 def test_what_a_read_has_waited_for_is_remembered(server: Server, ann: Talker, bob: Talker) -> None:
     tracking(ann).send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     server.turn()
@@ -241,7 +258,7 @@ def test_another_client_hears_instead(server: Server, ann: Talker, bob: Talker) 
     bob.ask("SET", "k", "v")
     assert (ann.heard(), cyd.heard()) == (b"", invalid(b"k"))
     ann.ask("GET", "k")
-    cyd.leave()
+    cyd.ask("QUIT")  # what is sent to it from here on, nobody reads
     bob.ask("SET", "k", "v")
     assert ann.heard() == b">2\r\n$21\r\ntracking-redir-broken\r\n:%d\r\n" % cyd.client.id
     assert b"broken_redirect" in ann.ask("CLIENT", "TRACKINGINFO")
