@@ -4,7 +4,7 @@ Rows alone are kept here, of keys of any kind; what else a key has, the catalog 
 name is the stored one; names and numbers that are asked for or returned are those of callers.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 from weakref import WeakSet
 
@@ -214,6 +214,16 @@ class KeyIndex:
         if self._watches:  # to go through a WeakSet takes two microseconds, also through none
             for watch in self._watches:
                 watch.note(key.name)
+
+    def note_swapped(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
+        """Tell those who watch some keys of databases that change places of keys that are there.
+
+        ``dbs`` are their numbers in rows; ``is_there`` tells whether one of them has a key.
+        """
+        for watch in self._watches:
+            for name in watch.only or ():
+                if database_of(name) in dbs and is_there(key_of(name)):
+                    watch.note(name)
 
     def break_watches(self) -> None:
         """Tell that any number of keys may have changed."""

@@ -5,7 +5,7 @@ from itertools import islice
 from random import randint
 
 from kvstream.errors import NoSuchKey
-from kvstream.layout.keys import database_of, key_of
+from kvstream.layout.keys import database_of, key_of, qualified
 from kvstream.meta import leftovers
 from kvstream.meta.doomed import encode_doomed
 from kvstream.meta.records import StreamMeta
@@ -199,9 +199,16 @@ def idle_s(txn: Txn, name: bytes) -> int | None:
 
 def swap(txn: Txn, one: int, other: int) -> None:
     """Exchange two databases as a whole, in time that does not depend on their keys."""
-    if one != other:
-        txn.catalog.swap(txn, one, other)
-        txn.catalog.index.usage.swap(one, other)
+    if one == other:
+        return
+
+    def is_there(key: bytes) -> bool:
+        return any(exists(txn, qualified(db, key)) for db in (one, other))
+
+    catalog = txn.catalog
+    catalog.index.note_swapped([catalog.databases.stored(txn, db) for db in (one, other)], is_there)
+    catalog.swap(txn, one, other)
+    catalog.index.usage.swap(one, other)
 
 
 def sweep(txn: Txn, limit: int) -> int:

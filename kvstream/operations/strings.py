@@ -117,11 +117,16 @@ def is_integer(value: bytes) -> bool:
 
 
 def append(txn: Txn, name: bytes, more: bytes) -> int:
-    """Put bytes behind a string, made where there is none, and return its length."""
+    """Put bytes behind a string, made where there is none, and return its length.
+
+    Those who watch the key are told of no bytes too, as by Redis.
+    """
     string = find(txn, name)
     if string is None:
         put(txn, name, more)
         return len(more)
+    if not more:
+        txn.catalog.index.note(string)
     return _overwrite(txn, string, string.length, more)
 
 

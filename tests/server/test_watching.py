@@ -11,6 +11,7 @@ UNDONE = {
     "RENAME there and back": ["RENAME s u", "RENAME u s"],
     "a key that came and went": ["SET new v", "DEL new"],
     "SETRANGE of the same": ["SETRANGE t 0 v"],
+    "SWAPDB there and back": ["SWAPDB 0 1", "SWAPDB 1 0"],
 }
 
 
@@ -25,6 +26,24 @@ def test_exec_does_nothing_when_a_watched_key_was_changed_back(
         assert not bob.ask(*request.split()).startswith(b"-")
     ann.ask("MULTI")
     assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+def test_exec_does_nothing_when_no_bytes_were_appended_to_a_watched_key(
+    ann: Talker, bob: Talker
+) -> None:
+    bob.ask("SET", "t", "v")
+    ann.ask("WATCH", "t")
+    assert bob.ask("APPEND", "t", "") == b":1\r\n"
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+def test_swapped_databases_without_a_watched_key_do_not_stop_exec(ann: Talker, bob: Talker) -> None:
+    bob.ask("SET", "other", "v")
+    ann.ask("WATCH", "t")
+    assert bob.ask("SWAPDB", "0", "1") == b"+OK\r\n"
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*0\r\n"
 
 
 def test_what_leaves_a_watched_key_as_it_is_does_not_stop_exec(
