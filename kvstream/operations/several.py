@@ -14,7 +14,7 @@ from kvstream.meta import many_strings
 from kvstream.meta.index import KeyWatch
 from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pieces import is_large
-from kvstream.meta.strings import StringMeta, decode_key
+from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.txn import Txn
 from kvstream.operations import strings
 from kvstream.operations.witness import TRIES
@@ -34,13 +34,16 @@ def get_several(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
     plain = Plain(txn, _stored_db(txn, names))
     values: list[bytes | None] = []
     known = txn.catalog.streams  # one that was just made has no record yet
-    for name, record in zip(names, many_strings.records(txn, _stored(txn, names)), strict=True):
+    stored = _stored(txn, names)
+    found = many_strings.records(txn, stored)
+    for name, own, record in zip(names, stored, found, strict=True):
         value = None
         if record is None:
             if name not in known:
                 txn.missing.add(name)
         elif many_strings.is_of_stream(record):
-            pass
+            if _is_over(txn, known.get(name) or decode_key(own, record)):
+                txn.missing.add(name)
         elif plain.has(record):
             value = record[HEAD:]
             left -= len(value)
@@ -53,6 +56,11 @@ def get_several(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
             raise ReplyTooLarge.beyond(most)
         values.append(value)
     return values
+
+
+def _is_over(txn: Txn, key: Key) -> bool:
+    """Tell whether a key whose record is there has expired, or gone with many others."""
+    return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
 
 
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
@@ -112,8 +120,11 @@ class LongGet:
             pass
         self._watch = None
         prefix, values = self._prefix, self._values
-        absent = map(txn.catalog.databases.shown_name, repeat(txn), self._absent)
-        txn.missing.update(name for name in absent if name not in txn.catalog.streams)
+        known = txn.catalog.streams  # one that was just made has no record yet
+        for name in map(txn.catalog.databases.shown_name, repeat(txn), self._absent):
+            stream = known.get(name)
+            if stream is None or _is_over(txn, stream):
+                txn.missing.add(name)
         found = [values[prefix + key] for key in self._keys]
         _bound(txn, sum([len(value) for value in found if value is not None]))
         return found
@@ -159,12 +170,13 @@ class LongGet:
     def _odd(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
         """Return the value of what is no plain string; None for a stream, or what is gone."""
         key = decode_key(name, record)
-        if not isinstance(key, StringMeta) or txn.catalog.is_gone(txn, key):
+        if _is_over(txn, key):
+            self._absent.add(name)
             return None
         if key.expire_at:
-            if key.expire_at <= txn.expiry_ms:
-                return None
             heappush(self._expiring, (key.expire_at, name))
+        if not isinstance(key, StringMeta):
+            return None
         _bound(txn, self._held + key.length)
         return key.read(txn.batch)
 

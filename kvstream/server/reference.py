@@ -83,7 +83,7 @@ OWN = (
     "`kvstream_version` beside it. `used_memory` is the memory of the whole process; "
     "`rdb_changes_since_last_save` counts commands that may write, not keys; `expires` and "
     "`avg_ttl` are of the first 10000 keys that expire.",
-    "INFO does not count hits and misses of keys, nor system calls. Fields of what is not here "
+    "INFO does not count system calls. Fields of what is not here "
     "(replicas, scripts, forks, eviction) are 0; those of the allocator and of copies on write are "
     "left out. A cycle of the event loop is a turn of requests, so an idle server has none.",
     "The times of INFO latencystats and LATENCY HISTOGRAM are those of commands without the commit "
@@ -102,7 +102,6 @@ OWN = (
     "COMMAND INFO has no notes at its key specifications.",
     "SLOWLOG and MONITOR hide all arguments of ACL behind the subcommand; Redis those of SETUSER, "
     "GETUSER and DELUSER. A client that AUTHs is seen by MONITOR, its password is not.",
-    "WATCH takes a key that two SWAPDBs have moved there and back for unchanged.",
     "XGROUP SETID lets blocked readers of the group look again at once.",
     "What CLIENT, COMMAND, CONFIG, ACL, SLOWLOG and LATENCY show for HELP is in words of our "
     "own; so are the summaries of COMMAND DOCS.",

@@ -205,3 +205,17 @@ def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: i
     ann.send("XADD", "s", "*", "f", "v")
     assert ann.ask("MGET", *["s"] * keys).endswith(b"$-1\r\n")
     assert server.executor.statistics.keyspace_misses == before
+
+
+@pytest.mark.parametrize("keys", [1, several.LONG_NAMES + 1])
+def test_what_has_expired_is_missed_before_it_is_deleted_too(
+    server: Server, clock: ManualClock, ann: Talker, keys: int
+) -> None:
+    ann.ask("XADD", "s", "*", "f", "v")
+    ann.ask("SET", "k", "v")
+    for key in "sk":
+        ann.ask("PEXPIRE", key, "50")
+    clock.advance(100)
+    ann.ask("MGET", *["s", "k"] * keys)
+    counted = server.executor.statistics
+    assert (counted.keyspace_hits, counted.keyspace_misses) == (0, 2 * keys)
