@@ -185,6 +185,11 @@ ALL: tuple[Work, ...] = (
     ),
     Work("XINFO GROUPS of {tenth:,} groups", lambda sizes: _in_keys("XINFO", "GROUPS", "grouped")),
     Work(
+        "XINFO STREAM FULL of {tenth:,} groups",
+        lambda sizes: _in_keys("XINFO", "STREAM", "grouped", "FULL"),
+    ),
+    Work("DUMP of {tenth:,} groups", lambda sizes: _in_keys("DUMP", "grouped")),
+    Work(
         "MGET of 10,000 keys",
         lambda sizes: _in_keys("MGET", *(f"key:{n}" for n in range(10_000))),
     ),

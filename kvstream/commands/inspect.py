@@ -42,7 +42,7 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
         ]
         return Map(_head(info) + ends)
     count = _full_count(argv)
-    if is_long(session, count or stream.length):
+    if is_long(session, count or stream.length) or (session.pages and inspect.has_much(stream)):
         return LATER if txn.dirty else Paged(_in_steps(inspect.stream_pages(txn, name, count)))
     detail = inspect.stream_detail(txn, name, count)
     tail: Pairs = [
@@ -55,9 +55,15 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
 def _in_steps(pages: StreamPages) -> Reply:
     tail: Pairs = [
         (b"entries", Gradual(pages.entries)),
-        (b"groups", [_group_in_steps(group) for group in pages.groups]),
+        (b"groups", Gradual(_groups_in_steps(pages))),
     ]
     return Map(_head(pages.info) + tail)
+
+
+def _groups_in_steps(pages: StreamPages) -> Iterator[int | list[Reply]]:
+    yield pages.groups_count
+    for group in pages.groups:
+        yield [_group_in_steps(group)]
 
 
 def _full_count(argv: Argv) -> int:

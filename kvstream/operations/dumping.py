@@ -12,6 +12,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.staged import StagedLoad
 from kvstream.meta.txn import Txn
 from kvstream.operations import loading, payloads, staging
+from kvstream.operations.still import MANY_GROUPS
 from kvstream.operations.witness import LONG_ROWS, STEP_ROWS, TRIES
 from kvstream.rdb.streams import StreamReading
 from kvstream.storage.batch import Family
@@ -23,9 +24,11 @@ LONG_BYTES = 64 << 10
 
 
 def is_long(txn: Txn, name: bytes) -> bool:
-    """Tell whether a key is a stream of very many entries."""
+    """Tell whether a key is a stream of very many entries, or groups."""
     key = txn.key(name)
-    return isinstance(key, StreamMeta) and key.length > LONG_ROWS
+    if not isinstance(key, StreamMeta):
+        return False
+    return key.length > LONG_ROWS or key.groups_count >= MANY_GROUPS
 
 
 class LongDump:

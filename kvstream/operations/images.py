@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
-from kvstream.errors import Corruption, InvalidArgument
+from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.images import (
     ID_BYTES,
@@ -29,6 +29,7 @@ from kvstream.meta.pending import runs_from
 from kvstream.meta.records import UNKNOWN, GroupMeta, Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
+from kvstream.operations.still import StillGroups
 from kvstream.storage.batch import Family, Pages, Row
 
 Walks = Callable[[int, bytes, bytes], Pages]
@@ -43,6 +44,8 @@ class Walkable(Protocol):
 
 _NODE_ROWS = 256
 """Rows of closed nodes that are read at once."""
+_STEP_GROUPS = 16
+"""Groups that are copied in one step."""
 
 
 class StreamImage:
@@ -119,6 +122,31 @@ def image_of_now(
     if txn.dirty:
         raise InvalidArgument("an image needs a transaction that has changed nothing")
     return image(txn, name, start, rows.pages)
+
+
+def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
+    """Return what yields None again and again, and then the image of a stream as it is now.
+
+    The transaction must have changed nothing; NoSuchKey where there is no stream.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    if stream.slack:
+        measure(txn.batch, stream)
+    found = _Nodes(txn, stream, None, txn.batch.committed.pages)
+    return _in_steps(StillGroups(txn, stream), _without_groups(txn, stream), found)
+
+
+def _in_steps(
+    still: StillGroups, found: StreamState, nodes: "_Nodes"
+) -> Iterator[StreamImage | None]:
+    for at, group in enumerate(still, 1):
+        found.groups.append(_group(still.txn, group))
+        if not at % _STEP_GROUPS:
+            yield None
+    stream = still.stream
+    yield StreamImage(found, stream.expire_at, stream.nodes, nodes.each())
 
 
 def page(
@@ -198,13 +226,18 @@ def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
 
 def state(txn: Txn, stream: StreamMeta) -> StreamState:
     """Return all of a stream but its entries."""
+    found = _without_groups(txn, stream)
+    found.groups = [_group(txn, group) for group in txn.catalog.groups(txn, stream)]
+    return found
+
+
+def _without_groups(txn: Txn, stream: StreamMeta) -> StreamState:
     return StreamState(
         length=stream.length,
         last=stream.last,
         first=stream.first if stream.length else MIN_ID,
         max_deleted=stream.max_deleted,
         entries_added=stream.entries_added,
-        groups=[_group(txn, group) for group in txn.catalog.groups(txn, stream)],
         idempotency=_idempotency(txn, stream),
     )
 

@@ -1,6 +1,6 @@
 """XINFO: what a stream, its groups and its consumers look like."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvstream.errors import NoSuchKey
@@ -16,6 +16,7 @@ from kvstream.operations import entries
 from kvstream.operations.groups import existing_group
 from kvstream.operations.lag import lag
 from kvstream.operations.pages import RUNS_TOGETHER, Steps, entry_steps
+from kvstream.operations.still import MANY_GROUPS, StillGroups
 from kvstream.records import (
     ConsumerDetail,
     ConsumerInfo,
@@ -151,7 +152,14 @@ class StreamPages:
 
     info: StreamInfo
     entries: Steps[Rows]
-    groups: list[GroupPages]
+    groups_count: int
+    groups: Iterable[GroupPages]
+    """To be gone through once."""
+
+
+def has_much(stream: StreamMeta) -> bool:
+    """Tell whether FULL takes steps even where few entries are wanted of everything."""
+    return stream.groups_count >= MANY_GROUPS
 
 
 def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
@@ -162,8 +170,15 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     stream = _existing(txn, name)
     limit = count if count > 0 else None
     steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
-    groups = [_group_pages(txn, stream, each, limit) for each in txn.catalog.groups(txn, stream)]
-    return StreamPages(_stream_info(txn, stream), steps, groups)  # the first may change something
+    groups: Iterable[GroupPages]
+    if stream.groups_count < MANY_GROUPS:
+        found = txn.catalog.groups(txn, stream)
+        groups = [_group_pages(txn, stream, each, limit) for each in found]
+    else:
+        still = StillGroups(txn, stream)
+        groups = (_group_pages(still.txn, still.stream, each, limit) for each in still)
+    total = stream.groups_count
+    return StreamPages(_stream_info(txn, stream), steps, total, groups)  # the first may change it
 
 
 def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:

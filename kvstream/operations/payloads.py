@@ -53,13 +53,21 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
 def pieces_of_now(txn: Txn, name: bytes) -> Iterator[bytes]:
     """Return the payload of a stream as it is now, piece by piece, to be taken after ``txn``.
 
-    The transaction must have changed nothing.
+    The transaction must have changed nothing. A piece may be empty.
     """
     wanted = txn.catalog.limits.dump_target
-    image = images.image_of_now(txn, name, txn.batch.committed)
-    if image is None:
-        raise NoSuchKey
-    return _pieces(image, None if wanted == DUMP_TARGET_AUTO else target(wanted))
+    chosen = None if wanted == DUMP_TARGET_AUTO else target(wanted)
+    return _pieces_in_steps(images.image_in_steps(txn, name), chosen)
+
+
+def _pieces_in_steps(
+    steps: Iterator[images.StreamImage | None], chosen: Target | None
+) -> Iterator[bytes]:
+    for image in steps:
+        if image is None:
+            yield b""
+        else:
+            yield from _pieces(image, chosen)
 
 
 def _pieces(image: images.StreamImage, chosen: Target | None) -> Iterator[bytes]:

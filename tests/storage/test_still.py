@@ -1,0 +1,47 @@
+"""Still: rows as they were in one moment, whatever is written later."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstream.errors import StoreClosed
+from kvstream.options import StoreOptions
+from kvstream.storage import reads, still
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import Database
+from kvstream.storage.still import Still
+
+TREES = Family.TREES
+KEYS = [b"a", b"ab", b"b", b"c", b"d", b"da"]
+
+
+def test_rows_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(still, "_TOGETHER", 2)
+    monkeypatch.setattr(reads, "PAGE_BYTES", 3)
+    database = Database.open(tmp_path / "store", StoreOptions())
+    batch = Batch(database)
+    for key in KEYS:
+        batch.put(TREES, key, key * 2)
+    database.write(batch)
+    batch.clear()
+    rows = Still(database, (TREES,))
+    for key in KEYS[1:4]:
+        batch.delete(TREES, key)
+    batch.put(TREES, b"a", b"new")
+    batch.put(TREES, b"bb", b"new")
+    database.write(batch)
+    bounds = [b"", b"a", b"aa", b"c", b"d", b"e"]
+    for lower in bounds:
+        for upper in bounds:
+            expected = [(key, key * 2) for key in KEYS if lower <= key < upper]
+            assert list(rows.scan(TREES, lower, upper)) == expected
+            assert list(rows.scan(TREES, lower, upper, reverse=True)) == expected[::-1]
+            assert rows.page(TREES, lower, upper, 3) == expected[:3]
+            assert rows.page(TREES, lower, upper, 2, reverse=True) == expected[::-1][:2]
+            pages = rows.pages(TREES, lower, upper)
+            assert next(pages) == []
+            assert pages.send(2) + pages.send(9) == expected
+    assert rows.get_many(TREES, [b"b", b"bb", b"da"]) == [b"bb", None, b"dada"]
+    database.close()
+    with pytest.raises(StoreClosed):
+        rows.get(TREES, b"a")
