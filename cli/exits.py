@@ -90,7 +90,10 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (StoreReadOnly, "look at the disk, then try again"),
     (WriteStalled, "try again in a while"),
     (UnknownOutcome, "see whether it is there before you repeat it, and look at what failed"),
-    (UnsafeDirectory, "the directory must be yours, 0700, and hold no links"),
+    (
+        UnsafeDirectory,
+        "a store wants a directory of its own: yours, 0700, without links, empty or yet to be made",
+    ),
     (
         LostWrites,
         "see what is lost: kvstream recover; to give it up: kvstream recover --accept-loss",

@@ -10,6 +10,7 @@ import click
 from kvstream import __version__
 from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
+from kvstream.cli.session import patiently
 from kvstream.commands.settings import SETTINGS
 from kvstream.options import Durability, StoreOptions
 from kvstream.server.config_file import TABLE, ConfigFile
@@ -42,10 +43,12 @@ def _read_config(
         return None
     try:
         settings = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", ctx, param) from None
+    except ValueError as error:
         raise click.BadParameter(f"{path}: {error}", ctx, param) from None
     known = {
-        parameter.opts[0].removeprefix("--"): str(parameter.name)
+        parameter.opts[0].removeprefix("--"): parameter
         for parameter in ctx.command.params
         if isinstance(parameter, click.Option) and parameter is not param
     }
@@ -57,7 +60,12 @@ def _read_config(
     if unknown:
         told = ", ".join(unknown)
         raise click.BadParameter(f"{path}: unknown settings: {told}", ctx, param)
-    ctx.default_map = {known[name]: value for name, value in settings.items()}
+    for name, value in settings.items():
+        try:
+            known[name].type.convert(value, known[name], ctx)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{path}: {name}: {error.message}", ctx, param) from None
+    ctx.default_map = {str(known[name].name): value for name, value in settings.items()}
     return ConfigFile(path, frozenset(known), own)
 
 
@@ -248,4 +256,5 @@ def serve(
             click.echo(f"metrics at {metrics_url}")
 
     options = ServerOptions(**settings, config_file=config)
-    run(directory, StoreOptions(durability=level), options, started)
+    store = StoreOptions(durability=level)
+    patiently(directory, session.wait_s, lambda: run(directory, store, options, started))

@@ -19,6 +19,7 @@ from kvstream.server.commands.info import RUN_ID
 from kvstream.server.commands.table import TABLE
 from kvstream.server.draining import Ending, drain
 from kvstream.server.executor import Executor
+from kvstream.server.listening import listening
 from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.notification import READY, STOPPING, notify
@@ -116,10 +117,12 @@ async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
     options = listener.executor.options
     servers: list[asyncio.Server | SecuredServer] = []
     if options.port or not options.tls_port:
-        servers.append(await listen(listener, options.host, options.port))
+        with listening(options.host, options.port):
+            servers.append(await listen(listener, options.host, options.port))
         options.port = servers[0].sockets[0].getsockname()[1]
     if options.tls_port:
-        servers.append(await listen_secured(listener, options.host, options.tls_port))
+        with listening(options.host, options.tls_port):
+            servers.append(await listen_secured(listener, options.host, options.tls_port))
     return servers
 
 

@@ -217,7 +217,7 @@ class Directory:
         if foreign:
             raise UnsafeDirectory(
                 f"{self.path} is no store of kvstream, and not empty: it holds {foreign[0]!r}"
-            )
+            ) from None
 
     def _files(self) -> list[os.DirEntry[str]]:
         with os.scandir(self.path) as entries:

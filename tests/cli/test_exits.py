@@ -120,6 +120,7 @@ def test_a_store_that_is_held_is_refused_with_the_process_that_holds_it(orders: 
         assert len(shown.splitlines()) == 1
         assert orders("add", "orders", "a=1", code=3).stdout == ""
         assert orders("recover", code=3).stdout == ""
+        assert "is held by process " in orders("serve", "--port", "0", code=3).stderr
 
 
 def test_several_may_look_at_once_but_none_may_write_meanwhile(orders: Program) -> None:

@@ -96,7 +96,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
     [
         ("prot = 1", "unknown settings: prot"),
         ("port = ", "Invalid value (at end of document)"),
-        ("port = 70000", "70000 is not in the range 0<=x<=65535"),
+        ("port = 70000", "kvstream.toml: port: 70000 is not in the range 0<=x<=65535"),
         ('durability = "often"', "'often' is not one of"),
         ("config = 5", "config is no table"),
         ("[config]\nnosuch = 1", "unknown settings: config.nosuch"),
@@ -114,6 +114,11 @@ def test_bad_settings_are_refused_with_the_reason(
     config = tmp_path / "kvstream.toml"
     config.write_text(text)
     assert reason in kvstream("serve", "--config", str(config), code=2).stderr
+
+
+def test_a_file_of_settings_that_is_not_there_is_told(kvstream: Program, tmp_path: Path) -> None:
+    shown = kvstream("serve", "--config", str(tmp_path / "gone.toml"), code=2).stderr
+    assert shown.endswith(f"{tmp_path / 'gone.toml'}: No such file or directory\n")
 
 
 def test_settings_hold_from_the_start_and_are_rewritten(tmp_path: Path) -> None:
@@ -142,7 +147,20 @@ def test_a_port_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None
         result = kvstream(
             "serve", "--dir", str(tmp_path / "other"), "--port", str(port_of(lines)), code=5
         )
-        assert "address already in use" in result.stderr
+        where = f"127.0.0.1:{port_of(lines)}"
+        assert result.stderr == f"Error: cannot listen at {where}: address already in use\n"
+
+
+def test_a_host_that_is_not_this_machine_is_told(kvstream: Program, tmp_path: Path) -> None:
+    for host, reason in (
+        ("192.0.2.77", "cannot assign requested address"),
+        ("nowhere.invalid", "not known"),
+    ):
+        result = kvstream(
+            *("serve", "--dir", str(tmp_path / "data"), "--port", "0", "--host", host), code=5
+        )
+        assert result.stderr.startswith(f"Error: cannot listen at {host}:0: ")
+        assert reason in result.stderr
 
 
 def test_signals_are_as_before_once_a_server_has_ended(tmp_path: Path) -> None:
@@ -230,7 +248,8 @@ def test_a_port_for_metrics_that_is_taken_is_told(kvstream: Program, tmp_path: P
             *("--metrics-port", str(port_of(lines))),
             code=5,
         )
-        assert "address already in use" in result.stderr.lower()
+        where = f"127.0.0.1:{port_of(lines)}"
+        assert result.stderr == f"Error: cannot listen at {where}: address already in use\n"
 
 
 def _health(url: str) -> tuple[int, bytes]:

@@ -1,6 +1,7 @@
 """``kvstream migrate``: what people type, see, and get as an exit code."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kvstream.cli.migrating import migrate
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
 
+README = Path(__file__).parents[2] / "README.md"
 LOCAL, OTHER = "redis://127.0.0.1:6379", "redis://127.0.0.1:6380"
 
 
@@ -127,6 +129,24 @@ def test_what_is_no_place_is_said_on_one_line(
     result = CliRunner().invoke(main, ["migrate", "run", *words])
     assert result.exit_code in (2, 5)
     assert said in result.stderr
+
+
+def test_the_commands_of_the_readme_run_one_after_another(
+    source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(source.client())
+    lines = re.findall(r"^\$ kvstream (migrate .*)$", README.read_text(), re.MULTILINE)
+    commands = [shlex.split(line, comments=True) for line in lines]
+    following = [words for words in commands if {"--follow", "--cutover"} & {*words}]
+    at_once = [words for words in commands if words not in following]
+    assert {words[1] for words in at_once} == {"plan", "run", "verify"}
+    for words in at_once:
+        given = [source.url if word == LOCAL else word for word in words]
+        result = CliRunner().invoke(main, given, prog_name="kvstream")
+        assert result.exit_code == 0, f"{words}\n{result.stdout}{result.stderr}"
+    assert len({words[3] for words in following}) == 1  # --cutover goes on where --follow was
+    assert not Path(following[0][3]).exists()  # which wants an empty place
 
 
 def test_every_example_runs_as_it_stands(

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from kvstream.errors import InvalidArgument
+from kvstream.server.listening import listening
 from kvstream.server.metrics.endpoint import Answer, Endpoint, Headers, plain
 from kvstream.server.metrics.meter import Meter
 from kvstream.server.metrics.metric import View
@@ -58,7 +59,8 @@ class Service:
     def start(self, host: str, port: int) -> str:
         """Begin; return the URL of the metrics."""
         pages = {"/metrics": self._metrics, "/healthz": self._health}
-        self._endpoint = Endpoint(host, port, pages)
+        with listening(host, port):
+            self._endpoint = Endpoint(host, port, pages)
         self._sampler = Sampler(self._executor.engine, self._executor.options.metrics_streams)
         self._meter.start(self._listener)
         self._executor.options.metrics_port = self._endpoint.place[1]
