@@ -161,7 +161,7 @@ class Txn:
     @property
     def dirty(self) -> bool:
         """Whether anything has been changed so far."""
-        return bool(self._streams or self._members or self.batch)
+        return bool(self._streams or self._members or any(self.batch.puts) or self.batch.ranges)
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch; return it, None where nothing was changed."""

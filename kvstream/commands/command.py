@@ -5,7 +5,7 @@ calls operations and makes their results a reply; it commits nothing and waits f
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
@@ -143,6 +143,15 @@ STREAMS = StreamsKeys(0, 0)
 COUNTED_PAIRS = CountedPairs(0, 0)
 
 
+_ASKED: Final = {
+    "writes": Flag.WRITE,
+    "grows": Flag.DENYOOM,
+    "is_admin": Flag.ADMIN,
+    "is_local": Flag.LOCAL,
+    "is_immediate": Flag.IMMEDIATE,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One row of the table."""
@@ -156,15 +165,21 @@ class Command:
     run: Handler
     since: str
     """The version of Redis that brought it."""
+    writes: bool = field(init=False, repr=False)
+    grows: bool = field(init=False, repr=False)
+    is_admin: bool = field(init=False, repr=False)
+    is_local: bool = field(init=False, repr=False)
+    is_immediate: bool = field(init=False, repr=False)
+    """What its flags say that is asked for with every call."""
+
+    def __post_init__(self) -> None:
+        for name, flag in _ASKED.items():
+            object.__setattr__(self, name, flag in self.flags)
 
     @property
     def summary(self) -> str:
         """What it does: the handler's own words."""
         return (self.run.__doc__ or "").strip().partition("\n\n")[0]
-
-    def accepts(self, words: int) -> bool:
-        """Tell whether a request of so many words has this command's arity."""
-        return words == self.arity if self.arity > 0 else words >= -self.arity
 
     def keys_of(self, argv: Argv) -> list[bytes]:
         """Return the keys that a request names."""

@@ -144,6 +144,9 @@ def _parse(argv: Argv, at: int, table: Mapping[bytes, Option[_Options]]) -> _Opt
 
 def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to a string, whatever it held before; a null where a condition does not hold."""
+    if len(argv) == 3:
+        strings.put(txn, session.prefix + argv[1], argv[2])
+        return OK
     options = _parse(argv, 3, _SET_OPTIONS)
     expire_at = options.expire_at(txn, "set") or (None if options.keepttl else 0)
     name = session.prefix + argv[1]

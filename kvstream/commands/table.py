@@ -184,7 +184,8 @@ def find(argv: Argv, commands: Mapping[bytes, Command | Container] | None = None
         raise _unknown(argv)
     if isinstance(found, Container):
         found = _subcommand(found, argv)
-    if not found.accepts(len(argv)):
+    arity, words = found.arity, len(argv)
+    if words != arity and (arity > 0 or words < -arity):
         raise wrong_arity(found.name)
     return found
 

@@ -36,7 +36,8 @@ from kvstream.turn import Turn, TurnFailed
 
 _XADD = find([b"xadd", b"key", b"*", b"field", b"value"])
 _NAMES = (b"XADD", b"xadd")
-_WORDS_MIN = 5
+WORDS_MIN = 5
+"""Words of the shortest XADD."""
 _OPTIONS = (b"MAXLEN", b"MINID", b"maxlen", b"minid")
 TIMED_US = 1000
 """Where slower calls than this are of interest, each is run, and timed, by itself."""
@@ -101,7 +102,7 @@ class Appends:
 
     def take(self, client: Client, argv: Argv) -> PlainBurst | None:
         """Take a request if it can wait; its reply will stand in what is returned."""
-        if len(argv) < _WORDS_MIN or argv[0] not in _NAMES:
+        if len(argv) < WORDS_MIN or argv[0] not in _NAMES:
             return None
         if client.queue is not None or client.answers is not Answers.ON:
             return None

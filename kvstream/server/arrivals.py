@@ -114,11 +114,14 @@ class Arrivals:
 
     def keep(self, client: Client, data: bytes) -> None:
         """Take what is no burst."""
+        client.last_used = self.clock()
         if client.direct:
             client.direct = False
+            if client.receive_whole(data):
+                self.ready[client] = None
+                return
         elif client.closing:
             return
-        client.last_used = self.clock()
         client.receive(data)
         if client.block is not None:
             if client.unread.size > client.reader.query_max:

@@ -98,37 +98,39 @@ class Calls:
 
     def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command; a refusal is a reply too."""
-        client.last_command = command.name
+        clock, name = self.clock, command.name
+        client.last_command = name
         client.commands_run += 1
-        begun = self.clock()
+        begun = clock()
         try:
             reply: Answer = command.run(txn, client, argv)
         except RequestError as error:
-            self.statistics.failed(command.name, error.code)
+            self.statistics.failed(name, error.code)
             reply = ErrorReply.of(error)
         if reply is LATER:
             client.commands_run -= 1
             return reply
-        spent = self.clock() - begun
+        spent = clock() - begun
+        row = self.statistics.of(name)
         if type(reply) is Stepwise:
             client.commands_run -= 1
-            self.statistics.of(command.name).seconds += spent
+            row.seconds += spent
             if self.trackers.clients:
                 self.trackers.began(client, command, argv)
             return reply
-        if Flag.ADMIN not in command.flags:
-            self.show(client, argv)  # behind the call: RESET ends a MONITOR
+        if self.monitors and not command.is_admin:
+            tell(self.monitors, client, argv)  # behind the call: RESET ends a MONITOR
         if command.keys is not None:
             self.lookups.note(client, command, argv, txn)
-        row = self.statistics.of(command.name)
-        changed = txn.dirty and not txn.noted
-        if changed and (type(reply) is ErrorReply or (not reply and command.name in _TELLING)):
-            changed = False  # what came before it in its turn has changed something
+        if command.writes or self.trackers.clients:
+            changed = txn.dirty and not txn.noted
+            if changed and (type(reply) is ErrorReply or (not reply and name in _TELLING)):
+                changed = False  # what came before it in its turn has changed something
+            if self.trackers.clients:
+                self.trackers.ran(client, command, argv, changed)
+            if command.writes and not changed and type(reply) is not ErrorReply:
+                row.idle += 1
         txn.noted = False
-        if self.trackers.clients:
-            self.trackers.ran(client, command, argv, changed)
-        if not changed and Flag.WRITE in command.flags and type(reply) is not ErrorReply:
-            row.idle += 1
         row.ran(spent)
         if spent >= self._long_s:
             self._note_long(client, command, argv, spent)

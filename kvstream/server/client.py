@@ -37,6 +37,9 @@ class Answers(Enum):
     SKIP = "skip"
 
 
+_ON = Answers.ON
+
+
 @dataclass(slots=True)
 class Queue:
     """The commands of a MULTI."""
@@ -190,11 +193,19 @@ class Client(Session):
 
     def receive(self, data: bytes) -> None:
         """Keep what has come; what is little, and next, is looked at."""
-        if self.block is not None or self.paged or self.unread or len(data) > PIECE:
+        if self.block is not None or self.paged or self.unread.size or len(data) > PIECE:
             self.unread.add(data)
             return
         self.reader.feed(data)
         self.take_in()
+
+    def receive_whole(self, data: bytes) -> bool:
+        """Keep what has come behind nothing, if that is whole requests and no more."""
+        if len(data) > PIECE:
+            return False
+        requests = self.reader.whole(data)
+        self.requests += requests
+        return bool(requests)
 
     def take_in(self) -> bool:
         """Take requests out of what comes next; False: there is nothing to be looked at.
@@ -202,7 +213,7 @@ class Client(Session):
         Before AUTH they come one by one, for each may change what the next may be.
         """
         reader, unread = self.reader, self.unread
-        if self.fault is not None or (reader.is_empty and not unread):
+        if self.fault is not None or (not unread.size and reader.is_empty):
             return False
         try:
             found = reader.take()
@@ -239,17 +250,17 @@ class Client(Session):
     def settle(self) -> None:
         """Find out whether the client may send bursts, once its requests have run."""
         self.direct = (
-            self.answers is Answers.ON
+            self.answers is _ON
             and self.queue is None
             and self.block is None
             and self.authenticated
-            and not (self.has_work or self.closing)
+            and not (self.requests or self.fault or self.unread.size or self.closing)
             and self.reader.is_empty
         )
 
     def wants_next(self) -> bool:
         """Tell whether the next reply is to be written: CLIENT REPLY SKIP holds for one."""
-        if self.answers is Answers.ON:
+        if self.answers is _ON:
             return True
         if self.answers is Answers.SKIP_NEXT:
             self.answers = Answers.SKIP

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from threading import get_ident
 from time import monotonic, perf_counter
+from typing import Final
 
-from kvstream.commands.command import LATER, Blocked, Command, Container, Flag, Later, Stepwise
+from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise
 from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
 from kvstream.errors import RequestError
 from kvstream.meta.hot import Hot
 from kvstream.resp.replies import write_rows
-from kvstream.server.appends import Appends
+from kvstream.server.appends import WORDS_MIN, Appends
 from kvstream.server.arrivals import Arrivals
 from kvstream.server.bursts import requests_of
 from kvstream.server.calls import name_of
@@ -26,17 +27,15 @@ from kvstream.server.client import Argv, Client
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import OF_ROWS, Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.pace import LOOKS, TURN_REQUESTS, Pace
-from kvstream.server.queues import run_queue
+from kvstream.server.queues import refusal_of_exec, run_queue
 from kvstream.server.waits import Waits
 from kvstream.server.works import Works
 from kvstream.turn import Turn, TurnFailed
 
 QUEUED = Simple("QUEUED")
 _HELD = (Blocked, Later, Stepwise)
-_HOLDING = (*_HELD, Paged)
+_HOLDING: Final = frozenset({*_HELD, Paged})
 """Answers after which nothing more of a client runs for now."""
-_EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
-_EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
 
 class Executor(Arrivals):
@@ -176,14 +175,14 @@ class Executor(Arrivals):
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
-        waits = self._appends.take(client, argv)
-        if waits is not None:
+        appends = self._appends
+        if len(argv) >= WORDS_MIN and (waits := appends.take(client, argv)) is not None:
             self._slots.append(waits)
             return
-        if self._appends.waiting:
-            self._appends.make_way(turn, client, argv)
+        if appends.waiting:
+            appends.make_way(turn, client, argv)
             return self._request(turn, client, argv)
-        if isinstance(argv, Again):
+        if type(argv) is Again:
             return self._again(turn, client, argv.slot)
         try:
             command = find(argv, self.commands)
@@ -193,20 +192,21 @@ class Executor(Arrivals):
             name = name_of(argv, self.commands)
             self._answer(client, self.calls.refused(client, name, ErrorReply.of(error)))
             return
+        calls = self.calls
         client.last_command = command.name
-        refusal = self.calls.refusal(client, command, argv)
+        refusal = calls.refusal(client, command, argv)
         if refusal is not None:
-            self._answer(client, self.calls.refused(client, command.name, refusal))
-        elif self.calls.paused and self.pause.holds(client, command):
+            self._answer(client, calls.refused(client, command.name, refusal))
+        elif calls.paused and self.pause.holds(client, command):
             self.pause.hold(turn, client, argv)
-        elif client.queue is not None and Flag.IMMEDIATE not in command.flags:
+        elif client.queue is not None and not command.is_immediate:
             client.queue.commands.append((command, argv))
             self._answer(client, QUEUED)
         else:
             self._call(turn, client, command, argv)
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
-        if Flag.LOCAL in command.flags:
+        if command.is_local:
             reply = self.calls.answer_at_once(client, command, argv, turn.txn)
             assert not isinstance(reply, _HELD)
             self._answer(client, reply)
@@ -215,7 +215,7 @@ class Executor(Arrivals):
             self._exec(turn, client)
             self.calls.show(client, argv)  # behind what it ran, however it ended
             return
-        if Flag.DENYOOM in command.flags:
+        if command.grows:
             turn.grows = True
         slot = self._run_unit(turn, client, partial(self.calls.answer, client, command, argv))
         if command.name == "watch":
@@ -230,9 +230,10 @@ class Executor(Arrivals):
 
     def _settle(self, turn: Turn, slot: Slot) -> None:
         """Block the client where its unit said so; let others have the news that it made."""
-        if isinstance(slot.reply, _HOLDING):
+        kind = type(slot.reply)
+        if kind in _HOLDING:
             self._hold(turn, slot)
-        elif slot.is_wanted() and type(slot.reply) in OF_ROWS:
+        elif slot.is_wanted() and kind in OF_ROWS:
             slot.make()
         if turn.txn.signals:
             turn.serve()
@@ -278,9 +279,11 @@ class Executor(Arrivals):
             self.outbox.send(self.engine.last_sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
-        self._appends.flush(turn)
+        if self._appends.waiting:
+            self._appends.flush(turn)
         sequence = turn.commit()
-        turn.tell(sequence)
+        if turn.served:
+            turn.tell(sequence)
         slots, self._slots = self._slots, []
         if slots:
             self.outbox.send(sequence, slots)
@@ -360,15 +363,12 @@ class Executor(Arrivals):
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run what MULTI has queued as one unit: whole, or not at all."""
         queue, watched = client.queue, client.watched
-        if queue is None:
-            self._answer(client, self.calls.failed("exec", _EXEC_ALONE))
+        refusal = refusal_of_exec(self.calls, client)
+        if queue is None or refusal is not None:
+            self._answer(client, refusal)
             return
-        client.end_queue()
-        if queue.failed:
-            self._answer(client, self.calls.failed("exec", _EXECABORT))
-        else:
-            turn.grows |= any(Flag.DENYOOM in command.flags for command, _ in queue.commands)
-            self._run_unit(turn, client, partial(run_queue, self.calls, client, queue, watched))
+        turn.grows |= any(command.grows for command, _ in queue.commands)
+        self._run_unit(turn, client, partial(run_queue, self.calls, client, queue, watched))
 
     # --- waiting --------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ answer for two fsyncs. So replies that wait ask for an fsync once there are as m
 last, or after half the time that the last one took.
 
 Where the disk is quick the loop waits for it: a thread would have to be woken, and would have to
-wake the loop, which takes as long. Behind an fsync that was slow a thread waits, for twenty times
-as long as it took at least, so that those who only read are held up by slow ones for a twentieth
-of their time at most. And where the disk is quick, a turn of appends alone is not even run before
-those have come who are expected: one write and one fsync do for all.
+wake the loop, which takes as long. Replies to those who only read wait for it either way. What one
+fsync takes says little of the next, so it is their mean of late that counts: where that is slow a
+thread waits. And where the disk is quick, a turn of appends alone is not even run before those have
+come who are expected: one write and one fsync do for all.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from kvstream.server.arrivals import Arrivals
 LINGER_S = 0.001
 """The most that is waited for others: less than a slow disk takes by far."""
 QUICK_S = 0.002
-"""An fsync that takes longer is slow."""
-CAUTION = 20
-"""For how many times as long as a slow one took a thread does all; and then until one was quick.
-One of thousands is slow on most disks: careful for seconds each time would be careful always."""
-CAUTION_MAX_S = 5.0
-"""The most that a single slow one counts for."""
+"""A disk whose fsyncs take longer is slow."""
+SHARE = 8
+"""The mean of late moves towards the last fsync by this part of the way: one slow among dozens of
+quick ones changes nothing."""
+SLOWEST_S = 0.05
+"""The most that a single slow one counts for: some twenty quick ones make up for it."""
 VAIN_MAX = 6
 """After n times in vain each 2^n-th turn is held back for others, and no fewer than with this."""
 
@@ -47,12 +47,12 @@ class Gathering:
         self._owner = owner
         self._soon = soon
         self._clock = clock
-        self._took_s = self._linger_s = 0.0
+        self._takes_s = self._linger_s = 0.0
+        """What an fsync takes of late; 0: nothing is known of the disk yet."""
         self._until = self._asked_at = 0.0
         self._asked_for = self._expected = 0
         self._under_way = self._asked = False
         self._is_quick = self._is_gathered = False
-        self._careful_until = 0.0
         self._answered: set[int] = set()
         """The clients of the last turn that was held back, or might have been."""
         self._vain = self._skipped = 0
@@ -89,7 +89,7 @@ class Gathering:
         owner, everyone = self._owner, came + missing
         begun = self._clock()
         while came < everyone and not owner.ready:
-            worth_s = self._took_s * min((everyone - came) / came, 1.0)
+            worth_s = self._takes_s * min((everyone - came) / came, 1.0)
             left_us = int((worth_s - self._clock() + begun) * 1_000_000)
             if left_us <= 0 or not look(left_us):
                 break
@@ -115,19 +115,18 @@ class Gathering:
         if not self._asked:
             return
         self._asked = self._under_way = False
-        now = self._clock()
-        self._learn(now, now - self._asked_at)
+        self._learn(self._clock() - self._asked_at)
         waiting = self._owner.outbox.waiting
         self._expected = self._asked_for + waiting
         if waiting:
             self.begin()
 
-    def _learn(self, now: float, took: float) -> None:
-        self._took_s, self._linger_s = took, min(took / 2, LINGER_S)
-        if took > QUICK_S:
-            self._is_quick, self._careful_until = False, now + min(took * CAUTION, CAUTION_MAX_S)
-        elif now >= self._careful_until:
-            self._is_quick = True
+    def _learn(self, took: float) -> None:
+        took = min(took, SLOWEST_S)
+        before = self._takes_s or took
+        self._takes_s = takes = before + (took - before) / SHARE
+        self._linger_s = min(takes / 2, LINGER_S)
+        self._is_quick = takes <= QUICK_S
 
     def _look(self) -> None:
         outbox, now = self._owner.outbox, self._clock()

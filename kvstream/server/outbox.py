@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
@@ -22,8 +22,8 @@ LONG = 64 << 10
 
 OF_ROWS: Final = frozenset({Entries, Rows, Streams})
 """Replies that are made at once."""
-_UNWRITTEN: Final = (Blocked, Later, Stepwise, Paged)
-"""Answers of which nothing is written here; a union would be made anew each time."""
+_UNWRITTEN: Final = frozenset({Blocked, Later, Stepwise, Paged})
+"""Answers of which nothing is written here."""
 
 Operation = Callable[[Txn], Answer]
 
@@ -51,9 +51,13 @@ class Slot:
         if self.made:
             return self.made
         reply = self.reply
-        if self.told is False or isinstance(reply, _UNWRITTEN):
+        if self.told is False or type(reply) in _UNWRITTEN:
             return b""
-        return _encoded(reply, self.protocol or self.client.protocol)
+        protocol = self.protocol or self.client.protocol
+        try:
+            return encode(cast(Reply, reply), protocol)
+        except KVStreamError as error:  # rows are decoded as they are written: they are damaged
+            return encode(ErrorReply.of(error), protocol)
 
     def make(self) -> None:
         """Make a reply of rows at once, and let go of them: they are many objects."""
@@ -135,8 +139,7 @@ class Outbox:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
         closing = closing_clients(slots)  # behind these, not before
         if not self._waiting and not self._committer.delays(sequence):
-            self._write(slots, closing)
-            return
+            return self._write(slots, closing)
         self._waiting.append((sequence, slots, closing))
         if self.gatherer is not None and self._committer.delays(sequence):
             self.gatherer.begin()
@@ -225,14 +228,6 @@ write_replies: Any = write_in_python if twins is None else twins.write_replies
 
 def _send(client: Client, replies: bytes | list[bytes]) -> None:
     client.send(b"".join(replies) if isinstance(replies, list) else replies)
-
-
-def _encoded(reply: Reply, protocol: int) -> bytes:
-    """Return a reply in bytes; rows are decoded as they are written, and may be damaged."""
-    try:
-        return encode(reply, protocol)
-    except KVStreamError as error:
-        return encode(ErrorReply.of(error), protocol)
 
 
 def told(failure: TurnFailed) -> ErrorReply:

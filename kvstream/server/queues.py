@@ -1,7 +1,7 @@
 """What MULTI has queued, as EXEC runs it: one unit of a turn."""
 
 from kvstream.commands.command import Blocked, Command, Later, Stepwise
-from kvstream.commands.replies import NULL_ARRAY, Reply
+from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import Watched
 from kvstream.server.calls import Calls
@@ -9,6 +9,17 @@ from kvstream.server.client import Argv, Client, Queue
 
 _HELD = (Later, Stepwise)
 """What is answered to those alone who take pages."""
+_EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
+_EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
+
+
+def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:
+    """End a client's MULTI; return why what it has queued is not to be run, where it is not."""
+    queue = client.queue
+    if queue is None:
+        return calls.failed("exec", _EXEC_ALONE)
+    client.end_queue()
+    return calls.failed("exec", _EXECABORT) if queue.failed else None
 
 
 def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Reply:

@@ -1,7 +1,7 @@
 """Commits of a single row: written without a batch of RocksDB's, for half the price.
 
-That is what an XADD and an XACK mostly come to. Each column family's handle carries the options of
-all its writes, so that a row on its own goes into the log as one in a batch does.
+That is what an XADD, a SET and an XACK mostly come to. Each column family's handle carries the
+options of all its writes, so that a row on its own goes into the log as one in a batch does.
 """
 
 from typing import Any
@@ -14,15 +14,16 @@ LARGE_WRITE = 1 * MEGABYTE
 
 
 def write_alone(families: list[Any], batch: Batch) -> bool:
-    """Write a batch that is one message put or one tree row deleted; tell whether it was one."""
+    """Write a batch that is one row put or deleted, and not a large one; tell whether it was."""
     messages, metadata, trees = batch.puts
-    if metadata or batch.ranges or len(messages) + len(trees) != 1:
+    if len(messages) + len(metadata) + len(trees) != 1 or batch.ranges:
         return False
-    ((key, value),) = (messages or trees).items()
-    if trees and value is None:
-        del families[2][key]
-    elif messages and value is not None and len(value) <= LARGE_WRITE:
-        families[0][key] = value
+    ((key, value),) = (messages or metadata or trees).items()
+    family = families[0 if messages else 1 if metadata else 2]
+    if value is None:
+        del family[key]
+    elif len(value) <= LARGE_WRITE:
+        family[key] = value
     else:
         return False
     return True

@@ -11,6 +11,7 @@ from kvstream.errors import StoreClosed, StoreError
 from kvstream.storage import reads
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.storage.single import LARGE_WRITE
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
 REFUSED = -1
@@ -38,6 +39,18 @@ def test_a_row_is_got_from_its_own_family_only(database: Database) -> None:
         put(database, {b"key": b"of %d" % family}, family)
     assert [database.get(family, b"key") for family in Family] == [b"of 0", b"of 1", b"of 2"]
     assert database.get(Family.TREES, b"other") is None
+
+
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("size", [0, LARGE_WRITE, LARGE_WRITE + 1])
+def test_a_row_on_its_own_is_put_and_deleted(database: Database, family: Family, size: int) -> None:
+    before = put(database, {b"other": b""}, family)
+    assert put(database, {b"key": bytes(size)}, family) == before + 1
+    assert database.get(family, b"key") == bytes(size)
+    batch = Batch(database)
+    batch.delete(family, b"key")
+    assert database.write(batch) == before + 2
+    assert database.get_many(family, [b"key", b"other"]) == [None, b""]
 
 
 def test_many_rows_are_got_in_the_order_asked_for(ten_rows: Database) -> None:
