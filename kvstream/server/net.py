@@ -136,7 +136,7 @@ class Listener:
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
-        executor.outbox.gatherer = self.gathering = Gathering(executor, self.soon)
+        executor.outbox.gatherer = self.gathering = Gathering(executor, self._behind_reads)
         executor.limits.make_room()
         executor.limits.bound_replies()
         self._tick()
@@ -196,8 +196,12 @@ class Listener:
                 self._loop.call_soon_threadsafe(self._posted, function)
 
     def _posted(self, function: Callable[[], None]) -> None:
+        """Call a function that may have replies written: a long one is only begun by that."""
         function()
-        self.schedule()
+        self.write_pages()
+
+    def _behind_reads(self, function: Callable[[], None]) -> None:
+        self._loop.call_soon(self._posted, function)
 
     def schedule(self) -> None:
         """Have a turn run behind all reads of this round of the loop."""
@@ -244,8 +248,7 @@ class Listener:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.executor.expire()
-        self.schedule()
+        self._posted(self.executor.expire)
         self._set_timer()
 
 

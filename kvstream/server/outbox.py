@@ -172,8 +172,9 @@ class Outbox:
             _, slots, closing = waiting.popleft()
             if error is not None:
                 for slot in slots:
+                    if isinstance(slot, Slot) and type(slot.reply) is Paged:
+                        self._paging.release(slot.client)  # nothing else may have it held
                     slot.fail(ErrorReply.of(error))
-                    self._paging.release(slot.client)
             self._write(slots, closing)
         if self.gatherer is not None:
             self.gatherer.done()

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from kvstream.operations import pages
 from kvstream.options import Durability
 from kvstream.server import gathering
 from kvstream.server.gathering import (
@@ -320,3 +321,31 @@ def test_appends_are_durable_when_they_are_answered(
                 assert b"-" in asker.read()
             assert committer.durable_sequence == served.engine.last_sequence
     assert 20 <= len(fsyncs) <= served.executor.statistics.turns + 1  # the last may still run
+
+
+@pytest.mark.parametrize("quick_s", [0.0, 60.0])
+def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
+    served: Served, monkeypatch: pytest.MonkeyPatch, quick_s: float
+) -> None:
+    monkeypatch.setattr(gathering, "QUICK_S", quick_s)
+    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
+    monkeypatch.setattr(pages, "LOOK_ROWS", 1)
+    served.engine.set_durability(Durability.ALWAYS)
+    with served.asker() as asker:
+        for _ in range(5):
+            for words in ("XADD s * f v", "XADD s * f v", "XRANGE s - +"):
+                asker.send(*words.split())
+            assert len([asker.read() for _ in range(3)][2]) >= 2
+
+
+def test_a_long_reply_that_a_timer_has_found_is_written(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
+    with served.asker() as asker:
+        for _ in range(3):
+            asker.ask("XADD s * f v")
+        asker.ask("XGROUP CREATE s g 0")
+        asker.ask("XREADGROUP GROUP g one STREAMS s >")
+        claim = "XREADGROUP GROUP g two BLOCK 0 CLAIM 300 STREAMS s >"
+        assert len(asker.ask(claim)[0][1]) == 3

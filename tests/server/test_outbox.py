@@ -8,9 +8,11 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreReadOnly
+from kvstream.operations import dumping
 from kvstream.options import Durability
+from kvstream.server import works
 from tests.patience import PATIENCE_S
-from tests.server.talking import Server, Talker
+from tests.server.talking import Server, Talker, Worker, request
 
 
 class SlowDisk:
@@ -134,3 +136,28 @@ def test_the_disk_may_be_waited_for_here(server: Server, fails: bool) -> None:
         assert talker.closed
         assert said.endswith(b"+OK\r\n")
         assert (b"the log cannot be made durable: gone" in said) is fails
+
+
+def test_what_was_sent_behind_a_long_command_stays_behind_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LONG_ROWS", "STEP_NODES"):
+        monkeypatch.setattr(dumping, name, 1)
+    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    outbox, worker = server.executor.outbox, Worker(server, 1)
+    for _ in range(2):
+        worker.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    assert _heard(worker, 40)
+    outbox.gatherer = Patient()
+    worker.send("SET", "k", "v")
+    worker.send_bytes(request("DUMP", "s") + request("CLIENT", "ID"))
+    worker.step()
+    assert worker.client.paged
+    with patch.object(server.engine.database, "flush_wal", side_effect=StoreReadOnly("gone")):
+        outbox.wait()
+        server.turn()
+        outbox.wait()
+        server.turn()
+        outbox.wait()
+    assert worker.heard().split(b"\r\n")[2:] == [b":1", b""]
