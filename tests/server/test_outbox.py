@@ -150,7 +150,7 @@ def test_what_was_sent_behind_a_long_command_stays_behind_it(
     server.turn()
     assert _heard(worker, 40)
     outbox.gatherer = Patient()
-    worker.send("SET", "k", "v")
+    assert worker.ask("SET", "k", "v") == b""
     worker.send_bytes(request("DUMP", "s") + request("CLIENT", "ID"))
     worker.step()
     assert worker.client.paged
