@@ -194,6 +194,11 @@ ALL: tuple[Work, ...] = (
         lambda sizes: _in_keys("MGET", *(f"key:{n}" for n in range(10_000))),
     ),
     Work(
+        "MSET of 10,000 new keys",
+        lambda sizes: _in_keys("MSET", *(w for n in range(10_000) for w in (f"new:{n}", n))),
+        again=False,
+    ),
+    Work(
         "EXISTS of 10,000 keys",
         lambda sizes: _in_keys("EXISTS", *(f"key:{n}" for n in range(10_000))),
     ),

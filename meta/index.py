@@ -84,10 +84,14 @@ class KeyIndex:
 
     def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
         """Count keys that have been listed, by their stored names."""
+        self.rewritten(names)
+        self._count(txn, stored_db, len(names))
+
+    def rewritten(self, names: Collection[bytes]) -> None:
+        """Tell those who watch of strings that get another value, by their stored names."""
         for watch in self._watches:
             for name in names:
                 watch.note(name)
-        self._count(txn, stored_db, len(names))
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
         """Undo ``add``; ``counted``: nothing has done that for the count already."""

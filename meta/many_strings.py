@@ -53,13 +53,27 @@ class Plain:
 
 def create(txn: Txn, stored_db: int, values: Mapping[bytes, bytes]) -> None:
     """Make such strings under stored names that have no record."""
-    puts, index = txn.batch.puts[_METADATA], txn.catalog.index
-    for name, number in zip(values, txn.catalog.numbers.take(txn, len(values)), strict=True):
-        puts[stream_row(name)] = _PLAIN + U64.pack(number) + values[name]
-        puts[scan_row(stored_db, number)] = key_of(name)
-    index.made(txn, stored_db, values)
+    numbers = txn.catalog.numbers.take(txn, len(values))
+    txn.batch.puts[_METADATA].update(made(stored_db, values, numbers))
+    txn.catalog.index.made(txn, stored_db, values)
+
+
+def made(
+    stored_db: int, values: Mapping[bytes, bytes], numbers: Sequence[int]
+) -> dict[bytes, bytes]:
+    """Return the rows of such strings, by the numbers that they are to have."""
+    rows = {}
+    for name, number in zip(values, numbers, strict=True):
+        rows[stream_row(name)] = _PLAIN + U64.pack(number) + values[name]
+        rows[scan_row(stored_db, number)] = key_of(name)
+    return rows
+
+
+def rewritten(record: bytes, value: bytes) -> bytes:
+    """Return the record of such a string with another value."""
+    return record[:HEAD] + value
 
 
 def rewrite(txn: Txn, name: bytes, record: bytes, value: bytes) -> None:
     """Have the string of a record hold another value; nobody watches, who would have to be told."""
-    txn.batch.puts[_METADATA][stream_row(name)] = record[:HEAD] + value
+    txn.batch.puts[_METADATA][stream_row(name)] = rewritten(record, value)

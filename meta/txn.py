@@ -5,6 +5,7 @@ catalog and are changed in place; ``changed`` marks them for the batch. A transa
 after a change makes the catalog forget all that it has in memory.
 """
 
+from collections.abc import Iterable
 from struct import error as StructError
 from typing import TYPE_CHECKING, Protocol
 
@@ -152,6 +153,12 @@ class Txn:
         """Let the waiters of a name, if it has any, look again after the commit."""
         if name in self._awaited:
             self.signals[name] = None
+
+    def signal_some(self, names: Iterable[bytes]) -> None:
+        """Do the same for many, which are not looked at where nobody waits for anything."""
+        if self._awaited.names():
+            for name in names:
+                self.signal(name)
 
     def signal_all(self, prefix: bytes) -> None:
         """Let the waiters of every name that begins with ``prefix`` look again."""

@@ -21,7 +21,8 @@ from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import OK, Double, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, several, strings
+from kvstream.operations import keyspace, putting, several, strings
+from kvstream.operations.putting import LongPut
 
 _UNITS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 """Milliseconds in a unit, and whether it counts from now."""
@@ -190,22 +191,37 @@ def getset(txn: Txn, session: Session, argv: Argv) -> Reply:
     return old
 
 
-def _pairs(session: Session, argv: Argv) -> list[tuple[bytes, bytes]]:
+def _refuse_half(argv: Argv) -> None:
+    """Refuse a key without a value."""
     if len(argv) % 2 == 0:
         raise wrong_arity(text(argv[0].lower()))
+
+
+def _pairs(session: Session, argv: Argv) -> list[tuple[bytes, bytes]]:
+    _refuse_half(argv)
     return [
         (session.prefix + key, value) for key, value in zip(argv[1::2], argv[2::2], strict=True)
     ]
 
 
-def mset(txn: Txn, session: Session, argv: Argv) -> Reply:
+def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
+    _refuse_half(argv)
+    values = dict(zip(argv[1::2], argv[2::2], strict=True))
+    return LongPut(session.db, values, only_new)
+
+
+def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings, whatever they held before."""
+    if session.pages and len(argv) > 2 * putting.LONG_NAMES:
+        return paging.in_steps(_long_put(session, argv).step, lambda done: OK)
     several.put_several(txn, dict(_pairs(session, argv)))
     return OK
 
 
-def msetnx(txn: Txn, session: Session, argv: Argv) -> Reply:
+def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings where there is none of them; 1 if they were set."""
+    if session.pages and len(argv) > 2 * putting.LONG_NAMES:
+        return paging.in_steps(_long_put(session, argv, only_new=True).step, int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
         return 0

@@ -10,8 +10,9 @@ from kvstream.clock import ManualClock
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import qualified
 from kvstream.meta import many_strings
-from kvstream.operations import keyspace, several, strings
+from kvstream.operations import keyspace, putting, several, strings
 from kvstream.operations.checks import check
+from kvstream.operations.putting import LongPut
 from kvstream.operations.several import LongGet
 from kvstream.server import works as stepping
 from tests.server.talking import Other, Server, Worker
@@ -30,6 +31,7 @@ def clock() -> ManualClock:
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
         *((several, "LONG_NAMES", 4), (several, "STEP_NAMES", 4)),
+        *((putting, "LONG_NAMES", 9), (putting, "STEP_NAMES", 4)),
         *((many_strings, "TOGETHER", 2), (stepping, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
@@ -100,6 +102,58 @@ def test_strings_are_set_whatever_was_there(
         found = values_of(server, [key.encode() for key in given])
         assert found == [value.encode() for value in given.values()]
         assert server.engine.run(check) == []
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_strings_are_set_in_the_last_step(
+    server: Server, clock: ManualClock, seed: int, only_new: bool
+) -> None:
+    others = Others(server, clock, seed)
+    draw = others.draw
+    for number in range(12):
+        if not only_new:
+            others.fill()
+        elif number % 2:
+            others.ask("FLUSHDB")
+        keys = [key.encode() for key in draw.sample(KEYS, draw.choice([5, 30]))]
+        values = {key: draw.choice([b"", b"v%d" % number, LARGE.encode()]) for key in keys}
+        work, done = LongPut(0, values, only_new), None
+        while done is None:
+            for _ in range(draw.randint(0, 5)):
+                others.ask(*draw.choice(MORE))
+                clock.advance(draw.randint(0, 1))
+            if draw.random() < 0.05:
+                others.ask(*draw.choice(WHOLE))
+            there = [server.engine.run(keyspace.kind, qualified(0, key)) for key in keys]
+            before = values_of(server, keys)
+            done = server.engine.run(work.step)
+        assert done == (not only_new or not any(kind != "none" for kind in there))
+        assert values_of(server, keys) == (list(values.values()) if done else before)
+        assert server.engine.run(check) == []
+
+
+def test_very_many_are_set_while_others_go_on(server: Server, ann: Other, worker: Worker) -> None:
+    waiting, bob = server.client(), Other(server, 2)
+    waiting.send("XREAD", "BLOCK", "0", "STREAMS", "k7", "$")
+    bob.ask("SET", "k3", "old")
+    bob.ask("WATCH", "k3")
+    pairs = [word for key in KEYS for word in (key, "v")]
+    worker.begin("MSET", *pairs)
+    assert ann.ask("GET", KEYS[0]) == b"$-1\r\n"
+    ann.ask("SET", "k5", "meanwhile")
+    assert worker.end() == b"OK"
+    assert ann.ask("MGET", "k3", "k5", *KEYS[:2]) == b"*4\r\n" + b"$1\r\nv\r\n" * 4
+    bob.ask("MULTI")
+    bob.ask("PING")
+    assert bob.ask("EXEC") == b"*-1\r\n"
+    assert waiting.client.block is not None
+    worker.begin("MSETNX", *pairs)
+    assert worker.end() == 0
+    ann.ask("FLUSHALL")
+    worker.begin("MSETNX", *pairs)
+    assert worker.end() == 1
+    assert worker.ask("MSET", *pairs, "half").startswith(b"-ERR wrong number")
 
 
 def test_who_waits_for_a_key_or_watches_it_is_told_of_it(server: Server, ann: Other) -> None:
