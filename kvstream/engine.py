@@ -20,6 +20,8 @@ from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
 from kvstream.operations import recovery
 from kvstream.options import Durability, StoreOptions
+from kvstream.ownership import Owned
+from kvstream.storage import fork
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
@@ -29,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Engine:
+class Engine(Owned):
     """An open store, as operations see it. Every method may be called from any thread."""
 
     def __init__(
@@ -39,14 +41,12 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self.catalog = Catalog(self.options)
         self.database = Database.open(directory, self.options)
+        super().__init__()
         self.waiters = Waiters()
         self._always = self.options.durability is Durability.ALWAYS
         self.on_commit: Callable[[float], None] | None = None
         """Told the seconds of every write to RocksDB, under the lock; must be quick, not raise."""
-        self._lock = threading.RLock()
         self._now_ms = self.clock.now_ms
-        self._open: Txn | None = None
-        self._opener = 0
         self._spare: Txn | None = None
         self._last_sequence = 0
         self._compacting = threading.Lock()
@@ -163,14 +163,6 @@ class Engine:
             txn.failed = True
             raise
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep all others out through several commits of this thread, of which none is open."""
-        with self._lock:
-            if self._open is not None:
-                raise InvalidArgument("a transaction is open in this thread already")
-            yield
-
     @property
     def last_sequence(self) -> int:
         """The sequence number of the last write of this engine."""
@@ -194,10 +186,6 @@ class Engine:
             with suppress(RuntimeError):  # interrupted before it had the lock
                 self._lock.release()
             raise
-
-    def is_open_here(self) -> bool:
-        """Tell whether this thread is inside a transaction or a turn."""
-        return self._open is not None and self._opener == threading.get_ident()
 
     def commit_turn(self, txn: Txn) -> int:
         """Write what the turn changed; return the number of the last write that it may have seen.
@@ -383,6 +371,7 @@ class Engine:
                 return
             self._write_seen()
             self._closed = True
+            fork.unregister(self)
             self.waiters.end(StoreClosed)
         try:
             self.committer.close()

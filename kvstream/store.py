@@ -48,6 +48,8 @@ class Store:
 
     def __init__(self, engine: Engine, db: int = 0) -> None:
         """Wrap an open engine; ``Store.open`` is the usual way."""
+        if not isinstance(engine, Engine):
+            raise TypeError("Store.open(path) opens a store: Store() wraps an engine that is open")
         self.engine = engine
         self.db = _checked_db(db, engine.options)
 
@@ -78,6 +80,9 @@ class Store:
         )
         _checked_db(db, settings)
         return cls(Engine(directory, settings, clock), db)
+
+    def __repr__(self) -> str:
+        return f"<Store {str(self.engine.database.directory)!r}, db {self.db}>"
 
     def select(self, db: int) -> Self:
         """Return the same open store seen through another database."""
@@ -264,12 +269,7 @@ class Store:
         return self.engine.run(images.page, self._name(key), first, last, whole(count, "count"))
 
     def load(
-        self,
-        key: Name,
-        source: StreamSource,
-        *,
-        replace: bool = False,
-        expire_at_ms: int = 0,
+        self, key: Name, source: StreamSource, *, replace: bool = False, expire_at_ms: int = 0
     ) -> Loaded:
         """Make a stream of a source, all or nothing, and return what there was and was set right.
 
@@ -302,12 +302,7 @@ class Store:
         return self.engine.run(payloads.restore, self._name(key), payload, replace, expire_at_ms)
 
     def loader(
-        self,
-        key: Name,
-        *,
-        replace: bool = False,
-        expire_at_ms: int = 0,
-        label: bytes = b"",
+        self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
     ) -> Loader:
         """Return a load of a stream in pieces, for a ``with`` block.
 
@@ -315,11 +310,7 @@ class Store:
         way is kept for a week, and the next loader of that label goes on behind it.
         """
         return Loader(
-            self.engine,
-            self._name(key),
-            replace=replace,
-            expire_at_ms=expire_at_ms,
-            label=label,
+            self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms, label=label
         )
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:

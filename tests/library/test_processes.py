@@ -1,0 +1,84 @@
+"""A store belongs to the process that opened it: what a forked child, and pickle, are told."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from tests.patience import PATIENCE_S
+
+FORKING = """
+import os, sys, threading
+from kvstream import Store, StoreClosed
+
+store = Store.open(sys.argv[1], durability=sys.argv[2])
+stream = store.stream("s")
+stream.add({"a": 1})
+entered, leave = threading.Event(), threading.Event()
+
+def hold():
+    with store.transaction():
+        entered.set()
+        leave.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+entered.wait()
+child = os.fork()
+if child == 0:
+    for use in (stream.info, stream.range, lambda: len(stream), lambda: stream.add({"b": 2})):
+        try:
+            use()
+        except StoreClosed as error:
+            assert "must open a store of its own" in str(error)
+        else:
+            os._exit(1)
+    store.close()
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+leave.set()
+holder.join()
+stream.add({"c": 3})
+assert len(stream) == 2
+store.close()
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("durability", ["always", "no"])
+def test_a_child_forked_while_a_thread_held_the_store_is_refused_at_once(
+    tmp_path: Path, durability: str
+) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "data"), durability]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_open_cannot_be_pickled_and_the_reason_is_told(store: Store) -> None:
+    stream = store.stream("s")
+    group = stream.create_group("g")
+    for handle in (store, stream, group, group.consumer("c")):
+        with pytest.raises(TypeError, match="an open store cannot be pickled"):
+            pickle.dumps(handle)
+        with pytest.raises(TypeError, match="an open store cannot be pickled"):
+            copy.deepcopy(handle)
+
+
+def test_what_was_read_can_be_pickled(store: Store) -> None:
+    store.stream("s").add({"a": 1})
+    (entry,) = store.stream("s").range()
+    assert pickle.loads(pickle.dumps(entry)) == entry
+
+
+def test_a_store_that_was_not_opened_is_told_how(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"Store\.open\(path\) opens a store"):
+        Store(tmp_path / "data")  # type: ignore[arg-type]
+
+
+def test_a_store_shows_where_it_is(store: Store) -> None:
+    directory = str(store.engine.database.directory)
+    assert repr(store.select(3)) == f"<Store {directory!r}, db 3>"
