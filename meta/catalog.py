@@ -20,6 +20,7 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta import presence, staged
 from kvstream.meta.allocator import Allocator
+from kvstream.meta.burying import bury
 from kvstream.meta.databases import Databases
 from kvstream.meta.doomed import Doomed
 from kvstream.meta.erasures import Erasures
@@ -146,12 +147,13 @@ class Catalog:
     def drop(self, txn: Txn, key: Key) -> None:
         """Delete a key of any kind, in time that does not depend on what is in it."""
         if isinstance(key, StreamMeta):
-            self.drop_stream(txn, key)
+            if not bury(txn, key):
+                self.drop_stream(txn, key)
         else:
             txn.frees = True
             if not self._is_flushed(txn, key):  # else its pieces went with the flush
                 key.drop_pieces(txn.batch)
-            self._unlist(txn, key)
+            self.unlist(txn, key)
 
     def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete a stream with all that belongs to it, in time that its entries do not touch."""
@@ -163,7 +165,7 @@ class Catalog:
                 Tree(tree, as_is).drop(txn.batch)
         self.hot.forget(stream.prefix)
         self._drop_rows(txn, stream)
-        self._unlist(txn, stream)
+        self.unlist(txn, stream)
 
     def _drop_rows(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete messages and nodes: row by row where they are few, else as ranges."""
@@ -180,7 +182,8 @@ class Catalog:
         if stream.unswept or stream.nodes > bool(stream.open_live):  # a node was closed
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
-    def _unlist(self, txn: Txn, key: Key) -> None:
+    def unlist(self, txn: Txn, key: Key) -> None:
+        """Let a key go from its name, and from the orders of SCAN and of expiry."""
         self.streams.pop(self.databases.shown_name(txn, key.name), None)
         if isinstance(key, StreamMeta):
             txn.forget_stream(key)
@@ -191,7 +194,7 @@ class Catalog:
         """Move a key to a name that is free: the other rows of a stream stay where they are."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
-        self._unlist(txn, key)
+        self.unlist(txn, key)
         key.name, key.row = stored, stream_row(stored)
         if isinstance(key, StreamMeta):
             self._keep(name, key)

@@ -6,6 +6,7 @@ A flush names its keys by a bound (meta/flushed.py), a command about very many k
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import U64, qualified, scan_row, stream_row, successor, tree_prefix
+from kvstream.meta import burying
 from kvstream.meta.filling import catch_up
 from kvstream.meta.flushed import Bounds
 from kvstream.meta.records import StreamMeta
@@ -14,8 +15,6 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
 _METADATA, _TREES = Family.METADATA, Family.TREES
-GROUPS_TOGETHER = 100
-"""Groups that are deleted at once: a stream with more of them leaves some at a time."""
 
 
 def sweep(txn: Txn, limit: int) -> int:
@@ -64,9 +63,12 @@ def _sheds_groups(txn: Txn, name: bytes) -> bool:
     stream = None
     try:
         stream = None if record is None else decode_key(name, record)
-        if not isinstance(stream, StreamMeta) or stream.groups_count <= GROUPS_TOGETHER:
+        if not isinstance(stream, StreamMeta) or stream.groups_count <= burying.GROUPS_TOGETHER:
             return False
-        return txn.catalog.is_gone(txn, stream) and _drop_groups(txn, stream) == GROUPS_TOGETHER
+        return (
+            txn.catalog.is_gone(txn, stream)
+            and _drop_groups(txn, stream) == burying.GROUPS_TOGETHER
+        )
     except Corruption:  # it goes as a whole, as far as it can be read
         if isinstance(stream, StreamMeta):
             txn.forget_stream(stream)
@@ -75,7 +77,7 @@ def _sheds_groups(txn: Txn, name: bytes) -> bool:
 
 def _drop_groups(txn: Txn, stream: StreamMeta) -> int:
     groups = tree_prefix(stream.groups_tree)
-    page = txn.batch.page(_TREES, groups, successor(groups), GROUPS_TOGETHER)
+    page = txn.batch.page(_TREES, groups, successor(groups), burying.GROUPS_TOGETHER)
     found = [txn.catalog.group(txn, stream, row[U64.size :]) for row, _ in page]
     catch_up(txn.batch, stream)
     for group in found:

@@ -5,9 +5,8 @@ from itertools import islice
 from random import randint
 
 from kvstream.errors import NoSuchKey
-from kvstream.layout.keys import database_of, key_of, qualified
+from kvstream.layout.keys import key_of, qualified
 from kvstream.meta import leftovers
-from kvstream.meta.doomed import encode_doomed
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
@@ -36,22 +35,9 @@ def delete(txn: Txn, name: bytes) -> bool:
     key = txn.key(name)
     if key is None:
         return False
-    if isinstance(key, StreamMeta) and key.groups_count > leftovers.GROUPS_TOGETHER:
-        _doom(txn, name, key)
-    else:
-        txn.catalog.drop(txn, key)
+    txn.catalog.drop(txn, key)
     txn.signal(name)
     return True
-
-
-def _doom(txn: Txn, name: bytes, stream: StreamMeta) -> None:
-    """Have a stream gone with this commit whose groups are so many that they leave later."""
-    catalog, db = txn.catalog, database_of(stream.name)
-    txn.frees = True
-    txn.finish()
-    del catalog.streams[name]
-    catalog.index.left(txn, db, 1)
-    catalog.doomed.add(txn, dict([encode_doomed(db, [stream.generation])]), {stream.generation})
 
 
 def make_room(txn: Txn, name: bytes) -> None:

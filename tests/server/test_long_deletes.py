@@ -9,7 +9,7 @@ import pytest
 from kvstream.clock import ManualClock
 from kvstream.commands.dispatcher import Dispatcher
 from kvstream.layout.keys import successor
-from kvstream.meta import leftovers, trees
+from kvstream.meta import burying, trees
 from kvstream.operations import dooming, keyspace
 from kvstream.operations.checks import check
 from kvstream.operations.dooming import LongCount, LongDelete
@@ -181,7 +181,7 @@ def test_a_transaction_deletes_them_at_its_place(server: Server, ann: Other) -> 
 def test_the_groups_of_a_stream_leave_some_at_a_time(
     server: Server, ann: Other, gone: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
@@ -211,7 +211,7 @@ def test_the_groups_of_a_stream_leave_some_at_a_time(
 def test_a_name_whose_groups_have_not_left_is_free(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
     for _ in range(2):
         for number in range(5):
             ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
@@ -221,3 +221,45 @@ def test_a_name_whose_groups_have_not_left_is_free(
         ann.ask("XADD", "s", "1-1", "f", "v")
         assert server.engine.run(check) == []
     assert told(ann, "XINFO", "GROUPS", "s") == []
+
+
+@pytest.mark.parametrize("word", ["SET", "RENAME", "COPY", "RESTORE", "PEXPIREAT", "FLUSHDB"])
+@pytest.mark.parametrize("expiring", [False, True])
+def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, word: str, expiring: bool
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    for number in range(1, 9):
+        ann.ask("XADD", "s", f"{number}-1", "f", "v")
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
+        ann.ask("XREADGROUP", "GROUP", f"g{number}", "w", "COUNT", "1", "STREAMS", "s", ">")
+    if expiring:
+        ann.ask("EXPIRE", "s", "1000")
+    ann.ask("SET", "t", "v")
+    words: dict[str, tuple[str | bytes, ...]] = {
+        "SET": ("SET", "s", "v"),
+        "RENAME": ("RENAME", "t", "s"),
+        "COPY": ("COPY", "t", "s", "REPLACE"),
+        "RESTORE": ("RESTORE", "s", "0", told(ann, "DUMP", "t"), "REPLACE"),
+        "PEXPIREAT": ("PEXPIREAT", "s", "1"),
+        "FLUSHDB": ("FLUSHDB",),
+    }
+    before = len(list(server.engine.database.scan(Family.TREES, b"", b"\xff")))
+    assert not ann.ask(*words[word]).startswith(b"-")
+    if word in ("PEXPIREAT", "FLUSHDB"):
+        ann.ask("SET", "s", "v")
+    left = list(server.engine.database.scan(Family.TREES, b"", b"\xff"))
+    assert len(left) >= before // 2
+    if word == "COPY":  # and in the middle of it
+        server.engine.reopen()
+    steps = 0
+    while server.engine.run(keyspace.sweep, 100) == 100:
+        steps += 1
+        assert told(ann, "GET", "s") == b"v"
+        assert told(ann, "TTL", "s") == -1
+        assert server.engine.run(check) == []
+    assert steps >= 2
+    assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
+    keys = {b"s"} if word in ("RENAME", "FLUSHDB") else {b"s", b"t"}
+    assert set(told(ann, "KEYS", "*")) == keys
+    assert told(ann, "DBSIZE") == len(keys)

@@ -1,0 +1,36 @@
+"""Streams of very many groups that are gone: they keep their rows for a while, under another name.
+
+Each group has trees of its own, so that they are deleted some at a time (meta/leftovers.py). The
+name is free at once, for whatever takes it.
+"""
+
+from kvstream.layout.keys import U64, database_of, key_of, qualified, scan_row, stream_row
+from kvstream.meta.doomed import encode_doomed
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
+
+GROUPS_TOGETHER = 100
+"""Groups that are deleted at once: a stream with more of them leaves some at a time."""
+_GRAVE = b"kvstream:gone:"
+"""Before the generation it makes the key; who makes such a key has all groups deleted at once."""
+
+
+def bury(txn: Txn, stream: StreamMeta) -> bool:
+    """Have a stream gone with this commit, and its rows later; False where it has few groups."""
+    db = database_of(stream.name)
+    grave = qualified(db, _GRAVE + U64.pack(stream.generation))
+    if stream.groups_count <= GROUPS_TOGETHER or stream.name == grave:
+        return False
+    catalog, generation = txn.catalog, stream.generation
+    txn.frees = True
+    txn.finish()  # nothing of its groups may be left to be written by a later commit
+    catalog.hot.forget(stream.prefix)
+    catalog.unlist(txn, stream)
+    stream.name, stream.row, stream.expire_at = grave, stream_row(grave), 0
+    txn.reshaped(stream)
+    txn.finish()
+    txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(grave))
+    if not catalog.is_gone(txn, stream):  # else somebody is to sweep it already
+        catalog.doomed.add(txn, dict([encode_doomed(db, [generation])]), {generation})
+    return True
