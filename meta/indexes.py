@@ -12,13 +12,15 @@ change of form is a part of the commit that makes it due.
     times row    := group's times tree(u64) times   -> empty      of indexed groups only
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import trees
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.run_index import Owner, RunIndex, owner_of
+from kvstream.meta.run_watch import RunWatch, RunWatches
 from kvstream.meta.runs import HEAD_BYTES, PackedID, Run
+from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
@@ -76,10 +78,24 @@ def anchors_of(
 # --- changes ------------------------------------------------------------------------------------
 
 
+def watched(group: GroupMeta) -> RunWatch:
+    """Have changes of a group's runs told to who keeps what is returned."""
+    if group.watches is None:
+        group.watches = RunWatches()
+    return group.watches.add()
+
+
+def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
+    if group.watches is not None and not group.watches.note(runs):
+        group.watches = None
+
+
 def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     """Put a run where none is anchored; Corruption where its owner is no consumer."""
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
+    if group.watches is not None:
+        _note(group, [run])
     if not group.indexed:
         group.grown += len(run.ids)
         if group.runs.has_room(txn.batch) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
@@ -103,6 +119,7 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         return
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
+    _note(group, runs)
     group.grown = grown
     group.runs.put_all(txn.batch, {run.anchor: (run.encode(), run) for run in runs})
     if group.index is not None:
@@ -111,6 +128,8 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 
 def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
     """Delete a run."""
+    if group.watches is not None:
+        _note(group, [run])
     group.runs.delete(txn.batch, run.anchor)
     if group.indexed:
         owner = owner_of(run)
@@ -128,6 +147,7 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         for run in runs:
             remove(txn, group, run)
         return
+    _note(group, runs)
     group.runs.delete_all(txn.batch, [run.anchor for run in runs])
     if group.index is not None:
         group.index.remove_all(runs)
@@ -135,6 +155,8 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 
 def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
     """Leave a run only some of its IDs."""
+    if group.watches is not None:
+        _note(group, [run])
     rest = run._replace(ids=left)
     group.runs.put(txn.batch, run.anchor, rest.encode(), rest)
     change = len(left) - len(run.ids)
@@ -142,6 +164,54 @@ def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
         _count(txn, group, owner_of(run), change)
     elif group.index is not None:
         group.index.count(run, change)
+
+
+def replace(
+    txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
+) -> None:
+    """Put runs, by their anchors and with their rows, in the place of others, all at once."""
+    runs = [run for _, run in new.values()]
+    for owner in {run.owner for run in runs if not run.rank}:
+        txn.catalog.owner(txn, group, owner)
+    _note(group, old)
+    _note(group, runs)
+    gone = [run.anchor for run in old if run.anchor not in new]
+    if not group.indexed:
+        more = sum([len(run.ids) for run in runs]) - sum([len(run.ids) for run in old])
+        group.grown += max(0, more)
+        if group.runs.has_room(txn.batch, len(new) - len(old)) and (
+            group.grown <= CACHED_IDS or _is_light(txn, group)
+        ):
+            group.runs.replace(txn.batch, gone, new)
+            if group.index is not None:
+                group.index.replace(old, runs)
+            return
+        _write_indexes(txn, group)
+    group.runs.replace(txn.batch, gone, new)
+    _replace_index_rows(txn, group, old, runs)
+    settle(txn, group)
+
+
+def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Run]) -> None:
+    suffixes = [run.times_suffix for run in new]
+    _replace_empty(txn, group.times, [run.times_suffix for run in old], suffixes)
+    anchors: dict[Owner, tuple[list[PackedID], list[PackedID]]] = {}
+    counts: dict[Owner, int] = {}
+    for side, runs in enumerate((old, new)):
+        for run in runs:
+            owner = owner_of(run)
+            anchors.setdefault(owner, ([], []))[side].append(run.anchor)
+            change = len(run.ids) if side else -len(run.ids)
+            counts[owner] = counts.get(owner, 0) + change
+    for owner, (gone, put) in anchors.items():
+        if owner is not None:
+            _replace_empty(txn, txn.catalog.owner(txn, group, owner).runs, gone, put)
+        _count(txn, group, owner, counts[owner])
+
+
+def _replace_empty(txn: Txn, tree: Tree[bytes], old: list[bytes], new: list[bytes]) -> None:
+    rows = {suffix: (b"", suffix) for suffix in new}
+    tree.replace(txn.batch, [suffix for suffix in old if suffix not in rows], rows)
 
 
 def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:

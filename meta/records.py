@@ -44,6 +44,7 @@ from kvstream.meta.ahead import Ahead
 from kvstream.meta.node import Node as Node
 from kvstream.meta.node import damage_told, decode_names
 from kvstream.meta.run_index import RunIndex
+from kvstream.meta.run_watch import RunWatches
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.trees import Tree, as_is
 
@@ -295,6 +296,7 @@ class GroupMeta:
         "row",
         "runs",
         "times",
+        "watches",
     )
 
     def __init__(
@@ -324,6 +326,8 @@ class GroupMeta:
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
         self.ahead: Ahead | None = None
+        self.watches: RunWatches | None = None
+        """Who is told of changes of the runs."""
 
     def encode(self) -> bytes:
         head = _GROUP.pack(

@@ -7,6 +7,7 @@ time, and kept up from then on. What they count takes the place of counters on d
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from kvstream.meta.runs import PackedID, Run
 
@@ -94,6 +95,28 @@ class RunIndex:
             if not share.anchors:
                 del self.shares[owner]
 
+    def replace(self, old: list[Run], new: list[Run]) -> None:
+        """Take runs out, and others in."""
+        gone = set(map(_suffix, old))
+        times = [suffix for suffix in self.times if suffix not in gone]
+        times += map(_suffix, new)
+        times.sort()
+        self.times[:] = times
+        olds, news = _by_owner(old), _by_owner(new)
+        for owner in olds.keys() | news.keys():
+            mine, others = news.get(owner, []), {run.anchor for run in olds.get(owner, ())}
+            share = self.shares.setdefault(owner, Share())
+            anchors = [anchor for anchor in share.anchors if anchor not in others]
+            anchors += [run.anchor for run in mine]
+            anchors.sort()
+            share.anchors[:] = anchors
+            change = sum([len(run.ids) for run in mine])
+            change -= sum([len(run.ids) for run in olds.get(owner, ())])
+            share.pending += change
+            self.pending += change
+            if not anchors:
+                del self.shares[owner]
+
     def pending_with(self, owner: Owner) -> int:
         share = self.shares.get(owner)
         return 0 if share is None else share.pending
@@ -109,6 +132,16 @@ class RunIndex:
             return iter(())
         at = bisect_right(share.anchors, start)
         return _following(share.anchors, share.anchors[at - 1] if at else start)
+
+
+_suffix = attrgetter("times_suffix")
+
+
+def _by_owner(runs: list[Run]) -> dict[Owner, list[Run]]:
+    found: dict[Owner, list[Run]] = {}
+    for run in runs:
+        found.setdefault(owner_of(run), []).append(run)
+    return found
 
 
 def _following(keys: list[bytes], start: bytes) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ read from disk. Either way the disk has every row, in the batch of the command t
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -190,6 +190,38 @@ class Tree(Generic[T]):
         for suffix in suffixes:
             del memory.items[suffix]
         memory.keys = [key for key in memory.keys if key in memory.items]
+
+    def replace(
+        self, batch: Batch, gone: list[bytes], rows: Mapping[bytes, tuple[bytes, T]]
+    ) -> None:
+        """Delete many rows that are there, and put many others, of which some may be there."""
+        memory = self.memory or self._load(batch)
+        puts, prefix = batch.puts[_TREES], self.prefix
+        puts.update(dict.fromkeys([prefix + suffix for suffix in gone]))
+        puts.update({prefix + suffix: value for suffix, (value, _) in rows.items()})
+        if memory is None:
+            self._deletes += len(gone)
+            if self._deletes > CACHED_ROWS:  # the tree may have become small again
+                self.reload()
+            return
+        items = memory.items
+        for suffix in gone:
+            del items[suffix]
+        if gone:
+            memory.keys = [key for key in memory.keys if key in items]
+        memory.keys += [suffix for suffix in rows if suffix not in items]
+        memory.keys.sort()
+        items.update({suffix: item for suffix, (_, item) in rows.items()})
+        if len(memory.keys) > CACHED_ROWS:
+            self.memory = None
+
+    def is_next(self, one: bytes, other: bytes) -> bool:
+        """Tell whether a row is known to stand right behind another one."""
+        memory = self.memory
+        if memory is None:
+            return False
+        at = bisect_left(memory.keys, other)
+        return at > 0 and memory.keys[at - 1] == one
 
     def floor(self, batch: Batch, suffix: bytes) -> T | None:
         """Return the item of the last row at or below ``suffix``."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from kvstream.commands.args import (
     Args,
@@ -16,19 +17,22 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.many_ids import Step, about, are_many
 from kvstream.commands.paging import in_steps, is_long, paged
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import StreamID
+from kvstream.ids import UNPACKED, StreamID, is_ascending
 from kvstream.meta.txn import Txn
 from kvstream.operations import claims
-from kvstream.operations.gradually import LongAutoclaim
 from kvstream.operations.groups import group_of_key
+from kvstream.operations.seizing import LongAutoclaim, LongClaim, Seized
 from kvstream.operations.witness import LONG_ROWS
 from kvstream.records import Entry
 
 _FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
 """Words of XPENDING's extended form."""
+_TOGETHER = 1000
+"""IDs of a reply that are written at once."""
 
 
 def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
@@ -82,27 +86,75 @@ class _ClaimOptions:
     last_id: StreamID | None = None
 
 
-def xclaim(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Take pending entries over for a consumer, and answer them."""
-    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    group_of_key(txn, name, group)
+    group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
+    if are_many(session, len(argv) - 5):
+        return about(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
     ids = _claimed_ids(argv[5:])
-    options = _claim_options(txn, Args(argv, 5 + len(ids)))
+    asked = _claim_options(txn, Args(argv, 5 + len(ids)))
+    return _claim(txn, session, argv, min_idle_ms, ids, asked)
+
+
+def _claim(
+    txn: Txn,
+    session: Session,
+    argv: Argv,
+    min_idle_ms: int,
+    ids: Sequence[StreamID],
+    asked: _ClaimOptions,
+) -> Reply:
     entries = claims.claim(
         txn,
-        name,
-        group,
-        consumer,
+        session.prefix + argv[1],
+        argv[2],
+        argv[3],
         min_idle_ms,
         ids,
-        time_ms=options.time_ms,
-        retrycount=options.retrycount,
-        force=options.force,
-        justid=options.justid,
-        last_id=options.last_id,
+        time_ms=asked.time_ms,
+        retrycount=asked.retrycount,
+        force=asked.force,
+        justid=asked.justid,
+        last_id=asked.last_id,
     )
-    return paged(session, _claimed(entries, options.justid), len(entries))
+    return paged(session, _claimed(entries, asked.justid), len(entries))
+
+
+def _claim_begun(
+    session: Session, argv: Argv, min_idle_ms: int, txn: Txn, packed: list[bytes]
+) -> Step:
+    """Return what claims IDs in steps; where they are out of order, in one."""
+    asked = _claim_options(txn, Args(argv, 5 + len(packed)))
+    if not is_ascending(packed):
+        ids = [*map(StreamID.unpack, packed)]
+        return lambda txn: _claim(txn, session, argv, min_idle_ms, ids, asked)
+    work = LongClaim(
+        session.prefix + argv[1],
+        argv[2],
+        packed,
+        argv[3],
+        min_idle_ms,
+        time_ms=asked.time_ms,
+        retrycount=asked.retrycount,
+        force=asked.force,
+        justid=asked.justid,
+        last_id=asked.last_id,
+    )
+    return lambda txn: _seized(work.step(txn), asked.justid)
+
+
+def _seized(seized: Seized | None, justid: bool) -> "Reply | None":
+    """Return the reply of what was claimed in steps."""
+    return None if seized is None else Paged(_parts(seized, justid))
+
+
+def _parts(seized: Seized, justid: bool) -> Gradual:
+    total = [sum(map(len, seized.parts))]
+    if justid:
+        ids = ([bytes(each.id) for each in rows] for rows in seized.parts)
+        return Gradual(chain(total, ids))
+    return Gradual(chain(total, seized.parts))
 
 
 def _claimed_ids(words: Argv) -> list[StreamID]:
@@ -168,7 +220,7 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     asked = name, group, consumer, min_idle_ms, start, count, justid
     if session.pages and count > LONG_ROWS:
         group_of_key(txn, name, group)
-        return in_steps(LongAutoclaim(*asked).step, partial(_taken, session, justid))
+        return in_steps(LongAutoclaim(*asked).step, partial(_taken_in_steps, justid))
     return _taken(session, justid, claims.autoclaim(txn, *asked))
 
 
@@ -176,3 +228,11 @@ def _taken(session: Session, justid: bool, done: claims.Taken) -> Reply:
     deleted = [bytes(eid) for eid in done.deleted]
     reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
     return paged(session, reply, len(done.entries) + len(deleted))
+
+
+def _taken_in_steps(justid: bool, done: Seized) -> Reply:
+    gone = done.gone
+    parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
+    texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)
+    deleted = Gradual(chain([len(gone)], texts))
+    return Paged([bytes(done.cursor), _parts(done, justid), deleted])

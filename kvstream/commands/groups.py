@@ -13,15 +13,17 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import Answer, Session
+from kvstream.commands.many_ids import Step, about, are_many
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.commands.streams import policy_and_ids
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import StreamID
+from kvstream.ids import StreamID, ascending_packed, is_ascending
 from kvstream.meta.txn import Txn
 from kvstream.operations import acks, groups
 from kvstream.operations.acks import NackMode
 from kvstream.operations.delete import Live, Outcome
 from kvstream.operations.groups import existing_group, existing_stream, group_of_key
+from kvstream.operations.moving import LongAck, LongNack
 
 _MODES = {mode.encode(): mode for mode in NackMode}
 _CREATE_WORDS_MAX = 8
@@ -135,9 +137,13 @@ def _has_no_group(txn: Txn, name: bytes, group: bytes) -> bool:
     return stream is None or txn.catalog.group(txn, stream, group) is None
 
 
-def xack(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Make entries no longer pending and answer how many were."""
     name, group = session.prefix + argv[1], argv[2]
+    if are_many(session, len(argv) - 3):
+        if _has_no_group(txn, name, group):
+            return 0
+        return about(argv[3:], lambda txn, ids: LongAck(name, group, ascending_packed(ids)).step)
     try:
         ids = packed_ids(argv[3:])
     except InvalidID:
@@ -163,7 +169,7 @@ def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     return paging.of_erasure(session, txn, name, ids, operation, answer)
 
 
-def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:
+def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Give pending entries back to their group, owned by nobody, and answer how many."""
     name, group = session.prefix + argv[1], argv[2]
     group_of_key(txn, name, group)
@@ -177,7 +183,23 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:
     count = args.at_least(1, message, message)
     if count > len(args):
         raise InvalidArgument("number of IDs doesn't match numids")
-    ids = stream_ids(args.take(count))
+    words = args.take(count)
+
+    def begin(txn: Txn, ids: list[bytes]) -> Step:
+        asked = mode, *_nack_options(args)
+        if is_ascending(ids):
+            return LongNack(name, group, ids, *asked).step
+        some = [*map(StreamID.unpack, ids)]
+        return lambda txn: acks.negative_acknowledge(txn, name, group, some, *asked)
+
+    if are_many(session, count):
+        return about(words, begin)
+    ids = stream_ids(words)
+    return acks.negative_acknowledge(txn, name, group, ids, mode, *_nack_options(args))
+
+
+def _nack_options(args: Args) -> tuple[int | None, bool]:
+    """Return RETRYCOUNT and FORCE."""
     retrycount: int | None = None
     force = False
     while args:
@@ -189,4 +211,4 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Reply:
             retrycount = args.at_least(0, "Invalid RETRYCOUNT value, must be >= 0")
         else:
             raise InvalidArgument(f"Unrecognized XNACK option '{text(word)}'")
-    return acks.negative_acknowledge(txn, name, group, ids, mode, retrycount, force)
+    return retrycount, force

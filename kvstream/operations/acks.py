@@ -5,12 +5,13 @@ from enum import StrEnum
 from itertools import groupby
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import PACKED, StreamID, ascending, ascending_parts, is_ascending
+from kvstream.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
 from kvstream.meta.pending import COUNT_MAX, drop, find, give_back, take_counts, take_ids
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import Live, Outcome, delete_but
 from kvstream.operations.entries import live
 from kvstream.operations.groups import group_of_key
+from kvstream.operations.hauls import refuse_retrycount
 from kvstream.operations.references import RefPolicy, drop_references, referenced
 
 
@@ -43,7 +44,7 @@ def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[bytes]
     if found is None:
         return 0
     txn.frees = True
-    return drop(txn, found, ids if is_ascending(ids) else sorted(set(ids)))
+    return drop(txn, found, ascending_packed(ids))
 
 
 def acknowledge_and_delete(
@@ -87,8 +88,7 @@ def negative_acknowledge(
 
     ``force`` also takes entries of the stream that are not pending.
     """
-    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
-        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
+    refuse_retrycount(retrycount)
     stream, found = group_of_key(txn, name, group)
     released = 0
     for some in ascending_parts(ids):  # one may come again
@@ -99,14 +99,14 @@ def negative_acknowledge(
             counts |= dict.fromkeys([eid.packed for eid in live(txn, stream, others)], 0)
         given = [eid for eid in packed if eid in counts]
         for count, same in groupby(given, key=counts.__getitem__):
-            give_back(txn, found, list(same), _count_after(mode, count, retrycount))
+            give_back(txn, found, list(same), count_after_nack(mode, count, retrycount))
         released += len(given)
     if released:
         txn.signal(name)
     return released
 
 
-def _count_after(mode: NackMode, count: int, retrycount: int | None) -> int:
+def count_after_nack(mode: NackMode, count: int, retrycount: int | None) -> int:
     if retrycount is not None:
         return retrycount
     if mode is NackMode.FATAL:

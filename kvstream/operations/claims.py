@@ -9,7 +9,6 @@ from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID, is_ascending
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta.indexes import pending_in, pending_with
 from kvstream.meta.pending import (
-    COUNT_MAX,
     find,
     ids_between,
     place,
@@ -24,7 +23,7 @@ from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import consumer_of, group_of_key
-from kvstream.operations.hauls import Haul, count_after
+from kvstream.operations.hauls import Haul, count_after, refuse_retrycount
 from kvstream.operations.pages import RUNS_TOGETHER, Steps
 from kvstream.records import Claimed, Entry, PendingEntry, PendingSummary
 
@@ -58,14 +57,11 @@ def claim(
 
     ``time_ms`` is the Unix time of delivery to note; one in the future counts as now.
     """
-    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
-        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
+    refuse_retrycount(retrycount)
     stream, found = group_of_key(txn, name, group)
     member = consumer_of(txn, found, consumer)
-    if last_id is not None and last_id > found.last_delivered:
-        found.last_delivered = last_id
-        txn.member_changed(found)
-    moment = txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
+    advance(txn, found, last_id)
+    moment = moment_of(txn, time_ms)
     haul = Haul(stream, idle_bound(txn, min_idle_ms), retrycount, justid)
     packed = [PACKED(*eid) for eid in ids]
     claimed: Sequence[Entry]
@@ -81,6 +77,18 @@ def claim(
         member.active_ms = txn.now_ms
     txn.member_changed(member)
     return claimed
+
+
+def advance(txn: Txn, group: GroupMeta, last_id: StreamID | None) -> None:
+    """Have a group count as given at least all up to an ID."""
+    if last_id is not None and last_id > group.last_delivered:
+        group.last_delivered = last_id
+        txn.member_changed(group)
+
+
+def moment_of(txn: Txn, time_ms: int | None) -> int:
+    """Return the time of delivery that a claim notes."""
+    return txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
 
 
 def _look_by_runs(txn: Txn, group: GroupMeta, ids: list[bytes], haul: Haul) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from kvstream.errors import InvalidArgument
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked
 from kvstream.meta.pending import COUNT_MAX, drop, place
@@ -20,6 +21,19 @@ def count_after(before: int, retrycount: int | None, justid: bool) -> int:
     if retrycount is not None:
         return retrycount
     return before if justid else min(before + 1, COUNT_MAX)
+
+
+def refuse_retrycount(retrycount: int | None) -> None:
+    """Raise InvalidArgument where deliveries cannot be so many."""
+    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
+        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
+
+
+def refuse_damaged(stream: StreamMeta, rows: Sequence[Row], justid: bool) -> None:
+    """Raise Corruption where rows cannot be read: before anything is claimed."""
+    Rows(list(rows), len(stream.prefix)).packed_ids()
+    if not justid:
+        decode_checked([value for _, value in rows])
 
 
 @dataclass(slots=True)
@@ -63,9 +77,7 @@ class Haul:
         return looked
 
     def _add(self, run: Run, ids: Sequence[PackedID], rows: Sequence[Row]) -> None:
-        Rows(list(rows), len(self.stream.prefix)).packed_ids()  # refuses what is damaged,
-        if not self.justid:
-            decode_checked([value for _, value in rows])  # before anything is claimed
+        refuse_damaged(self.stream, rows, self.justid)
         self.rows += rows
         self.moves.append((count_after(run.deliveries, self.retrycount, self.justid), ids))
 

@@ -1,11 +1,12 @@
-"""The conversations of ``test_wire`` with a server that takes every reply of two items for long."""
+"""The conversations of ``test_wire`` with a server that takes two items for many."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kvstream.operations import dooming, pages
+from kvstream.commands import claims, many_ids
+from kvstream.operations import dooming, moving, pages, seizing
 from tests.differential.long_runs import assert_same
 from tests.differential.test_wire import EXAMPLES
 from tests.differential.wire_grammar import wire_step
@@ -24,6 +25,10 @@ def ports(
     monkeypatch.setattr(pages, "LOOK_ROWS", 0)
     monkeypatch.setattr(pages, "SHORT_BYTES", 1)
     monkeypatch.setattr(dooming, "LONG_KEYS", 0)
+    for module in (many_ids, claims):
+        monkeypatch.setattr(module, "LONG_ROWS", 0)
+    for module in (moving, seizing):
+        monkeypatch.setattr(module, "STEP_ROWS", 2)
     served = Served(tmp_path / "store")
     yield served.port, redis_process
     served.stop()

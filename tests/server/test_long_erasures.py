@@ -1,6 +1,5 @@
 """XDEL, XDELEX and XACKDEL of very many IDs: as in one go, whatever others do meanwhile."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,6 @@ import pytest
 
 from kvstream.clock import ManualClock
 from kvstream.commands import paging
-from kvstream.commands.dispatcher import Dispatcher
-from kvstream.commands.replies import flatten
 from kvstream.ids import StreamID
 from kvstream.operations import acks, delete, erasing
 from kvstream.operations.checks import check
@@ -20,10 +17,9 @@ from kvstream.operations.references import RefPolicy
 from kvstream.server import works
 from tests.server.talking import Other, Server, Worker, parsed
 from tests.server.test_works import fill, told
+from tests.server.twins import ENTRIES, IDS, Twins, shown
 
 STEP = 4
-ENTRIES = 40
-IDS = [f"{number}-1" for number in range(1, ENTRIES + 1)]
 COMMANDS: list[tuple[str, ...]] = [
     ("XDEL", "s"),
     ("XDELEX", "s", "IDS"),
@@ -32,26 +28,6 @@ COMMANDS: list[tuple[str, ...]] = [
     ("XACKDEL", "s", "g", "IDS"),
     ("XACKDEL", "s", "g", "ACKED", "IDS"),
 ]
-CHANGES = (
-    *[("XADD", "KEY", "NEXT", "f", "v")] * 5,
-    ("XDEL", "KEY", "ID"),
-    ("XDEL", "KEY", "ID", "ID", "ID"),
-    ("XDELEX", "KEY", "DELREF", "IDS", "1", "ID"),
-    ("XTRIM", "KEY", "MINID", "ID"),
-    ("XTRIM", "KEY", "MAXLEN", "33"),
-    ("XACK", "KEY", "g", "ID", "ID"),
-    ("XNACK", "KEY", "g", "FAIL", "IDS", "2", "ID", "ID"),
-    ("XCLAIM", "KEY", "g", "w", "0", "ID", "ID"),
-    ("XREADGROUP", "GROUP", "g", "v", "COUNT", "5", "STREAMS", "KEY", ">"),
-)
-RARE = (
-    ("XGROUP", "DESTROY", "KEY", "g"),
-    ("XGROUP", "CREATE", "KEY", "g", "0"),
-    ("XTRIM", "KEY", "MAXLEN", "0"),
-    ("XSETID", "KEY", "3-0"),
-    ("DEL", "KEY"),
-    ("SET", "KEY", "v"),
-)
 
 
 @pytest.fixture
@@ -78,56 +54,6 @@ def asked(command: tuple[str, ...], ids: list[str]) -> list[str]:
 def read_some(ann: Other, key: str) -> None:
     for number in ("15", "1", "9"):
         ann.ask("XREADGROUP", "GROUP", "g", "w", "COUNT", number, "STREAMS", key, ">")
-
-
-def shown(server: Server, key: str) -> Any:
-    """Return all there is of a stream, in no turn of its own."""
-    ask = Dispatcher(server.engine).execute
-    full = [b"XINFO", b"STREAM", key.encode(), b"FULL", b"COUNT", b"0"]
-    return flatten(ask([b"XRANGE", key.encode(), b"-", b"+"])), flatten(ask(full))
-
-
-class Twins:
-    """Two streams to which the same is done."""
-
-    def __init__(self, server: Server, seed: int) -> None:
-        self._server = server
-        self._execute = Dispatcher(server.engine).execute
-        self.draw = random.Random(seed)
-        self._last = ENTRIES
-
-    def ask(self, *words: str) -> Any:
-        return flatten(self._execute([word.encode() for word in words]))
-
-    def both(self, words: tuple[str, ...]) -> None:
-        self._last += words[0] == "XADD"
-        places = {"NEXT": f"{self._last}-1"}
-        named = [
-            self.draw.choice(IDS) if word == "ID" else places.get(word, word) for word in words
-        ]
-        for key in "st":
-            self.ask(*[key if word == "KEY" else word for word in named])
-
-    def begin(self) -> None:
-        self.ask("DEL", "s", "t")
-        self._last = 0
-        for _ in range(ENTRIES):
-            self.both(("XADD", "KEY", "NEXT", "f", "v"))
-        self.both(("XGROUP", "CREATE", "KEY", "g", "0"))
-        for number in (15, 1, 9):
-            self.both(
-                ("XREADGROUP", "GROUP", "g", "w", "COUNT", str(number), "STREAMS", "KEY", ">")
-            )
-
-    def change(self, rarely: bool) -> None:
-        for _ in range(self.draw.randint(0, 3)):
-            self.both(self.draw.choice(CHANGES))
-        if rarely and self.draw.random() < 0.1:
-            self.both(self.draw.choice(RARE))
-
-    def are_alike(self) -> bool:
-        one, other = [shown(self._server, key) for key in "st"]
-        return bool(one == other)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -14,7 +14,7 @@ from kvstream.clock import ManualClock
 from kvstream.commands import claims as claim_commands
 from kvstream.errors import StoreFull
 from kvstream.meta import staged
-from kvstream.operations import copying, dumping, gradually
+from kvstream.operations import copying, dumping, gradually, moving, seizing
 from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.server import works
@@ -29,6 +29,7 @@ STEP = 16
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module in (gradually, copying):
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
+    for module in (gradually, copying, moving, seizing):
         monkeypatch.setattr(module, "STEP_ROWS", STEP)
     monkeypatch.setattr(claim_commands, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(works, "STEPS_S", -1.0)

@@ -1,0 +1,133 @@
+"""XACK, XCLAIM, XAUTOCLAIM and XNACK of very many: as in one go, whatever others do meanwhile."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.commands import claims as claim_commands
+from kvstream.commands import many_ids
+from kvstream.meta import trees
+from kvstream.meta.pending import runs_by_time
+from kvstream.meta.txn import Txn
+from kvstream.operations import moving, seizing
+from kvstream.operations.checks import check
+from kvstream.operations.groups import group_of_key
+from kvstream.server import works
+from tests.server.talking import Other, Server, Worker, parsed
+from tests.server.test_works import fill, told
+from tests.server.twins import CHANGES, ENTRIES, IDS, Twins, shown
+
+STEP = 4
+COMMANDS = [
+    "XACK KEY g *",
+    "XCLAIM KEY g other 0 *",
+    "XCLAIM KEY g other 0 * JUSTID",
+    "XCLAIM KEY g w 0 * FORCE LASTID 30-1",
+    "XCLAIM KEY g other 50 * RETRYCOUNT 7 IDLE 3",
+    "XNACK KEY g FAIL IDS N *",
+    "XNACK KEY g SILENT IDS N * FORCE",
+    "XNACK KEY g FATAL IDS N * RETRYCOUNT 3",
+    "XAUTOCLAIM KEY g other 0 0 COUNT 1000",
+    "XAUTOCLAIM KEY g other 50 5-0 COUNT 1000 JUSTID",
+]
+MOVES = (
+    *CHANGES,
+    ("XCLAIM", "KEY", "g", "v", "0", "ID", "ID", "FORCE"),
+    ("XGROUP", "SETID", "KEY", "g", "ID"),
+    ("XGROUP", "DELCONSUMER", "KEY", "g", "v"),
+)
+
+
+@pytest.fixture(params=[1 << 14, 6], ids=["small", "indexed"])
+def server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Server]:
+    monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
+    for module in (moving, seizing):
+        monkeypatch.setattr(module, "STEP_ROWS", STEP)
+    for module in (many_ids, claim_commands):
+        monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(many_ids, "PACKED_TOGETHER", 7)
+    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    started = Server(tmp_path / "store", clock=ManualClock())
+    yield started
+    assert started.engine.run(check) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def ann(server: Server) -> Other:
+    """Somebody who goes on meanwhile, and whose commands are done in one go."""
+    return Other(server, 1)
+
+
+def worded(command: str, key: str, ids: list[str]) -> list[str]:
+    whole = {"KEY": key, "N": str(len(ids)), "*": " ".join(ids)}
+    return " ".join(whole.get(word, word) for word in command.split()).split()
+
+
+def given_back(server: Server, key: str) -> list[bytes]:
+    """Return what belongs to nobody, in the order in which it will be handed out."""
+
+    def look(txn: Txn) -> list[bytes]:
+        _, group = group_of_key(txn, b"\0\0" + key.encode(), b"g")
+        return [eid for run in runs_by_time(txn, group, 0) if not run.owned for eid in run.ids]
+
+    return server.engine.run(look)
+
+
+def answered(reply: Any) -> Any:
+    return str(reply).replace("'t'", "'s'") if isinstance(reply, Exception) else reply
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_it_happens_in_its_last_step(server: Server, ann: Other, worker: Worker, seed: int) -> None:
+    twins = Twins(server, seed)
+    for at, command in enumerate(COMMANDS * 2):
+        twins.begin()
+        for kind in (("XNACK", "KEY", "g", "FAIL", "IDS", "2", "ID", "ID"), *MOVES[:-2]):
+            twins.both(kind)
+        ids = sorted(twins.draw.sample(IDS, 30), key=lambda eid: int(eid.split("-")[0]))
+        if command.startswith("XACK") and at % 2:
+            ids = twins.draw.choices(IDS, k=30)
+        worker.begin(*worded(command, "s", ids))
+        kinds = MOVES if "*" in command else CHANGES  # no others behind what was looked at
+        while server.executor.works.is_busy:
+            twins.change(rarely=at >= len(COMMANDS), kinds=kinds)
+            worker.step()
+        one = told(ann, *worded(command, "t", ids))
+        server.turn()
+        assert answered(parsed(worker.heard())) == answered(one)
+        if twins.ask("TYPE", "s") == b"stream":
+            assert twins.are_alike()
+            if not isinstance(one, Exception) and one:
+                assert given_back(server, "s") == given_back(server, "t")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_others_see_all_of_it_or_nothing(
+    server: Server, ann: Other, worker: Worker, command: str
+) -> None:
+    by = 1 if trees.CACHED_ROWS < ENTRIES else 7
+    for key in "st":
+        fill(ann, key, ENTRIES)
+        for _ in range(ENTRIES // by):
+            ann.ask("XREADGROUP", "GROUP", "g", "w", "COUNT", str(by), "STREAMS", key, ">")
+        ann.ask("XACK", key, "g", "3-1", "20-1")
+        ann.ask("XDEL", key, "5-1", "21-1")
+    seen = shown(server, "s")
+    ids = [eid for eid in IDS if int(eid.split("-")[0]) % 2 or by == 7] + ["99-1"]
+    one = told(ann, *worded(command, "t", ids))
+    worker.begin(*worded(command, "s", ids))
+    steps = 1
+    while server.executor.works.is_busy:
+        assert shown(server, "s") == seen
+        steps += 1
+        worker.step()
+    server.turn()
+    assert parsed(worker.heard()) == one
+    assert shown(server, "s") == shown(server, "t")
+    assert steps > 3
