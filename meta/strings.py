@@ -150,8 +150,11 @@ Key: TypeAlias = StreamMeta | StringMeta
 """What a name may stand for."""
 
 
+_STREAM = bytes([STREAM_KIND])
+
+
 def decode_key(name: bytes, record: bytes) -> Key:
     """Return what a record holds; Corruption where it is of no known kind."""
-    if record[:1] == bytes([STREAM_KIND]):
+    if record.startswith(_STREAM):
         return StreamMeta.decode(name, record)
     return StringMeta.decode(name, record)

@@ -182,7 +182,7 @@ class Txn:
                     raise Corruption(f"stream {stream.name[2:]!r} has impossible counts") from error
                 stream.behind = 0
             self._streams.clear()
-        elif not self._members and not batch:
+        elif not (self._members or any(batch.puts) or batch.ranges):
             return None
         seen = self.catalog.seen
         if seen:

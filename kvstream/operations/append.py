@@ -171,6 +171,8 @@ def add_under(
 
 def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
     first = next_id(last, None, now_ms)
+    if count == 1:
+        return [first]
     if first.seq + count <= U64_MAX:
         return ids_from(first, count)
     ids = [first]

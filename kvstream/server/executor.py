@@ -23,7 +23,7 @@ from kvstream.server.appends import WORDS_MIN, Appends
 from kvstream.server.arrivals import Arrivals
 from kvstream.server.bursts import requests_of
 from kvstream.server.calls import name_of
-from kvstream.server.client import Argv, Client
+from kvstream.server.client import Answers, Argv, Client
 from kvstream.server.options import ServerOptions
 from kvstream.server.outbox import OF_ROWS, Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.pace import LOOKS, TURN_REQUESTS, Pace
@@ -36,6 +36,8 @@ QUEUED = Simple("QUEUED")
 _HELD = (Blocked, Later, Stepwise)
 _HOLDING: Final = frozenset({*_HELD, Paged})
 """Answers after which nothing more of a client runs for now."""
+_SEEN_TO: Final = _HOLDING | OF_ROWS
+"""Answers with which there is something to be done before the commit."""
 
 
 class Executor(Arrivals):
@@ -54,6 +56,7 @@ class Executor(Arrivals):
         self.waits = Waits(engine, self, self.calls)
         self.blocked = self.waits.blocked
         self.pause = self.waits.pause
+        self.due, self.expire = self.waits.due, self.waits.expire
         self.post = post or (lambda function: function())
         self._turn: Turn | None = None
         self._runner = 0
@@ -80,10 +83,11 @@ class Executor(Arrivals):
                     left -= self._run_first(turn)
                 if self.bursts:
                     left -= self._run_bursts(left)
-                while self.ready and left > 0 and self.clock() < until:
-                    client = next(iter(self.ready))
-                    del self.ready[client]
-                    left -= self._run_requests(turn, client, min(left, TURN_REQUESTS))
+                ready, clock = self.ready, self.clock
+                while ready and left > 0 and clock() < until:
+                    client = next(iter(ready))
+                    del ready[client]
+                    left -= self._run_requests(turn, client, left)
                 self._finish(turn)
             except TurnFailed:
                 self._run_alone()
@@ -224,8 +228,11 @@ class Executor(Arrivals):
     def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> Slot:
         slot = Slot(client, None, unit, client.db, client.protocol)
         self._slots.append(slot)
-        slot.reply = turn.run(unit)
-        self._settle(turn, slot)
+        slot.reply = reply = turn.run(unit)
+        if client.answers is Answers.ON and type(reply) not in _SEEN_TO and not turn.txn.signals:
+            slot.told = True  # as most are
+        else:
+            self._settle(turn, slot)
         return slot
 
     def _settle(self, turn: Turn, slot: Slot) -> None:
@@ -388,11 +395,3 @@ class Executor(Arrivals):
         self._answer(client, reply, keeps=True)
         self.outbox.send(self.engine.last_sequence, self._slots)
         self._slots = slots
-
-    def due(self) -> float | None:
-        """Return when ``expire`` has something to do, on the clock; None: never."""
-        return self.waits.due()
-
-    def expire(self) -> None:
-        """End the waits whose time is over, and let those try again whose time has come."""
-        self.waits.expire()
