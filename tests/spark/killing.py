@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from kvstream.spark.source import KVStreamSource
 from kvstream.spark.writing import writers
 from kvstream.spark.writing.writers import BatchWriter, StreamWriter, Written
+from tests.spark import stuck  # noqa: F401 - has each process heed the signal that asks for stacks
 
 KILL_VARIABLE = "KVSTREAM_TEST_KILL"
 DRIVER_VARIABLE = "KVSTREAM_TEST_DRIVER"

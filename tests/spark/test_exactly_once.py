@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from kvstream import Store
 from kvstream.spark.writing.marks import MARK_PREFIX
 from tests.cli.program import ENVIRONMENT, ROOT
+from tests.patience import until
+from tests.spark import stuck
 from tests.spark.killing import KILL_VARIABLE
 from tests.spark.test_sessions import cluster
 
@@ -57,18 +59,43 @@ def follow(files: Path, stores: str, checkpoint: Path, kill: Path) -> int:
 
 def run(kill: Path, *words: str) -> int:
     """Run a program that may be killed, and return its exit code."""
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    _, told = process.communicate(timeout=500)
-    assert process.returncode in (0, -signal.SIGKILL), told[-3000:]
-    return process.returncode
+    environment = {**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)}
+    with open(kill.parent / "told", "w+b") as told:
+        mark = f"{KILL_VARIABLE}={kill}"
+        code = stuck.run([sys.executable, *words], mark, told, cwd=ROOT, env=environment)
+        assert code in (0, -signal.SIGKILL), stuck.text_of(told)[-3000:]
+    return code
+
+
+SLEEPER = """
+import sys, threading
+from pathlib import Path
+from tests.spark import stuck
+
+def sleeping():
+    Path(sys.argv[1]).touch()
+    threading.Event().wait()
+
+sleeping()
+"""
+
+
+def test_a_program_that_comes_to_no_end_shows_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck, "SHOWING_S", 0.0)
+    mark, ready = f"{KILL_VARIABLE}={tmp_path}", tmp_path / "ready"
+    environment = {**os.environ, KILL_VARIABLE: str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with open(tmp_path / "told", "w+b") as told:
+        words = [sys.executable, "-c", SLEEPER, str(ready)]
+        with subprocess.Popen(words, stderr=told, env=environment) as process:
+            until(ready.exists)
+            assert f"{process.pid} in " in stuck.show_stacks(mark)
+            until(lambda: "in sleeping" in stuck.text_of(told))
+            assert process.poll() is None
+            process.kill()
+        with pytest.raises(AssertionError, match="no end within"):
+            stuck.run(words, mark, told, 0.5, env=environment)
 
 
 @pytest.mark.unmeasured
