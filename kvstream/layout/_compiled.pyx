@@ -163,12 +163,13 @@ def pack_many(list entries not None, Py_ssize_t limit):
 def pack_flat(list flat not None, Py_ssize_t limit):
     """Return (row value, names) of field, value, field, value ... as bytes, else None.
 
-    None also where a name repeats, or where there are many.
+    None also where a name repeats.
     """
     cdef Py_ssize_t size = PyList_GET_SIZE(flat), count = size // 2, total, i, j
     cdef unsigned char *to
     cdef object part, name, other
-    if size == 0 or size & 1 or count > PAIRS_NEAR:
+    cdef tuple names
+    if size == 0 or size & 1:
         return None
     total = 1 + map_head_size(count)
     for i in range(size):
@@ -178,7 +179,10 @@ def pack_flat(list flat not None, Py_ssize_t limit):
         total += packed_size(PyBytes_GET_SIZE(part))
         if total > limit:
             return None
-    for i in range(1, count):
+    names = tuple(flat[::2])
+    if count > PAIRS_NEAR and len(set(names)) != count:
+        return None
+    for i in range(1, count if count <= PAIRS_NEAR else 1):
         name = <object>PyList_GET_ITEM(flat, 2 * i)
         for j in range(i):
             other = <object>PyList_GET_ITEM(flat, 2 * j)
@@ -194,7 +198,7 @@ def pack_flat(list flat not None, Py_ssize_t limit):
     for i in range(size):
         part = <object>PyList_GET_ITEM(flat, i)
         to = pack_string(to, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
-    return packed, tuple(flat[::2])
+    return packed, names
 
 
 # --- reading ------------------------------------------------------------------------------------

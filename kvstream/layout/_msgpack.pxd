@@ -81,13 +81,20 @@ cdef inline unsigned char *pack_string(
 
 
 cdef inline Py_ssize_t map_head_size(Py_ssize_t count) noexcept nogil:
-    return 1 if count < 16 else 3
+    return 1 if count < 16 else 3 if count < 65536 else 5
 
 
 cdef inline unsigned char *pack_map_head(unsigned char *at, Py_ssize_t count) noexcept nogil:
     if count < 16:
         at[0] = 0x80 | count
         return at + 1
+    if count >= 65536:
+        at[0] = 0xDF
+        at[1] = (count >> 24) & 0xFF
+        at[2] = (count >> 16) & 0xFF
+        at[3] = (count >> 8) & 0xFF
+        at[4] = count & 0xFF
+        return at + 5
     at[0] = 0xDE
     at[1] = count >> 8
     at[2] = count & 0xFF
@@ -95,32 +102,38 @@ cdef inline unsigned char *pack_map_head(unsigned char *at, Py_ssize_t count) no
 
 
 cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
-    """Take the mark and the head of a row value; return its pairs, or -1."""
+    """Take the mark and the head of a row value; return its pairs, or -1.
+
+    -1 also where there are more pairs than bytes for them: who makes room by the count may do so.
+    """
     cdef Py_ssize_t left = from_.end - from_.at
     cdef Bytes at = from_.at
-    cdef unsigned char head
+    cdef unsigned char head, few, kind
     cdef Py_ssize_t count
     if left < 2:
         return -1
-    head = at[1]
     if at[0] == UNIQUE:
-        if (head & 0xF0) == 0x80:
-            from_.at += 2
-            return head & 0x0F
-        if head == 0xDE and left >= 4:
-            from_.at += 4
-            return (<Py_ssize_t>at[2] << 8) | at[3]
-        return -1
-    if at[0] != REPEATED:
-        return -1
-    if (head & 0xF0) == 0x90:
-        from_.at += 2
-        count = head & 0x0F
-    elif head == 0xDC and left >= 4:
-        from_.at += 4
-        count = (<Py_ssize_t>at[2] << 8) | at[3]
+        few, kind = 0x80, 0xDE
+    elif at[0] == REPEATED:
+        few, kind = 0x90, 0xDC
     else:
         return -1
+    head = at[1]
+    if (head & 0xF0) == few:
+        from_.at += 2
+        count = head & 0x0F
+    elif head == kind and left >= 4:
+        from_.at += 4
+        count = (<Py_ssize_t>at[2] << 8) | at[3]
+    elif head == kind + 1 and left >= 6:
+        from_.at += 6
+        count = (<Py_ssize_t>at[2] << 24) | (<Py_ssize_t>at[3] << 16) | (<Py_ssize_t>at[4] << 8) | at[5]
+        if count > left:
+            return -1
+    else:
+        return -1
+    if at[0] == UNIQUE:
+        return count
     return -1 if count & 1 else count >> 1
 
 

@@ -89,6 +89,29 @@ def test_what_is_not_plain_is_left_to_python(fields: dict[Any, Any]) -> None:
     assert twins.pack_fields(fields, LIMIT) is None
 
 
+@pytest.mark.parametrize("count", [33, 65_535, 65_536, 70_000])
+def test_very_many_fields_are_alike(count: int) -> None:
+    flat = [part for number in range(count) for part in (b"n%d" % number, b"v")]
+    value, names = values.pack_any(flat)[0], tuple(flat[::2])
+    assert twins.pack_flat(flat, LIMIT) == (value, names)
+    assert twins.decode_page([value]) == values.unpack_page([value])
+    assert twins.data_size(value) == sum(map(len, flat))
+    assert twins.entries_size([(StreamID(1, 1), value)], names, 1, 1) == size_in_python(
+        [(StreamID(1, 1), value)], names, StreamID(1, 1)
+    )
+    twice, _ = values.pack_any([*flat, *flat[:2]])
+    assert twins.pack_flat([*flat, *flat[:2]], LIMIT) is None
+    assert twins.data_size(twice) == sum(map(len, [*flat, *flat[:2]]))
+
+
+def test_more_fields_than_there_are_bytes_for_are_left_to_python() -> None:
+    for value in (b"\x01\xdf\xff\xff\xff\xff\xa1a\xa1b", b"\x02\xdd\xff\xff\xff\xfe\xa1a"):
+        assert twins.data_size(value) is None
+        assert twins.decode_page([value]) is None
+        with pytest.raises(Corruption):
+            values.decode_page([value])
+
+
 def test_a_row_above_the_limit_is_left_to_python() -> None:
     assert twins.pack_fields({"f": "v" * 100}, 103) is None
     assert twins.pack_fields({"f": "v" * 100}, 107) is not None

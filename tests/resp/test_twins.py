@@ -150,6 +150,15 @@ def test_damage_is_left_to_python(parts: list[bytes], data: st.DataObject) -> No
         assert b"*1\r\n" + made[0] == in_python(Rows(page, 0), RESP2)
 
 
+def test_very_many_fields_are_written_alike() -> None:
+    flat = [part for number in range(70_000) for part in (b"n%d" % number, b"v")]
+    for given_ in (flat, [*flat, *flat[:2]]):
+        page = [(StreamID(1, 1).packed, encode_flat(given_)[0])]
+        made = twins.encode_rows(page, 0, 0, ALL)
+        assert made is not None
+        assert b"*1\r\n" + made[0] == in_python(Rows(page, 0), RESP2)
+
+
 @pytest.mark.parametrize("count", [2, 16, 17, 40])
 def test_a_map_in_which_a_name_stands_twice_is_left_to_python(count: int) -> None:
     names = [b"n%02d" % n for n in range(count)]
