@@ -7,8 +7,8 @@ from kvstream.operations.watching import Watched
 from kvstream.server.calls import Calls
 from kvstream.server.client import Argv, Client, Queue
 
-_HELD = (Later, Stepwise)
-"""What is answered to those alone who take pages."""
+_UNTOLD = frozenset({Blocked, Later, Stepwise})
+"""What is no reply; the last two are answered to those alone who take pages."""
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
@@ -45,7 +45,11 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
 
 def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
     client.last_command = "exec"
-    refusal = calls.refusal(client, command, argv)  # rights may have changed since
-    reply = refusal or calls.answer(client, command, argv, txn)
-    assert not isinstance(reply, _HELD)
-    return reply.expired if isinstance(reply, Blocked) else reply
+    if client.user.free and client.authenticated and not calls.crowded:
+        reply = calls.answer(client, command, argv, txn)
+    else:  # rights may have changed since
+        reply = calls.refusal(client, command, argv) or calls.answer(client, command, argv, txn)
+    if type(reply) in _UNTOLD:
+        assert isinstance(reply, Blocked)
+        return reply.expired
+    return reply  # type: ignore[return-value]
