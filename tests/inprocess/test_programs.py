@@ -209,7 +209,7 @@ def interrupt(*_):
 signal.signal(signal.SIGALRM, interrupt)
 signal.setitimer(signal.ITIMER_REAL, 0.003, 0.0037)
 added = interrupts = 0
-end = time.monotonic() + 5
+end = time.monotonic() + 3
 while time.monotonic() < end:
     try:
         armed = True  # anew, for a destructor may have swallowed the last one

@@ -59,7 +59,8 @@ LONGEST = max(len(request(*command.split())) for command, _ in steps(2))
 def test_every_request_may_be_cut_at_every_byte(tmp_path: Path, protocol: int) -> None:
     clock = ManualClock()
     server = Server(tmp_path / "store", Durability.NO, clock)
-    for cut in range(-1, LONGEST):
+    # The other protocol makes no difference to what is read: there a few cuts do.
+    for cut in (-1, *range(0, LONGEST, 1 if protocol == 2 else 10)):
         told = list(Replay(server, clock).run(protocol, cut))
         assert len(told) == 86
         for command, reply, answer in told:
