@@ -255,11 +255,7 @@ DIFFERENCES = (
         "7.0: `idle` since the last delivery or attempt",
         "`idle` since the last attempt, `inactive` since the last delivery; -1: never",
     ),
-    (
-        "XINFO STREAM",
-        "before 8.6: ten pairs",
-        "sixteen, with those of idempotent IDs; go-redis 9.17 refuses these, from Redis too",
-    ),
+    ("XINFO STREAM", "before 8.6: ten pairs", "sixteen (go-redis 9.17 refuses them)"),
     ("XINFO STREAM FULL, a group", "before 8.8: seven pairs", "eight, with `nacked-count`"),
     (
         "XDELEX, XACKDEL, XTRIM with ACKED in a stream without groups",
