@@ -13,7 +13,9 @@ change of form is a part of the commit that makes it due.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 
+from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import trees
 from kvstream.meta.records import ConsumerMeta, GroupMeta
@@ -26,6 +28,8 @@ from kvstream.storage.batch import Family
 
 CACHED_IDS = 1 << 18
 """IDs of one group whose runs are kept in memory as a whole: 15 MB."""
+_EVERYTHING = Run(b"", [b"\xff" * ID_BYTES], b"", 0, 0)
+"""A run that reaches over all IDs."""
 _FEW = 8
 """So many runs are put, or deleted, one by one."""
 
@@ -187,9 +191,52 @@ def replace(
                 group.index.replace(old, runs)
             return
         _write_indexes(txn, group)
-    group.runs.replace(txn.batch, gone, new)
-    _replace_index_rows(txn, group, old, runs)
+    if not new and sum([len(run.ids) for run in old]) == group.pending:
+        _empty(txn, group, {run.owner for run in old if not run.rank})
+    else:
+        group.runs.replace(txn.batch, gone, new)
+        _replace_index_rows(txn, group, old, runs)
     settle(txn, group)
+
+
+def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+    """Delete all runs of a consumer; return how many entries they had."""
+    pending = consumer.pending
+    if group.indexed and pending == group.pending:
+        if group.watches is not None:
+            group.watches.note([_EVERYTHING])
+        _empty(txn, group, [consumer.name])
+        settle(txn, group)
+        return pending
+    if group.indexed:
+        anchors = consumer.runs.all(txn.batch)
+        found = [group.runs.get(txn.batch, anchor) for anchor in anchors]
+        if None in found:
+            raise lost(group, anchors[found.index(None)])
+        runs = [run for run in found if run is not None]
+    else:
+        name = consumer.name
+        runs = [run for run in group.runs.all(txn.batch) if run.owner == name and not run.rank]
+    replace(txn, group, runs, {})
+    return sum([len(run.ids) for run in runs])
+
+
+def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
+    """Return what is to be raised where an index names a run that is not there."""
+    return Corruption(f"group {group.name!r} has lost the run of pending entries {anchor.hex()}")
+
+
+def _empty(txn: Txn, group: GroupMeta, owners: Iterable[bytes]) -> None:
+    """Delete all runs of an indexed group."""
+    group.runs.clear(txn.batch)
+    group.times.clear(txn.batch)
+    for owner in owners:
+        consumer = txn.catalog.owner(txn, group, owner)
+        consumer.runs.clear(txn.batch)
+        consumer.pending = 0
+        txn.member_changed(consumer)
+    group.pending = group.nacked = 0
+    txn.member_changed(group)
 
 
 def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Run]) -> None:
@@ -198,11 +245,11 @@ def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Ru
     anchors: dict[Owner, tuple[list[PackedID], list[PackedID]]] = {}
     counts: dict[Owner, int] = {}
     for side, runs in enumerate((old, new)):
-        for run in runs:
-            owner = owner_of(run)
-            anchors.setdefault(owner, ([], []))[side].append(run.anchor)
-            change = len(run.ids) if side else -len(run.ids)
-            counts[owner] = counts.get(owner, 0) + change
+        for owner, some in groupby(runs, owner_of):
+            same = list(some)
+            anchors.setdefault(owner, ([], []))[side].extend([run.anchor for run in same])
+            change = sum([len(run.ids) for run in same])
+            counts[owner] = counts.get(owner, 0) + (change if side else -change)
     for owner, (gone, put) in anchors.items():
         if owner is not None:
             _replace_empty(txn, txn.catalog.owner(txn, group, owner).runs, gone, put)

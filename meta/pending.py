@@ -147,7 +147,7 @@ def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
 def _run(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
     run = group.runs.get(txn.batch, anchor)
     if run is None:
-        raise Corruption(f"group {group.name!r} has lost the run of pending entries {anchor.hex()}")
+        raise indexes.lost(group, anchor)
     return run
 
 

@@ -8,7 +8,7 @@ read from disk. Either way the disk has every row, in the batch of the command t
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import groupby, islice
 from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
@@ -26,6 +26,9 @@ _PAGE_ROWS = 1 << 10
 
 DELETE_RANGE_ROWS = 64
 """From this many rows on, one range delete is cheaper for later readers than single ones."""
+
+_STRETCH = 512
+"""So many rows side by side are deleted as a range, among others that stay."""
 
 _TREES = Family.TREES
 
@@ -194,10 +197,14 @@ class Tree(Generic[T]):
     def replace(
         self, batch: Batch, gone: list[bytes], rows: Mapping[bytes, tuple[bytes, T]]
     ) -> None:
-        """Delete many rows that are there, and put many others, of which some may be there."""
+        """Delete many rows, and put many others, of which some may be there."""
         memory = self.memory or self._load(batch)
         puts, prefix = batch.puts[_TREES], self.prefix
-        puts.update(dict.fromkeys([prefix + suffix for suffix in gone]))
+        if memory is not None and len(gone) >= _STRETCH:
+            gone_alone = self._clear_stretches(batch, memory.keys, set(gone))
+        else:
+            gone_alone = gone
+        puts.update(dict.fromkeys([prefix + suffix for suffix in gone_alone]))
         puts.update({prefix + suffix: value for suffix, (value, _) in rows.items()})
         if memory is None:
             self._deletes += len(gone)
@@ -206,7 +213,7 @@ class Tree(Generic[T]):
             return
         items = memory.items
         for suffix in gone:
-            del items[suffix]
+            items.pop(suffix, None)
         if gone:
             memory.keys = [key for key in memory.keys if key in items]
         memory.keys += [suffix for suffix in rows if suffix not in items]
@@ -214,6 +221,19 @@ class Tree(Generic[T]):
         items.update({suffix: item for suffix, (_, item) in rows.items()})
         if len(memory.keys) > CACHED_ROWS:
             self.memory = None
+
+    def _clear_stretches(self, batch: Batch, keys: list[bytes], gone: set[bytes]) -> list[bytes]:
+        """Delete rows as ranges where very many stand side by side; return the others."""
+        alone: list[bytes] = []
+        for is_gone, same in groupby(keys, gone.__contains__):
+            if is_gone:
+                stretch = list(same)
+                if len(stretch) < _STRETCH:
+                    alone += stretch
+                else:
+                    upper = self.prefix + stretch[-1] + b"\0"
+                    batch.delete_range(_TREES, self.prefix + stretch[0], upper)
+        return alone
 
     def is_next(self, one: bytes, other: bytes) -> bool:
         """Tell whether a row is known to stand right behind another one."""

@@ -2,8 +2,7 @@
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.ids import StreamID
-from kvstream.meta.indexes import pending_with
-from kvstream.meta.pending import remove_runs, runs_of
+from kvstream.meta import indexes
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.options import KEY_BYTES_MAX
@@ -145,7 +144,6 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     if member is None:
         return 0
     txn.frees = True
-    lost = pending_with(txn, found, member)
-    remove_runs(txn, found, list(runs_of(txn, found, member)))
+    lost = indexes.remove_of(txn, found, member)
     txn.catalog.drop_consumer(txn, found, member)
     return lost

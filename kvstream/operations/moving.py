@@ -28,6 +28,8 @@ from kvstream.operations.witness import STEP_ROWS, TRIES, Witness
 T = TypeVar("T")
 F = TypeVar("F")
 _last = attrgetter("last")
+_LITTLE = 50
+"""IDs that may be looked at in the last step for the first time."""
 STEPS_FACTOR = 4
 """Others may have it take so many times the steps that it needs alone, and then it ends at once."""
 
@@ -69,22 +71,27 @@ class LongMove(Generic[F, T]):
         if self._watch is None or not self._holds(stream, group):
             self._begin(txn, stream, group)
         self._reclaim_changed(stream)
-        done = 0
+        done, before = 0, self._next
         while self._again or self._next < len(self._ids) or self._extend(txn, stream, group):
-            if done >= STEP_ROWS and self._tries <= TRIES and self._steps:
-                self._steps -= 1
+            if done >= STEP_ROWS and self._may_go_on():
                 return None
             done += self._make_ready(txn, stream, group)
+        if self._next - before > _LITTLE and self._may_go_on():
+            return None  # there is enough to be done in the last step
         self._prepare(txn, group)
-        parts = self._parts
+        parts, self._watch = self._parts, None
         indexes.replace(
             txn,
             group,
             [run for part in parts for run in part.weaving.old],
             {anchor: new for part in parts for anchor, new in part.weaving.new.items()},
         )
-        self._watch = None
         return self._finish(txn, stream, group, [part.found for part in parts])
+
+    def _may_go_on(self) -> bool:
+        """Tell whether there is to be another step, and count it."""
+        self._steps -= 1
+        return self._tries <= TRIES and self._steps >= 0
 
     # --- what each command says -----------------------------------------------------------------
 

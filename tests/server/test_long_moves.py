@@ -46,6 +46,7 @@ def server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
+    monkeypatch.setattr(trees, "_STRETCH", 4)
     for module in (moving, seizing):
         monkeypatch.setattr(module, "STEP_ROWS", STEP)
     for module in (many_ids, claim_commands):
@@ -131,3 +132,23 @@ def test_others_see_all_of_it_or_nothing(
     assert parsed(worker.heard()) == one
     assert shown(server, "s") == shown(server, "t")
     assert steps > 3
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_consumer_takes_all_it_has_with_it(
+    server: Server, ann: Other, worker: Worker, others: int
+) -> None:
+    fill(ann, "s", ENTRIES)
+    for number in range(ENTRIES):
+        consumer = "v" if others and not number % (5 - others) else "w"
+        ann.ask("XREADGROUP", "GROUP", "g", consumer, "COUNT", "1", "STREAMS", "s", ">")
+    ann.ask("XNACK", "s", "g", "FAIL", "IDS", "2", "3-1", "20-1") if others else None
+    owners = dict(told(ann, "XPENDING", "s", "g")[3])
+    worker.begin("XACK", "s", "g", *IDS)
+    assert told(ann, "XGROUP", "DELCONSUMER", "s", "g", "w") == int(owners.pop(b"w"))
+    assert server.engine.run(check) == []
+    left = told(ann, "XPENDING", "s", "g")
+    assert dict(left[3] or []) == owners
+    worker.end()
+    server.turn()
+    assert told(ann, "XPENDING", "s", "g")[0] == 0
