@@ -21,7 +21,7 @@ from kvstream.commands.many_ids import Step, about, are_many
 from kvstream.commands.paging import in_steps, is_long, paged
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import UNPACKED, StreamID, is_ascending
+from kvstream.ids import UNPACKED, StreamID, ascending_packed
 from kvstream.meta.txn import Txn
 from kvstream.operations import claims
 from kvstream.operations.groups import group_of_key
@@ -124,15 +124,16 @@ def _claim(
 def _claim_begun(
     session: Session, argv: Argv, min_idle_ms: int, txn: Txn, packed: list[bytes]
 ) -> Step:
-    """Return what claims IDs in steps; where they are out of order, in one."""
+    """Return what claims IDs in steps; where one is given again, in one."""
     asked = _claim_options(txn, Args(argv, 5 + len(packed)))
-    if not is_ascending(packed):
+    ordered = ascending_packed(packed)
+    if len(ordered) < len(packed):
         ids = [*map(StreamID.unpack, packed)]
         return lambda txn: _claim(txn, session, argv, min_idle_ms, ids, asked)
     work = LongClaim(
         session.prefix + argv[1],
         argv[2],
-        packed,
+        ordered,
         argv[3],
         min_idle_ms,
         time_ms=asked.time_ms,
@@ -141,12 +142,14 @@ def _claim_begun(
         justid=asked.justid,
         last_id=asked.last_id,
     )
-    return lambda txn: _seized(work.step(txn), asked.justid)
 
+    def step(txn: Txn) -> "Reply | None":
+        seized = work.step(txn)
+        if seized is None:
+            return None
+        return Paged(_parts(seized if ordered is packed else seized.in_order(packed), asked.justid))
 
-def _seized(seized: Seized | None, justid: bool) -> "Reply | None":
-    """Return the reply of what was claimed in steps."""
-    return None if seized is None else Paged(_parts(seized, justid))
+    return step
 
 
 def _parts(seized: Seized, justid: bool) -> Gradual:

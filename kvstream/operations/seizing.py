@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.meta import weaving
 from kvstream.meta.pending import Shared, ids_between, runs_from
@@ -33,6 +34,12 @@ class Seized(NamedTuple):
     """Pending IDs whose messages are gone."""
     cursor: StreamID = MIN_ID
     """Where XAUTOCLAIM is to go on."""
+
+    def in_order(self, ids: Sequence[PackedID]) -> "Seized":
+        """Return the same with the entries as they were asked for."""
+        found = {row[0][-ID_BYTES:]: row for part in self.parts for row in part.page}
+        rows = [found[eid] for eid in ids if eid in found]
+        return self._replace(parts=[Rows(rows, part.prefix) for part in self.parts[:1]])
 
 
 class _Found(NamedTuple):
