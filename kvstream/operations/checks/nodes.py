@@ -13,7 +13,7 @@ from itertools import chain
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.meta.measuring import set_names
-from kvstream.meta.nodes import clear_open
+from kvstream.meta.nodes import clear_open, open_node
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.operations.checks.counted import Counted, Values
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
@@ -114,7 +114,7 @@ class NodeCheck:
             else:
                 yield Counted(suffix, self._decode(suffix, value))
         if opened is not None:
-            yield Counted(opened, _open_node(stream), stream.measured.packed)
+            yield Counted(opened, open_node(stream), stream.measured.packed)
 
     def _decode(self, suffix: bytes, value: bytes) -> Node | None:
         try:
@@ -204,15 +204,3 @@ class NodeCheck:
 
 def _id(packed: bytes) -> str:
     return str(StreamID.unpack(packed))
-
-
-def _open_node(stream: StreamMeta) -> Node:
-    return Node(
-        stream.open_first,
-        stream.open_last,
-        stream.open_appended,
-        stream.open_live,
-        stream.open_bytes,
-        stream.names,
-        is_open=True,
-    )
