@@ -88,6 +88,7 @@ class LongClaim(LongMove[_Found, Seized]):
                 return {}
             rows = self._rows(txn, stream, some)
             may_take = run is None or not run.owned or run.time_ms <= self._bound
+            some, rows = self._within_count(found, some, rows, may_take)
             taken = [row for row in rows if row is not None] if may_take else []
             refuse_damaged(stream, taken, self._justid)
             found.rows.extend(taken)
@@ -110,6 +111,16 @@ class LongClaim(LongMove[_Found, Seized]):
 
     def _rows(self, txn: Txn, stream: StreamMeta, ids: Sequence[PackedID]) -> Sequence[Row | None]:
         return live_rows(txn, stream, ids)
+
+    def _within_count(
+        self,
+        found: _Found,
+        ids: Sequence[PackedID],
+        rows: Sequence[Row | None],
+        may_take: bool,
+    ) -> tuple[Sequence[PackedID], Sequence[Row | None]]:
+        """Return those of some IDs, and their rows, that there is room for besides ``found``."""
+        return ids, rows
 
     def _shared_after(self, deliveries: int) -> Shared:
         count = count_after(deliveries, self._retrycount, self._justid)
@@ -190,6 +201,28 @@ class LongAutoclaim(LongClaim):
                 return looked
             self._left -= row is None
         return len(rows)
+
+    def _weave(
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
+    ) -> tuple[Weaving, _Found]:
+        done = [len(part.found.rows) + len(part.found.gone) for part in self._parts]
+        self._room = self._count - sum(done)
+        return super()._weave(txn, stream, group, ids)
+
+    def _within_count(
+        self,
+        found: _Found,
+        ids: Sequence[PackedID],
+        rows: Sequence[Row | None],
+        may_take: bool,
+    ) -> tuple[Sequence[PackedID], Sequence[Row | None]]:
+        """Do so: others may have given back meanwhile what could not be taken."""
+        room = self._room - len(found.rows) - len(found.gone)
+        if room >= len(ids):
+            return ids, rows
+        places = [at for at, row in enumerate(rows) if may_take or row is None]
+        stop = places[room] if room < len(places) else len(ids)
+        return ids[:stop], rows[:stop]
 
     def _rows(self, txn: Txn, stream: StreamMeta, ids: Sequence[PackedID]) -> Sequence[Row | None]:
         seen = self._seen_rows

@@ -154,3 +154,22 @@ def test_a_consumer_takes_all_it_has_with_it(
     worker.end()
     server.turn()
     assert told(ann, "XPENDING", "s", "g")[0] == 0
+
+
+def test_no_more_are_taken_over_than_were_asked_for(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    fill(ann, "s", ENTRIES)
+    for number in (12, 20):
+        ann.ask("XREADGROUP", "GROUP", "g", "w", "COUNT", str(number), "STREAMS", "s", ">")
+    first, rest = IDS[:12], IDS[12:32]
+    ann.ask("XCLAIM", "s", "g", "w", "0", *rest, "IDLE", "1000", "JUSTID")
+    worker.begin("XAUTOCLAIM", "s", "g", "other", "500", "0", "COUNT", "10")
+    while server.executor.works.is_busy:
+        ann.ask("XNACK", "s", "g", "SILENT", "IDS", "1", first.pop())
+        worker.step()
+    server.turn()
+    _, taken, deleted = parsed(worker.heard())
+    assert len(first) < 12
+    assert 0 < len(taken) <= 10
+    assert deleted == []
