@@ -298,13 +298,13 @@ OWN = (
     "entries on a server copies bit by bit while others go on, and the key comes at the end, as a "
     "copy of what its source is by then; so do XREADGROUP and XAUTOCLAIM of so many. In MULTI, "
     "and in the process of a program, they are done in one go.",
+    "XREADGROUP CLAIM goes by ID where delivery times are equal, Redis by which was given first.",
     "OBJECT ENCODING goes by the value alone: after APPEND too, where Redis says `raw`. IDLETIME "
     "counts from the start of the server, and is kept for the 20,000 keys that were used last; of "
     "others it is at least what is told. REFCOUNT is 1, also of small numbers, which Redis shares.",
     "MEMORY USAGE tells the bytes of a key's rows before compression, from samples: how much room "
     "on disk it may take. Of memory it takes next to none.",
-    "SET with an EXAT or PXAT in the past leaves no key at once; Redis counts it until somebody "
-    "asks for it.",
+    "SET with EXAT or PXAT in the past leaves no key at once; Redis counts it until asked for it.",
     "DUMP writes the oldest form that loses nothing of the key, so that servers as old as that can "
     "take it: 7.0's, 7.2's and Valkey's, 8.6's or 8.8's. With `CONFIG SET dump-target redis:7.2` "
     "(or `valkey`, ...) all payloads are for such a server, less what it cannot hold. Entries that "

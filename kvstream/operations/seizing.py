@@ -48,6 +48,8 @@ class _Found(NamedTuple):
     rows: list[Row]
     gone: list[PackedID]
     """Those that were pending, and whose messages are gone."""
+    left: list[PackedID]
+    """Where there was no more room."""
 
 
 class LongClaim(LongMove[_Found, Seized]):
@@ -81,7 +83,7 @@ class LongClaim(LongMove[_Found, Seized]):
     def _weave(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
     ) -> tuple[Weaving, _Found]:
-        found = _Found([], [])
+        found = _Found([], [], [])
 
         def decide(run: Run | None, some: Sequence[PackedID]) -> Targets:
             if run is None and not self._force:
@@ -133,11 +135,11 @@ class LongClaim(LongMove[_Found, Seized]):
     def _finish(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[_Found]
     ) -> Seized:
-        parts = [Rows(rows, len(stream.prefix)) for rows, _ in found if rows]
+        parts = [Rows(rows, len(stream.prefix)) for rows, *_ in found if rows]
         if parts:
             self._member.active_ms = txn.now_ms
         txn.member_changed(self._member)
-        return Seized(parts, [eid for _, gone in found for eid in gone])
+        return Seized(parts, [eid for part in found for eid in part.gone])
 
 
 class LongAutoclaim(LongClaim):
@@ -221,7 +223,10 @@ class LongAutoclaim(LongClaim):
         if room >= len(ids):
             return ids, rows
         places = [at for at, row in enumerate(rows) if may_take or row is None]
-        stop = places[room] if room < len(places) else len(ids)
+        if room >= len(places):
+            return ids, rows
+        stop = places[room]
+        found.left.append(ids[stop])
         return ids[:stop], rows[:stop]
 
     def _rows(self, txn: Txn, stream: StreamMeta, ids: Sequence[PackedID]) -> Sequence[Row | None]:
@@ -234,5 +239,9 @@ class LongAutoclaim(LongClaim):
     def _finish(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[_Found]
     ) -> Seized:
-        cursor = MIN_ID if self._at_end else StreamID.unpack(self._next_id)
+        left = [eid for part in found for eid in part.left]
+        if left:
+            cursor = StreamID.unpack(min(left))
+        else:
+            cursor = MIN_ID if self._at_end else StreamID.unpack(self._next_id)
         return super()._finish(txn, stream, group, found)._replace(cursor=cursor)

@@ -169,7 +169,9 @@ def test_no_more_are_taken_over_than_were_asked_for(
         ann.ask("XNACK", "s", "g", "SILENT", "IDS", "1", first.pop())
         worker.step()
     server.turn()
-    _, taken, deleted = parsed(worker.heard())
+    cursor, taken, deleted = parsed(worker.heard())
     assert len(first) < 12
     assert 0 < len(taken) <= 10
     assert deleted == []
+    left = set(rest) - {eid.decode() for eid, _ in taken}
+    assert int(cursor.split(b"-")[0]) <= min(int(eid.split("-")[0]) for eid in left)
