@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
     bound: int
     """All are below this one."""
     swept: int
-    """Below this one the rows are gone, too."""
+    """Below this one the rows are gone, too; the bound itself where the last page was full."""
 
 
 _NONE = Bounds(0, 0)
@@ -48,7 +48,7 @@ def decode_bounds(row: bytes, value: bytes) -> Bounds:
         bounds = Bounds(*_BOUNDS.unpack(value))
     except StructError:
         bounds = _NONE
-    if not bounds.swept < bounds.bound < COUNTED_MAX:
+    if not (bounds.swept <= bounds.bound and 0 < bounds.bound < COUNTED_MAX):
         raise Corruption(f"the row {row.hex()} of a flushed database is damaged")
     return bounds
 

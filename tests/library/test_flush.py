@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from kvstream import Corruption, ManualClock, Store
+from kvstream.commands.dispatcher import Dispatcher
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     U64,
@@ -287,6 +288,20 @@ def test_a_damaged_key_does_not_keep_the_others_from_being_swept(store: Store) -
     assert [fault.message.split(":")[0] for fault in store.check(repair=True)] == [
         "rows of no known tree"
     ]
+    assert rows(store) == [ALLOCATOR_KEY]
+
+
+def test_a_sweep_whose_last_page_is_full_can_be_gone_on_with(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    for number in range(100):
+        Dispatcher(store.engine).execute([b"SET", b"k%d" % number, b"v"])
+    store.flush()
+    assert flushed_row(0) in rows(store)
+    assert store.check() == []
+    store = reopen(store)
+    assert store.keys() == []
+    assert sweep(store) == 0
     assert rows(store) == [ALLOCATOR_KEY]
 
 
