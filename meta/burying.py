@@ -13,18 +13,20 @@ from kvstream.storage.batch import Family
 GROUPS_TOGETHER = 100
 """Groups that are deleted at once: a stream with more of them leaves some at a time."""
 _GRAVE = b"kvstream:gone:"
-"""Before the generation it makes the key; who makes such a key has all groups deleted at once."""
+"""Before the generation it makes the key; where a client has such a key all groups go at once."""
 
 
 def bury(txn: Txn, stream: StreamMeta) -> bool:
     """Have a stream gone with this commit, and its rows later; False where it has few groups."""
     db = database_of(stream.name)
     grave = qualified(db, _GRAVE + U64.pack(stream.generation))
-    if stream.groups_count <= GROUPS_TOGETHER or stream.name == grave:
+    if stream.groups_count <= GROUPS_TOGETHER:
         return False
     catalog, generation = txn.catalog, stream.generation
     txn.frees = True
     txn.finish()  # nothing of its groups may be left to be written by a later commit
+    if txn.batch.get(Family.METADATA, stream_row(grave)) is not None:
+        return False
     catalog.hot.forget(stream.prefix)
     catalog.unlist(txn, stream)
     stream.name, stream.row, stream.expire_at = grave, stream_row(grave), 0

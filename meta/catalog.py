@@ -263,8 +263,8 @@ class Catalog:
         """Tell whether keys of a generation are gone from a database, by its number in rows."""
         return generation < self.flushed.of(txn, stored_db).bound
 
-    def drop_gone(self, txn: Txn, name: bytes) -> None:
-        """Delete what a key that is gone has left under a stored name."""
+    def drop_gone(self, txn: Txn, name: bytes, swept: bool = False) -> None:
+        """Delete what a key that is gone has left under a stored name; ``swept``: all of it now."""
         gone = self.doomed.known(txn) or self.flushed.of(txn, database_of(name)).bound
         record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
         if record is None:
@@ -274,7 +274,10 @@ class Catalog:
             if self.is_gone(txn, key):
                 if isinstance(key, StreamMeta) and not self._is_flushed(txn, key):
                     catch_up(txn.batch, key)
-                self.drop(txn, key)
+                if isinstance(key, StreamMeta) and swept:
+                    self.drop_stream(txn, key)
+                else:
+                    self.drop(txn, key)
         except Corruption:  # what was not found of it is nobody's, and told by check
             txn.batch.delete(_METADATA, stream_row(name))
 

@@ -30,7 +30,7 @@ def sweep(txn: Txn, limit: int) -> int:
                 flushed.put(txn, db, Bounds(bound, U64.unpack_from(row, 3)[0]))
                 return limit
             txn.batch.delete(_METADATA, row)
-            txn.catalog.drop_gone(txn, qualified(db, key))
+            txn.catalog.drop_gone(txn, qualified(db, key), swept=True)
         left -= len(page)
         if left == 0:
             flushed.put(txn, db, Bounds(bound, U64.unpack_from(page[-1][0], 3)[0] + 1))
@@ -52,7 +52,7 @@ def _sweep_doomed(txn: Txn) -> bool:
             if _sheds_groups(txn, qualified(db, key)):
                 return True
             txn.batch.delete(_METADATA, row)
-            txn.catalog.drop_gone(txn, qualified(db, key))
+            txn.catalog.drop_gone(txn, qualified(db, key), swept=True)
     doomed.swept(txn, db, generations)
     return True
 

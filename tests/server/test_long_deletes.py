@@ -8,7 +8,7 @@ import pytest
 
 from kvstream.clock import ManualClock
 from kvstream.commands.dispatcher import Dispatcher
-from kvstream.layout.keys import successor
+from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import burying, trees
 from kvstream.operations import dooming, keyspace
 from kvstream.operations.checks import check
@@ -263,3 +263,36 @@ def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
     keys = {b"s"} if word in ("RENAME", "FLUSHDB") else {b"s", b"t"}
     assert set(told(ann, "KEYS", "*")) == keys
     assert told(ann, "DBSIZE") == len(keys)
+
+
+def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    for number in range(5):
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+    stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
+    assert stream is not None
+    taken = b"kvstream:gone:" + U64.pack(stream.generation)
+    ann.ask("SET", taken, "v")
+    assert told(ann, "DEL", "s") == 1
+    assert ann.ask("GET", taken) == b"$1\r\nv\r\n"
+
+
+@pytest.mark.parametrize("gone", [("FLUSHDB",), ("DEL", "s", *KEYS)])
+def test_a_stream_that_is_damaged_stays_gone(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    for number in range(5):
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+    stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
+    assert stream is not None
+    damaged = tree_prefix(stream.groups_tree) + b"g0"
+    server.engine.run(lambda txn: txn.batch.put(Family.TREES, damaged, b"x"))
+    server.engine.reopen()
+    Dispatcher(server.engine).execute([word.encode() for word in gone])
+    while server.engine.run(keyspace.sweep, 100) == 100:
+        pass
+    assert told(ann, "KEYS", "*") == []
+    server.engine.run(check, repair=True)
