@@ -1,0 +1,62 @@
+"""The written pages: what they point to is there, and design.md stays a short one."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DESIGN = ROOT / "design.md"
+PAGES = (DESIGN, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+EXPLAINED = (DESIGN, *sorted((ROOT / "docs").glob("internals*.md")))
+FOLDERS = (ROOT, ROOT / "kvstream", ROOT / "kvstream" / "migration")
+SECTIONS_LINES_MAX = 320
+"""Of design.md before its decisions: a quarter of an hour for who reads it."""
+DECISION_LINES_MAX = 4
+
+
+def anchors(page: Path) -> set[str]:
+    """Name the headings of a page as links do."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def lost(page: Path) -> Iterator[str]:
+    """Yield the links of a page that lead nowhere."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert list(lost(page)) == []
+
+
+@pytest.mark.parametrize("page", EXPLAINED, ids=lambda page: page.name)
+def test_every_module_that_is_named_is_there(page: Path) -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w*(?:\.pyx?)?)`", page.read_text()))
+    there = {
+        name
+        for name in named
+        for path in (folder / name for folder in FOLDERS)
+        if path.exists() or path.with_suffix(".py").exists()
+    }
+    assert named
+    assert named - there == set()
+
+
+def test_the_design_is_short_and_each_decision_has_its_date() -> None:
+    sections, decisions = DESIGN.read_text().split("\n## 11. Decisions\n")
+    assert len(sections.splitlines()) <= SECTIONS_LINES_MAX
+    each = re.split(r"^- ", decisions, flags=re.MULTILINE)[1:]
+    assert each
+    for decision in each:
+        assert re.match(r"2\d{3}-\d\d-\d\d \*\*", decision), decision
+        body = decision.split("\n\n")[0]
+        assert len(body.strip().splitlines()) <= DECISION_LINES_MAX, decision
