@@ -172,8 +172,8 @@ class Outbox:
             _, slots, closing = waiting.popleft()
             if error is not None:
                 for slot in slots:
-                    if isinstance(slot, Slot) and type(slot.reply) is Paged:
-                        self._paging.release(slot.client)  # nothing else may have it held
+                    if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
+                        self._paging.release(slot.client)  # this has it held, and nothing else
                     slot.fail(ErrorReply.of(error))
             self._write(slots, closing)
         if self.gatherer is not None:
