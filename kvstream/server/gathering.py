@@ -3,7 +3,7 @@
 Clients that have been answered send their next requests within moments. An fsync that began before
 they came would keep them waiting for it and for the next one, so that each client would get one
 answer for two fsyncs. So replies that wait ask for an fsync once there are as many as were answered
-last, or after half the time that the last one took.
+last, or after half the time that fsyncs take of late.
 
 Where the disk is quick the loop waits for it: a thread would have to be woken, and would have to
 wake the loop, which takes as long. Replies to those who only read wait for it either way. What one
@@ -23,10 +23,10 @@ LINGER_S = 0.001
 QUICK_S = 0.002
 """A disk whose fsyncs take longer is slow."""
 SHARE = 8
-"""The mean of late moves towards the last fsync by this part of the way: one slow among dozens of
-quick ones changes nothing."""
+"""The mean of late moves towards the last fsync by this part of the way: one of 10 ms among dozens
+of quick ones changes nothing."""
 SLOWEST_S = 0.05
-"""The most that a single slow one counts for: some twenty quick ones make up for it."""
+"""The most that a single slow one counts for: ten to twenty quick ones make up for it."""
 VAIN_MAX = 6
 """After n times in vain each 2^n-th turn is held back for others, and no fewer than with this."""
 
