@@ -1,5 +1,7 @@
 """redis-py's connection and pool for threads, on a host instead of a socket."""
 
+import os
+import threading
 import weakref
 from collections.abc import Iterable
 from functools import cache
@@ -108,4 +110,26 @@ def client(
         connection_pool=connections, single_connection_client=single_connection_client
     )
     made.auto_close_connection_pool = True
+    _lock_holders.update((made, connections))
     return made
+
+
+# --- forks --------------------------------------------------------------------------------------
+
+LOCKS = ("_lock", "_fork_lock", "single_connection_lock")
+"""What redis-py 8.1 calls the locks of its clients, their pools and their dispatchers of events;
+a forked child goes on with the same ones."""
+
+_lock_holders: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """Have, in a forked child, no lock that a thread of its parent holds, for ever."""
+    for made in list(_lock_holders):
+        for holder in (made, getattr(made, "_event_dispatcher", None)):
+            for name in LOCKS:
+                if hasattr(holder, name):
+                    setattr(holder, name, threading.RLock())
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -133,6 +133,41 @@ def test_a_forked_child_is_refused_the_open_store_of_its_parent(tmp_path: Path) 
     assert length(tmp_path) == 11
 
 
+HELD_FORKING = """
+import os, sys, threading
+import kvstream, redis
+store = kvstream.Store.open("data")
+clients = [kvstream.connect(store, single_connection_client=single) for single in (False, True)]
+held, over = threading.Event(), threading.Event()
+def hold():
+    pool, single = clients[0].connection_pool, clients[1]
+    with pool._lock, pool._event_dispatcher._lock, single.single_connection_lock:
+        held.set()
+        over.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    for r in clients:
+        try:
+            r.xadd("s", {"by": "the child"})
+        except redis.ConnectionError as error:
+            print(error, flush=True)
+        r.close()
+    sys.exit(42)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+over.set()
+for r in clients:
+    r.xadd("s", {"by": "the parent"})
+"""
+
+
+def test_a_forked_child_waits_for_no_lock_of_redis_py_that_its_parent_holds(tmp_path: Path) -> None:
+    shown = run(tmp_path, HELD_FORKING, "-W", "ignore")
+    assert shown.count("the store was opened before a fork") == 2
+    assert length(tmp_path) == 2
+
+
 SINGLE_FORKING = """
 import os, sys
 import kvstream, redis
