@@ -27,7 +27,7 @@ from kvstream.server.tls import SecuredServer, listen_secured
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.server.asking import Asker
-from tests.server.talking import Server, Talker, Worker
+from tests.server.talking import Server, Talker, Worker, sound
 
 Serve = Callable[..., "Served"]
 
@@ -125,10 +125,8 @@ def served(serve: Serve) -> Served:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """An executor without sockets, on a store that must be sound at the end."""
-    started = Server(tmp_path / "store")
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store") as started:
+        yield started
 
 
 @pytest.fixture

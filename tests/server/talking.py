@@ -1,6 +1,7 @@
 """Clients of an executor without sockets: bytes in, bytes out, and a clock that is set by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import hiredis
 
 from kvstream.clock import Clock
 from kvstream.engine import Engine
+from kvstream.meta import staged
+from kvstream.operations import keyspace
+from kvstream.operations.checks import check
 from kvstream.options import Durability, StoreOptions
 from kvstream.resp.requests import RequestReader
 from kvstream.server.client import Client
@@ -90,6 +94,19 @@ class Server:
         self.now += seconds
         self.executor.expire()
         self.turn()
+
+
+@contextmanager
+def sound(directory: Path, clock: Clock | None = None) -> Iterator[Server]:
+    """A server whose store must be sound at the end, with nothing half made left in it."""
+    server = Server(directory, clock=clock)
+    yield server
+    assert server.engine.run(check) == []
+    while server.engine.run(keyspace.sweep, 100):
+        pass
+    assert server.engine.run(check) == []
+    assert server.engine.run(lambda txn: list(staged.all_of(txn))) == []
+    server.engine.close()
 
 
 class Worker(Talker):

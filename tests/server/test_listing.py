@@ -7,9 +7,8 @@ import pytest
 
 from kvstream.clock import ManualClock
 from kvstream.operations import listing
-from kvstream.operations.checks import check
 from kvstream.server import works
-from tests.server.talking import Other, Server, Talker, Worker, request
+from tests.server.talking import Other, Server, Talker, Worker, request, sound
 
 GROUPS, CONSUMERS = ("XINFO", "GROUPS", "s"), ("XINFO", "CONSUMERS", "s", "g00")
 
@@ -19,10 +18,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(listing, "LONG_LIST", 8)
     monkeypatch.setattr(listing, "STEP_MEMBERS", 3)
     monkeypatch.setattr(works, "STEPS_S", -1.0)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from kvstream.clock import ManualClock
 from kvstream.commands import paging
 from kvstream.ids import StreamID
 from kvstream.operations import acks, delete, erasing
-from kvstream.operations.checks import check
 from kvstream.operations.delete import Live
 from kvstream.operations.erasing import LongErasure
 from kvstream.operations.references import RefPolicy
 from kvstream.server import works
-from tests.server.talking import Other, Server, Worker, parsed
+from tests.server.talking import Other, Server, Worker, parsed, sound
 from tests.server.test_works import fill, told
 from tests.server.twins import ENTRIES, IDS, Twins, shown
 
@@ -35,10 +34,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(erasing, "STEP_ROWS", STEP)
     monkeypatch.setattr(paging, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(works, "STEPS_S", -1.0)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kvstream.operations import moving, seizing
 from kvstream.operations.checks import check
 from kvstream.operations.groups import group_of_key
 from kvstream.server import works
-from tests.server.talking import Other, Server, Worker, parsed
+from tests.server.talking import Other, Server, Worker, parsed, sound
 from tests.server.test_works import fill, told
 from tests.server.twins import CHANGES, ENTRIES, IDS, Twins, shown
 
@@ -53,10 +53,8 @@ def server(
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(many_ids, "PACKED_TOGETHER", 7)
     monkeypatch.setattr(works, "STEPS_S", -1.0)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture

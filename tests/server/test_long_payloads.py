@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from kvstream.clock import ManualClock
-from kvstream.meta import staged
-from kvstream.operations import dumping, keyspace
-from kvstream.operations.checks import check
+from kvstream.operations import dumping
 from kvstream.rdb.crc64 import crc64
 from kvstream.server import works
-from tests.server.talking import Other, Server, Talker, Worker, request
+from tests.server.talking import Other, Server, Talker, Worker, request, sound
 from tests.server.test_works import fill, state
 
 ENTRIES = 300
@@ -24,14 +22,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         *((dumping, "STEP_ROWS", 30), (works, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    started.engine.catalog.limits.node_max_entries = 20
-    yield started
-    while started.engine.run(keyspace.sweep, 100):
-        pass
-    assert started.engine.run(check) == []
-    assert started.engine.run(lambda txn: list(staged.all_of(txn))) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        started.engine.catalog.limits.node_max_entries = 20
+        yield started
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 from kvstream.clock import ManualClock
 from kvstream.meta import usage
 from kvstream.operations import several
-from kvstream.operations.checks import check
 from tests.server.asking import Asker
 from tests.server.conftest import Served
-from tests.server.talking import Server, Talker
+from tests.server.talking import Server, Talker, sound
 
 PASSED_S = 7
 USES = (
@@ -50,10 +49,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock) -> Iterator[Server]:
-    server = Server(tmp_path / "store", clock=clock)
-    yield server
-    assert server.engine.run(check) == []
-    server.engine.close()
+    with sound(tmp_path / "store", clock) as started:
+        yield started
 
 
 def idle(talker: Talker, key: str) -> bytes:

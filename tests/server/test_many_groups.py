@@ -9,9 +9,8 @@ import pytest
 
 from kvstream.clock import ManualClock
 from kvstream.operations import dumping, images, inspect, still
-from kvstream.operations.checks import check
 from kvstream.server import works
-from tests.server.talking import Other, Server, Talker, Worker, parsed
+from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
 from tests.server.test_paging import Reader
 
 KEYS = ["k0", "k1"]
@@ -26,16 +25,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         *((still, "COPIED_RUNS", 3), (images, "_STEP_GROUPS", 2), (works, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
-
-
-@pytest.fixture
-def ann(server: Server) -> Talker:
-    """Somebody who gets every reply at once."""
-    return server.client()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture

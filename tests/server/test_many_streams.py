@@ -10,10 +10,9 @@ import pytest
 from kvstream.clock import ManualClock
 from kvstream.layout.values import encode_fields
 from kvstream.operations import abreast, pages
-from kvstream.operations.checks import check
 from kvstream.server import works
 from kvstream.storage.batch import Family
-from tests.server.talking import Other, Server, Talker
+from tests.server.talking import Other, Server, Talker, sound
 from tests.server.test_paging import Reader
 
 STREAMS = [f"s{number}" for number in range(12)]
@@ -29,21 +28,13 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         *((works, "STEPS_S", -1.0), (pages, "SHORT_ROWS", 20)),
     ):
         monkeypatch.setattr(module, name, value)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture
 def reader(server: Server) -> Reader:
     return Reader(server, 100)
-
-
-@pytest.fixture
-def ann(server: Server) -> Talker:
-    """Somebody who gets every reply at once."""
-    return server.client()
 
 
 def change(ann: Talker, draw: random.Random) -> None:

@@ -12,14 +12,13 @@ from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.layout.rows import Rows
 from kvstream.operations import pages
-from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.resp.replies import CHUNK
 from kvstream.server.draining import drain
 from kvstream.server.net import Listener
 from kvstream.server.paging import AHEAD, IDLE_S
 from kvstream.storage.batch import Batch
-from tests.server.talking import Server, Talker
+from tests.server.talking import Server, Talker, sound
 
 VALUE = b"v" * 200
 ENTRIES = 2000
@@ -58,21 +57,13 @@ class Reader(Talker):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture
 def reader(server: Server) -> Reader:
     return Reader(server, 100)
-
-
-@pytest.fixture
-def ann(server: Server) -> Talker:
-    """Somebody who gets every reply at once."""
-    return server.client()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kvstream.operations.checks import check
 from kvstream.operations.putting import LongPut
 from kvstream.operations.several import LongGet
 from kvstream.server import works as stepping
-from tests.server.talking import Other, Server, Worker
+from tests.server.talking import Other, Server, Worker, sound
 from tests.server.test_long_deletes import CHANGES, KEYS, WHOLE, Others
 
 LARGE = "v" * 17_000
@@ -36,12 +36,8 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
-    started = Server(tmp_path / "store", clock=clock)
-    yield started
-    while started.engine.run(keyspace.sweep, 100):
-        pass
-    assert started.engine.run(check) == []
-    started.engine.close()
+    with sound(tmp_path / "store", clock) as started:
+        yield started
 
 
 @pytest.fixture

@@ -19,11 +19,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started.engine.close()
 
 
-@pytest.fixture
-def ann(server: Server) -> Talker:
-    return server.client()
-
-
 @pytest.mark.parametrize("sizes", [[1], [PIECE], [PIECE + 1], [5, 3 * PIECE, 7], [PIECE] * 3])
 def test_the_pieces_are_what_came(sizes: list[int]) -> None:
     unread = Unread()

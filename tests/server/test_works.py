@@ -13,13 +13,11 @@ import pytest
 from kvstream.clock import ManualClock
 from kvstream.commands import claims as claim_commands
 from kvstream.errors import StoreFull
-from kvstream.meta import staged
 from kvstream.operations import copying, dumping, gradually, moving, seizing
-from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.server import works
 from kvstream.server.commands.context import server_of
-from tests.server.talking import Other, Server, Talker, Worker, parsed
+from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
 
 ENTRIES = 300
 STEP = 16
@@ -33,11 +31,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         monkeypatch.setattr(module, "STEP_ROWS", STEP)
     monkeypatch.setattr(claim_commands, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(works, "STEPS_S", -1.0)
-    started = Server(tmp_path / "store", clock=ManualClock())
-    yield started
-    assert started.engine.run(check) == []
-    assert started.engine.run(lambda txn: list(staged.all_of(txn))) == []
-    started.engine.close()
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
 
 
 @pytest.fixture
