@@ -18,11 +18,11 @@ _GRAVE = b"kvstream:gone:"
 
 def bury(txn: Txn, stream: StreamMeta) -> bool:
     """Have a stream gone with this commit, and its rows later; False where it has few groups."""
-    db = database_of(stream.name)
-    grave = qualified(db, _GRAVE + U64.pack(stream.generation))
     if stream.groups_count <= GROUPS_TOGETHER:
         return False
     catalog, generation = txn.catalog, stream.generation
+    db = database_of(stream.name)
+    grave = qualified(db, _GRAVE + U64.pack(generation))
     txn.frees = True
     txn.finish()  # nothing of its groups may be left to be written by a later commit
     if txn.batch.get(Family.METADATA, stream_row(grave)) is not None:
@@ -30,6 +30,7 @@ def bury(txn: Txn, stream: StreamMeta) -> bool:
     catalog.hot.forget(stream.prefix)
     catalog.unlist(txn, stream)
     stream.name, stream.row, stream.expire_at = grave, stream_row(grave), 0
+    catalog.index.note(stream)  # whoever is about to make a key of that name
     txn.reshaped(stream)
     txn.finish()
     txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(grave))

@@ -69,7 +69,8 @@ class KeyIndex:
         self.usage = Usage()
 
     def add(self, txn: Txn, key: Key) -> None:
-        """List a key, and count it."""
+        """List a key, and count it; what was deleted for it makes no commit that frees space."""
+        txn.frees = False
         self.note(key)
         db = database_of(key.name)
         txn.batch.put(_METADATA, scan_row(db, key.generation), key_of(key.name))

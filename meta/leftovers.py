@@ -22,6 +22,7 @@ def sweep(txn: Txn, limit: int) -> int:
     left = limit
     flushed = txn.catalog.flushed
     for db in flushed.unswept(txn):
+        txn.frees = True
         bound, swept = flushed.of(txn, db)
         lower, upper = scan_row(db, swept), scan_row(db, bound)
         page = txn.batch.page(_METADATA, lower, upper, left)
@@ -45,6 +46,7 @@ def _sweep_doomed(txn: Txn) -> bool:
     taken = doomed.first(txn)
     if taken is None:
         return False
+    txn.frees = True
     db, generations = taken
     rows = [scan_row(db, generation) for generation in generations]
     for row, key in zip(rows, txn.batch.get_many(_METADATA, rows), strict=True):

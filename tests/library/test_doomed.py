@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from kvstream import ManualClock, Store
+from kvstream import ManualClock, Store, StoreFull
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     DOOMED_TAG,
     doomed_row,
     key_count_row,
     qualified,
+    scan_row,
     successor,
 )
+from kvstream.meta import burying
 from kvstream.operations import copying, dooming, keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.library.test_flush import EVERYTHING, rows, sweep
@@ -205,3 +207,41 @@ def test_a_list_of_keys_is_that_of_its_moment(store: Store) -> None:
     sweep_all(store)
     assert sum(len(page) for page in pages) == 70
     assert any(True for _ in store.engine.database.scan(Family.METADATA, *EVERYTHING))
+
+
+def test_they_leave_a_disk_that_is_full(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    for number in range(5):
+        store.stream("buried").create_group(f"g{number}")
+    database = store.engine.database
+    monkeypatch.setattr(database._opened.directory, "free_bytes", lambda: 0)
+    database._gate.open_until = 0.0
+    assert store.delete("buried")
+    clock.advance(60_000)
+    with pytest.raises(StoreFull):
+        store.stream(KEYS[2]).add({"f": "v"})  # in the place of what has expired
+    assert store.delete(*KEYS) == len(KEYS) - 1
+    with pytest.raises(StoreFull):
+        put(store, KEYS[1], "new")
+    assert store.engine.run(keyspace.delete_expired, 10) == 1
+    sweep_all(store)
+    assert rows(store) == NOTHING
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_one_that_the_sweep_cannot_find_is_told_of(store: Store, flushed: bool) -> None:
+    key = store.engine.run(lambda txn: txn.key(name(KEYS[110])))
+    assert key is not None
+    assert (store.flush() if flushed else store.delete(*KEYS)) == len(KEYS)
+    batch = Batch(store.engine.database)
+    batch.delete(Family.METADATA, scan_row(0, key.generation))
+    store.engine.database.write(batch)
+    if flushed:
+        sweep(store, 20)  # past it
+    (told,) = store.check()
+    assert told.message.startswith("the row for SCAN is missing")
+    store.check(repair=True)
+    sweep_all(store)
+    assert rows(store) == NOTHING[: 1 if flushed else 2]

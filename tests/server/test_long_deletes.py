@@ -10,9 +10,10 @@ from kvstream.clock import ManualClock
 from kvstream.commands.dispatcher import Dispatcher
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import burying, trees
-from kvstream.operations import dooming, keyspace
+from kvstream.operations import dooming, keyspace, putting
 from kvstream.operations.checks import check
 from kvstream.operations.dooming import LongCount, LongDelete
+from kvstream.operations.putting import LongPut
 from kvstream.server import works as stepping
 from kvstream.storage.batch import Family
 from tests.server.talking import Other, Server, Worker
@@ -277,6 +278,24 @@ def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
     ann.ask("SET", taken, "v")
     assert told(ann, "DEL", "s") == 1
     assert ann.ask("GET", taken) == b"$1\r\nv\r\n"
+
+
+def test_a_key_of_that_name_may_be_on_its_way(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(putting, "STEP_NAMES", 1)
+    for number in range(5):
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+    stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
+    assert stream is not None
+    work = LongPut(0, {b"t": b"v", b"kvstream:gone:" + U64.pack(stream.generation): b"v"})
+    assert server.engine.run(work.step) is None
+    assert told(ann, "DEL", "s") == 1
+    while server.engine.run(work.step) is None:
+        pass
+    assert told(ann, "DBSIZE") == 2
+    assert server.engine.run(check) == []
 
 
 @pytest.mark.parametrize("gone", [("FLUSHDB",), ("DEL", "s", *KEYS)])

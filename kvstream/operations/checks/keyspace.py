@@ -24,6 +24,7 @@ from kvstream.layout.keys import (
     U64,
     database_of,
     expiry_row,
+    flushed_row,
     is_shared,
     key_count_row,
     key_of,
@@ -237,8 +238,9 @@ class KeyspaceCheck:
             return
         place = self._survey.key_place(name, kind_of(found))
         self._survey.claim_generation(place, found.generation)
+        self._check_listed(found, place, gone)
         if not (gone or doomed):
-            self._check_rows_of(found, place)
+            self._check_expiry(found, place)
         if isinstance(found, StreamMeta):
             self._stream(found, value, place, gone)
         elif not gone:
@@ -259,13 +261,19 @@ class KeyspaceCheck:
         if odd or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
-    def _check_rows_of(self, found: Key, place: str) -> None:
-        """Look for the rows that stand for a key in the orders of SCAN and of expiry."""
-        key = scan_row(database_of(found.name), found.generation)
+    def _check_listed(self, found: Key, place: str, gone: bool) -> None:
+        """Look for a key's row in the order of SCAN, by which what is gone is swept as well."""
+        db = database_of(found.name)
+        key = scan_row(db, found.generation)
         if self._survey.rows.get(_METADATA, key) != key_of(found.name):
             self._survey.unlisted[found.generation] = found.name
             self._findings.fault(place, "the row for SCAN is missing")
             self._findings.put(_METADATA, key, key_of(found.name))
+            if gone:  # the sweep begins anew
+                self._findings.put(_METADATA, flushed_row(db), encode_bounds(self._bounds[db], 0))
+
+    def _check_expiry(self, found: Key, place: str) -> None:
+        """Look for the row that says when a key expires."""
         if not found.expire_at:
             return
         key = expiry_row(found.expire_at, found.name)
