@@ -1,9 +1,9 @@
 """XPENDING, XCLAIM and XAUTOCLAIM."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import TypedDict
 
 from kvstream.commands.args import (
     Args,
@@ -77,13 +77,14 @@ def _claimed(entries: Sequence[Entry], justid: bool) -> Reply:
     return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
 
 
-@dataclass(slots=True)
-class _ClaimOptions:
-    time_ms: int | None = None
-    retrycount: int | None = None
-    force: bool = False
-    justid: bool = False
-    last_id: StreamID | None = None
+class _ClaimOptions(TypedDict, total=False):
+    """What XCLAIM is given behind the IDs, by the names that the operations have for it."""
+
+    time_ms: int | None
+    retrycount: int | None
+    force: bool
+    justid: bool
+    last_id: StreamID | None
 
 
 def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
@@ -105,20 +106,9 @@ def _claim(
     ids: Sequence[StreamID],
     asked: _ClaimOptions,
 ) -> Reply:
-    entries = claims.claim(
-        txn,
-        session.prefix + argv[1],
-        argv[2],
-        argv[3],
-        min_idle_ms,
-        ids,
-        time_ms=asked.time_ms,
-        retrycount=asked.retrycount,
-        force=asked.force,
-        justid=asked.justid,
-        last_id=asked.last_id,
-    )
-    return paged(session, _claimed(entries, asked.justid), len(entries))
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    entries = claims.claim(txn, name, group, consumer, min_idle_ms, ids, **asked)
+    return paged(session, _claimed(entries, "justid" in asked), len(entries))
 
 
 def _claim_begun(
@@ -130,24 +120,15 @@ def _claim_begun(
     if len(ordered) < len(packed):
         ids = [*map(StreamID.unpack, packed)]
         return lambda txn: _claim(txn, session, argv, min_idle_ms, ids, asked)
-    work = LongClaim(
-        session.prefix + argv[1],
-        argv[2],
-        ordered,
-        argv[3],
-        min_idle_ms,
-        time_ms=asked.time_ms,
-        retrycount=asked.retrycount,
-        force=asked.force,
-        justid=asked.justid,
-        last_id=asked.last_id,
-    )
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    work = LongClaim(name, group, ordered, consumer, min_idle_ms, **asked)
 
     def step(txn: Txn) -> "Reply | None":
         seized = work.step(txn)
         if seized is None:
             return None
-        return Paged(_parts(seized if ordered is packed else seized.in_order(packed), asked.justid))
+        found = seized if ordered is packed else seized.in_order(packed)
+        return Paged(_parts(found, "justid" in asked))
 
     return step
 
@@ -175,16 +156,16 @@ def _claimed_ids(words: Argv) -> list[StreamID]:
 
 
 def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
-    options = _ClaimOptions()
+    options: _ClaimOptions = {}
     while args:
         word = args.next()
         option = word.upper()
         if option == b"FORCE":
-            options.force = True
+            options["force"] = True
         elif option == b"JUSTID":
-            options.justid = True
+            options["justid"] = True
         elif option == b"LASTID" and args:
-            options.last_id = args.id()
+            options["last_id"] = args.id()
         elif option in (b"IDLE", b"TIME", b"RETRYCOUNT") and args:
             value = args.integer(f"Invalid {text(option)} option argument for XCLAIM")
             _claim_number(txn, options, option, value)
@@ -195,11 +176,11 @@ def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
 
 def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -> None:
     if option == b"RETRYCOUNT":
-        options.retrycount = value if value >= 0 else None
+        options["retrycount"] = value if value >= 0 else None
         return
     time_ms = txn.now_ms - value if option == b"IDLE" else value
     # A clock that is wrong at the client is no fault: what cannot be counts as now.
-    options.time_ms = time_ms if 0 <= time_ms <= txn.now_ms else None
+    options["time_ms"] = time_ms if 0 <= time_ms <= txn.now_ms else None
 
 
 def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:

@@ -1,7 +1,8 @@
 """docs/commands.md: how it is made of a table, and what the table of the store does not know.
 
-How each command is written is here, what its options mean, where versions of Redis differ.
-``kvstream.server.reference`` makes the page, with the commands of the server.
+How each command is written is here, and what its options mean. ``kvstream.commands.differences``
+tells where Redis does otherwise; ``kvstream.server.reference`` makes the page, with the commands
+of the server.
 """
 
 import re
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvstream.commands.command import Command, Container
+from kvstream.commands.differences import DIFFERENCES
 from kvstream.commands.table import (
     CONNECTION_COMMANDS,
     KEY_COMMANDS,
@@ -213,112 +215,7 @@ MEANINGS = {
 }
 """What an option means in one command, where that is something else."""
 
-DIFFERENCES = (
-    (
-        "XREAD `+` after the last entry was deleted",
-        "7.4: a null",
-        "the last entry that is still there, as in later versions",
-    ),
-    ("XREAD `+`", "7.0, 7.2: a syntax error", "the last entry, as since 7.4"),
-    (
-        "XADD `ms-*` with no sequence left",
-        "7.0: another text",
-        "`The ID specified in XADD is equal or smaller than the target stream top item`",
-    ),
-    (
-        "XREAD, XREADGROUP without an ID for each key",
-        "7.0: `Unbalanced XREAD list of streams: ...`",
-        "`Unbalanced 'xread' list of streams: ...`, with the IDs that may stand there",
-    ),
-    (
-        "A blocked XREADGROUP whose key or group goes away",
-        "7.0: `UNBLOCKED the stream key no longer exists`",
-        "`NOGROUP ...` or `WRONGTYPE ...`",
-    ),
-    (
-        "ENTRIESREAD above the entries ever added",
-        "before 8.2.2: kept as given",
-        "taken as the entries ever added",
-    ),
-    (
-        "XSETID below the greatest deleted ID",
-        "7.0: allowed",
-        "`The ID specified in XSETID is smaller than current max_deleted_entry_id`",
-    ),
-    (
-        "Lag of a group below all live entries",
-        "7.0: may be null",
-        "the length of the stream",
-    ),
-    (
-        "XINFO CONSUMERS",
-        "7.0: `idle` since the last delivery or attempt",
-        "`idle` since the last attempt, `inactive` since the last delivery; -1: never",
-    ),
-    ("XINFO STREAM", "before 8.6: ten pairs", "sixteen (go-redis 9.17 refuses them)"),
-    ("XINFO STREAM FULL, a group", "before 8.8: seven pairs", "eight, with `nacked-count`"),
-    (
-        "XDELEX, XACKDEL, XTRIM with ACKED in a stream without groups",
-        "the documents: nothing is deleted; the server: deleted",
-        "deleted, as the server does",
-    ),
-    (
-        "XADD, XTRIM with `~` and DELREF or ACKED",
-        "the documents: whole nodes; the server: entry by entry, to the bound",
-        "entry by entry, as the server does",
-    ),
-    (
-        "An unknown command without arguments",
-        "7.0: `unknown command 'x', with args beginning with: `",
-        "`unknown command 'x'`",
-    ),
-    ("SCAN with a negative cursor", "7.0: taken", "`invalid cursor`, as since 8.0"),
-    (
-        "XCFGSET with the values that hold already",
-        "the documents: producers are forgotten; the server: they stay",
-        "they stay, as the server does",
-    ),
-    (
-        "Age of an idempotent ID",
-        "8.6: measured by the entry's ID, so one in the future never ages",
-        "measured by the clock of the store",
-    ),
-)
-"""(what, how some version of Redis has it, how it is here): the newest wins."""
-
-OWN = (
-    "Every command, however many keys it names, is one atomic commit.",
-    "The lines that XGROUP, XINFO and CONFIG show for HELP are in words of our own.",
-    "CONFIG knows the settings of streams: `stream-node-max-entries`, `stream-node-max-bytes`, "
-    "`stream-idmp-duration`, `stream-idmp-maxsize`, `dump-target`. They hold until the store is "
-    "closed.",
-    "SCAN goes through the keys in the order in which they were made: one that stays is seen "
-    "exactly once, and a cursor stays good over a restart.",
-    "COPY of a stream takes time in proportion to its entries and pending entries. From 2,000 "
-    "entries on a server copies bit by bit while others go on, and the key comes at the end, as a "
-    "copy of what its source is by then; so do XREADGROUP and XAUTOCLAIM of so many. In MULTI, "
-    "and in the process of a program, they are done in one go.",
-    "XREADGROUP CLAIM goes by ID where delivery times are equal, Redis by which was given first.",
-    "OBJECT ENCODING goes by the value alone: after APPEND too, where Redis says `raw`. IDLETIME "
-    "counts from the start of the server, and is kept for the 20,000 keys that were used last; of "
-    "others it is at least what is told. REFCOUNT is 1, also of small numbers, which Redis shares.",
-    "MEMORY USAGE tells the bytes of a key's rows before compression, from samples: how much room "
-    "on disk it may take. Of memory it takes next to none.",
-    "SET with EXAT or PXAT in the past leaves no key at once; Redis counts it until asked for it.",
-    "DUMP writes the oldest form that loses nothing of the key, so that servers as old as that can "
-    "take it: 7.0's, 7.2's and Valkey's, 8.6's or 8.8's. With `CONFIG SET dump-target redis:7.2` "
-    "(or `valkey`, ...) all payloads are for such a server, less what it cannot hold. Entries that "
-    "were deleted are not in it, where Redis keeps them marked.",
-    "RESTORE takes streams and strings of Redis 5.0 to 8.10 and of Valkey, and refuses all other "
-    "types. What a payload tells wrongly, its length for one, is set right. FREQ is taken and not "
-    "kept. The checksum is always looked at: newer servers take any payload whose "
-    "checksum is 0.",
-    "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
-    "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
-)
-
 _OPTION = re.compile(r"[A-Z][A-Z-]+")
-
 
 Rows = tuple[Command | Container, ...]
 Tables = tuple[tuple[str, Rows], ...]

@@ -4,7 +4,7 @@
 know of the server's commands is here.
 """
 
-from kvstream.commands import reference
+from kvstream.commands import differences, reference
 from kvstream.commands.reference import Tables, Words
 from kvstream.commands.table import CONNECTION_COMMANDS as STORE_CONNECTION_COMMANDS
 from kvstream.server.commands.table import (
@@ -189,7 +189,7 @@ WORDS = Words(
 
 def render() -> str:
     """Return the text of docs/commands.md."""
-    return reference.render(TABLES, WORDS, reference.OWN + OWN, "kvstream.server.reference")
+    return reference.render(TABLES, WORDS, differences.OWN + OWN, "kvstream.server.reference")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ range drops the single changes inside it.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
 from itertools import islice
 from typing import Protocol, TypeAlias
@@ -52,6 +52,18 @@ class Rows(Protocol):
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages: ...
 
     def seeks(self, family: int) -> Seeks: ...
+
+
+def pages_by(
+    page_of: Callable[[int, bytes, bytes, int], list[Row]], family: int, lower: bytes, upper: bytes
+) -> Pages:
+    """Return the rows of ``lower <= key < upper`` by what reads the first ones of a range."""
+    count = yield []
+    while True:
+        page = page_of(family, lower, upper, count)
+        if page:
+            lower = page[-1][0] + b"\0"
+        count = yield page
 
 
 _FEW = 8
@@ -138,12 +150,7 @@ class Batch:
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return the same rows, with what the batch has by the time of each page."""
-        count = yield []
-        while True:
-            page = self.page(family, lower, upper, count)
-            if page:
-                lower = page[-1][0] + b"\0"
-            count = yield page
+        return pages_by(self.page, family, lower, upper)
 
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False

@@ -6,7 +6,7 @@ to begin an iterator, and to see that it has ended well, takes several times as 
 
 from collections.abc import Iterator
 
-from kvstream.storage.batch import Family, Pages, Row, Rows, Seeks
+from kvstream.storage.batch import Family, Pages, Row, Rows, Seeks, pages_by
 
 _TOGETHER = 256
 """Rows that are read at once where all of a range are wanted."""
@@ -64,12 +64,7 @@ class Still:
             lower = page[-1][0] + b"\0"
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
-        count = yield []
-        while True:
-            page = self.page(family, lower, upper, count)
-            if page:
-                lower = page[-1][0] + b"\0"
-            count = yield page
+        return pages_by(self.page, family, lower, upper)
 
     def seeks(self, family: int) -> Seeks:
         return self._seeks[family]
