@@ -6,7 +6,6 @@ It also looks after what readers in other processes ask of the store.
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from time import monotonic
 
@@ -21,8 +20,9 @@ EXPIRE_PAUSE_S = 0.1
 EXPIRE_STEP_PAUSE_S = 0.001
 """Pause between steps: the lock is not fair, and goes to those who wait for it only in a pause."""
 
-DAMAGED_PAUSE_S = 1.0
-"""Pause between tries to delete keys that were damaged: each makes the store forget its cache."""
+FAILED_PAUSE_S = 1.0
+"""Pause before what has failed, on a full disk or for damage, is tried again: each try makes the
+store forget what it has in memory."""
 
 _Step = Callable[[Txn, int], int]
 
@@ -43,26 +43,35 @@ class Expiry(threading.Thread):
         self._damaged = 0
         """The keys that are due first, and cannot be deleted."""
         self._try_at = 0.0
+        """When these are tried again."""
+        self._rests_until = 0.0
+        """When anything is."""
 
     def run(self) -> None:
         """Delete until told to stop."""
         while not self._closing.wait(EXPIRE_PAUSE_S):
             self._look()
-            with suppress(KVStreamError):  # closed, full or damaged
-                if self.active:
-                    self._delete_expired()
-            with suppress(KVStreamError):
-                self._repeat(keyspace.sweep)
+            if monotonic() >= self._rests_until:
+                self._try(self._delete_expired)
+                self._try(partial(self._repeat, keyspace.sweep))
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except KVStreamError:  # closed, full or damaged
+            self._rests_until = monotonic() + FAILED_PAUSE_S
 
     def _delete_expired(self) -> None:
         """Delete what has expired, past keys that are damaged: these are tried now and then."""
+        if not self.active:
+            return
         if self._damaged and monotonic() >= self._try_at:
             self._damaged = 0
         try:
             self._repeat(partial(keyspace.delete_expired, skip=self._damaged))
         except Corruption:
             self._find_damage()
-            self._try_at = monotonic() + DAMAGED_PAUSE_S
+            self._try_at = monotonic() + FAILED_PAUSE_S
 
     def _repeat(self, step: _Step) -> None:
         while self._commit(step, EXPIRE_KEYS) == EXPIRE_KEYS:

@@ -1,5 +1,7 @@
 """A process that makes and deletes very many keys until it is killed, and says what it has done.
 
+With them comes a stream of very many groups, which is deleted by itself.
+
 ::
 
     python -m tests.crash.delete_writer DIRECTORY
@@ -12,9 +14,11 @@ import sys
 from itertools import count
 
 from kvstream import Store
+from kvstream.meta.burying import GROUPS_TOGETHER
 from kvstream.operations.dooming import LONG_KEYS, LongDelete
 
 KEYS = LONG_KEYS + 50
+RICH = b"rich"
 
 
 def names(number: int) -> list[bytes]:
@@ -27,7 +31,10 @@ def main(directory: str) -> None:
             with store.transaction():
                 for name in names(number):
                     store.stream(name).add({"f": "v"})
+                for at in range(GROUPS_TOGETHER + 50):
+                    store.stream(RICH).create_group(b"%d" % at)
             print("made", number, flush=True)
+            store.delete(RICH)
             if number % 3 == 1:
                 continue
             print("try", number, flush=True)
