@@ -8,6 +8,7 @@ from typing import TypeVar
 from kvstream.engine import Engine
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
+from kvstream.signals import Signal
 from kvstream.waiters import Outcome
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def wait_for(
     ``retry_at`` tells the Unix time in milliseconds at which trying again may help although
     nothing was written.
     """
-    arrived = threading.Event()
+    arrived = Signal()
     outcomes: list[Outcome] = []
 
     def deliver(outcome: Outcome) -> None:
@@ -44,7 +45,7 @@ def wait_for(
             if deadline is not None and time.monotonic() >= deadline:
                 if engine.cancel(waiter):
                     return None
-                arrived.wait()
+                arrived.wait(None)
             elif retry_at is not None:
                 engine.serve(waiter.names)  # whoever came earlier may go on by now as well
     except BaseException:  # KeyboardInterrupt among them

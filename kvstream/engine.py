@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
 from kvstream.copies import LOG_MOST, Copying
-from kvstream.errors import InvalidArgument, RequestError, StoreClosed, StoreError
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreClosed, StoreError
 from kvstream.expiry import Expiry
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
@@ -40,7 +40,6 @@ class Engine(Owned):
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.catalog = Catalog(self.options)
-        self.database = Database.open(directory, self.options)
         super().__init__()
         self.waiters = Waiters()
         self._always = self.options.durability is Durability.ALWAYS
@@ -49,15 +48,24 @@ class Engine(Owned):
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
         self._last_sequence = 0
+        self._news: dict[bytes, None] = {}
+        """Names that may have news of which no waiter was told, since an interrupt came between:
+        whoever commits next, a tenth of a second later at the most, lets their waiters try."""
         self._compacting = threading.Lock()
         self._flushing = threading.Lock()
         self._closed = False
-        self.committer = Committer(self.database, self.options.durability)
-        copying = Copying(self.database.directory, lambda target: self.checkpoint(target, 0))
-        self.expiry = Expiry(self.run, copying.look)
-        recovery.recover(self.run, self.options.read_only)
-        if not self.options.read_only:
-            self.expiry.start()
+        self.database = Database.open(directory, self.options)
+        try:
+            copying = Copying(self.database.directory, lambda target: self.checkpoint(target, 0))
+            self.expiry = Expiry(self.run, copying.look)
+            self.committer = Committer(self.database, self.options.durability)
+            recovery.recover(self.run, self.options.read_only)
+            if not self.options.read_only:
+                self.expiry.start()
+        except BaseException:
+            with suppress(StoreError):
+                self.close() if hasattr(self, "committer") else self.database.close()
+            raise
 
     # --- one operation --------------------------------------------------------------------------
 
@@ -65,22 +73,32 @@ class Engine(Owned):
         self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run ``operation`` as one commit, or as a part of the transaction that this thread has."""
-        with self._lock:
-            if self._open is not None:
-                return self._join(self._open, operation, *args, **kwargs)
-            txn = self._begin()
-            try:
-                result = operation(txn, *args, **kwargs)
-                sequence = self._commit(txn)
-            except BaseException as error:
-                txn.abandon(not isinstance(error, RequestError))
-                raise
-            signals, always = txn.signals, self._always
-            if signals and not always:
-                self._serve(signals)
-            self._spare = txn
-        if always:
-            self._settle(sequence, signals)
+        signals = self._news
+        try:
+            with self._lock:
+                if self._open is not None:
+                    return self._join(self._open, operation, *args, **kwargs)
+                txn = self._begin()
+                if self._news:
+                    txn.signals, self._news = self._news, {}
+                signals = txn.signals
+                try:
+                    result = operation(txn, *args, **kwargs)
+                    sequence = self._commit(txn)
+                except BaseException as error:
+                    txn.abandon(not isinstance(error, RequestError))
+                    raise
+                always = self._always
+                if signals and not always:
+                    self._serve(signals)
+                self._spare = txn
+            if always:
+                self._settle(sequence, signals)
+        except KVStreamError:
+            raise
+        except BaseException:  # an interrupt, perhaps of a call that was as good as done
+            self._news |= signals
+            raise
         return result
 
     def _begin(self) -> Txn:
@@ -132,35 +150,25 @@ class Engine(Owned):
 
         Other threads wait meanwhile, and blocking reads do not block.
         """
-        with self._lock:
-            if self._open is None and self.catalog.seen:
-                self._write_seen()  # a rollback would lose them
-            txn = self.begin_turn()
-            try:
-                yield txn
-            except BaseException:
-                self.undo_turn(txn)
-                raise
-            signals = txn.signals
-            sequence = self.commit_turn(txn)
-            if signals and not self._always:
-                self._serve(signals)
-        if self._always:
-            self._settle(sequence, signals)
-
-    def _join(
-        self,
-        txn: Txn,
-        operation: Callable[Concatenate[Txn, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+        txn: Txn | None = None
+        signals = self._news
         try:
-            return operation(txn, *args, **kwargs)
-        except RequestError:  # refused before anything was changed
-            raise
-        except BaseException:
-            txn.failed = True
+            with self._lock:
+                if self._open is None and self.catalog.seen:
+                    self._write_seen()  # a rollback would lose them
+                txn = self.begin_turn()
+                signals = txn.signals
+                yield txn
+                sequence = self.commit_turn(txn)
+                if signals and not self._always:
+                    self._serve(signals)
+            if self._always:
+                self._settle(sequence, signals)
+        except BaseException as error:
+            if self.is_open_here() and self._open is txn:  # perhaps an interrupt came first
+                self.abandon_turn()
+            elif not isinstance(error, KVStreamError):
+                self._news |= signals
             raise
 
     @property
@@ -232,52 +240,48 @@ class Engine(Owned):
 
         Inside a transaction nothing waits. ``deliver`` must not block: other threads run it.
         """
-        with self._lock:
-            if self._open is not None:
-                return self._join(self._open, attempt), None
-            reply = self.run(attempt) if not self._always else None
-            if reply is not None:
-                return reply, None
-            if not self._always:
-                waiter = Waiter(names, attempt, deliver)
-                self.waiters.add(waiter)
-                return None, waiter
-        return self._submit_durably(names, attempt, deliver)
+        waiter = Waiter(names, attempt, deliver)
+        try:
+            with self._lock:
+                if self._open is not None:
+                    return self._join(self._open, attempt), None
+                if not self._always:
+                    reply = self.run(attempt)
+                    if reply is None:
+                        self.waiters.add(waiter)
+                        return None, waiter
+                    return reply, None
+            return self._submit_durably(waiter)
+        except BaseException:  # nobody will wait for the waiter
+            self.cancel(waiter)
+            raise
 
-    def _submit_durably(
-        self,
-        names: list[bytes],
-        attempt: Callable[[Txn], T | None],
-        deliver: Callable[[Outcome], None],
-    ) -> tuple[T | None, Waiter | None]:
+    def _submit_durably(self, waiter: Waiter) -> tuple[Any, Waiter | None]:
         """``submit`` with ``always``: no fsync is waited for under the lock."""
-        waiter = None
         with self._lock:
             txn = self._begin()
             try:
-                reply = attempt(txn)
+                reply = waiter.attempt(txn)
                 sequence = self._commit(txn)
             except BaseException as error:
                 txn.abandon(not isinstance(error, RequestError))
                 raise
             if reply is None:
-                waiter = Waiter(names, attempt, deliver)
                 self.waiters.add(waiter)
-        try:
-            self._settle(sequence, txn.signals)
-        except BaseException:  # nobody will wait for the waiter
-            if waiter is not None:
-                self.cancel(waiter)
-            raise
-        return reply, waiter
+        self._settle(sequence, txn.signals)
+        return reply, None if reply is not None else waiter
 
     def cancel(self, waiter: Waiter) -> bool:
         """Take a waiter out of the queue; False when it has been served already."""
         with self._lock:
-            if waiter.done:
+            if waiter.done or waiter.found is not None:
                 return False
             self.waiters.remove(waiter)
             return True
+
+    def remind(self, names: list[bytes]) -> None:
+        """Let the waiters of some keys try again with the next commit of any kind."""
+        self._news |= dict.fromkeys(names)
 
     def serve(self, names: list[bytes]) -> None:
         """Let the waiters of some keys try again, in the order in which they came."""
@@ -290,24 +294,27 @@ class Engine(Owned):
             self.waiters.serve(name, self._serve_one)
 
     def _serve_one(self, waiter: Waiter) -> bool:
-        txn = self._begin()
-        outcome, sequence = Outcome(), 0
-        try:
-            outcome.reply = waiter.attempt(txn)
-            sequence = self._commit(txn)
-        except BaseException as error:
-            txn.abandon(not isinstance(error, RequestError))
-            if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
-                raise
-            outcome.error = error
-        if outcome.reply is None and outcome.error is None:
-            return False
-        self.waiters.remove(waiter)
+        if waiter.found is None:
+            txn = self._begin()
+            outcome, sequence = Outcome(), 0
+            try:
+                outcome.reply = waiter.attempt(txn)
+                sequence = self._commit(txn)
+            except BaseException as error:
+                txn.abandon(not isinstance(error, RequestError))
+                if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
+                    raise
+                outcome.error = error
+            if outcome.reply is None and outcome.error is None:
+                return False
+            waiter.found = sequence or self._last_sequence, outcome
+        sequence, outcome = waiter.found
         self.committer.after(
-            sequence or self._last_sequence,
+            sequence,
             lambda: waiter.deliver(outcome),
             lambda failure: waiter.deliver(Outcome(error=failure)),
         )
+        self.waiters.remove(waiter)  # last: where this is interrupted it is told once more
         return True
 
     # --- upkeep ---------------------------------------------------------------------------------
@@ -361,23 +368,26 @@ class Engine(Owned):
             self.database.reopen(from_log)
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing."""
+        """Make everything durable and let go of the directory; a second call does nothing.
+
+        Where the first was interrupted the second goes on with it.
+        """
         with self._lock:
             if self._open is not None:
                 raise InvalidArgument("the store cannot be closed inside a transaction")
         self.expiry.stop()
         with self._lock:
-            if self._closed:
-                return
-            self._write_seen()
-            self._closed = True
-            fork.unregister(self)
+            if not self._closed:
+                self._write_seen()
+                self._closed = True
             self.waiters.end(StoreClosed)
         try:
             self.committer.close()
         finally:
-            with self._compacting, self._flushing:  # RocksDB cannot be closed meanwhile
+            # RocksDB cannot be closed meanwhile
+            with self._compacting, self._flushing, self.committer.held():
                 self.database.close()
+                fork.unregister(self)
 
     def _write_seen(self) -> None:
         """Write the moved seen times; a store that refuses writes keeps those that it has."""

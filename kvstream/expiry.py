@@ -12,6 +12,7 @@ from time import monotonic
 from kvstream.errors import Corruption, KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
+from kvstream.signals import Signal
 
 EXPIRE_KEYS = 100
 """Keys deleted by one step of the expiry cycle, so that it never holds the lock for long."""
@@ -39,7 +40,8 @@ class Expiry(threading.Thread):
         """Expired keys are deleted also where nobody asks for them."""
         self._commit = commit
         self._look = look
-        self._closing = threading.Event()
+        self._closing = False
+        self._closes = Signal()
         self._damaged = 0
         """The keys that are due first, and cannot be deleted."""
         self._try_at = 0.0
@@ -49,7 +51,7 @@ class Expiry(threading.Thread):
 
     def run(self) -> None:
         """Delete until told to stop."""
-        while not self._closing.wait(EXPIRE_PAUSE_S):
+        while not self._closes_within(EXPIRE_PAUSE_S):
             self._look()
             if monotonic() >= self._rests_until:
                 self._try(self._delete_expired)
@@ -75,7 +77,7 @@ class Expiry(threading.Thread):
 
     def _repeat(self, step: _Step) -> None:
         while self._commit(step, EXPIRE_KEYS) == EXPIRE_KEYS:
-            if self._closing.wait(EXPIRE_STEP_PAUSE_S):
+            if self._closes_within(EXPIRE_STEP_PAUSE_S):
                 return
 
     def _find_damage(self) -> None:
@@ -91,8 +93,12 @@ class Expiry(threading.Thread):
             except Corruption:
                 self._damaged += 1
 
+    def _closes_within(self, seconds: float) -> bool:
+        return self._closing or self._closes.wait(seconds)
+
     def stop(self) -> None:
         """End the thread; one that was not started is none."""
-        self._closing.set()
+        self._closing = True
+        self._closes.set()
         if self.is_alive() and threading.current_thread() is not self:
             self.join()

@@ -1,13 +1,16 @@
 """Whose an engine is: of the process that opened the store, and of one of its threads at a time."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.storage import fork
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Owned:
@@ -30,6 +33,22 @@ class Owned:
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
             yield
+
+    def _join(
+        self,
+        txn: Txn,
+        operation: Callable[Concatenate[Txn, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run ``operation`` as a part of a transaction that is open; it may fail as a whole."""
+        try:
+            return operation(txn, *args, **kwargs)
+        except RequestError:  # refused before anything was changed
+            raise
+        except BaseException:
+            txn.failed = True
+            raise
 
     def refuse_after_fork(self) -> None:
         """Make every use in this process, a forked child, raise StoreClosed.

@@ -79,7 +79,12 @@ class Store:
             {"durability": durability, "read_only": read_only, "create": create, **options}
         )
         _checked_db(db, settings)
-        return cls(Engine(directory, settings, clock), db)
+        engine = Engine(directory, settings, clock)
+        try:
+            return cls(engine, db)
+        except BaseException:  # an interrupt: nobody else could close it
+            engine.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<Store {str(self.engine.database.directory)!r}, db {self.db}>"

@@ -37,12 +37,13 @@ class Served(NamedTuple):
 class Turn:
     """One turn of one thread, from the first operation to ``commit`` or ``undo``."""
 
-    __slots__ = ("_engine", "_waiters", "grows", "queued", "served", "txn")
+    __slots__ = ("_engine", "_sequence", "_waiters", "grows", "queued", "served", "txn")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiters = engine.waiters
         self.txn: Txn = engine.begin_turn()
+        self._sequence: int | None = None
         self.served: list[Served] = []
         """Waiters taken out of their queues, to be told once the turn is committed."""
         self.queued: list[Waiter] = []
@@ -94,7 +95,8 @@ class Turn:
         if self.grows:
             self.txn.frees = False
         try:
-            return self._engine.commit_turn(self.txn)
+            self._sequence = self._engine.commit_turn(self.txn)
+            return self._sequence
         except BaseException as error:
             self._restore()
             if not isinstance(error, Exception):
@@ -116,15 +118,22 @@ class Turn:
         self._restore()
 
     def abandon(self) -> None:
-        """Undo the turn where it is still open: something outside its operations has failed."""
+        """Undo the turn where it is still open: something outside its operations has failed.
+
+        Where it is committed already, those whom it has served are to hear of it.
+        """
         if self._engine.abandon_turn():
             self._restore()
+        elif self._sequence is not None:
+            self.tell(self._sequence)
 
     def _restore(self) -> None:
         """Let waiters be as they were before the turn."""
         for waiter in self.queued:
             if not waiter.done:
                 self._waiters.remove(waiter)
+        for each in self.served:
+            self._engine.remind(each.waiter.names)
         queued = set(self.queued)
         self._waiters.put_back([each.waiter for each in self.served if each.waiter not in queued])
         self.queued, self.served = [], []

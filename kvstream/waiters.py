@@ -3,8 +3,9 @@
 A waiter tries its command again whenever a key that it waits for may have news. The attempt is run
 by the thread that made the news, in the order in which the waiters came: so the first waiter of a
 group takes what it may, and the others stay in the queue with their deadlines. A waiter knows
-nothing of threads or event loops: ``deliver`` is called once, with the outcome, from whichever
-thread served it, and may set an event or call into an asyncio loop.
+nothing of threads or event loops: ``deliver`` is called with the outcome, from whichever thread
+served it, and may set an event or call into an asyncio loop. It is called once more where that
+thread was interrupted.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class Outcome:
 class Waiter:
     """One blocked command."""
 
-    __slots__ = ("attempt", "deliver", "done", "keeps", "names", "shares")
+    __slots__ = ("attempt", "deliver", "done", "found", "keeps", "names", "shares")
 
     def __init__(
         self,
@@ -45,6 +46,9 @@ class Waiter:
         self.deliver = deliver
         self.done = False
         """Served, timed out or cancelled; changed under the engine's lock alone."""
+        self.found: tuple[int, Outcome] | None = None
+        """What it is to be told, and the number of the write to wait for: it may be told again
+        where whoever served it was interrupted."""
         self.shares = shares
         """What it takes from together with others, as readers of one group do: where one of them
         finds nothing new of a key, none behind it will."""
@@ -69,13 +73,13 @@ class Waiters:
             self._queues.setdefault(name, {})[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
-        waiter.done = True
         for name in waiter.names:
             queue = self._queues.get(name)
             if queue is not None:
                 queue.pop(waiter, None)
                 if not queue:
                     del self._queues[name]
+        waiter.done = True  # last: who was interrupted before does it once more
 
     def put_back(self, waiters: list[Waiter]) -> None:
         """Let waiters that were removed wait again, before all others."""
@@ -92,8 +96,8 @@ class Waiters:
         """Tell every waiter that its wait has ended so, each by an error of its own."""
         for name in list(self._queues):
             for waiter in self.of(name):
-                self.remove(waiter)
                 waiter.deliver(Outcome(error=error()))
+                self.remove(waiter)
 
     def serve(self, name: bytes, attempt: Callable[[Waiter], bool]) -> None:
         """Let the waiters of a key try, first come first; ``attempt`` tells whether it found any.

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn, Protocol, cast
@@ -29,6 +28,7 @@ from kvstream.server.client import Client
 from kvstream.server.commands.table import TABLE
 from kvstream.server.executor import Executor
 from kvstream.server.options import ServerOptions
+from kvstream.signals import Signal
 from kvstream.storage import fork
 
 OPTIONS = ServerOptions(port=0, output_max=0)
@@ -36,28 +36,6 @@ OPTIONS = ServerOptions(port=0, output_max=0)
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""
 CLOSED = "the store is closed"
-
-
-class Signal:
-    """Wakes one thread that waits for it; once set it is kept until then.
-
-    A bare lock, for an interrupt in the wrong moment leaves that of a threading.Event locked.
-    """
-
-    def __init__(self) -> None:
-        self._unset = threading.Lock()
-        self._unset.acquire()
-
-    def set(self) -> None:
-        if self._unset.locked():
-            with suppress(RuntimeError):  # another thread was quicker
-                self._unset.release()
-
-    def wait(self, seconds: float | None) -> bool:
-        """Wait until it is set, for so long; None: for ever. Tell whether it was."""
-        if seconds is None:
-            return self._unset.acquire()
-        return self._unset.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
 class End(Protocol):

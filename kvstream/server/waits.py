@@ -52,10 +52,16 @@ class Waits:
 
     def begin(self, turn: Turn, client: Client, wait: Blocked) -> None:
         """Have a client wait for what its command has not found."""
-        told, attempt = partial(self._delivered, client), wait.attempt
+        attempt = wait.attempt
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
-        waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True)
+        waiter = Waiter(
+            wait.names,
+            attempt,
+            lambda outcome: self._delivered(client, block, outcome),
+            wait.shares,
+            keeps=True,
+        )
         now = self._teller.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
@@ -74,15 +80,15 @@ class Waits:
         block.retry = self._teller.clock() + retry_pause_s(due, txn.now_ms)
         self._deadlines.add(client, block, block.retry)
 
-    def _delivered(self, client: Client, outcome: Outcome) -> None:
+    def _delivered(self, client: Client, block: Block, outcome: Outcome) -> None:
         """Tell a blocked client what has come; another thread may have found it."""
         if self._teller.in_turn:
-            self._tell(client, outcome)
+            self._told(client, block, outcome)
         else:
-            self._teller.post(partial(self._tell, client, outcome))
+            self._teller.post(partial(self._told, client, block, outcome))
 
-    def _tell(self, client: Client, outcome: Outcome) -> None:
-        if client.block is None:
+    def _told(self, client: Client, block: Block, outcome: Outcome) -> None:
+        if client.block is not block:
             return
         error = outcome.error
         if error is None:
@@ -121,7 +127,7 @@ class Waits:
         outcome = Outcome(block.wait.expired)
         if error:
             outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
-        self._tell(client, outcome)
+        self._told(client, block, outcome)
         return True
 
     def due(self) -> float | None:
@@ -140,7 +146,7 @@ class Waits:
             client, block = found
             if block.until is not None and block.until <= now:
                 if self._engine.cancel(block.waiter):
-                    self._tell(client, Outcome(block.wait.expired))
+                    self._told(client, block, Outcome(block.wait.expired))
                 continue
             self._engine.serve(block.wait.names)
             if client.block is block:

@@ -8,7 +8,7 @@ whether it works: after the first failed write or flush the store reads on and w
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
@@ -51,6 +51,7 @@ class Database:
         self._options = options
         self._scans, self._giving = reads.Scans(), threading.Lock()
         self._closed = False
+        self._ending: list[Any] = []  # handles that are not used any more, and not closed yet
         self._gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
             self._gate.shut(StoreReadOnly("the store was opened read-only"))
@@ -69,7 +70,7 @@ class Database:
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._count_ranges = upkeep.RangeDeletes(self._families).count
+        self._count_ranges: Any = upkeep.RangeDeletes(self._families).count
         fork.register(self)
 
     @classmethod
@@ -80,10 +81,14 @@ class Database:
         store unchanged; StoreFull when recovery needs more space than there is.
         """
         place = Directory.acquire(directory, **options.access())
-        rows, opened = open_any(place, options, Opener(options))
-        if not options.read_only:
-            tables.clear_staging(place.path)
-        return cls(rows, opened, options)
+        try:
+            rows, opened = open_any(place, options, Opener(options))
+            if not options.read_only:
+                tables.clear_staging(place.path)
+            return cls(rows, opened, options)
+        except BaseException:
+            place.release()
+            raise
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """Return the value of ``key``, None where there is no such row."""
@@ -114,17 +119,14 @@ class Database:
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
     ) -> list[Row]:
-        """Return the first ``limit`` rows of ``lower <= key < upper``; in reverse, the last.
+        """Return the first ``limit`` rows of a range, in reverse the last, as of one moment.
 
-        They are rows of one moment. Other threads wait meanwhile: half a microsecond a row.
+        Other threads wait meanwhile: half a microsecond a row.
         """
         return reads.page(self._families[family], _below(upper), lower, upper, limit, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
-        """Return the rows of ``lower <= key < upper`` as they are now, to be read by and by.
-
-        For ranges into which nothing is put meanwhile; see ``reads.walk_pages``.
-        """
+        """Return rows as they are now, to be read by and by: see ``reads.walk_pages``."""
         found = reads.walk_pages(self._families[family], _below(upper), lower, upper)
         return self._scans.noted(found)
 
@@ -259,8 +261,8 @@ class Database:
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store of its own, with all that is written so far.
 
-        Tables are hard links. Where there can be none, they are copied, and nobody may write while
-        ``alone`` is held. Raises StoreError when ``target`` exists.
+        Tables are hard links; else they are copied, while ``alone`` is held, so that nobody writes.
+        Raises StoreError when ``target`` exists.
         """
         with directories.staged(target) as built:
             sequence = self.sequence
@@ -284,10 +286,7 @@ class Database:
             raise self._gate.failed(error, recovers=True) from None
 
     def verify(self) -> int:
-        """Read every row of every family and check it; return the number of rows.
-
-        Raises Corruption at the first block that is damaged.
-        """
+        """Read and check every row, and return their number; Corruption at the first damage."""
         once = ReadOptions()
         once.fill_cache(False)  # type: ignore[call-arg]
         return sum(upkeep.count_checked(family, once) for family in self._families)
@@ -319,10 +318,9 @@ class Database:
     def reopen(self, from_log: bool = False) -> None:
         """Close RocksDB and open it anew, so that all that is served is what the disk has.
 
-        The log goes into tables before; ``from_log``: it stays, to be recovered from. Nobody else
-        may use the database meanwhile; scans that are under way raise StoreClosed. Raises what
-        ``open`` raises, and then the database is closed; StoreReadOnly and the like after a failed
-        write, with nothing changed.
+        The log goes into tables before, or with ``from_log`` stays, to be recovered from. Nobody
+        else may use the database meanwhile; scans under way raise StoreClosed. Raises what ``open``
+        raises, and is closed then; after a failed write StoreReadOnly and the like, as it is.
         """
         writes = not self._options.read_only
         if writes:
@@ -343,55 +341,56 @@ class Database:
     def close(self) -> None:
         """Write what is in memory into tables and close the store; idempotent.
 
-        Scans that others still hold raise StoreClosed when they go on. Where the last flush
-        fails, what was durable stays so: the log holds it.
+        Scans that others still hold raise StoreClosed when they go on. Where the last flush fails,
+        the log holds what was durable. An interrupted call is gone on with by the next one.
         """
         if self._closed:
             return
-        self._closed = True
-        sound = self._flushed()
+        sound = False
+        with suppress(StoreError):  # else the next opening has something to recover
+            self.flush()
+            sound = True
         self._gate.shut(StoreClosed(_CLOSED))
         try:
             self._release_rows(sound)
-        finally:
-            self._latest_sequence = fork.Gone(_CLOSED)
-            self._opened.release()
+        except Exception:
+            self._let_go()
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._opened.release()
+        self._closed = True
+        self._latest_sequence = fork.Gone(_CLOSED)
 
     def _release_rows(self, sound: bool) -> None:
         """Close RocksDB; ``sound``: all that was written is durable."""
-        sequence = self.sequence
-        root, families, watermark = self._root, self._families, self._opened.watermark
+        sequence, watermark = self.sequence, self._opened.watermark
         self._latest_sequence = lambda: sequence  # those who wait for its fsync still ask
+        if not self._ending:
+            self._ending = [self._root, *self._families]
         self._replace_handles(fork.Gone(_CLOSED))
         self._scans.revoke()
         try:
-            for family in families:
-                family.close()
-            families.clear()
-            root.close()
+            while self._ending:
+                self._ending.pop().close()
             if sound and watermark is not None:
                 watermark.record(sequence)
         except Exception as error:
+            self._ending.clear()
             if sound:
                 raise classified(error) from None
 
-    def _flushed(self) -> bool:
-        """Empty the log into tables, so that the next opening has nothing to recover."""
-        try:
-            self.flush()
-        except StoreError:
-            return False
-        return True
-
     def _replace_handles(self, gone: Any) -> None:
-        self._root = self._write_rows = gone
+        self._root = self._write_rows = self._count_ranges = gone
         self._families = [gone] * len(Family)
         self._handles = []
         fork.unregister(self)
 
     def refuse_after_fork(self) -> None:
         """Make every use in this process, a forked child, raise StoreClosed."""
-        for handle in (self._root, *self._families, *self._handles, *self._scans.live()):
+        used = self._root, *self._families, *self._handles
+        for handle in (*used, *self._ending, *self._scans.live()):
             fork.leak(handle)
         self._closed = True
         self._gate.shut(StoreClosed(fork.FORKED))

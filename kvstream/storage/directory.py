@@ -86,9 +86,9 @@ class Directory:
     def release(self) -> None:
         """Give up the lock; idempotent."""
         fork.unregister(self)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)  # flock goes with the last descriptor of this opening
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)  # flock goes with the last descriptor of this opening
 
     def refuse_after_fork(self) -> None:
         """Close the child's descriptor: the lock stays with the parent and dies with it."""

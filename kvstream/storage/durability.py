@@ -74,9 +74,13 @@ class Committer:
         self._woken_at = 0.0
         self._awaited: list[_Awaited] = []
         self._threads: list[threading.Thread] = []
-        self._start_thread()
-        fork.register(self)
-        _open_committers.add(self)
+        try:
+            self._start_thread()
+            fork.register(self)
+            _open_committers.add(self)
+        except BaseException:  # nobody else could end the thread
+            self.close()
+            raise
 
     def wait(self, sequence: int) -> None:
         """Return when the write of that sequence number is as durable as the level promises.
@@ -129,12 +133,14 @@ class Committer:
             while not self._take_turn(queued):
                 pass
             yield
-        finally:
             self._leave(queued)
+        except BaseException:  # perhaps an interrupt as it was about to leave
+            self._leave(queued)
+            raise
 
     def change(self, level: Durability) -> None:
         """Promise as much as ``level`` says from here on; who waits by the old one still does."""
-        with self._changed:
+        with self._lock:
             self._refuse_stopped()
             if level is self.level:
                 return
@@ -146,11 +152,10 @@ class Committer:
     def close(self) -> None:
         """Make all writes durable and end the thread; idempotent.
 
-        Raises UnknownOutcome when it was this last fsync that failed.
+        Raises UnknownOutcome when it was this last fsync that failed. A call that was interrupted
+        is gone on with by the next one.
         """
-        with self._changed:
-            if self._stopping:
-                return
+        with self._lock:
             self._stopping = True
             self._changed.notify_all()
         fork.unregister(self)

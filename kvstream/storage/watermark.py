@@ -103,9 +103,9 @@ class Watermark:
 
     def close(self) -> None:
         """Close the file; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _encoded(mark: Mark) -> bytes:

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -180,25 +181,43 @@ def test_an_attempt_that_breaks_half_way_changes_nothing(store: Store) -> None:
     assert ms_of(group.consumer("d").read()) == [2]
 
 
-def test_an_interrupt_that_meets_a_thread_while_it_serves_changes_nothing_half_way(
-    store: Store,
-) -> None:
+def test_who_is_served_as_an_interrupt_comes_hears_of_it_from_the_next(store: Store) -> None:
     group = store.stream("s").create_group("g")
     watch = watch_group(store, b"s", b"g", b"c")
     attempt = watch.waiter.attempt
 
     def interrupted(txn: object) -> None:
         attempt(txn)
+        watch.waiter.attempt = attempt
         raise KeyboardInterrupt
 
     watch.waiter.attempt = interrupted
     with pytest.raises(KeyboardInterrupt):
         add(store, b"s", "1-0")
     assert ms_of(store.stream("s").range()) == [1]  # it was committed before
-    assert (group.pending().count, watch.outcomes) == (0, [])
-    watch.waiter.attempt = attempt
-    add(store, b"s", "2-0")
-    assert watch.ids == [1, 2]
+    until(lambda: bool(watch.outcomes), "the waiter to be told")
+    assert watch.ids == [1]
+    assert group.pending().count == 1
+    assert waiting(store) == 0
+
+
+def test_one_that_was_served_is_told_though_an_interrupt_came_between(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.stream("s").create_group("g")
+    watch, committer = watch_group(store, b"s", b"g", b"c"), store.engine.committer
+    after = committer.after
+
+    def interrupted(*args: Any) -> None:
+        monkeypatch.setattr(committer, "after", after)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(committer, "after", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        add(store, b"s", "1-0")
+    until(lambda: bool(watch.outcomes), "the waiter to be told")
+    assert watch.ids == [1]
+    assert waiting(store) == 0
 
 
 def test_a_served_waiter_is_told_once_whatever_comes_after(store: Store) -> None:

@@ -1,0 +1,123 @@
+"""A call that is interrupted, wherever it is just then, leaves nothing locked and nobody behind."""
+
+import threading
+from itertools import count
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from kvstream import Corruption, Store, engine
+from kvstream.blocking import wait_for
+from kvstream.expiry import Expiry
+from kvstream.layout.keys import qualified
+from kvstream.storage.durability import Committer
+from tests.engine.waiting import Call
+from tests.interrupting import interrupted_at
+from tests.patience import until
+
+SOME = 9
+"""Every ninth point of a long call."""
+
+
+@pytest.mark.unmeasured
+@pytest.mark.parametrize("durability", ["always", "no"])
+def test_an_interrupted_close_is_gone_on_with_by_the_next(tmp_path: Path, durability: str) -> None:
+    written = 0
+    for point in count(1, SOME):
+        store = Store.open(tmp_path, durability=durability)
+        assert len(store.stream("s")) == written
+        store.stream("s").add({"f": "v"})
+        written += 1
+        interrupted = interrupted_at(point, store.close)
+        Call(store.close).result()
+        if not interrupted:
+            break
+    assert written > 10
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Corruption("of rows"), MemoryError])
+@pytest.mark.parametrize("part", ["recovery", "Expiry", "Committer", "Copying"])
+def test_an_opening_that_ends_half_way_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException
+) -> None:
+    fails = Mock(side_effect=error, **{"recover.side_effect": error})
+    threads = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, part, fails)
+        with pytest.raises(BaseException, match=r"of rows|^$"):
+            Store.open(tmp_path)
+    until(lambda: threading.active_count() <= threads, "the threads to end")
+    with Store.open(tmp_path) as store:
+        assert store.stream("s").add({"f": "v"})
+
+
+def test_a_committer_that_is_interrupted_as_it_is_made_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, threads = Committer._start_thread, threading.active_count()
+
+    def interrupted(committer: Committer) -> None:
+        start(committer)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_start_thread", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Store.open(tmp_path)
+    until(lambda: threading.active_count() <= threads, "the thread to end")
+    Store.open(tmp_path).close()
+
+
+@pytest.mark.unmeasured
+def test_an_interrupted_transaction_lets_the_others_go_on(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+
+        def add_two() -> None:
+            with store.transaction():
+                store.stream("s").add({"f": "v"})
+                store.stream("s").add({"f": "v"})
+
+        for point in count(1, 5):
+            interrupted = interrupted_at(point, add_two)
+            length = len(store.stream("s"))
+            Call(lambda: store.stream("s").add({"f": "v"}, nomkstream=True)).result()
+            assert len(store.stream("s")) in (0, length + 1)
+            store.delete("s")
+            assert length in (0, 2)
+            if not interrupted:
+                break
+        assert point > 100
+        assert store.check() == []
+
+
+@pytest.mark.unmeasured
+def test_an_interrupted_end_of_the_expiry_leaves_it_able_to_end() -> None:
+    for point in count(1):
+        expiry = Expiry(lambda step, most: 0)
+        expiry.start()
+        interrupted = interrupted_at(point, expiry.stop)
+        Call(expiry.stop).result()
+        expiry.join()
+        if not interrupted:
+            break
+    assert point > 3
+
+
+@pytest.mark.unmeasured
+@pytest.mark.parametrize("durability", ["always", "no"])
+def test_an_interrupted_wait_locks_nothing_and_leaves_no_waiter(
+    tmp_path: Path, durability: str
+) -> None:
+    name = qualified(0, b"s")
+    with Store.open(tmp_path, durability=durability) as store:
+        for point in count(1):
+            interrupted = interrupted_at(
+                point, lambda: wait_for(store.engine, [name], lambda txn: None, 0.001)
+            )
+            assert len(store.engine.waiters) == 0
+            Call(lambda: store.stream("s").add({"f": "v"})).result()
+            if not interrupted:
+                break
+        assert point > 10
+        assert len(store.stream("s")) == point
