@@ -95,13 +95,13 @@ class KeyIndex:
                 watch.note(name)
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
-        """Undo ``add``; ``counted``: nothing has done that for the count already."""
-        self.note(key)
+        """Undo ``add``; ``counted``: nothing has counted it off already, and told of it."""
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
             txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
         if counted:
+            self.note(key)
             self._count(txn, db, -1)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:

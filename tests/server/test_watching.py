@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstream.operations import dooming, keyspace
 from tests.server.talking import Server, Talker
 
 UNDONE = {
@@ -59,5 +60,19 @@ def test_what_leaves_a_watched_key_as_it_is_does_not_stop_exec(
         *("XGROUP CREATE s g 0", "XREADGROUP GROUP g c STREAMS s >", "XACK s g 1-1"),
     ):
         bob.ask(*request.split())
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*0\r\n"
+
+
+@pytest.mark.parametrize("said", ["FLUSHDB", "FLUSHALL", "DEL t s"])
+def test_rows_that_leave_behind_their_keys_do_not_stop_exec(
+    server: Server, ann: Talker, bob: Talker, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(dooming, "LONG_KEYS", 0)
+    monkeypatch.setattr(keyspace, "SWEEP_KEYS", 1)
+    for request in ("SET t v PX 100000", "XADD s 1-1 f v", said):
+        bob.ask(*request.split())
+    ann.ask("WATCH", "t", "s")
+    assert server.engine.run(keyspace.sweep, 1000) > 0
     ann.ask("MULTI")
     assert ann.ask("EXEC") == b"*0\r\n"
