@@ -262,7 +262,8 @@ def _health(url: str) -> tuple[int, bytes]:
 
 
 def test_a_server_that_is_stopping_is_not_healthy(tmp_path: Path) -> None:
-    arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--metrics-port", "0")
+    arguments = ["--dir", str(tmp_path / "data"), "--port", "0", "--metrics-port", "0"]
+    arguments += ["--shutdown-timeout", "60"]
     with served(*arguments, lines=4) as (process, lines):
         url = lines[3].split()[-1].replace("/metrics", "/healthz")
         client = redis.Redis(port=port_of(lines))

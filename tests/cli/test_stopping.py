@@ -19,6 +19,7 @@ from kvstream.server.options import SHUTDOWN_TIMEOUT_S
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker
+from tests.server.talking import request
 
 
 class Serving:
@@ -71,6 +72,13 @@ def is_refused(port: int) -> bool:
     return False
 
 
+def ask_for_much(asker: Asker, server: Serving) -> None:
+    """Have more answered than a socket takes, and return once the server has read all requests."""
+    asker.send_bytes(request("GET", "k") * 4)
+    with Asker(server.port) as other:
+        until(lambda: b"cmdstat_get:calls=" in other.ask("INFO commandstats"))
+
+
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[list[Serving]]:
     """Servers to be killed at the end of the test if they have not ended."""
@@ -111,9 +119,7 @@ def test_nobody_new_is_let_in_while_the_last_ones_read(
     server = start(started, tmp_path)
     with Asker(server.port) as asker:
         asker.ask("SET", "k", b"v" * (8 << 20))
-        for _ in range(4):
-            asker.send("GET", "k")
-        time.sleep(0.3)  # the replies are made, and wait for us
+        ask_for_much(asker, server)
         server.signal()
         until(lambda: is_refused(server.port))
         assert [len(asker.read()) for _ in range(4)] == [8 << 20] * 4
@@ -128,10 +134,7 @@ def test_who_does_not_read_holds_nothing_up_for_long(
     server = start(started, tmp_path, "--shutdown-timeout", "1")
     with Asker(server.port) as asker:
         asker.ask("SET", "k", b"v" * (8 << 20))
-        for _ in range(4):
-            asker.send("GET", "k")
-        with Asker(server.port) as other:
-            until(lambda: b"cmdstat_get:calls=1," in other.ask("INFO commandstats"))
+        ask_for_much(asker, server)
         began = time.monotonic()
         server.signal()
         assert server.end() == (0, "")
@@ -188,11 +191,9 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(
     with Asker(server.port) as asker:
         asker.ask("XADD s 1-1 f v")
         asker.ask("SET", "k", b"v" * (8 << 20))
-        for _ in range(4):
-            asker.send("GET", "k")
-        time.sleep(0.3)
+        ask_for_much(asker, server)
         server.signal()
-        time.sleep(0.3)
+        until(lambda: is_refused(server.port))  # so it has heard the first one
         assert server.process.poll() is None  # it waits for us to read
         server.signal(second)
         assert server.end() == (1, "ends at once: told a second time\n")

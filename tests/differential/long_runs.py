@@ -66,7 +66,7 @@ def assert_same(make: Callable[[], Machine], seed: int, step: Rule) -> None:
     """Play a run of that seed; where it goes wrong, fail with as few steps as do."""
     r = Random(seed)
     steps = [step(r) for _ in range(STEPS)]
-    if fault(make, seed, steps):
+    if first := fault(make, seed, steps):
         steps = shrunk(make, seed, steps)
         lines = "\n".join(" ".join(map(repr, argv)) for argv in steps)
-        pytest.fail(f"seed {seed}:\n{lines}\n{fault(make, seed, steps)}")
+        pytest.fail(f"seed {seed}: {first}\n{lines}\n{fault(make, seed, steps)}")

@@ -1,5 +1,6 @@
 """The same bytes to two servers over several connections, and the replies of both, as they came."""
 
+import re
 import socket
 import time
 from collections import deque
@@ -25,6 +26,7 @@ TOUCHING = {"SWAPDB"}
 Redis alone."""
 CONNECTIONS = (2, 2, 3, 3)
 """What protocol each speaks."""
+_BLOCKED = re.compile(rb" flags=[A-Za-z]*b")
 
 
 def framed(argv: Argv) -> bytes:
@@ -215,7 +217,22 @@ class Conversation:
         if len(pair.said[0]) != len(pair.said[1]):
             return True
         waiting = list(pair.asked)[len(pair.said[0]) :]
-        return bool(waiting) and not blocks_for_ever(waiting[0])
+        return bool(waiting) and not (blocks_for_ever(waiting[0]) and self._waits(pair))
+
+    def _waits(self, pair: Pair) -> bool:
+        """Tell whether a client waits on both servers, and all that it was told before has come.
+
+        One that was served may have its next requests run while others are answered already.
+        """
+        before = [len(said) for said in pair.said]
+        sides = ((self._control.ours, pair.ours), (self._control.theirs, pair.theirs))
+        for control, wire in sides:
+            if not _BLOCKED.search(control.ask(["CLIENT", "LIST", "ID", wire.number])):
+                return False
+        for control, _ in sides:
+            control.ask(["PING"])  # what it was told in the same turn has been sent by then
+        pair.listen()
+        return [len(said) for said in pair.said] == before
 
     def _compare_one(self, pair: Pair) -> Any:
         argv = pair.asked.popleft()

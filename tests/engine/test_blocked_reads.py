@@ -10,7 +10,7 @@ from tests.patience import retried, until
 
 
 def test_a_waiting_read_is_woken_by_one_add(store: Store) -> None:
-    call = blocked(store, lambda: store.stream("s").read(block=10))
+    call = blocked(store, lambda: store.stream("s").read(block=60))
     eid = store.stream("s").add({"f": "v"})
     (entry,) = call.result()
     assert (entry.id, entry.fields) == (eid, {b"f": b"v"})
@@ -19,20 +19,20 @@ def test_a_waiting_read_is_woken_by_one_add(store: Store) -> None:
 
 
 def test_every_waiting_read_is_served_by_one_add(store: Store) -> None:
-    calls = [blocked(store, lambda: store.stream("s").read(block=10)) for _ in range(5)]
+    calls = [blocked(store, lambda: store.stream("s").read(block=60)) for _ in range(5)]
     eid = store.stream("s").add({"f": "v"})
     assert [[entry.id for entry in call.result()] for call in calls] == [[eid]] * 5
 
 
 def test_a_read_of_several_streams_is_woken_by_any(store: Store) -> None:
-    call = blocked(store, lambda: store.read({"a": "$", "b": "$", "c": "$"}, block=10))
+    call = blocked(store, lambda: store.read({"a": "$", "b": "$", "c": "$"}, block=60))
     eid = store.stream("b").add({"f": "v"})
     assert {key: [e.id for e in found] for key, found in call.result().items()} == {b"b": [eid]}
     assert waiting(store) == 0
 
 
 def test_a_read_of_several_streams_has_its_own_order(store: Store) -> None:
-    call = blocked(store, lambda: store.read({"b": "$", "a": "$"}, block=10))
+    call = blocked(store, lambda: store.read({"b": "$", "a": "$"}, block=60))
     with store.transaction():
         add_to_both = [store.stream(key).add({"f": "v"}) for key in ("a", "b")]
     assert list(call.result()) == [b"b", b"a"]
@@ -50,21 +50,21 @@ def test_a_read_that_waits_on_one_key_twice_is_told_once(store: Store) -> None:
 
 def test_the_dollar_is_fixed_when_the_call_comes(store: Store) -> None:
     add(store, b"s", "1-0")
-    call = blocked(store, lambda: store.stream("s").read("$", block=10))
+    call = blocked(store, lambda: store.stream("s").read("$", block=60))
     add(store, b"s", "2-0", "3-0")
     assert ms_of(call.result()) == [2, 3]
 
 
 def test_the_dollar_of_a_missing_key_is_the_least_id(store: Store) -> None:
-    call = blocked(store, lambda: store.stream("s").read("$", block=10))
+    call = blocked(store, lambda: store.stream("s").read("$", block=60))
     add(store, b"s", "0-1")
     assert [entry.id for entry in call.result()] == [StreamID(0, 1)]
 
 
 def test_plus_answers_at_once_with_the_last_entry_only(store: Store) -> None:
     add(store, b"s", "1-0", "2-0", "3-0")
-    assert ms_of(store.stream("s").read("+", block=10)) == [3]
-    assert ms_of(store.stream("s").read(b"+", count=5, block=10)) == [3]
+    assert ms_of(store.stream("s").read("+", block=60)) == [3]
+    assert ms_of(store.stream("s").read(b"+", count=5, block=60)) == [3]
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -72,7 +72,7 @@ def test_plus_waits_where_there_is_no_entry(store: Store, made: bool) -> None:
     if made:
         add(store, b"s", "1-0")
         store.stream("s").trim(maxlen=0)
-    call = blocked(store, lambda: store.stream("s").read("+", block=10))
+    call = blocked(store, lambda: store.stream("s").read("+", block=60))
     add(store, b"s", "5-0")
     assert ms_of(call.result()) == [5]
 
@@ -93,7 +93,7 @@ def test_plus_is_one_entry_while_others_add(store: Store) -> None:
 
 
 def test_a_wait_on_a_missing_key_ends_when_it_is_made(store: Store) -> None:
-    call = blocked(store, lambda: store.stream("s").read(block=10))
+    call = blocked(store, lambda: store.stream("s").read(block=60))
     store.stream("other").create_group("g")
     store.stream("s").create_group("g")  # an empty stream is no news
     assert waiting(store) == 1
@@ -166,9 +166,9 @@ def test_a_stream_with_news_that_is_renamed_onto_the_key_wakes(store: Store) -> 
 
 def test_a_blocked_read_takes_no_more_than_its_count(store: Store) -> None:
     calls = [
-        blocked(store, lambda: store.stream("s").read(count=2, block=10)),
-        blocked(store, lambda: store.stream("s").read(max_count=3, block=10)),
-        blocked(store, lambda: store.stream("s").read(max_size=1, block=10)),
+        blocked(store, lambda: store.stream("s").read(count=2, block=60)),
+        blocked(store, lambda: store.stream("s").read(max_count=3, block=60)),
+        blocked(store, lambda: store.stream("s").read(max_size=1, block=60)),
     ]
     add(store, b"s", *(f"{ms}-0" for ms in range(1, 6)))
     assert [ms_of(call.result()) for call in calls] == [[1, 2], [1, 2, 3], [1]]

@@ -35,7 +35,7 @@ def three_waiters(store: Store, count: int | None = None) -> list[Watch]:
 def test_waiters_of_a_group_are_served_in_the_order_they_came(store: Store) -> None:
     group = store.stream("s").group("g")
     calls = [
-        blocked(store, lambda n=name: group.consumer(n).read(count=1, block=10))  # type: ignore[misc]
+        blocked(store, lambda n=name: group.consumer(n).read(count=1, block=60))  # type: ignore[misc]
         for name in ("c", "a", "b")
     ]
     for ms in (2, 3, 4):
@@ -90,7 +90,7 @@ def test_each_group_and_every_reading_waiter_has_its_share_of_one_add(store: Sto
 
 def test_a_blocked_read_of_several_streams_is_served_by_any(store: Store) -> None:
     store.stream("t").create_group("g")
-    call = blocked(store, lambda: store.read_group("g", "c", {"s": ">", "t": ">"}, block=10))
+    call = blocked(store, lambda: store.read_group("g", "c", {"s": ">", "t": ">"}, block=60))
     add(store, b"t", "9-0")
     assert {key: ms_of(found) for key, found in call.result().items()} == {b"t": [9]}
     assert store.stream("t").group("g").pending().count == 1
@@ -98,7 +98,7 @@ def test_a_blocked_read_of_several_streams_is_served_by_any(store: Store) -> Non
 
 def test_a_blocked_read_without_pending_entries_leaves_none(store: Store) -> None:
     group = store.stream("s").group("g")
-    call = blocked(store, lambda: group.consumer("c").read(block=10, noack=True))
+    call = blocked(store, lambda: group.consumer("c").read(block=60, noack=True))
     add(store, b"s", "2-0")
     assert ms_of(call.result()) == [2]
     assert group.pending().count == 0
@@ -169,8 +169,8 @@ def test_a_group_s_waiters_are_told_when(
 def test_a_thread_that_waits_is_told_that_its_group_has_gone(store: Store) -> None:
     group = store.stream("s").group("g")
     calls: list[Call[object]] = [
-        blocked(store, lambda: group.consumer("c").read(block=10)),
-        blocked(store, lambda: group.consumer("c").read(block=10, claim_min_idle=5)),
+        blocked(store, lambda: group.consumer("c").read(block=60)),
+        blocked(store, lambda: group.consumer("c").read(block=60, claim_min_idle=5)),
         blocked(store, lambda: store.read_group("g", "c", {"s": ">"}, block=0)),
     ]
     group.destroy()

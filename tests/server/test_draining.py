@@ -46,7 +46,7 @@ def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
     talker = server.client()
     for number in range(1, 101):
         talker.send("XADD", "s", f"{number}-1", "f", "v")
-    ending, _ = end(server, 1)
+    ending, _ = end(server, PATIENCE_S)
     assert ending == Ending(durable=True, idle=True)
     assert talker.heard().count(b"-1\r\n") == 100
     assert talker.closed

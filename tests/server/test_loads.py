@@ -221,7 +221,7 @@ def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, pro
         assert asker.ask("XADD t * f v")
         name = load.name.decode()
         assert busy.ask(f"{LOAD} DISCARD {name}") == Failure("ERR the load is being committed")
-        reader = threading.Thread(target=lambda: read.append(client.xread({"s": "0"}, block=9000)))
+        reader = threading.Thread(target=lambda: read.append(client.xread({"s": "0"}, block=60000)))
         read: list[Any] = []
         reader.start()
         go.set()

@@ -24,8 +24,9 @@ ODD = b'caf\xc3\xa9 \xff\\\n"'
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every scrape looks at the store anew."""
+    """Every scrape looks at the store anew, however long that takes."""
     monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(sample, "WAIT_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -18,6 +19,7 @@ from kvstream.server.draining import drain
 from kvstream.server.net import Listener
 from kvstream.server.paging import AHEAD, IDLE_S
 from kvstream.storage.batch import Batch
+from tests.patience import PATIENCE_S
 from tests.server.talking import Server, Talker, sound
 
 VALUE = b"v" * 200
@@ -336,8 +338,17 @@ def test_a_turn_that_cannot_be_committed_is_told_to_its_client_alone(
     assert held(server) == 0
 
 
-def test_replies_are_begun_once_they_are_durable(tmp_path: Path) -> None:
+def test_replies_are_begun_once_they_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server(tmp_path / "durable", Durability.ALWAYS)
+    go_on, flush = threading.Event(), server.engine.database.flush_wal
+
+    def held() -> int:
+        assert go_on.wait(PATIENCE_S)
+        return flush()
+
+    monkeypatch.setattr(server.engine.database, "flush_wal", held)
     posted: list[object] = []
     reader = Reader(server, 1)
     server.executor.post = lambda function: posted.append(function)
@@ -345,6 +356,7 @@ def test_replies_are_begun_once_they_are_durable(tmp_path: Path) -> None:
         reader.send("XADD", "s", f"{number}-1", "f", VALUE)
     reader.send("XRANGE", "s", "-", "+")
     assert reader.rest() == b""
+    go_on.set()
     server.engine.committer.wait(server.engine.last_sequence)
     while not (reader.client.paged and server.executor.paging.under_way):
         for function in posted[:]:
