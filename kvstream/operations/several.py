@@ -71,19 +71,22 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
     plain, catalog = Plain(txn, stored_db), txn.catalog
     watched, known = catalog.index.is_watched, catalog.streams
     made: dict[bytes, bytes] = {}
+    odd: list[bytes] = []
     found = many_strings.records(txn, stored)
     for (name, value), own, record in zip(values.items(), stored, found, strict=True):
         if is_large(len(value)) or watched:
-            strings.put(txn, name, value)
+            odd.append(name)
         elif record is None and name not in known:
             made[own] = value
             txn.signal(name)
         elif record is not None and plain.has(record):
             many_strings.rewrite(txn, own, record, value)
         else:
-            strings.put(txn, name, value)
+            odd.append(name)
     if made:
         many_strings.create(txn, stored_db, made)
+    for name in odd:  # last: what is dropped for them may be kept under a name that is free
+        strings.put(txn, name, values[name])
 
 
 def _stored_db(txn: Txn, names: Sequence[bytes]) -> int:

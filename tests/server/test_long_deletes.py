@@ -280,8 +280,9 @@ def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
     assert ann.ask("GET", taken) == b"$1\r\nv\r\n"
 
 
+@pytest.mark.parametrize("steps", [False, True])
 def test_a_key_of_that_name_may_be_on_its_way(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
 ) -> None:
     monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
     monkeypatch.setattr(putting, "STEP_NAMES", 1)
@@ -289,11 +290,15 @@ def test_a_key_of_that_name_may_be_on_its_way(
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
     stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
     assert stream is not None
-    work = LongPut(0, {b"t": b"v", b"kvstream:gone:" + U64.pack(stream.generation): b"v"})
-    assert server.engine.run(work.step) is None
-    assert told(ann, "DEL", "s") == 1
-    while server.engine.run(work.step) is None:
-        pass
+    taken = b"kvstream:gone:" + U64.pack(stream.generation)
+    if steps:
+        work = LongPut(0, {b"t": b"v", taken: b"v"})
+        assert server.engine.run(work.step) is None
+        assert told(ann, "DEL", "s") == 1
+        while server.engine.run(work.step) is None:
+            pass
+    else:
+        assert ann.ask("MSET", "s", "v", taken, "v") == b"+OK\r\n"
     assert told(ann, "DBSIZE") == 2
     assert server.engine.run(check) == []
 
