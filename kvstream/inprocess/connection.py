@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 import redis.connection
+from redis.utils import HIREDIS_AVAILABLE
 
 from kvstream.errors import KVStreamError
 from kvstream.inprocess.homes import Door
@@ -21,6 +22,25 @@ _Base: Any = redis.connection.UnixDomainSocketConnection
 """Any, since each release of redis-py has other types for it."""
 
 
+_Serializer: Any = redis.connection.HiredisRespSerializer
+
+
+class Packer(_Serializer):  # type: ignore[misc]
+    """Packs commands by hiredis, which is given no numbers.
+
+    It asks Python for their text, and ends the process where a signal's handler raises then.
+    """
+
+    def pack(self, *args: Any) -> list[bytes]:
+        """Return a command as bytes to be sent."""
+        packed: list[bytes] = super().pack(*map(_without_number, args))
+        return packed
+
+
+def _without_number(arg: Any) -> Any:
+    return str(arg) if isinstance(arg, (int, float)) and not isinstance(arg, bool) else arg
+
+
 class Connection(_Base):  # type: ignore[misc]
     """A connection of redis-py that leads to the table of commands.
 
@@ -29,6 +49,8 @@ class Connection(_Base):  # type: ignore[misc]
     """
 
     def __init__(self, door: Door, socket_timeout: float | None = None, **options: Any) -> None:
+        if HIREDIS_AVAILABLE and options.get("command_packer") is None:
+            options["command_packer"] = Packer()
         super().__init__(path=door.name, socket_timeout=socket_timeout, **options)
         self._door = door
 

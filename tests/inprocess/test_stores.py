@@ -242,3 +242,21 @@ def test_a_client_that_is_closed_ends_the_waits_of_its_threads(store: Store, her
     thread.join(PATIENCE_S)
     assert len(failures) == 1
     assert len(store.engine.waiters) == 0
+
+
+class Struck(int):
+    """A number during whose conversion to text a signal's handler raises."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_a_command_is_packed_is_raised(tmp_path: Path) -> None:
+    with kvstream.connect(tmp_path) as r:
+        with pytest.raises(KeyboardInterrupt):
+            r.set("k", Struck(7))
+        assert r.set("k", 7) is True
+        assert r.set("k", 7.5) is True
+        assert r.get("k") == b"7.5"
+        with pytest.raises(redis.DataError):
+            r.set("k", True)
