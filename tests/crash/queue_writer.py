@@ -7,7 +7,10 @@ claims, gives back and deletes. Each line tells a command that is about to run, 
 
     python -m tests.crash.queue_writer DIRECTORY LEVEL SEED
     try COMMAND
-    did COMMAND ID ...         in JSON: ["add", ["5-0"], kept], ["read", ids], ["ack", ids] ...
+    did COMMAND IDS SEQUENCE DURABLE
+
+in JSON: ["did", "add", ["5-0"], 120, 80]. Of the last two numbers one is that of the last write by
+then, the other that up to which all is on disk.
 """
 
 import json
@@ -103,7 +106,8 @@ def main(directory: str, level: str, seed: int) -> None:
     while True:
         command = worker.choose()
         say("try", command.__name__)
-        say("did", command.__name__, command())
+        ids, engine = command(), store.engine
+        say("did", command.__name__, ids, engine.last_sequence, engine.committer.durable_sequence)
 
 
 if __name__ == "__main__":
