@@ -13,6 +13,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.patience import PATIENCE_S
+
 JOBS, WORKERS = "jobs", "workers"
 PIPELINE = 40
 ALL = 1 << 20
@@ -24,7 +26,7 @@ Redis: TypeAlias = Any
 
 def connected(port: int) -> Redis:
     """Return a client that sends nothing twice by itself."""
-    return redis.Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=30)
+    return redis.Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE_S)
 
 
 def info_of(client: Redis, key: str) -> Any:

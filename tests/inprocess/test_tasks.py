@@ -11,13 +11,14 @@ import redis
 
 from tests.inprocess.peers import Peer
 from tests.inprocess.test_same_program import news_of
+from tests.patience import PATIENCE_S
 
 
 def run(program: Coroutine[Any, Any, None]) -> None:
     """Run a program that must come to an end."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await program
 
     asyncio.run(bounded())

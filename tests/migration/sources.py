@@ -58,7 +58,7 @@ class Source:
 
     def connect(self, db: int = 0) -> Any:
         """Return a client whose replies are as they are."""
-        client = redis.Redis(port=self.port, db=db, socket_timeout=20, protocol=2)
+        client = redis.Redis(port=self.port, db=db, socket_timeout=PATIENCE_S, protocol=2)
         client.response_callbacks.clear()
         self._clients.append(client)
         return client

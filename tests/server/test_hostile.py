@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from kvstream import Store
+from tests.patience import tries, until
 from tests.resp.test_fuzz import conversation
 from tests.server.asking import Failure
 from tests.server.crowds import Crowd, await_field
@@ -185,6 +186,16 @@ NAMES = [attack.__name__.replace("_", " ").strip() for attack in ATTACKS]
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
 def test_others_are_served_during_an_attack(server: ServerProcess, attack: Attack) -> None:
+    for each in tries():  # the friend may stand still while the server works
+        longest_s = wait_during(server, attack)
+        with each:
+            assert longest_s < WAIT_MAX_S
+
+
+def wait_during(server: ServerProcess, attack: Attack) -> float:
+    """See that an attack costs and loses nothing; return the most work before a friend's answer."""
+    with server.asker() as asker:
+        asker.ask("DEL friend")
     friend = Friend(server)
     friend.start()
     before = server.resident
@@ -193,11 +204,11 @@ def test_others_are_served_during_an_attack(server: ServerProcess, attack: Attac
         time.sleep(0.2)
         assert server.peak - before < PEAK_MAX
     await_field(server, "clients", "connected_clients", 2)
+    until(lambda: friend.answers > 0)
     friend.leave()
-    assert friend.answers > 0
-    assert friend.longest_s < WAIT_MAX_S
     assert server.resident - before < KEPT_MAX
     assert server.process.poll() is None
     with server.asker() as asker:
         assert asker.ask("XLEN friend") == friend.answers
         assert not isinstance(asker.ask("PING"), Failure)
+    return friend.longest_s

@@ -173,7 +173,10 @@ def test_threads_that_wait_share_fsyncs(
     lock = threading.Lock()
     early: list[int] = []
 
+    together = threading.Barrier(16)
+
     def write(number: int) -> None:
+        together.wait()
         for turn in range(10):
             with lock:
                 sequence = put_one_by_one(database, range(number + turn, number + turn + 1))
