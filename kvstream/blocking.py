@@ -46,6 +46,7 @@ def wait_for(
                 if engine.cancel(waiter):
                     return None
                 arrived.wait(None)
+                break
             elif retry_at is not None:
                 engine.serve(waiter.names)  # whoever came earlier may go on by now as well
     except BaseException:  # KeyboardInterrupt among them

@@ -23,7 +23,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,6 +30,7 @@ from functools import cache
 from pathlib import Path
 
 from kvstream.errors import KVStreamError, StoreError, StoreLocked
+from kvstream.storage import private_files
 from kvstream.storage.directory import Directory
 
 FOLDER = "copies"
@@ -124,9 +124,9 @@ def linked(directory: Path, token: str, log_most: int | None = LOG_MOST) -> Path
         if log_most is not None and place.size(".log") > log_most:
             return None
         target = place_for(place.path, token)
-        with tempfile.TemporaryDirectory(prefix=f".{token}-", dir=target.parent) as stage:
-            place.link_into(Path(stage) / token)
-            (Path(stage) / token).rename(target)
+        with private_files.scratch(f".{token}-", target.parent) as stage:
+            place.link_into(stage / token)
+            (stage / token).rename(target)
         return target
     finally:
         place.release()

@@ -51,8 +51,6 @@ class Engine(Owned):
         self._news: dict[bytes, None] = {}
         """Names that may have news of which no waiter was told, since an interrupt came between:
         whoever commits next, a tenth of a second later at the most, lets their waiters try."""
-        self._compacting = threading.Lock()
-        self._flushing = threading.Lock()
         self._closed = False
         self.database = Database.open(directory, self.options)
         try:

@@ -18,6 +18,7 @@ class Owned:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._compacting, self._flushing = threading.Lock(), threading.Lock()
         self._open: Txn | None = None
         self._opener = 0
         fork.register(self)
@@ -59,6 +60,7 @@ class Owned:
             self._lock.release()
         else:
             self._lock, self._open = threading.RLock(), None
+        self._compacting, self._flushing = threading.Lock(), threading.Lock()
         vars(self)["_begin"] = fork.Gone(fork.FORKED)  # found before the method of that name
 
     def __reduce__(self) -> NoReturn:

@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -241,9 +240,9 @@ def staged(target: Path) -> Iterator[Path]:
     if os.path.lexists(target):
         raise StoreError(f"{target} exists")
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as stage:
-            private_files.keep_private(Path(stage))
-            yield Path(stage) / target.name
+        with private_files.scratch(f".{target.name}-", target.parent) as stage:
+            private_files.keep_private(stage)
+            yield stage / target.name
     except OSError as error:
         raise StoreError(f"cannot make {target}: {error.strerror}") from None
 

@@ -168,6 +168,9 @@ class Committer:
         """Forget, in a forked child, the locks and the thread of its parent."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._queueing, self._flusher = threading.Lock(), None
+        self._queue.clear()
+        self._covered.clear()
         self._stopping = True
         self._threads = []
         self._awaited = []
@@ -195,7 +198,10 @@ class Committer:
             queued = _Queued(sequence)
             try:
                 if self._take_turn(queued):
-                    self._flush()
+                    if sequence > self.durable_sequence:
+                        self._flush()
+                    else:  # another was quicker: the store may be closed by now
+                        self._leave(queued)
                 elif sequence <= self.durable_sequence:
                     self._wake_next()
             except BaseException:  # KeyboardInterrupt: what it was to do is for those who wait

@@ -8,7 +8,10 @@ the system applies in place of the umask. This module knows directories, not sto
 
 import contextlib
 import os
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -24,6 +27,17 @@ _OWNER_ALONE = _ACL_VERSION + b"".join(
     for tag, permissions in ((_OWNER, 0o7), (_GROUP, 0), (_OTHERS, 0))
 )
 """As in acl(5): what is made in the directory has no permission for group and others."""
+
+
+@contextlib.contextmanager
+def scratch(prefix: str, parent: Path) -> Iterator[Path]:
+    """Give a new folder that goes at the end; a child forked meanwhile leaves it to its parent."""
+    folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)), os.getpid()
+    try:
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder)
 
 
 def keep_private(directory: Path) -> None:

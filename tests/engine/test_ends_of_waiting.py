@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvstream import NoGroup, Store, StoreClosed
+from kvstream.waiters import Outcome, Waiter
 from tests.engine.waiting import (
     Call,
     add,
@@ -148,6 +149,22 @@ def test_closing_while_others_write_lets_each_write_be_or_not_be(open_store: Sto
     assert found == sorted(seq for mine in acknowledged for seq in mine)
 
 
+def test_a_write_that_a_close_has_made_durable_is_acknowledged(
+    open_store: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(durability="always")
+    committer, main = store.engine.committer, threading.current_thread()
+    take_turn = committer._take_turn
+
+    def closed_before(queued: Any) -> bool:
+        if threading.current_thread() is main:
+            Call(store.close).result()
+        return take_turn(queued)
+
+    monkeypatch.setattr(committer, "_take_turn", closed_before)
+    assert store.stream("s").add({"f": "v"})
+
+
 def test_an_attempt_that_breaks_is_its_own_waiter_s_error(store: Store) -> None:
     add(store, b"s", "1-0")
     breaks, sound = watch_stream(store, b"s", 1), watch_stream(store, b"s", 1)
@@ -242,3 +259,19 @@ def test_a_group_s_waiter_whose_time_ends_as_it_is_told_hears_one_of_both(store:
         assert sorted(found + left) == [eid]
     with pytest.raises(NoGroup):
         store.stream("x").group("g").consumer("c").read(block=0.002)
+
+
+def test_a_wait_that_is_told_just_as_its_time_is_over_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel = store.engine.cancel
+
+    def told_before(waiter: Waiter) -> bool:
+        waiter.found = 0, Outcome([])
+        waiter.deliver(waiter.found[1])
+        store.engine.waiters.remove(waiter)
+        return cancel(waiter)
+
+    monkeypatch.setattr(store.engine, "cancel", told_before)
+    call = Call(lambda: store.stream("s").read(block=0.001))
+    assert call.result() == []
