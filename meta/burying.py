@@ -1,7 +1,8 @@
 """Streams of very many groups that are gone: they keep their rows for a while, under another name.
 
 Each group has trees of its own, so that they are deleted some at a time (meta/leftovers.py). The
-name is free at once, for whatever takes it.
+name is free at once, for whatever takes it. The same becomes of streams that one commit deletes
+together, once they have had very many groups.
 """
 
 from kvstream.layout.keys import U64, database_of, key_of, qualified, scan_row, stream_row
@@ -12,13 +13,17 @@ from kvstream.storage.batch import Family
 
 GROUPS_TOGETHER = 100
 """Groups that are deleted at once: a stream with more of them leaves some at a time."""
+GROUPS_OF_COMMIT = 300
+"""Groups that one commit deletes of all streams together, 30 us each."""
 _GRAVE = b"kvstream:gone:"
 """Before the generation it makes the key; where a client has such a key all groups go at once."""
 
 
 def bury(txn: Txn, stream: StreamMeta) -> bool:
     """Have a stream gone with this commit, and its rows later; False where it has few groups."""
-    if stream.groups_count <= GROUPS_TOGETHER:
+    dropped = txn.groups_dropped + stream.groups_count
+    if stream.groups_count <= GROUPS_TOGETHER and dropped <= GROUPS_OF_COMMIT:
+        txn.groups_dropped = dropped
         return False
     catalog, generation = txn.catalog, stream.generation
     db = database_of(stream.name)

@@ -27,7 +27,7 @@ def sweep(txn: Txn, limit: int) -> int:
         lower, upper = scan_row(db, swept), scan_row(db, bound)
         page = txn.batch.page(_METADATA, lower, upper, left)
         for row, key in page:
-            if _sheds_groups(txn, qualified(db, key)):
+            if _waits(txn, qualified(db, key)):
                 flushed.put(txn, db, Bounds(bound, U64.unpack_from(row, 3)[0]))
                 return limit
             txn.batch.delete(_METADATA, row)
@@ -37,40 +37,51 @@ def sweep(txn: Txn, limit: int) -> int:
             flushed.put(txn, db, Bounds(bound, U64.unpack_from(page[-1][0], 3)[0] + 1))
             return limit
         flushed.clear(txn, db)
-    return limit if _sweep_doomed(txn) else limit - left
+    while left > 0:
+        keys = _sweep_doomed(txn)
+        if keys is None:
+            return limit
+        if not keys:
+            return limit - left
+        left -= keys
+    return limit
 
 
-def _sweep_doomed(txn: Txn) -> bool:
-    """Delete what the keys of one row have left; tell whether there was one."""
+def _sweep_doomed(txn: Txn) -> int | None:
+    """Delete what the keys of one row have left; return how many, None where more are to wait."""
     doomed = txn.catalog.doomed
     taken = doomed.first(txn)
     if taken is None:
-        return False
+        return 0
     txn.frees = True
     db, generations = taken
     rows = [scan_row(db, generation) for generation in generations]
     for row, key in zip(rows, txn.batch.get_many(_METADATA, rows), strict=True):
         if key is not None:  # nobody has taken the name meanwhile
-            if _sheds_groups(txn, qualified(db, key)):
-                return True
+            if _waits(txn, qualified(db, key)):
+                return None
             txn.batch.delete(_METADATA, row)
             txn.catalog.drop_gone(txn, qualified(db, key), swept=True)
     doomed.swept(txn, db, generations)
-    return True
+    return len(generations)
 
 
-def _sheds_groups(txn: Txn, name: bytes) -> bool:
-    """Delete some groups of a stream that is gone, by its stored name, where it has very many."""
+def _waits(txn: Txn, name: bytes) -> bool:
+    """Tell whether what is gone, by its stored name, has more groups than this commit may delete.
+
+    Some are deleted of one that has more than any commit may.
+    """
     record = txn.batch.get(_METADATA, stream_row(name))
     stream = None
     try:
         stream = None if record is None else decode_key(name, record)
-        if not isinstance(stream, StreamMeta) or stream.groups_count <= burying.GROUPS_TOGETHER:
+        if not isinstance(stream, StreamMeta) or not txn.catalog.is_gone(txn, stream):
             return False
-        return (
-            txn.catalog.is_gone(txn, stream)
-            and _drop_groups(txn, stream) == burying.GROUPS_TOGETHER
-        )
+        dropped = txn.groups_dropped + stream.groups_count
+        if dropped <= burying.GROUPS_TOGETHER or not stream.groups_count:
+            txn.groups_dropped = dropped
+            return False
+        return txn.groups_dropped > 0 or _drop_groups(txn, stream) == burying.GROUPS_TOGETHER
     except Corruption:  # it goes as a whole, as far as it can be read
         if isinstance(stream, StreamMeta):
             txn.forget_stream(stream)

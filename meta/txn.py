@@ -49,6 +49,7 @@ class Txn:
         "expiry_ms",
         "failed",
         "frees",
+        "groups_dropped",
         "missing",
         "noted",
         "now_ms",
@@ -77,6 +78,8 @@ class Txn:
         """Something broke half-way: the transaction must not be committed."""
         self.frees = False
         """The transaction makes the store smaller: allowed when the disk is nearly full."""
+        self.groups_dropped = 0
+        """Groups that went with streams that were deleted."""
         self.noted = False
         """All that this call has changed is a note of it: what it showed was shown once more."""
         self.signals: dict[bytes, None] = {}
@@ -92,6 +95,7 @@ class Txn:
         """Make a committed transaction ready to be another one: cheaper than making a new one."""
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.noted = False
+        self.groups_dropped = 0
         self.signals = {}  # those of the former one may still be served
         if self.missing:
             self.missing.clear()

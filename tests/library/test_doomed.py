@@ -17,6 +17,8 @@ from kvstream.layout.keys import (
     successor,
 )
 from kvstream.meta import burying
+from kvstream.meta.records import GroupMeta
+from kvstream.meta.txn import Txn
 from kvstream.operations import copying, dooming, keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.library.test_flush import EVERYTHING, rows, sweep
@@ -245,3 +247,36 @@ def test_one_that_the_sweep_cannot_find_is_told_of(store: Store, flushed: bool) 
     store.check(repair=True)
     sweep_all(store)
     assert rows(store) == NOTHING[: 1 if flushed else 2]
+
+
+@pytest.mark.parametrize("gone", ["one by one", "together", "flushed"])
+def test_groups_of_many_streams_leave_some_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(burying, "GROUPS_OF_COMMIT", 4)
+    catalog, dropped = store.engine.catalog, list[GroupMeta]()
+    drop = catalog._drop_group_trees
+
+    def noted(txn: Txn, group: GroupMeta) -> None:
+        dropped.append(group)
+        drop(txn, group)
+
+    monkeypatch.setattr(catalog, "_drop_group_trees", noted)
+    names = [f"rich {number}" for number in range(6)]
+    for key in names:
+        store.stream(key).create_group("a")
+        store.stream(key).create_group("b")
+    if gone == "one by one":
+        with store.transaction():
+            assert all(store.delete(key) for key in names)
+    else:
+        assert store.flush() if gone == "flushed" else store.delete(*names)
+    assert len(dropped) <= 4
+    assert not any(store.exists(key) for key in names)
+    before = len(dropped)
+    while sweep(store):
+        assert len(dropped) - before <= 2
+        before = len(dropped)
+        assert store.check() == []
+    assert len(dropped) == 12 + (gone == "flushed")
