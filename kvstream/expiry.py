@@ -38,6 +38,8 @@ class Expiry(threading.Thread):
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
         """Expired keys are deleted also where nobody asks for them."""
+        self.paused = False
+        """No key is deleted for now."""
         self._commit = commit
         self._look = look
         self._closing = False
@@ -65,7 +67,7 @@ class Expiry(threading.Thread):
 
     def _delete_expired(self) -> None:
         """Delete what has expired, past keys that are damaged: these are tried now and then."""
-        if not self.active:
+        if self.paused or not self.active:
             return
         if self._damaged and monotonic() >= self._try_at:
             self._damaged = 0

@@ -83,7 +83,7 @@ class Catalog:
         if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
             return key
         txn.missing.add(name)
-        if key is not None and not txn.read_only:
+        if key is not None and not txn.keeps_expired:
             self.expired += 1
             self.drop(txn, key)
             txn.signal(name)
@@ -128,7 +128,7 @@ class Catalog:
         txn.reshaped(stream)
         self.index.add(txn, stream)
 
-    def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> None:
+    def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> StringMeta:
         """Make a string under a name that is free."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
@@ -136,6 +136,7 @@ class Catalog:
         string.put(txn, value)
         self.write(txn, string)
         self.index.add(txn, string)
+        return string
 
     def write(self, txn: Txn, key: Key) -> None:
         """Have the whole record of a key written."""

@@ -2,14 +2,15 @@
 
 ::
 
-    string := kind(u8=2) version(u8=1) expire_at(u64) generation(u64) value
+    string := kind(u8=2) version(u8=1|3) expire_at(u64) generation(u64) value
             | kind(u8=2) version(u8=2) expire_at(u64) generation(u64)
               length(u64) size(u32) written(u64) prefix
 
 Numbers are big-endian; an expiry of 0 stands for never; the generation is that of the row for SCAN.
-The value is whatever follows or, in version 2, stands in the pieces that the rest tells of
-(``meta/pieces.py``). A string is read from its rows and written into them, never kept in memory.
-This module knows the row, and which record is of which kind; commands it does not know.
+The value is whatever follows, in version 3 one that was written in parts, or, in version 2, stands
+in the pieces that the rest tells of (``meta/pieces.py``). A string is read from its rows and
+written into them, never kept in memory. This module knows the row, and which record is of which
+kind; commands it does not know.
 """
 
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from kvstream.meta.records import STREAM_KIND, StreamMeta
 from kvstream.storage.batch import Batch
 
 STRING_KIND = 2
-WHOLE_VERSION, PIECES_VERSION = 1, 2
+WHOLE_VERSION, PIECES_VERSION, PARTS_VERSION = 1, 2, 3
 _HEAD = Struct(">BB QQ")
 _PIECES = Struct(">QIQ")
 
@@ -56,6 +57,8 @@ class StringMeta:
     """The value; empty where it stands in pieces."""
     expire_at: int = 0
     pieces: Pieces | None = None
+    in_parts: bool = False
+    """It was written over, or something put behind it: Redis holds it so that this costs little."""
 
     @property
     def length(self) -> int:
@@ -79,6 +82,7 @@ class StringMeta:
 
     def put(self, txn: Writing, value: bytes) -> None:
         """Have the string hold a value; whoever does so has the record written."""
+        self.in_parts = False
         if not pieces.is_large(len(value)):
             self.drop_pieces(txn.batch)
             self.value = value
@@ -93,7 +97,8 @@ class StringMeta:
             value = self.value
             tail = value[offset + len(part) :]
             self.put(txn, value[:offset].ljust(offset, b"\0") + part + tail)
-        else:
+            self.in_parts = True
+        elif part:
             number = txn.allocate()
             self.pieces = pieces.overwrite(txn.batch, self.pieces, offset, part, number)
 
@@ -105,7 +110,8 @@ class StringMeta:
 
     def encode(self) -> bytes:
         at = self.pieces
-        version = WHOLE_VERSION if at is None else PIECES_VERSION
+        whole = PARTS_VERSION if self.in_parts else WHOLE_VERSION
+        version = whole if at is None else PIECES_VERSION
         head = _HEAD.pack(STRING_KIND, version, self.expire_at, self.generation)
         if at is None:
             return head + self.value
@@ -119,11 +125,12 @@ class StringMeta:
         kind, version, expire_at, generation = _HEAD.unpack_from(record)
         if kind != STRING_KIND:
             raise _damaged(name, f"unknown kind {kind}")
-        if version not in (WHOLE_VERSION, PIECES_VERSION):
+        if version not in (WHOLE_VERSION, PIECES_VERSION, PARTS_VERSION):
             raise _damaged(name, f"unknown version {version}")
         if not 0 < generation < COUNTED_MAX:
             raise _damaged(name, f"impossible number {generation}")
         string = cls(name, stream_row(name), generation, record[_HEAD.size :], expire_at)
+        string.in_parts = version == PARTS_VERSION
         if version == PIECES_VERSION:
             string.value, string.pieces = b"", _pieces_of(string)
         return string

@@ -50,6 +50,7 @@ class Txn:
         "failed",
         "frees",
         "groups_dropped",
+        "keeps_expired",
         "missing",
         "noted",
         "now_ms",
@@ -73,7 +74,9 @@ class Txn:
         """What expires at or before this moment is gone: now, but where another server tells what
         has expired, as a master tells its replicas."""
         self.read_only = read_only
-        """The store cannot be written: what has expired is passed over, not deleted."""
+        """The store cannot be written."""
+        self.keeps_expired = read_only
+        """What has expired is passed over, not deleted: nothing is made in its place."""
         self.failed = False
         """Something broke half-way: the transaction must not be committed."""
         self.frees = False
@@ -96,6 +99,7 @@ class Txn:
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.noted = False
         self.groups_dropped = 0
+        self.keeps_expired = self.read_only
         self.signals = {}  # those of the former one may still be served
         if self.missing:
             self.missing.clear()

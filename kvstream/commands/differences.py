@@ -88,7 +88,7 @@ OWN = (
     "Where others change a group during such an XAUTOCLAIM, it may take fewer than COUNT, or pass "
     "over what becomes idle behind where it has looked: the next round finds that.",
     "XREADGROUP CLAIM goes by ID where delivery times are equal, Redis by which was given first.",
-    "OBJECT ENCODING goes by the value alone: after APPEND too, where Redis says `raw`. IDLETIME "
+    "OBJECT ENCODING of an integer is `int` also where INCRBYFLOAT has made it. IDLETIME "
     "counts from the start of the server, and is kept for the 20,000 keys that were used last; of "
     "others it is at least what is told. REFCOUNT is 1, also of small numbers, which Redis shares.",
     "MEMORY USAGE tells the bytes of a key's rows before compression, from samples: how much room "

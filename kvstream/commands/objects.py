@@ -4,12 +4,14 @@ from kvstream.commands.args import Args, Argv, at_least, syntax_error
 from kvstream.commands.command import Session
 from kvstream.commands.replies import Reply, Simple
 from kvstream.errors import InvalidArgument
+from kvstream.layout.keys import key_of
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, sizes, strings
 
-EMBEDDED_BYTES_MAX = 44
-"""Redis keeps a string of up to so many bytes in one piece with its header: ``embstr``."""
+EMBEDDED_BYTES_MAX = 41
+"""Redis keeps a string in one piece with its key and headers, ``embstr``, where it has, with the
+key, no more bytes."""
 
 
 def encoding(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -22,9 +24,11 @@ def encoding_of(txn: Txn, key: Key | None) -> str | None:
     """Return how Redis would hold what a key stands for."""
     if not isinstance(key, StringMeta):
         return None if key is None else "stream"
-    if key.length > EMBEDDED_BYTES_MAX:
+    if key.in_parts or key.length > EMBEDDED_BYTES_MAX:
         return "raw"
-    return "int" if strings.is_integer(key.read(txn.batch)) else "embstr"
+    if strings.is_integer(key.read(txn.batch)):
+        return "int"
+    return "raw" if len(key_of(key.name)) + key.length > EMBEDDED_BYTES_MAX else "embstr"
 
 
 def freq(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -67,9 +67,8 @@ def _take_condition(word: bytes, args: Args, options: _Options) -> None:
 
 
 def _take_comparison(word: bytes, args: Args, options: _Options) -> None:
-    if options.condition:
-        raise syntax_error()
-    options.condition, options.wanted = word, args.next()
+    _take_condition(word, args, options)
+    options.wanted = args.next()
 
 
 def _take_get(args: Args, options: _Options) -> None:

@@ -33,7 +33,9 @@ def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
         return False
     make_room(txn, target)
     if isinstance(key, StringMeta):
-        txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
+        made = txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
+        made.in_parts = key.in_parts
+        txn.catalog.write(txn, made)
     else:
         _copy_stream(txn, key, target)
     txn.signal(target)

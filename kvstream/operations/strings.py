@@ -125,8 +125,6 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
     if string is None:
         put(txn, name, more)
         return len(more)
-    if not more:
-        txn.catalog.index.note(string)
     return _overwrite(txn, string, string.length, more)
 
 
@@ -135,19 +133,19 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     string = find(txn, name)
     if not piece:
         return 0 if string is None else string.length
+    refuse_longer(offset + len(piece))
     if string is None:
-        refuse_longer(offset + len(piece))
         put(txn, name, bytes(offset) + piece)
-        return offset + len(piece)
+        string, offset, piece = find(txn, name), 0, b""
+        assert string is not None
     return _overwrite(txn, string, offset, piece)
 
 
 def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
     refuse_longer(offset + len(piece))
-    if piece:
-        string.overwrite(txn, offset, piece)
-        txn.catalog.index.note(string)
-        txn.catalog.write(txn, string)
+    string.overwrite(txn, offset, piece)
+    txn.catalog.index.note(string)
+    txn.catalog.write(txn, string)
     return string.length
 
 

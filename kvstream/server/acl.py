@@ -207,6 +207,8 @@ class Acl:
             ) from None
 
     def _apply_rule(self, user: User, rule: bytes) -> None:
+        if not rule:
+            return
         plain = _PLAIN.get(rule.lower())
         marked = _MARKED.get(rule[:1])
         if plain is not None:

@@ -78,6 +78,7 @@ class Executor(Arrivals):
         self._runner = get_ident()
         try:
             self._turn = turn = Turn(self.engine)
+            turn.txn.keeps_expired |= self.calls.paused  # nothing writes in this turn
             try:
                 if self.first:
                     left -= self._run_first(turn)
@@ -226,13 +227,12 @@ class Executor(Arrivals):
             slot.unit = None  # should the turn fail: its client is in MULTI by then, or behind it
 
     def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> Slot:
-        slot = Slot(client, None, unit, client.db, client.protocol)
+        told = client.answers is Answers.ON or None  # an EXEC may change it: from its end on
+        slot = Slot(client, None, unit, client.db, client.protocol, told=told)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
-        if client.answers is Answers.ON and type(reply) not in _SEEN_TO and not turn.txn.signals:
-            slot.told = True  # as most are
-        else:
-            self._settle(turn, slot)
+        if not told or type(reply) in _SEEN_TO or turn.txn.signals:
+            self._settle(turn, slot)  # most need nothing of it
         return slot
 
     def _settle(self, turn: Turn, slot: Slot) -> None:

@@ -45,7 +45,7 @@ def _each(default: object, parse: Parse, names: str) -> dict[bytes, tuple[object
 _POLICIES = tuple(
     b"%b-%b" % (which, how)
     for which in (b"volatile", b"allkeys")
-    for how in (b"lru", b"lfu", b"lrm", b"random", b"ttl")
+    for how in (b"lru", b"lfu", b"random", b"ttl", b"lrm")
     if (which, how) != (b"allkeys", b"ttl")
 )
 
@@ -122,7 +122,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
     b"auto-aof-rewrite-percentage": (100, count(0, _INT_MAX)),
     b"busy-reply-threshold": (5000, count(0)),
-    b"hz": (10, count(1, _INT_MAX)),
+    b"hz": (10, count(0, _INT_MAX)),
     b"hll-sparse-max-bytes": (3000, memory(0)),
     b"lfu-decay-time": (1, count(0, _INT_MAX)),
     b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
@@ -133,7 +133,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"max-new-tls-connections-per-cycle": (1, count(1, 1000)),
     b"maxmemory-clients": (0, memory_or_share),
     b"maxmemory-eviction-tenacity": (10, count(0, 100)),
-    b"maxmemory-policy": (b"noeviction", _word(b"noeviction", *_POLICIES)),
+    b"maxmemory-policy": (b"noeviction", _word(*_POLICIES, b"noeviction")),
     b"maxmemory-samples": (5, count(1, _INT_MAX)),
     b"proc-title-template": (b"{title} {listen-addr} {server-mode}", _text),
     b"masterauth": (b"", _text),

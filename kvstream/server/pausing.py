@@ -16,6 +16,12 @@ def _never(txn: Txn) -> None:
     """Nothing is found: the end of the pause ends the wait."""
 
 
+class Expiry(Protocol):
+    """What deletes keys that have expired."""
+
+    paused: bool
+
+
 class Waits(Protocol):
     """Where clients wait."""
 
@@ -29,9 +35,10 @@ class Waits(Protocol):
 class Pause:
     """The pause of one server, if there is one."""
 
-    def __init__(self, waits: Waits, calls: Calls) -> None:
+    def __init__(self, waits: Waits, calls: Calls, expiry: Expiry) -> None:
         self._waits = waits
         self._calls = calls
+        self._expiry = expiry
         self.until: float | None = None
         """When it ends, on the loop's clock; None: there is none."""
         self._every = False
@@ -45,13 +52,13 @@ class Pause:
         until = self._waits.now() + seconds
         self.until = until if self.until is None else max(until, self.until)
         self._every = every or (self._every and self._calls.paused)
-        self._calls.paused = True
+        self._calls.paused = self._expiry.paused = True
         self._go_on()
 
     def end(self) -> None:
         """Let all run who were held, first come first served."""
         self.until = None
-        self._calls.paused = False
+        self._calls.paused = self._expiry.paused = False
         self._go_on()
 
     def _go_on(self) -> None:

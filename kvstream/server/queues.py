@@ -5,7 +5,7 @@ from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations.watching import Watched
 from kvstream.server.calls import Calls
-from kvstream.server.client import Argv, Client, Queue
+from kvstream.server.client import Answers, Argv, Client, Queue
 
 _UNTOLD = frozenset({Blocked, Later, Stepwise})
 """What is no reply; the last two are answered to those alone who take pages."""
@@ -31,14 +31,17 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
     tracking = calls.trackers.clients.get(client)
     caching = tracking is not None and tracking.caching
     replies = []
+    client.in_exec = True
     try:
         for command, argv in queue.commands:
             if tracking is not None:
                 tracking.caching = caching  # CLIENT CACHING is about all of them
             replies.append(_answer(calls, client, command, argv, txn))
     finally:
-        client.pages = pages
+        client.pages, client.in_exec = pages, False
         client.last_command = "exec"
+    if client.answers is Answers.SKIP_NEXT:  # the one of EXEC is as a whole
+        client.answers = Answers.SKIP
     calls.statistics.ran("exec", calls.clock() - begun)
     return replies
 

@@ -109,10 +109,14 @@ OWN = (
     "may follow a reply that has the newer content already. For want of channels another client "
     "that is to hear must speak RESP3. SWAPDB, DEBUG RELOAD and a DEL of very many keys say that "
     "all keys have changed. In the process of a program ON is refused.",
-    "CLIENT PAUSE does not keep keys from expiring. CLIENT LIST counts no memory of arguments, for "
-    "none is kept, and none of "
-    "reply buffers (`rbs`, `rbp`), which nobody has; `qbuf` is what waits to be run, and buffers "
-    "are not made beforehand, so `qbuf-free` is 0.",
+    "CLIENT REPLY in MULTI holds from the end of EXEC on, whose reply is whole; Redis leaves parts "
+    "of it out.",
+    "CLIENT LIST counts no memory of arguments, for none is kept, and none of reply buffers "
+    "(`rbs`, `rbp`), which nobody has; `qbuf` is what waits to be run, and buffers are not made "
+    "beforehand, so `qbuf-free` is 0.",
+    "A byte of zero ends no text: IDs with one are refused, and errors show names whole. What "
+    "follows it in Redis is not looked at.",
+    "SET with NX or XX is refused beside IFEQ and its like, in either order.",
     "SAVE and BGSAVE write a checkpoint, a store of its own, into the directory for checkpoints, "
     "and keep the newest ones; without such a directory they make everything durable where it "
     "is. SAVE holds nobody up but the client that waits for it. `save` is empty unless it is set: "

@@ -44,7 +44,7 @@ class Waits:
         self.blocked: dict[Client, None] = {}
         self._deadlines = Deadlines(self.blocked)
         self._calls = calls
-        self.pause = Pause(self, calls)
+        self.pause = Pause(self, calls, engine.expiry)
 
     def now(self) -> float:
         """Return the time on the loop's clock."""

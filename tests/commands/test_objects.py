@@ -96,3 +96,29 @@ def test_a_copy_that_is_undone_leaves_nothing(dispatcher: Dispatcher, say: Say) 
     assert say("EXISTS s t") == 1
     assert say("COPY s t") == 1
     assert say("XLEN t") == 251
+
+
+def test_a_string_is_raw_once_it_was_written_in_part(say: Say) -> None:
+    say("SET a 12")
+    say("APPEND a 3")
+    say("SETRANGE b 2 x")
+    say("APPEND c 12")
+    assert [say(f"OBJECT ENCODING {key}") for key in "abc"] == [b"raw", b"raw", b"int"]
+    say("APPEND", "c", "")
+    say("COPY a copied")
+    say("RENAME b renamed")
+    say("EXPIRE a 1000")
+    for key in ("a", "c", "copied", "renamed"):
+        assert say(f"OBJECT ENCODING {key}") == b"raw"
+    assert say("INCR a") == 124
+    assert say("GETSET c 13") == b"12"
+    assert [say(f"OBJECT ENCODING {key}") for key in "ac"] == [b"int", b"int"]
+
+
+def test_a_string_is_embedded_where_it_fits_beside_its_key(say: Say) -> None:
+    say("SET", "key", "v" * 38)
+    assert say("OBJECT ENCODING key") == b"embstr"
+    say("RENAME key a-longer-key")
+    assert say("OBJECT ENCODING a-longer-key") == b"raw"
+    say("SET", "k" * 50, "12")
+    assert say("OBJECT", "ENCODING", "k" * 50) == b"int"

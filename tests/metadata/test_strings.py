@@ -34,7 +34,7 @@ def test_a_record_cut_in_its_head_is_corruption(length: int) -> None:
         (0, b"\x00", "unknown kind 0"),
         (0, b"\x03", "unknown kind 3"),
         (1, b"\x00", "unknown version 0"),
-        (1, b"\x03", "unknown version 3"),
+        (1, b"\x04", "unknown version 4"),
         (HEAD - 1, b"\x00", "impossible number 0"),
         (HEAD - 8, b"\xff\xff\xff\xff", "impossible number"),
     ],

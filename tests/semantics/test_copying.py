@@ -21,7 +21,7 @@ from tests.semantics.cases import (
 from tests.semantics.implementations import Subject
 
 SAME = err("source and destination objects are the same")
-LONG = "x" * 44
+LONG = "x" * 40
 BUSY = (
     *many("XADD s {}-0 f v", range(1, 8)),
     "XGROUP CREATE s g 0", "OK",
@@ -209,7 +209,7 @@ BUSY = (
         *[step for value, told in (
             ("0", "int"), ("-1", "int"), ("9223372036854775807", "int"),
             ("-9223372036854775808", "int"), ("9223372036854775808", "embstr"), ("01", "embstr"),
-            ("+1", "embstr"), ("v", "embstr"), (LONG, "embstr"), (LONG + "x", "raw"),
+            ("+1", "embstr"), ("v", "embstr"), (LONG, "embstr"), (LONG + "xxxxx", "raw"),
         ) for step in (f"SET k {value}", "OK", "OBJECT ENCODING k", told)],
         "DEL k", 1,
         "INCR k", 1,

@@ -210,6 +210,8 @@ def bad_time(command: str) -> object:
         "SET k d IFEQ c XX", SYNTAX,
         "SET k d IFEQ c IFNE c", SYNTAX,
         "SET k d IFEQ", SYNTAX,
+        "SET k d IFEQ c IFEQ x", None,
+        "SET k c IFNE c IFNE x", "OK",
         "XADD s 1-0 f v", "1-0",
         "SET s v IFEQ x", WRONGTYPE,
         "SET s v IFDNE 0123456789abcdef", WRONGTYPE,

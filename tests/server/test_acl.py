@@ -11,6 +11,7 @@ from kvstream.server.commands.table import TABLE
 from kvstream.server.descriptions import categories_of, every
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
+from tests.server.talking import Talker
 
 SECRET = hashlib.sha256(b"secret").hexdigest()
 COMMANDS = list(every(TABLE))
@@ -150,7 +151,7 @@ def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: 
             assert asker.ask("AUTH bob secret").startswith("WRONGPASS")
             asker.ask("ACL", "SETUSER", "bob", "#" + SECRET, "off")
             assert asker.ask("AUTH bob secret").startswith("WRONGPASS")
-            asker.ask("ACL SETUSER bob on nopass")
+            asker.ask("ACL", "SETUSER", "bob", "on", "", "nopass")
             assert asker.ask("AUTH bob whatever") == b"OK"
             asker.ask("AUTH default x")
             assert asker.ask("ACL GETUSER bob") == [
@@ -382,3 +383,10 @@ def test_the_last_of_several_logins_of_hello_counts(served: Served) -> None:
         assert asker.ask(f"HELLO 2 {wrong} {right}")[:2] == [b"server", b"redis"]
         assert asker.ask(f"HELLO 2 {right} {wrong}").startswith("WRONGPASS")
         assert asker.ask("ACL WHOAMI") == b"ann"
+
+
+def test_flags_of_a_user_are_a_set_in_resp3(ann: Talker) -> None:
+    ann.ask("HELLO", "3")
+    assert b"$5\r\nflags\r\n~2\r\n$2\r\non\r\n$6\r\nnopass\r\n" in ann.ask(
+        "ACL", "GETUSER", "default"
+    )

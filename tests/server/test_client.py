@@ -9,6 +9,7 @@ import redis
 from tests.patience import until
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
+from tests.server.talking import Talker
 
 LINE_OF_REDIS_7 = """
 id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs
@@ -147,10 +148,27 @@ def test_replies_are_left_out_as_asked(served: Served, redis_port: int) -> None:
             assert asker.ask("ECHO told") == b"told"
 
 
+@pytest.mark.parametrize(
+    ("how", "behind"),
+    [("OFF", b""), ("SKIP", b"$4\r\ntold\r\n")],
+)
+def test_the_reply_of_exec_is_whole_whatever_is_asked_for_in_it(
+    ann: Talker, how: str, behind: bytes
+) -> None:
+    for words in ("MULTI", "ECHO a", f"CLIENT REPLY {how}", "ECHO b"):
+        ann.send(*words.split())
+    said = ann.ask("EXEC")
+    assert said.endswith(b"QUEUED\r\n*3\r\n$1\r\na\r\n+OK\r\n$1\r\nb\r\n")
+    assert ann.ask("ECHO", "left out") == b""
+    assert ann.ask("ECHO", "told") == behind
+
+
 def test_a_library_tells_its_name(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CLIENT SETINFO lib-name mine") == b"OK"
         assert asker.ask("CLIENT SETINFO LIB-VER 1.2") == b"OK"
+        refused = asker.ask("CLIENT", "SETINFO", "Lib-Ver", "1 2")
+        assert refused.startswith("ERR Lib-Ver cannot contain spaces")
         assert {"lib-name": "mine", "lib-ver": "1.2"}.items() <= _fields(asker).items()
         assert asker.ask("CLIENT", "SETINFO", "lib-name", "a b") == (
             "ERR lib-name cannot contain spaces, newlines or special characters."

@@ -70,7 +70,7 @@ def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
 def test_what_is_for_tests_alone_is_shown_by_its_name_alone(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CONFIG GET key-load-dela?") == []
-        assert asker.ask("CONFIG GET Key-Load-Delay") == [b"key-load-delay", b"0"]
+        assert asker.ask("CONFIG GET Key-Load-Delay") == [b"Key-Load-Delay", b"0"]
 
 
 def test_redis_py_reads_and_changes_settings(client: redis.Redis) -> None:

@@ -80,6 +80,17 @@ def test_a_save_in_the_background_is_one_at_a_time(serve: Serve, tmp_path: Path)
     assert len(_checkpoints(tmp_path / "saved")) == 2
 
 
+def test_what_multi_queues_is_scheduled(served: Served) -> None:
+    with served.asker() as asker:
+        for line in ("MULTI", "BGSAVE SCHEDULE", "BGREWRITEAOF"):
+            asker.ask(line)
+        assert asker.ask("EXEC") == [
+            b"Background saving scheduled",
+            b"Background append only file rewriting scheduled",
+        ]
+        _await_save(served.client())
+
+
 def test_a_save_that_fails_says_why_and_is_remembered(serve: Serve, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
@@ -128,7 +139,8 @@ def test_waitaof_covers_what_the_client_wrote_before(served: Served) -> None:
     [
         ("WAITAOF 0 0 0", [0, 0]),
         ("WAITAOF 0 1 30", [0, 0]),
-        ("WAITAOF 2 0 0", Failure("ERR value is out of range, must be between 0 and 1")),
+        ("WAITAOF 2 0 0", Failure("ERR value is out of range, value must between 0 and 1")),
+        ("WAITAOF 1 x 0", Failure("ERR value is out of range, must be positive")),
         ("WAITAOF 1 -1 0", Failure("ERR value is out of range, must be positive")),
         ("WAITAOF 1 0 -1", Failure("ERR timeout is negative")),
         ("WAIT 1 30", 0),

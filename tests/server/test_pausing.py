@@ -1,10 +1,13 @@
 """CLIENT PAUSE and UNPAUSE: who waits, for how long, and in which order all goes on."""
 
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
+from kvstream.operations.checks import check
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker
@@ -117,6 +120,28 @@ def test_who_is_held_in_a_turn_that_fails_goes_on_all_the_same(
     assert (bob.heard(), carl.heard()) == (b"", b"+PONG\r\n")
     server.wait(1.1)
     assert bob.heard() == b"+OK\r\n"
+
+
+def test_what_expires_in_a_pause_is_deleted_behind_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    server = Server(tmp_path / "store", clock=clock)
+    ann, catalog = server.client(), server.engine.catalog
+    ann.ask("SET", "asked", "v", "PX", "10")
+    ann.ask("SET", "left", "v", "PX", "10")
+    ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    assert server.engine.expiry.paused
+    clock.advance(10)
+    assert ann.ask("GET", "asked") == b"$-1\r\n"
+    assert ann.ask("SCAN", "0") == b"*2\r\n$1\r\n0\r\n*0\r\n"
+    assert ann.ask("DBSIZE") == b":2\r\n"
+    assert catalog.expired == 0
+    ann.send("CLIENT", "UNPAUSE")
+    assert ann.ask("SET", "asked", "again") == b"+OK\r\n+OK\r\n"
+    assert (catalog.expired, server.engine.expiry.paused) == (1, False)
+    assert ann.ask("EXISTS", "left") == b":0\r\n"
+    assert ann.ask("DBSIZE") == b":1\r\n"
+    assert server.engine.run(check) == []
+    server.engine.close()
 
 
 def test_wrong_words_are_answered_as_redis_answers_them(served: Served, redis_port: int) -> None:

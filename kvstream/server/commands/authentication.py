@@ -4,7 +4,7 @@ import secrets
 import time
 
 from kvstream.commands.args import Argv, integer, syntax_error, text
-from kvstream.commands.replies import OK, Double, Map, Reply
+from kvstream.commands.replies import OK, Double, Map, Reply, SetReply
 from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
@@ -71,7 +71,7 @@ def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     flags += [b"nopass"] if user.nopass else []
     return Map(
         [
-            (b"flags", flags),
+            (b"flags", SetReply(flags)),
             (b"passwords", list(user.passwords)),
             *_told(user.root),
             (b"selectors", [Map(_told(rights)) for rights in user.selectors]),

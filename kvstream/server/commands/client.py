@@ -40,7 +40,7 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise InvalidArgument(f"Unrecognized option '{text(argv[2])}'")
     if any(not 33 <= byte <= 126 for byte in value):
         raise InvalidArgument(
-            f"{text(what)} cannot contain spaces, newlines or special characters."
+            f"{text(argv[2])} cannot contain spaces, newlines or special characters."
         )
     if what == b"lib-name":
         client.lib_name = value
@@ -252,6 +252,7 @@ def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def client_unpause(txn: Txn, client: Client, argv: Argv) -> Reply:
     """End the pause; one of all commands ends by itself alone."""
+    txn.keeps_expired = txn.read_only  # what follows may write
     server_of(client).pause.end()
     return OK
 

@@ -12,18 +12,21 @@ from kvstream.server.commands.help import help_of
 from kvstream.server.kept_settings import HIDDEN
 from kvstream.server.settings import SERVER_SETTINGS, change_of, read
 
+_SIGNS = frozenset(b"*?[")
+"""What makes a word a pattern; a name is shown as it was given."""
+
 
 def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer the settings whose names match any of the patterns."""
-    tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
-    hidden = HIDDEN - {pattern.lower() for pattern in argv[2:]}
-    return Map(
-        [
-            (name, read(server_of(client), name))
-            for name in sorted((*SETTINGS, *SERVER_SETTINGS))
-            if name not in hidden and any(test(name) for test in tests)
-        ]
-    )
+    names = {*SETTINGS, *SERVER_SETTINGS}
+    found: dict[bytes, bytes] = {}
+    for pattern in argv[2:]:
+        if _SIGNS.isdisjoint(pattern):
+            found |= {pattern: pattern.lower()} if pattern.lower() in names else {}
+        else:
+            test = matcher(pattern, ignore_case=True)
+            found |= {name: name for name in names - HIDDEN if test(name)}
+    return Map([(shown, read(server_of(client), found[shown])) for shown in sorted(found)])
 
 
 def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:

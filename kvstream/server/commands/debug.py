@@ -98,6 +98,7 @@ def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Make strings under numbered keys, but for those that are there."""
     words = argv[2], (argv[4] if len(argv) > 4 else b"0")
     count, size = (at_least(0, raw, "value is out of range, must be positive") for raw in words)
+    txn.keeps_expired = txn.read_only  # though it is none of those that a pause holds
     head, prefix, numbers = argv[3] if len(argv) > 3 else b"key", client.prefix, iter(range(count))
 
     def step(txn: Txn) -> bool:

@@ -196,15 +196,23 @@ _CHOICES: dict[bytes, Callable[[Client, bytes], Iterator[str]]] = {
 
 def _request(client: Client, argv: Argv) -> Command:
     """Return the command of a request that is given as arguments."""
-    if argv[0].lower() not in server_of(client).commands:
+    row = _meant(client, argv)
+    if row is None:
         raise RequestError("Invalid command specified")
+    if isinstance(row, Container) or row.keys is None:
+        raise RequestError("The command has no key arguments")
     try:
-        found = find(argv, server_of(client).commands)
+        return find(argv, server_of(client).commands)
     except InvalidArgument:
         raise RequestError("Invalid number of arguments specified for command") from None
-    if found.keys is None:
-        raise RequestError("The command has no key arguments")
-    return found
+
+
+def _meant(client: Client, argv: Argv) -> Row | None:
+    """Return what the first words of a request name."""
+    row = server_of(client).commands.get(argv[0].lower())
+    if not isinstance(row, Container) or len(argv) == 1:
+        return row
+    return row.subcommands.get(argv[1].lower())
 
 
 _NO_KEYS = "Invalid arguments specified for command"

@@ -53,6 +53,11 @@ def save(txn: Txn, client: Client, argv: Argv) -> Answer:
     return saving.start_save(argv, server_of(client).statistics.changes).wait()
 
 
+def _begun(client: Client) -> str:
+    """Return what Redis says of work in the background: it does not begin before EXEC ends."""
+    return "scheduled" if client.in_exec else "started"
+
+
 def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Begin a checkpoint of the store."""
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
@@ -63,7 +68,7 @@ def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise RequestError(_SAVING)
     if not saving.is_saving:
         saving.start_save(argv, server_of(client).statistics.changes)
-    return Simple("Background saving started")
+    return Simple(f"Background saving {_begun(client)}")
 
 
 def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -74,7 +79,7 @@ def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise RequestError("Background append only file rewriting already in progress")
     if not saving.is_compacting:
         saving.start_compaction(argv)
-    return Simple("Background append only file rewriting started")
+    return Simple(f"Background append only file rewriting {_begun(client)}")
 
 
 def _timeout(raw: bytes) -> int:
@@ -101,8 +106,9 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Wait until all that was written is on disk; answer 1 and the number of replicas, 0."""
     local = integer(argv[1])
     if not 0 <= local <= 1:
-        raise InvalidArgument("value is out of range, must be between 0 and 1")
-    replicas = at_least(0, argv[2], "value is out of range, must be positive")
+        raise InvalidArgument("value is out of range, value must between 0 and 1")
+    message = "value is out of range, must be positive"
+    replicas = at_least(0, argv[2], message, message)
     timeout_ms = _timeout(argv[3]) or None
     if replicas:
         return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
@@ -188,6 +194,8 @@ def _check_flush(argv: Argv, command: str, support: str) -> None:
 
 def function_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Answer OK: there are no functions."""
+    if len(argv) > 3:
+        raise not_so("FUNCTION", argv)
     _check_flush(argv, "FUNCTION", "only supports")
     return OK
 
