@@ -55,13 +55,8 @@ class Waits:
         attempt = wait.attempt
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
-        waiter = Waiter(
-            wait.names,
-            attempt,
-            lambda outcome: self._delivered(client, block, outcome),
-            wait.shares,
-            keeps=True,
-        )
+        told = partial(self._delivered, client, wait)
+        waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True)
         now = self._teller.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
@@ -80,15 +75,15 @@ class Waits:
         block.retry = self._teller.clock() + retry_pause_s(due, txn.now_ms)
         self._deadlines.add(client, block, block.retry)
 
-    def _delivered(self, client: Client, block: Block, outcome: Outcome) -> None:
+    def _delivered(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         """Tell a blocked client what has come; another thread may have found it."""
         if self._teller.in_turn:
-            self._told(client, block, outcome)
+            self._tell(client, wait, outcome)
         else:
-            self._teller.post(partial(self._told, client, block, outcome))
+            self._teller.post(partial(self._tell, client, wait, outcome))
 
-    def _told(self, client: Client, block: Block, outcome: Outcome) -> None:
-        if client.block is not block:
+    def _tell(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
+        if client.block is None or client.block.wait is not wait:
             return
         error = outcome.error
         if error is None:
@@ -127,7 +122,7 @@ class Waits:
         outcome = Outcome(block.wait.expired)
         if error:
             outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
-        self._told(client, block, outcome)
+        self._tell(client, block.wait, outcome)
         return True
 
     def due(self) -> float | None:
@@ -146,7 +141,7 @@ class Waits:
             client, block = found
             if block.until is not None and block.until <= now:
                 if self._engine.cancel(block.waiter):
-                    self._told(client, block, Outcome(block.wait.expired))
+                    self._tell(client, block.wait, Outcome(block.wait.expired))
                 continue
             self._engine.serve(block.wait.names)
             if client.block is block:
