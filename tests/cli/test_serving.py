@@ -103,7 +103,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
         ("[config]\ntimeout = 1", "timeout is an option, and stands above the table config"),
         ('[config]\nslowlog-max-len = "x"', "argument couldn't be parsed into an integer"),
         ("[config]\nport = 1\nhz = 0", "port is an option"),
-        ("[config]\nhz = 0", "argument must be between 1 and"),
+        ("[config]\nhz = -1", "argument must be between 0 and"),
         ("[config]\ndir = 'x'", "dir is an option"),
         ("[config]\ndatabases = 5", "can't set immutable config"),
     ],
