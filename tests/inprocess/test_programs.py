@@ -96,6 +96,20 @@ def test_a_program_that_forgets_to_close_ends_in_peace(
     assert length(tmp_path) == 10
 
 
+CHILD = """
+child = os.fork()
+if child == 0:
+    for r in clients:
+        try:
+            r.xadd("s", {"by": "the child"})
+        except redis.ConnectionError as error:
+            print(error, flush=True)
+    for r in clients:
+        r.close()
+    sys.exit(42)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+"""
+
 FORKING = """
 import os, sys, threading
 import kvstream, redis
@@ -104,20 +118,12 @@ reader = threading.Thread(target=lambda: r.xread({"s": "$"}, block=20_000))
 for n in range(10):
     r.xadd("s", {"n": n})
 reader.start()
-child = os.fork()
-if child == 0:
-    for _ in range(2):
-        try:
-            r.xadd("s", {"by": "the child"})
-        except redis.ConnectionError as error:
-            print(error, flush=True)
-    r.close()
-    sys.exit(42)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+clients = [r, r]
+CHILD
 r.xadd("s", {"by": "the parent"})
 reader.join(60)
 assert not reader.is_alive()
-"""
+""".replace("CHILD", CHILD)
 
 
 def test_a_forked_child_is_refused_the_store_of_its_parent(tmp_path: Path) -> None:
@@ -146,20 +152,11 @@ def hold():
         over.wait()
 threading.Thread(target=hold).start()
 held.wait()
-child = os.fork()
-if child == 0:
-    for r in clients:
-        try:
-            r.xadd("s", {"by": "the child"})
-        except redis.ConnectionError as error:
-            print(error, flush=True)
-        r.close()
-    sys.exit(42)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+CHILD
 over.set()
 for r in clients:
     r.xadd("s", {"by": "the parent"})
-"""
+""".replace("CHILD", CHILD)
 
 
 def test_a_forked_child_waits_for_no_lock_of_redis_py_that_its_parent_holds(tmp_path: Path) -> None:

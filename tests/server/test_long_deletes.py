@@ -266,15 +266,20 @@ def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
     assert told(ann, "DBSIZE") == len(keys)
 
 
-def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+def make_many_groups(server: Server, ann: Other) -> bytes:
+    """Make a stream of five groups; return the key under which it would be kept once it is gone."""
     for number in range(5):
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
     stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
     assert stream is not None
-    taken = b"kvstream:gone:" + U64.pack(stream.generation)
+    return b"kvstream:gone:" + U64.pack(stream.generation)
+
+
+def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    taken = make_many_groups(server, ann)
     ann.ask("SET", taken, "v")
     assert told(ann, "DEL", "s") == 1
     assert ann.ask("GET", taken) == b"$1\r\nv\r\n"
@@ -286,11 +291,7 @@ def test_a_key_of_that_name_may_be_on_its_way(
 ) -> None:
     monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
     monkeypatch.setattr(putting, "STEP_NAMES", 1)
-    for number in range(5):
-        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
-    stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
-    assert stream is not None
-    taken = b"kvstream:gone:" + U64.pack(stream.generation)
+    taken = make_many_groups(server, ann)
     if steps:
         work = LongPut(0, {b"t": b"v", taken: b"v"})
         assert server.engine.run(work.step) is None
