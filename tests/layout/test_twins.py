@@ -201,6 +201,15 @@ def test_a_page_is_made_without_a_collection_in_between() -> None:
     assert len(made[0]) == len(made[1]) == 5000
 
 
+def test_ids_of_a_page_have_the_hash_of_equal_ids() -> None:
+    """From Python 3.14 on a tuple keeps its hash, which newly allocated memory does not hold."""
+    decoded: Any = twins.decode_rows(_page(3), 0, Entry, StreamID)
+    assert {entry.id for entry in decoded} == {
+        StreamID(entry.id.ms, entry.id.seq) for entry in decoded
+    }
+    assert [hash(entry.id) for entry in decoded] == [hash(tuple(entry.id)) for entry in decoded]
+
+
 def test_entries_of_a_page_are_collected_where_they_are_a_cycle() -> None:
     decoded: Any = twins.decode_rows(_page(1), 0, Entry, StreamID)
     (entry,) = decoded
