@@ -251,7 +251,8 @@ class Executor(Arrivals):
         client.direct = False  # a request that runs again may be the first to hold it
         if isinstance(reply, Blocked):
             if not client.closing:  # nor gone
-                self.waits.begin(turn, client, reply)
+                assert isinstance(slot.unit, partial)  # of Calls.answer or answer_later
+                self.waits.begin(turn, client, reply, slot.unit.args[1:])
             return
         if reply is LATER:
             slot.reply = None
@@ -327,6 +328,9 @@ class Executor(Arrivals):
             return
         db, slot.made = client.db, b""
         client.select(slot.db)
+        assert isinstance(slot.unit, partial)
+        if slot.unit.func is not run_queue:  # that looks at the rights by itself
+            slot.unit = partial(self.calls.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
             self._settle(turn, slot)
