@@ -194,9 +194,7 @@ def test_what_comes_behind_a_wait_is_run_with_the_rights_of_then(
         assert asker.read() == _no_command("get")
 
 
-def test_what_a_pause_has_held_is_run_with_the_rights_of_then(
-    served: Served, admin: Asker
-) -> None:
+def test_what_a_pause_has_held_is_run_with_the_rights_of_then(served: Served, admin: Asker) -> None:
     with _log_in(served, *ALL) as asker:
         admin.ask("CLIENT PAUSE 100000 WRITE")
         _wait(admin, asker, NEWS)
@@ -225,9 +223,7 @@ def test_exec_refuses_what_may_not_be_run_any_more(
         assert b"errorstat_NOPERM:count=" in admin.ask("INFO errorstats")
 
 
-def test_who_watches_others_goes_on_until_his_user_is_deleted(
-    served: Served, admin: Asker
-) -> None:
+def test_who_watches_others_goes_on_until_his_user_is_deleted(served: Served, admin: Asker) -> None:
     with _log_in(served, *ALL) as asker:
         assert asker.ask("MONITOR") == b"OK"
         admin.ask("ACL SETUSER u -@all")  # Redis, too, looks at the right when it begins
@@ -237,7 +233,7 @@ def test_who_watches_others_goes_on_until_his_user_is_deleted(
         assert asker.is_closed()
 
 
-# --- commands in steps, and such as are put off ----------------------------------------------------
+# --- commands in steps, and such as are put off ---------------------------------------------------
 
 
 @pytest.fixture
@@ -280,7 +276,9 @@ def test_a_command_in_steps_ends_where_it_may_not_be_run_any_more(
     assert boss.ask("ACL", "SETUSER", "u", "-@all") == b"+OK\r\n"
     boss.ask("XADD", "s", "*", "f", "secret")
     refused = worker.end()
-    assert str(refused) == f"NOPERM User u has no permissions to run the '{words[0].lower()}' command"
+    assert (
+        str(refused) == f"NOPERM User u has no permissions to run the '{words[0].lower()}' command"
+    )
     assert boss.ask("XPENDING", "s", "g").startswith(b"*4\r\n:0\r\n")
     assert boss.ask("EXISTS", "s", "c") == b":1\r\n"
     assert worker.ask("PING").startswith(b"-NOPERM")
