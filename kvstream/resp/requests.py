@@ -117,6 +117,7 @@ class RequestReader:
         its text is for the client, whose connection must then be closed.
         """
         requests: list[Request] = []
+        self.is_cut = False
         if self._held and self._simple():
             self._at, args, self._left = _take_plain(
                 self._held, self._at, requests, [], 0, self.bulk_max
@@ -149,7 +150,6 @@ class RequestReader:
         return self.trusted and not self._left and self._grown is None and not self._mark
 
     def _take(self, requests: list[Request]) -> None:
-        self.is_cut = False
         if self._waiting() >= self._wanted and not self._mark:
             self._join()
             self._wanted = 1
@@ -164,7 +164,7 @@ class RequestReader:
             raise ProtocolError(QUERY_LIMIT)
 
     def _fail(self, text: str) -> None:
-        self._fault, self.is_cut = text, False
+        self._fault = text
         self._held, self._at, self._grown = b"", 0, None
         self._args, self._body, self._big = [], None, None
         self._counted = self._kept = 0

@@ -119,9 +119,12 @@ def test_lines_are_not_all_read_at_once() -> None:
         assert reader.buffered == 6 * left
     assert reader.take() == [[b"PING"]]
     assert not reader.is_cut
-    reader.feed(b"PING\r\n" * TAKEN_MAX)
-    assert reader.take() == [[b"PING"]] * TAKEN_MAX
-    assert not reader.is_cut
+    for behind, requests in (([], []), ([[b"ECHO", b"x"]], [[b"ECHO", b"x"]])):
+        reader.feed(b"PING\r\n" * TAKEN_MAX + b"".join(map(framed, behind)))
+        assert reader.take() == [[b"PING"]] * TAKEN_MAX
+        assert reader.is_cut == bool(behind)
+        assert reader.take() == requests
+        assert not reader.is_cut
 
 
 @pytest.mark.parametrize(
