@@ -79,7 +79,10 @@ def requests_of(burst: PlainBurst) -> list[Request]:
         return [burst.sent]
     reader = RequestReader(bulk_max=BURST_BYTES_MAX)
     reader.feed(burst.sent)
-    return reader.take()
+    requests: list[Request] = []
+    while taken := reader.take():
+        requests += taken
+    return requests
 
 
 def gather_in_python(
