@@ -263,6 +263,9 @@ print("sound", interrupts, added)
 """
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="an interrupt may come between taking a lock and its block"
+)
 @pytest.mark.parametrize("durability", ["always", "no"])
 def test_interrupts_at_any_moment_leave_a_client_that_works(
     tmp_path: Path, durability: str
