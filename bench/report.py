@@ -30,6 +30,9 @@ _SCALED_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "t
 _CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _CLAIM_HEAD = ("claim", "measured", "bound", "result", "note")
 
+Figures = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The names of columns, and rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -67,7 +70,14 @@ def _mark(met: bool) -> str:
     return "met" if met else "missed"
 
 
-def _contest_row(row: Contest) -> tuple[str, ...]:
+def _contests(head: tuple[str, ...], rows: Sequence[Contest]) -> Figures:
+    """Return a table of contests, with a column more for each newer server that took part."""
+    names = list(dict.fromkeys(name for row in rows for name in row.further_rates))
+    further = tuple(f"{name}/s" for name in names)
+    return (*head, *further), [_contest_row(row, names) for row in rows]
+
+
+def _contest_row(row: Contest, further: Sequence[str]) -> tuple[str, ...]:
     low, high = row.ratio_range
     return (
         row.title,
@@ -77,6 +87,10 @@ def _contest_row(row: Contest) -> tuple[str, ...]:
         f"{low:.1f} to {high:.1f}",
         f"{row.target:g}x" if row.target else "none",
         _mark(row.met) if row.target else "",
+        *(
+            f"{row.further_rates[name]:,.0f}" if name in row.further_rates else ""
+            for name in further
+        ),
     )
 
 
@@ -98,10 +112,10 @@ def _claim_row(row: Claim) -> tuple[str, ...]:
 def print_report(report: Report, console: Console) -> None:
     """Print the tables for people."""
     tables = (
-        (_CONTEST_HEAD, [_contest_row(row) for row in report.contests]),
-        (_SERVED_HEAD, [_contest_row(row) for row in report.served]),
-        (_MOVED_HEAD, [_contest_row(row) for row in report.moved]),
-        (_SPARKED_HEAD, [_contest_row(row) for row in report.sparked]),
+        _contests(_CONTEST_HEAD, report.contests),
+        _contests(_SERVED_HEAD, report.served),
+        _contests(_MOVED_HEAD, report.moved),
+        _contests(_SPARKED_HEAD, report.sparked),
         (_SCALED_HEAD, [_scaled_row(row) for row in report.scaled]),
         (_CLAIM_HEAD, [_claim_row(row) for row in report.claims]),
     )
@@ -124,13 +138,13 @@ def markdown(report: Report, plotted: bool) -> str:
     where = ", ".join(f"{name} {value}" for name, value in setting(report).items())
     parts = [f"Measured with: {where}.\n"]
     if report.contests:
-        parts.append(_markdown_table(_CONTEST_HEAD, [_contest_row(row) for row in report.contests]))
+        parts.append(_markdown_table(*_contests(_CONTEST_HEAD, report.contests)))
     if report.served:
-        parts.append(_markdown_table(_SERVED_HEAD, [_contest_row(row) for row in report.served]))
+        parts.append(_markdown_table(*_contests(_SERVED_HEAD, report.served)))
     if report.moved:
-        parts.append(_markdown_table(_MOVED_HEAD, [_contest_row(row) for row in report.moved]))
+        parts.append(_markdown_table(*_contests(_MOVED_HEAD, report.moved)))
     if report.sparked:
-        parts.append(_markdown_table(_SPARKED_HEAD, [_contest_row(row) for row in report.sparked]))
+        parts.append(_markdown_table(*_contests(_SPARKED_HEAD, report.sparked)))
     if report.scaled:
         parts.append(_markdown_table(_SCALED_HEAD, [_scaled_row(row) for row in report.scaled]))
     if plotted:

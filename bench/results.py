@@ -16,6 +16,8 @@ class Contest:
     """Entries of one round."""
     seconds: list[float] = field(default_factory=list)
     peer_seconds: list[float] = field(default_factory=list)
+    further_seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Of newer servers, by name; nothing was promised beside them."""
 
     @property
     def ratio(self) -> float:
@@ -40,10 +42,16 @@ class Contest:
         return self.count / median(self.peer_seconds)
 
     @property
+    def further_rates(self) -> dict[str, float]:
+        """Entries per second of the newer servers, the median round."""
+        return {name: self.count / median(took) for name, took in self.further_seconds.items()}
+
+    @property
     def met(self) -> bool:
         return self.ratio >= self.target
 
     def as_json(self) -> dict[str, object]:
+        further = {name: round(rate) for name, rate in self.further_rates.items()}
         return {
             "key": self.key,
             "title": self.title,
@@ -53,6 +61,7 @@ class Contest:
             "entries_per_round": self.count,
             "per_second": round(self.rate),
             "redis_per_second": round(self.peer_rate),
+            **({"further_per_second": further} if further else {}),
             "met": self.met,
         }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from redis import Redis
 
 from bench.contests import Round, Timed, Work
-from bench.peer import redis_server
+from bench.peer import further_servers, redis_server
 from bench.results import Contest
 from bench.workload import Sizes, entries
 from kvstream import Store
@@ -23,10 +23,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two that compete, and the pause between their turns."""
+    """The two that compete, newer servers beside them, and the pause between their turns."""
 
     store: Store
     client: Redis
+    further: dict[str, Redis]
     settle_s: float
 
     def _seconds(self, run: Timed) -> float:
@@ -43,21 +44,32 @@ class Sides:
         peer = self._seconds(work.peer(self.client, this))
         return self._seconds(work.own(self.store, this)), peer
 
+    def further_round(self, work: Work, this: Round) -> dict[str, float]:
+        """Return the seconds of the newer servers."""
+        return {
+            name: self._seconds(work.peer(client, this)) for name, client in self.further.items()
+        }
+
     def forget(self, this: Round) -> None:
-        """Delete the round's stream on both sides."""
-        self.client.delete(this.key)
+        """Delete the round's stream on all sides."""
+        for client in (self.client, *self.further.values()):
+            client.delete(this.key)
         self.store.delete(this.key)
 
 
 def _contest(work: Work, sides: Sides, sizes: Sizes) -> Contest:
     pool = entries(work.count(sizes))
     result = Contest(work.key, work.title, work.target, len(pool))
-    sides.round(work, Round(f"{work.key}-warm-up", pool[:WARM_UP]), own_first=True)
+    warm_up = Round(f"{work.key}-warm-up", pool[:WARM_UP])
+    sides.round(work, warm_up, own_first=True)
+    sides.further_round(work, warm_up)
     for number in range(sizes.rounds):
         this = Round(f"{work.key}-{number}", pool)
         own, peer = sides.round(work, this, own_first=number % 2 == 0)
         result.seconds.append(own)
         result.peer_seconds.append(peer)
+        for name, took in sides.further_round(work, this).items():
+            result.further_seconds.setdefault(name, []).append(took)
         sides.forget(this)
     return result
 
@@ -72,7 +84,10 @@ def run_contests(
             store = stack.enter_context(
                 Store.open(folder / f"kvstream-{durability}", durability=durability)
             )
-            sides = Sides(store, client, sizes.settle_s)
+            further = stack.enter_context(
+                further_servers(folder / f"further-{durability}", durability)
+            )
+            sides = Sides(store, client, further, sizes.settle_s)
             for work in same:
                 tell(work.title)
                 yield _contest(work, sides, sizes)

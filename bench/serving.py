@@ -12,6 +12,7 @@ from pathlib import Path
 from redis import Redis
 
 from bench.consumers import consumed
+from bench.peer import further_servers
 from bench.results import Contest
 from bench.runner import Tell
 from bench.servers import both, loaded
@@ -119,10 +120,14 @@ SERVED = (
 )
 
 
-def _measured(work: Served, own: Redis, peer: Redis, sizes: Sizes) -> Contest:
+def _measured(
+    work: Served, own: Redis, peer: Redis, further: dict[str, Redis], sizes: Sizes
+) -> Contest:
     count = work.count(sizes)
     result = Contest(work.key, work.title, work.target, count)
     sides = [(own, result.seconds), (peer, result.peer_seconds)]
+    for name, client in further.items():
+        sides.append((client, result.further_seconds.setdefault(name, [])))
     for number in range(-1, sizes.rounds):
         for client, seconds in sides if number % 2 else reversed(sides):
             client.flushall()
@@ -136,7 +141,10 @@ def _measured(work: Served, own: Redis, peer: Redis, sizes: Sizes) -> Contest:
 def run_served(works: list[Served], sizes: Sizes, folder: Path, tell: Tell) -> Iterator[Contest]:
     """Run ``works``, one after another; one server of each kind serves all of a durability."""
     for durability, same in groupby(works, key=lambda work: work.durability):
-        with both(folder, durability) as (own, peer):
+        with (
+            both(folder, durability) as (own, peer),
+            further_servers(folder / f"further-serve-{durability}", durability) as further,
+        ):
             for work in same:
                 tell(f"server: {work.title}")
-                yield _measured(work, own, peer, sizes)
+                yield _measured(work, own, peer, further, sizes)

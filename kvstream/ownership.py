@@ -27,6 +27,10 @@ class Owned:
         """Tell whether this thread is inside a transaction or a turn."""
         return self._open is not None and self._opener == threading.get_ident()
 
+    def is_held_here(self) -> bool:
+        """Tell whether this thread has the lock."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep all others out through several commits of this thread, of which none is open."""

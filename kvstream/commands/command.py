@@ -119,9 +119,12 @@ class StreamsKeys(Keys):
     """The keys of XREAD and XREADGROUP: the first half of what follows STREAMS."""
 
     def of(self, argv: Argv) -> list[bytes]:
-        for at, word in enumerate(argv):
-            if word.upper() == b"STREAMS":
+        at = 1
+        while at < len(argv):
+            word = argv[at].upper()
+            if word == b"STREAMS":
                 return list(argv[at + 1 : at + 1 + (len(argv) - at - 1) // 2])
+            at += 3 if word == b"GROUP" else 1  # a group or consumer may be called "streams"
         return []
 
 

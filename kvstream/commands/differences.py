@@ -23,6 +23,11 @@ DIFFERENCES = (
         "`NOGROUP ...` or `WRONGTYPE ...`",
     ),
     (
+        "A blocked XREAD of several keys, of which one becomes a string",
+        "7.0: the next news of the others; since 7.2 WRONGTYPE with that news",
+        "`WRONGTYPE ...` with the next news of the others",
+    ),
+    (
         "ENTRIESREAD above the entries ever added",
         "before 8.2.2: kept as given",
         "taken as the entries ever added",
@@ -51,8 +56,8 @@ DIFFERENCES = (
     ),
     (
         "XADD, XTRIM with `~` and DELREF or ACKED",
-        "the documents: whole nodes; the server: entry by entry, to the bound",
-        "entry by entry, as the server does",
+        "the documents: whole nodes; 8.2: that, or nothing; since then: entry by entry",
+        "entry by entry, to the bound, as the server does now",
     ),
     (
         "An unknown command without arguments",
@@ -60,6 +65,16 @@ DIFFERENCES = (
         "`unknown command 'x'`",
     ),
     ("SCAN with a negative cursor", "7.0: taken", "`invalid cursor`, as since 8.0"),
+    (
+        "XADD with IDMP that is refused",
+        "8.6 to 8.10: leaves a producer without IDs, which `pids-tracked` counts for ever",
+        "leaves nothing",
+    ),
+    (
+        "CONFIG SET of a setting without a sign to a number below 0 or beyond 63 bits",
+        "7.0, Valkey: `argument must be between ...`, or taken",
+        "`argument must be greater or equal to 0`, as since 8.2",
+    ),
     (
         "XCFGSET with the values that hold already",
         "the documents: producers are forgotten; the server: they stay",
@@ -98,10 +113,13 @@ OWN = (
     "take it: 7.0's, 7.2's and Valkey's, 8.6's or 8.8's. With `CONFIG SET dump-target redis:7.2` "
     "(or `valkey`, ...) all payloads are for such a server, less what it cannot hold. Entries that "
     "were deleted are not in it, where Redis keeps them marked.",
+    "RESTORE with a time to live that ends beyond 63 bits is refused; Redis answers OK, and the "
+    "key is gone.",
     "RESTORE takes streams and strings of Redis 5.0 to 8.10 and of Valkey, and refuses all other "
     "types. What a payload tells wrongly, its length for one, is set right. FREQ is taken and not "
     "kept. The checksum is always looked at: newer servers take any payload whose "
     "checksum is 0.",
+    "XSETID is a change to those who WATCH its key; Redis does not tell them.",
     "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
     "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
 )

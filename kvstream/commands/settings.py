@@ -15,7 +15,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 from kvstream.operations.payloads import checked_target
 
-_MEMORY = re.compile(rb"([0-9]{1,19})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
+_MEMORY = re.compile(rb"([0-9]{0,127})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
 _UNITS = {
     b"": 1,
     b"b": 1,
@@ -33,11 +33,24 @@ def _count(raw: bytes) -> int:
 
 
 def memory_size(raw: bytes) -> int:
-    """Return the bytes that ``100``, ``4kb`` or ``1g`` stand for."""
+    """Return the bytes that ``100``, ``4kb`` or ``1g`` stand for; no digits stand for 0."""
     match = _MEMORY.fullmatch(raw)
     if match is None:
         raise InvalidArgument("argument must be a memory value")
-    return int(match[1]) * _UNITS[(match[2] or b"").lower()]
+    return int(match[1] or 0) * _UNITS[(match[2] or b"").lower()]
+
+
+def within(value: int, least: int, most: int, unsigned: bool = False) -> int:
+    """Return a value that lies within its bounds, or raise InvalidArgument with the reason.
+
+    ``unsigned``: Redis keeps the value without a sign. It takes what does not fit into 63 bits
+    for a negative number, and its error says so.
+    """
+    if unsigned and not 0 <= value <= I64_MAX:
+        raise InvalidArgument("argument must be greater or equal to 0")
+    if not least <= value <= most:
+        raise InvalidArgument(f"argument must be between {least} and {most} inclusive")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +64,7 @@ class Setting:
 
     def read(self, raw: bytes) -> int:
         """Return the value that ``raw`` stands for, or raise InvalidArgument with the reason."""
-        value = self.parse(raw)
-        if not self.least <= value <= self.most:
-            raise InvalidArgument(
-                f"argument must be between {self.least} and {self.most} inclusive"
-            )
-        return value
+        return within(self.parse(raw), self.least, self.most, self.parse is memory_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,7 @@ def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
                 f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
             )
         if name in values:
-            raise failure(name, "duplicate parameter")
+            raise failure(raw_name, "duplicate parameter")
         values[name] = 0
         reads.append(partial(_read, values, name, raw))
     for read in reads:

@@ -7,7 +7,7 @@ of all tasks in one turn, and replies come back into the loop.
 import asyncio
 import errno
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -24,14 +24,38 @@ _Base: Any = redis.asyncio.connection.UnixDomainSocketConnection
 """Any, since each release of redis-py has other types for it."""
 
 
-class Writer:
-    """A task's end of its connection to a host: what redis-py needs of a StreamWriter."""
+_FOREVER_S = 10 * 365 * 86_400
 
-    def __init__(self, host: Host, reader: asyncio.StreamReader) -> None:
+
+class Reader(asyncio.StreamReader):
+    """Where the replies of a connection arrive.
+
+    Its loop keeps it until the end of the connection, and through it the task that waits for
+    replies: as a loop keeps what waits at a socket.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._kept = loop.call_later(_FOREVER_S, self.at_eof)
+
+    def end(self) -> None:
+        """Take no more."""
+        self._kept.cancel()
+        self.feed_eof()
+
+
+class Writer:
+    """A task's end of its connection to a host: what redis-py needs of a StreamWriter.
+
+    It keeps neither loop nor reader: the host keeps it for as long as the store is open, and a loop
+    that was stopped with clients open must be collected, so that they let go of the store.
+    """
+
+    def __init__(self, host: Host, reader: Reader) -> None:
         """Enter; ``reader`` will have the replies."""
+        loop = asyncio.get_running_loop()
         self._host = host
-        self._reader = reader
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._reader = weakref.ref(loop), weakref.ref(reader)
         self._client: Client | None = None
         self._open = True
         host.submit(self._enter)
@@ -44,7 +68,8 @@ class Writer:
     def writelines(self, chunks: Iterable[bytes]) -> None:
         """Send requests; they run in the host's thread."""
         data = b"".join(chunks)
-        if self._loop.is_closed():
+        loop = self._loop()
+        if loop is None or loop.is_closed():
             raise RuntimeError("Event loop is closed")
         if not self._open:
             raise ConnectionResetError(errno.ECONNRESET, self._host.ended or "connection closed")
@@ -57,7 +82,7 @@ class Writer:
         """Leave the host, or take no more: also what the host calls."""
         if self._open:
             self._open = False
-            self._tell(self._reader.feed_eof)
+            self._tell(Reader.end)
             if not self._host.ended:
                 self._host.hand_over(self._leave)
 
@@ -80,23 +105,30 @@ class Writer:
 
     def send(self, data: bytes) -> None:
         if self._open:
-            self._tell(self._reader.feed_data, data)
+            self._tell(Reader.feed_data, data)
 
     def break_off(self, reason: str) -> None:
         if self._open:
             self._open = False
             error = ConnectionResetError(errno.ECONNRESET, reason)
-            self._tell(self._reader.set_exception, error)
-            self._tell(self._reader.feed_eof)
+            self._tell(Reader.set_exception, error)
+            self._tell(Reader.end)
 
     def pending(self) -> int:
-        buffer: bytearray = self._reader._buffer  # type: ignore[attr-defined]
+        reader = self._reader()
+        if reader is None:
+            return 0
+        buffer: bytearray = reader._buffer  # type: ignore[attr-defined]
         return len(buffer)
 
-    def _tell(self, function: Any, *args: Any) -> None:
-        """Call into the loop; one that is closed has nobody who would hear it."""
+    def _tell(self, function: Callable[..., object], *args: Any) -> None:
+        """Call into the loop; one that is closed or gone has nobody who would hear it."""
+        loop, reader = self._loop(), self._reader()
+        if loop is None or reader is None:
+            self._open = False
+            return
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            loop.call_soon_threadsafe(function, reader, *args)
         except RuntimeError:
             self._open = False
 
@@ -116,7 +148,7 @@ class Connection(_Base):  # type: ignore[misc]
                 host = await asyncio.to_thread(door.enter)
         except KVStreamError as error:
             raise redis.ConnectionError(f"{type(error).__name__}: {error}") from error
-        reader = asyncio.StreamReader(loop=asyncio.get_running_loop())
+        reader = Reader(asyncio.get_running_loop())
         self._writer = Writer(host, reader)
         self._reader = reader
 
@@ -153,7 +185,7 @@ def client(
     """Return a client that owns its pool; TypeError for an option that redis-py has not."""
     connections = pool_class(pool)(connection_class=Connection, door=door, **options)
     Connection(**connections.connection_kwargs)
-    weakref.finalize(connections, door.leave).atexit = False
+    weakref.finalize(connections, door.abandon).atexit = False
     made = redis.asyncio.Redis(
         connection_pool=connections, single_connection_client=single_connection_client
     )

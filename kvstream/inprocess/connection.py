@@ -126,7 +126,7 @@ def client(
     """Return a client that owns its pool; TypeError for an option that redis-py has not."""
     connections = pool_class(pool)(connection_class=Connection, door=door, **options)
     Connection(**connections.connection_kwargs)
-    weakref.finalize(connections, door.leave).atexit = False
+    weakref.finalize(connections, door.abandon).atexit = False
     door.enter()
     made = redis.Redis(
         connection_pool=connections, single_connection_client=single_connection_client

@@ -6,17 +6,25 @@ one and closes it behind the last; that of a Store which somebody else has opene
 
 import atexit
 import contextlib
+import gc
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from kvstream.arguments import AnyPath, path_of, store_options
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
 from kvstream.inprocess.host import CLOSED, Host
-from kvstream.storage import fork
+from kvstream.storage import directory, fork
 from kvstream.store import Store
+
+LET_GO_S = 10
+"""How long an opening waits for who is just closing the store."""
+COLLECTIONS_MAX = 10
+"""What ends in a collection, such as a task, may hold others until the next one."""
 
 
 class Home:
@@ -30,11 +38,12 @@ class Home:
         self._options: dict[str, Any] = {}
         self._host: Host | None = None
         self._doors: set[Door] = set()
+        self._leaving: deque[Door] = deque()
         self._lock = threading.RLock()  # the garbage collector may close a client in between
 
     def agree(self, options: Mapping[str, Any]) -> None:
         """Take the options to open with; InvalidArgument where it is open with other ones."""
-        with self._lock:
+        with self._held():
             if self._lent is not None and options:
                 raise InvalidArgument(
                     f"the store is open already, its options are set: {', '.join(sorted(options))}"
@@ -50,7 +59,7 @@ class Home:
 
     def enter(self, door: "Door") -> Host:
         """Let a client in, opening the store where it is not."""
-        with self._lock:
+        with self._held():
             self._doors.add(door)
             try:
                 if self._host is None or self._host.ended:
@@ -66,19 +75,59 @@ class Home:
             if ended is not None:
                 raise StoreClosed(ended.ended)
             self._lent.size()  # raises where it is closed
-            return Host(self._lent.engine)
+            return Host(self._lent.engine, self._see_out)
         if ended is not None and ended.ended != fork.FORKED:  # what is the parent's is left to it
             self._close()
         self._owned = Store.open(self.name, **self._options)
-        return Host(self._owned.engine)
+        return Host(self._owned.engine, self._see_out)
 
-    def leave(self, door: "Door") -> None:
-        """See a client out, and close the store behind the last one."""
-        with self._lock:
-            if door in self._doors:
-                self._doors.discard(door)
-                if not self._doors:
-                    self._close()
+    def leave(self, door: "Door", waits: bool = True) -> None:
+        """See a client out, and close the store behind the last one.
+
+        The garbage collector and handlers of signals call this too, in the middle of anything.
+        Inside a turn nothing can be closed: the host's thread does it soon after. Nor may a thread
+        wait here that has a lock which others wait for: whoever has the home's lock does it then.
+        """
+        self._leaving.append(door)
+        self._see_out(waits)
+
+    def _see_out(self, waits: bool = False) -> None:
+        while self._leaving:
+            host = self._host
+            is_busy = host is not None and host.is_busy_here()
+            if host is not None and is_busy and self._lent is None:
+                host.wake()
+                return
+            if not self._lock.acquire(blocking=waits and not is_busy):
+                return
+            try:
+                while self._leaving:
+                    self._discard(self._leaving.popleft())
+            finally:
+                self._lock.release()
+
+    def _discard(self, door: "Door") -> None:
+        if door in self._doors:
+            self._doors.discard(door)
+            if not self._doors:
+                self._close()
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._see_out()
+
+    def let_go(self) -> None:
+        """Close the store if no client of it can be reached any more."""
+        host = self._host
+        if host is not None:
+            host.between_turns(_collect)
+        if self._lock.acquire(timeout=LET_GO_S):  # somebody may be closing it
+            self._lock.release()
+        self._see_out(waits=True)
 
     def close(self) -> None:
         """Close as the program ends: threads that wait by then are to end with it, not to fail."""
@@ -91,7 +140,7 @@ class Home:
         if host is None or host.ended == fork.FORKED:
             return
         self._host = self._owned = None
-        if host.engine.is_open_here():  # in a transaction, for whose end the host's lock may wait
+        if host.is_busy_here():  # of a store that was lent: here is somebody's transaction
             host.hand_over(host.end)
             return
         host.end(CLOSED, quietly)
@@ -136,6 +185,11 @@ class Door:
         self._host = None
         self._home.leave(self)
 
+    def abandon(self) -> None:
+        """Leave, and wait for nobody: the garbage collector has found the client."""
+        self._host = None
+        self._home.leave(self, waits=False)
+
 
 # --- the homes of this process ------------------------------------------------------------------
 
@@ -159,6 +213,21 @@ def home_of(store: Store | AnyPath, options: Mapping[str, Any]) -> Home:
             _homes[key] = home
     home.agree(options)
     return home
+
+
+def _collect() -> None:
+    for _ in range(COLLECTIONS_MAX):
+        if not gc.collect():
+            return
+
+
+def _let_go(path: Path) -> None:
+    home = _homes.get(os.path.realpath(path))
+    if home is not None:
+        home.let_go()
+
+
+directory.last_resorts.append(_let_go)
 
 
 @atexit.register

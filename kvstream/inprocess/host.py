@@ -61,7 +61,8 @@ class End(Protocol):
 class Host:
     """The clients of one store in this process, and what they wait for."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, unlocked: Callable[[], None]) -> None:
+        """``unlocked`` is called by the host's thread, now and then, while that has no lock."""
         self.engine = engine
         self.executor = Executor(engine, COMMANDS, post=self.post, options=OPTIONS)
         self.ended = ""
@@ -73,6 +74,7 @@ class Host:
         self._owner = 0
         self._alarm = Signal()
         self._ticks_at = self._wakes_at = self.executor.clock() + TICK_S
+        self._unlocked = unlocked
         fork.register(self)
         self._thread = threading.Thread(target=self._watch, name="kvstream-clients", daemon=True)
         self._thread.start()
@@ -128,6 +130,23 @@ class Host:
         """Have a function called under the lock, by who has it or by the host's thread."""
         self._posted.append(function)
         self._alarm.set()
+
+    def between_turns(self, function: Callable[[], None]) -> None:
+        """Call a function while no turn runs, so that no thread holds clients by what it does."""
+        with self._lock:
+            before, self._owner = self._owner, threading.get_ident()
+            try:
+                function()
+            finally:
+                self._owner = before
+
+    def wake(self) -> None:
+        """Have the host's thread look after everything."""
+        self._alarm.set()
+
+    def is_busy_here(self) -> bool:
+        """Tell whether this thread has the host's lock or the engine's."""
+        return self._owner == threading.get_ident() or self.engine.is_held_here()
 
     def leave(self, client: Client) -> None:
         """Forget a client whose connection has ended: soon, for a turn may be looking at it."""
@@ -197,6 +216,7 @@ class Host:
                     self._hang_up()
                 report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
                 threading.excepthook(report)
+            self._unlocked()
 
     def _look_after(self) -> None:
         """Do what is due, and what was left by others."""

@@ -84,9 +84,17 @@ def read_on(
     budget: Budget | None = None,
     shown: bool = False,
 ) -> Reply:
-    """Do the same for a call that has waited: a key that became another kind may come back."""
+    """Do the same for a call that has waited.
+
+    A key that became another kind may come back, so it is no news. With news of another key it
+    fails the whole command, as it does at the beginning.
+    """
     readable = [pair for pair in wanted if _may_be_read(txn, pair[0])]
-    return read(txn, readable, count, budget, shown)
+    reply = read(txn, readable, count, budget, shown)
+    if reply and len(readable) < len(wanted):
+        for name, _ in wanted:
+            txn.stream(name)
+    return reply
 
 
 def _may_be_read(txn: Txn, name: bytes) -> bool:

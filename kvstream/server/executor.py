@@ -74,6 +74,8 @@ class Executor(Arrivals):
         if not self.pending:
             return False
         begun, until = perf_counter(), self._pace.begin()
+        if self.options.maxmemory:
+            self.limits.look_at_memory()
         left = TURN_REQUESTS
         self._runner = get_ident()
         try:

@@ -4,38 +4,53 @@ Tools and tests set them and read them back. Each has Redis's default and takes 
 nothing follows from its value. A setting that would be a promise is not among these.
 """
 
+import re
 from collections.abc import Mapping
 
 from kvstream.errors import InvalidArgument
-from kvstream.server.values import Parse, count, memory, memory_or_share, truth
+from kvstream.server.values import (
+    Parse,
+    clamped,
+    count,
+    memory,
+    memory_or_share,
+    split,
+    truth,
+    word,
+)
 
 _INT_MAX = (1 << 31) - 1
 _OOM_SCORE_MAX = 2000
 _MB = 1 << 20
-
-
-def _word(*words: bytes) -> Parse:
-    def parse(raw: bytes) -> object:
-        if raw.lower() not in words:
-            told = ", ".join(word.decode() for word in words)
-            raise InvalidArgument(f"argument(s) must be one of the following: {told}")
-        return raw.lower()
-
-    return parse
+_BACKLOG_MIN = 16 << 10
+"""Redis makes no smaller backlog of replication."""
 
 
 def _text(raw: bytes) -> object:
     return raw
 
 
+def _text_like(pattern: bytes, reason: str) -> Parse:
+    """Return what takes a text that a pattern matches as a whole."""
+    compiled = re.compile(pattern)
+
+    def parse(raw: bytes) -> object:
+        if compiled.fullmatch(raw) is None:
+            raise InvalidArgument(reason)
+        return raw
+
+    return parse
+
+
+_unsigned = count(0, unsigned=True)
 _score = count(-_OOM_SCORE_MAX, _OOM_SCORE_MAX)
 
 
 def _three(raw: bytes) -> object:
-    words = raw.split()
+    words = split(raw)
     if len(words) != 3:
         raise InvalidArgument("wrong number of arguments")
-    return b" ".join(str(_score(word)).encode() for word in words)
+    return b" ".join(str(_score(each)).encode() for each in words)
 
 
 def _each(default: object, parse: Parse, names: str) -> dict[bytes, tuple[object, Parse]]:
@@ -78,10 +93,10 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         count(0, _INT_MAX),
         "list-compress-depth repl-diskless-sync-max-replicas",
     ),
-    **_each(128, count(0), "set-max-listpack-entries zset-max-listpack-entries"),
-    **_each(64, count(0), "set-max-listpack-value"),
+    **_each(128, _unsigned, "set-max-listpack-entries zset-max-listpack-entries"),
+    **_each(64, _unsigned, "set-max-listpack-value"),
     **_each(64, memory(0), "hash-max-listpack-value zset-max-listpack-value"),
-    **_each(512, count(0), "hash-max-listpack-entries set-max-intset-entries"),
+    **_each(512, _unsigned, "hash-max-listpack-entries set-max-intset-entries"),
     **_each(
         10,
         count(0, _INT_MAX),
@@ -96,8 +111,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     **_each(
         b"",
         _text,
-        "bind-source-addr cluster-announce-hostname cluster-announce-human-nodename "
-        "cluster-announce-ip ignore-warnings locale-collate replica-announce-ip",
+        "bind-source-addr cluster-announce-ip ignore-warnings locale-collate replica-announce-ip",
     ),
     b"active-defrag-cycle-max": (25, count(1, 99)),
     b"active-defrag-cycle-min": (1, count(1, 99)),
@@ -106,6 +120,20 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"active-defrag-threshold-lower": (10, count(0, 1000)),
     b"active-defrag-threshold-upper": (100, count(0, 1000)),
     b"aof-load-corrupt-tail-max-size": (0, memory(0)),
+    b"cluster-announce-hostname": (
+        b"",
+        _text_like(
+            rb"[0-9A-Za-z.-]*",
+            "Hostnames may only contain alphanumeric characters, hyphens or dots",
+        ),
+    ),
+    b"cluster-announce-human-nodename": (
+        b"",
+        _text_like(
+            rb"[^!#$%&()*+:;<>?@\[\]^{|}~]*",
+            "Announced human node name contained invalid character",
+        ),
+    ),
     b"cluster-compatibility-sample-ratio": (0, count(0, 100)),
     b"cluster-slot-migration-handoff-max-lag-bytes": (_MB, memory(0)),
     b"cluster-slot-migration-write-pause-timeout": (10_000, count(0)),
@@ -115,45 +143,50 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"cluster-node-timeout": (15000, count(0)),
     b"cluster-preferred-endpoint-type": (
         b"ip",
-        _word(b"ip", b"hostname", b"unknown-endpoint"),
+        word(b"ip", b"hostname", b"unknown-endpoint"),
     ),
     b"active-expire-effort": (1, count(1, 10)),
-    b"acl-pubsub-default": (b"resetchannels", _word(b"allchannels", b"resetchannels")),
-    b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
+    b"acl-pubsub-default": (b"resetchannels", word(b"allchannels", b"resetchannels")),
+    b"auto-aof-rewrite-min-size": (64 * _MB, memory(0, unsigned=False)),
     b"auto-aof-rewrite-percentage": (100, count(0, _INT_MAX)),
     b"busy-reply-threshold": (5000, count(0)),
-    b"hz": (10, count(0, _INT_MAX)),
+    b"hz": (10, clamped(count(0, _INT_MAX), 1, 500)),
     b"hll-sparse-max-bytes": (3000, memory(0)),
     b"lfu-decay-time": (1, count(0, _INT_MAX)),
     b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
-    b"loglevel": (b"notice", _word(b"debug", b"verbose", b"notice", b"warning", b"nothing")),
-    b"lua-time-limit": (5000, count(0)),
+    b"loglevel": (b"notice", word(b"debug", b"verbose", b"notice", b"warning", b"nothing")),
     b"lookahead": (16, count(1, _INT_MAX)),
-    b"max-new-connections-per-cycle": (10, count(1, 1000)),
-    b"max-new-tls-connections-per-cycle": (1, count(1, 1000)),
+    b"max-new-connections-per-cycle": (10, count(1, 1000, unsigned=True)),
+    b"max-new-tls-connections-per-cycle": (1, count(1, 1000, unsigned=True)),
     b"maxmemory-clients": (0, memory_or_share),
     b"maxmemory-eviction-tenacity": (10, count(0, 100)),
-    b"maxmemory-policy": (b"noeviction", _word(*_POLICIES, b"noeviction")),
-    b"maxmemory-samples": (5, count(1, _INT_MAX)),
-    b"proc-title-template": (b"{title} {listen-addr} {server-mode}", _text),
+    b"maxmemory-policy": (b"noeviction", word(*_POLICIES, b"noeviction")),
+    b"maxmemory-samples": (5, count(1, 64)),
+    b"proc-title-template": (
+        b"{title} {listen-addr} {server-mode}",
+        _text_like(
+            rb"(?:[^{}]|\{(?:title|listen-addr|server-mode|port|tls-port|unixsocket|config-file)\})+",
+            "template format is invalid or contains unknown variables",
+        ),
+    ),
     b"masterauth": (b"", _text),
     b"masteruser": (b"", _text),
     b"propagation-error-behavior": (
         b"ignore",
-        _word(b"ignore", b"panic", b"panic-on-replicas"),
+        word(b"ignore", b"panic", b"panic-on-replicas"),
     ),
-    b"repl-backlog-size": (_MB, memory(1)),
+    b"repl-backlog-size": (_MB, clamped(memory(1, unsigned=False), _BACKLOG_MIN)),
     b"repl-backlog-ttl": (3600, count(0)),
     b"repl-diskless-load": (
         b"disabled",
-        _word(b"disabled", b"on-empty-db", b"swapdb", b"flushdb"),
+        word(b"disabled", b"on-empty-db", b"swapdb", b"flushdb"),
     ),
     b"repl-diskless-sync-delay": (5, count(0, _INT_MAX)),
     b"repl-ping-replica-period": (10, count(1, _INT_MAX)),
-    b"replica-full-sync-buffer-limit": (0, memory(0)),
+    b"replica-full-sync-buffer-limit": (0, memory(0, unsigned=False)),
     b"repl-timeout": (60, count(1, _INT_MAX)),
     b"replica-priority": (100, count(0, _INT_MAX)),
-    b"sanitize-dump-payload": (b"no", _word(b"no", b"yes", b"clients")),
+    b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),
 }
 """By name: the default, and what reads a value."""
 
@@ -171,6 +204,7 @@ ALIASES: Mapping[bytes, bytes] = {
     b"hash-max-ziplist-entries": b"hash-max-listpack-entries",
     b"hash-max-ziplist-value": b"hash-max-listpack-value",
     b"list-max-ziplist-size": b"list-max-listpack-size",
+    b"lua-time-limit": b"busy-reply-threshold",
     b"min-slaves-max-lag": b"min-replicas-max-lag",
     b"repl-ping-slave-period": b"repl-ping-replica-period",
     b"slave-announce-ip": b"replica-announce-ip",

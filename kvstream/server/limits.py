@@ -161,7 +161,6 @@ class Limits:
         """Close those that are idle for too long, or read or authenticate too slowly."""
         owner = self._owner
         now = owner.clock()
-        self.look_at_memory()
         soft = owner.options.output_limits[b"normal"].soft > 0
         for client in list(owner.clients.values()):
             if self._is_over(client, now):

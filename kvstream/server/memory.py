@@ -4,7 +4,6 @@ import os
 import resource
 from ctypes import CDLL
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
@@ -13,6 +12,8 @@ from kvstream.server.client import Client
 from kvstream.storage.batch import Family
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATM_MAX = 200
+"""Bytes: seven numbers."""
 
 
 class Server(Protocol):
@@ -72,10 +73,13 @@ def waiting(client: Client) -> int:
 def resident_bytes() -> int:
     """Return the memory that the process takes now."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        file = os.open("/proc/self/statm", os.O_RDONLY)  # 6 us, read_text() 25: it is in each turn
     except OSError:  # no Linux: the most that it ever took
         return _peak_bytes()
-    return pages * PAGE_BYTES
+    try:
+        return int(os.read(file, _STATM_MAX).split()[1]) * PAGE_BYTES
+    finally:
+        os.close(file)
 
 
 def _peak_bytes() -> int:

@@ -96,9 +96,11 @@ OWN = (
     "of keys) takes 0. PURGE gives free memory back in a thread.",
     "`min-replicas-to-write` stays 0: without replicas every write would be refused. "
     "`maxmemory-policy` says which of OBJECT FREQ and IDLETIME is answered, as in Redis, and "
-    "nothing else; FREQ is 0. `maxmemory` is a bound of the process's memory, looked at once a "
-    "second: beyond it commands that add are refused, for nothing is evicted under any policy. "
+    "nothing else; FREQ is 0. `maxmemory` is a bound of the process's memory, looked at before "
+    "each turn: beyond it commands that add are refused, for nothing is evicted under any policy. "
     "Entries are on disk, so that memory does not grow with them.",
+    "A memory value beyond 63 bits is refused by CONFIG SET, also where a unit makes it so: Redis "
+    "takes what is left of `20000000000gb` in 64 bits.",
     "COMMAND INFO has no notes at its key specifications.",
     "SLOWLOG and MONITOR hide all arguments of ACL behind the subcommand; Redis those of SETUSER, "
     "GETUSER and DELUSER. A client that AUTHs is seen by MONITOR, its password is not.",

@@ -15,6 +15,7 @@ from kvstream.glob import matcher
 from kvstream.server.absent import is_absent
 from kvstream.server.descriptions import CATEGORIES, every, key_uses, meant_by
 
+_BLANK = re.compile(rb"[\s\0]")
 _KEYS = re.compile(rb"%(R|W|RW|WR)(?:~(.*))?", re.IGNORECASE | re.DOTALL)
 Table = Mapping[bytes, Command | Container]
 
@@ -135,6 +136,8 @@ class Rights:
             plain(self)
         elif rule[:1] in (b"+", b"-"):
             self._add_commands(rule.lower(), table)
+        elif _BLANK.search(rule):
+            raise BadRule("Syntax error")  # users in a file are words parted by blanks
         elif rule[:1] == b"~":
             self._add_keys(KeyRule(rule[1:]))
         elif rule[:1] == b"&":
@@ -189,7 +192,7 @@ def _is_known(word: bytes, table: Table) -> bool:
 def _check_first(rule: bytes, table: Table) -> None:
     """Raise BadRule unless the rule allows a command with one first word, as ``+select|0``."""
     name, _, word = rule[1:].rpartition(b"|")
-    if b"|" in name and _is_known(name, table):
+    if rule[:1] == b"+" and b"|" in name and _is_known(name, table):
         raise BadRule("Allowing first-arg of a subcommand is not supported")
     if rule[:1] == b"-" or not word or not isinstance(table.get(name), Command):
         raise BadRule("Unknown command or category name in ACL")

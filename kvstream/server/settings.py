@@ -4,13 +4,14 @@ Those of streams are ``kvstream.commands.settings``; these are the server's. A s
 has and that means something else here, or nothing, answers what is true and takes no other value.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kvstream.commands.args import integer
-from kvstream.commands.settings import SETTINGS, failure, memory_size, shown
+from kvstream.commands.args import I64_MAX, integer
+from kvstream.commands.settings import SETTINGS, failure, memory_size, shown, within
 from kvstream.errors import InvalidArgument
 from kvstream.options import Durability
 from kvstream.server.kept_settings import ALIASES, KEPT
@@ -18,12 +19,15 @@ from kvstream.server.options import OutputLimit
 from kvstream.server.values import Parse
 from kvstream.server.values import count as _count
 from kvstream.server.values import memory as _memory
+from kvstream.server.values import split as _split
 from kvstream.server.values import truth as _truth
+from kvstream.server.values import word as _word
 
 if TYPE_CHECKING:
     from kvstream.server.executor import Executor
 
-U32_MAX = (1 << 32) - 1
+I32_MAX, U32_MAX = (1 << 31) - 1, (1 << 32) - 1
+_DECIMAL = re.compile(rb"[+-]?[0-9]{1,18}")
 Read = Callable[["Executor"], bytes]
 Apply = Callable[["Executor", object], None]
 
@@ -53,11 +57,20 @@ def _option(
     )
 
 
-def _fixed(value: bytes, reason: str = "it has no other value here") -> ServerSetting:
-    """Return a setting of Redis's that is always so; setting it to what it is does no harm."""
+def _any(raw: bytes) -> object:
+    return raw.lower()
+
+
+def _fixed(
+    value: bytes, reason: str = "it has no other value here", possible: Parse = _any
+) -> ServerSetting:
+    """Return a setting of Redis's that is always so; setting it to what it is does no harm.
+
+    ``possible`` reads what Redis takes: its errors come before ``reason``.
+    """
 
     def parse(raw: bytes) -> object:
-        if raw.lower() != value:
+        if _shown(possible(raw)) != value:
             raise InvalidArgument(reason)
         return value
 
@@ -67,6 +80,15 @@ def _fixed(value: bytes, reason: str = "it has no other value here") -> ServerSe
 def _told(read: Read) -> ServerSetting:
     """Return a setting that is true of this server and cannot change while it runs."""
     return ServerSetting(read)
+
+
+def _protected(read: Read) -> ServerSetting:
+    """Return a setting that cannot change, and that Redis does not let clients change either."""
+
+    def parse(raw: bytes) -> object:
+        raise InvalidArgument("can't set protected config")
+
+    return ServerSetting(read, parse)
 
 
 def _always(value: bytes) -> ServerSetting:
@@ -92,7 +114,7 @@ def _password(raw: bytes) -> str:
 
 def _percentiles(raw: bytes) -> list[float]:
     try:
-        ranks = [float(word) for word in raw.split()]
+        ranks = [float(word.replace(b"_", b"x")) for word in _split(raw)]
     except ValueError:
         raise InvalidArgument("Invalid latency-tracking-info-percentiles parameters") from None
     if not all(0 <= rank <= 100 for rank in ranks):
@@ -106,8 +128,8 @@ _CLASSES = {b"normal": b"normal", b"slave": b"slave", b"replica": b"slave", b"pu
 
 
 def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
-    words = raw.split()
-    if not words or len(words) % 4:
+    words = _split(raw)
+    if len(words) % 4:
         raise InvalidArgument("Wrong number of arguments in buffer limit configuration.")
     limits: dict[bytes, OutputLimit] = {}
     for at in range(0, len(words), 4):
@@ -116,7 +138,8 @@ def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
             raise InvalidArgument("Invalid client class specified in buffer limit configuration.")
         try:
             hard, soft = (memory_size(word) for word in words[at + 1 : at + 3])
-            limits[name] = OutputLimit(hard, soft, integer(words[at + 3]))
+            seconds = within(integer(words[at + 3]), 0, I32_MAX)
+            limits[name] = OutputLimit(within(hard, 0, I64_MAX), within(soft, 0, I64_MAX), seconds)
         except InvalidArgument:
             raise InvalidArgument(
                 "Error in hard, soft or soft_seconds setting in buffer limit configuration."
@@ -125,23 +148,21 @@ def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
 
 
 def _save_points(raw: bytes) -> list[tuple[int, int]]:
-    try:
-        numbers = [integer(word) for word in raw.split()]
-    except InvalidArgument:
-        numbers = [-1]
+    words = _split(raw)
+    numbers = [int(word) if _DECIMAL.fullmatch(word) else -1 for word in words]
     points = list(zip(numbers[::2], numbers[1::2], strict=False))
     if len(numbers) % 2 or any(seconds < 1 or least < 0 for seconds, least in points):
         raise InvalidArgument("Invalid save parameters")
     return points
 
 
+_LEVEL = _word(b"everysec", b"always", b"no")
+
+
 def _durability(raw: bytes) -> Durability:
-    try:
-        return Durability(raw.decode().lower())
-    except ValueError:
-        raise InvalidArgument(
-            "argument(s) must be one of the following: everysec, always, no"
-        ) from None
+    level = _LEVEL(raw)
+    assert isinstance(level, bytes)
+    return Durability(level.decode())
 
 
 # --- what follows from a change -----------------------------------------------------------------
@@ -258,7 +279,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _always(value) for name, value in _TOLD.items()},
     b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
-    b"activedefrag": _fixed(b"no"),
+    b"activedefrag": _fixed(b"no", possible=_truth),
     b"appendfsync": ServerSetting(
         lambda executor: _shown(executor.engine.durability), _durability, _set_durability
     ),
@@ -271,37 +292,41 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"cluster-enabled": _told(lambda executor: b"no"),
     b"databases": _told(lambda executor: b"%d" % executor.engine.options.databases),
     b"daemonize": _told(lambda executor: b"no"),
-    b"dbfilename": _told(lambda executor: b""),
-    b"dir": _told(_checkpoint_dir),
+    b"dbfilename": _protected(lambda executor: b""),
+    b"dir": _protected(_checkpoint_dir),
     b"enable-debug-command": _told(lambda executor: _shown(executor.options.enable_debug_command)),
     b"hot-entries-memory": _option("hot_memory", _memory(0), _bound_hot),
     b"io-threads": _told(lambda executor: b"1"),
     b"latency-monitor-threshold": _option("latency_threshold_ms", _count(0), _watch_latency),
     b"latency-tracking": _option("latency_tracking", _truth),
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
-    b"maxclients": _option("maxclients", _count(1, U32_MAX)),
+    b"maxclients": _option("maxclients", _count(1, U32_MAX, unsigned=True)),
     b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
     b"metrics-host": _told(lambda executor: _shown(executor.options.metrics_host)),
     b"metrics-port": _told(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
     b"metrics-streams": _told(lambda executor: b"%d" % executor.options.metrics_streams),
-    b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS),
-    b"min-slaves-to-write": _fixed(b"0", _NO_REPLICAS),
+    b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
+    b"min-slaves-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
     b"notify-keyspace-events": _fixed(b"", "keyspace events are not sent"),
     b"port": _told(lambda executor: b"%d" % executor.options.port),
-    b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
+    b"proto-max-bulk-len": _option(
+        "bulk_max", _memory(1 << 20, unsigned=False), _set_reader_limits
+    ),
     b"protected-mode": _option("protected_mode", _truth),
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
-    b"shutdown-timeout": _option("shutdown_timeout", _count(0, (1 << 31) - 1)),
+    b"shutdown-timeout": _option("shutdown_timeout", _count(0, I32_MAX)),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
-    b"oom-score-adj": _fixed(b"no", "the system decides that"),
+    b"oom-score-adj": _fixed(
+        b"no", "the system decides that", _word(b"no", b"yes", b"relative", b"absolute")
+    ),
     b"shutdown-on-sigint": _fixed(b"default"),
     b"shutdown-on-sigterm": _fixed(b"default"),
     b"supervised": _told(lambda executor: b"no"),
     b"tcp-backlog": _told(lambda executor: b"511"),
-    b"tcp-keepalive": _option("tcp_keepalive", _count(0, (1 << 31) - 1)),
-    b"timeout": _option("timeout", _count(0, (1 << 31) - 1)),
+    b"tcp-keepalive": _option("tcp_keepalive", _count(0, I32_MAX)),
+    b"timeout": _option("timeout", _count(0, I32_MAX)),
     b"tls-auth-clients": _told(lambda executor: _shown(executor.options.tls_auth_clients)),
     b"tls-ca-cert-file": _told(lambda executor: _shown(executor.options.tls_ca_cert_file)),
     b"tls-cert-file": _told(lambda executor: _shown(executor.options.tls_cert_file)),
@@ -309,7 +334,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tls-key-file-pass": _told(lambda executor: _shown(executor.options.tls_key_file_pass)),
     b"tls-port": _told(lambda executor: b"%d" % executor.options.tls_port),
     b"tls-protocols": _told(lambda executor: b""),
-    b"tracking-table-max-keys": _option("tracked_keys_max", _count(0)),
+    b"tracking-table-max-keys": _option("tracked_keys_max", _count(0, unsigned=True)),
     b"unixsocket": _told(lambda executor: b""),
 }
 """By name."""

@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -48,6 +48,10 @@ _PREVIEW = ".preview"
 _KEPT = "before-recovery-{}"
 _OWN_TO_EACH_OPENER = ("LOCK", "LOG", "rocksdict-config.json")
 """Prefixes of files that RocksDB or ``rocksdict`` write anew whenever they open a directory."""
+
+last_resorts: list[Callable[[Path], None]] = []
+"""Called with the path of a store that is held, before that is an error: each has this process let
+go of the store where nobody can reach its owner any more."""
 
 
 class Directory:
@@ -164,6 +168,10 @@ class Directory:
 
     def _lock(self) -> None:
         mode = fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX
+        with suppress(BlockingIOError):
+            return fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
+        for let_go in last_resorts:
+            let_go(self.path)
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvstream import Store
+from tests.peers import NEWER_PEERS, PeerProcess
 from tests.pieces import small_pieces
 from tests.semantics.fixtures import opened, redis_server
 from tests.server.conftest import redis_process
@@ -34,3 +35,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def ports(served: ServerProcess, redis_process: int) -> tuple[int, int]:
     """The ports of kvstream and of redis-server."""
     return served.port, redis_process
+
+
+@pytest.fixture(scope="session", params=NEWER_PEERS)
+def newer_peer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, int]]:
+    """A newer server: what it is called, and its port."""
+    process = PeerProcess(request.param, tmp_path_factory.mktemp(request.param))
+    yield request.param, process.port
+    process.stop()

@@ -231,6 +231,18 @@ FAMILIES_8: Weighted = [
     (1, sentence("OBJECT ENCODING", ANY_KEYS)),
     (1, sentence("SET", STRINGS, VALUES, words("EXAT PXAT"), words("1 1700000000 1700000000500"))),
 ]
+EXACT = one_of(sentence("MAXLEN", words("1 2 3 5 0 x")), sentence("MINID =", IDS))
+FAMILIES_8_2: Weighted = [
+    *FAMILIES_7,
+    (3, sentence("XADD", KEYS, EXACT, POLICIES, ADD_IDS, FIELDS)),
+    (3, sentence("XTRIM", KEYS, one_of(sentence(EXACT, POLICIES), sentence(POLICIES, EXACT)))),
+    (3, sentence("XDELEX", KEYS, some(POLICIES, ids_block))),
+    (3, sentence("XDELEX", KEYS, ids_block, POLICIES)),
+    (4, sentence("XACKDEL", KEYS, GROUPS, ids_block, some(POLICIES))),
+    (1, sentence("XREAD STREAMS s t", words("+ 0"), words("+ $"))),
+    (1, sentence("OBJECT ENCODING", ANY_KEYS)),
+]
+"""What Redis 8.2 knows, and does as later versions do."""
 WAIT, CRASH, REOPEN = "(wait)", "(crash)", "(reopen)"
 EVENTS: Weighted = [
     (5, sentence(WAIT, words("1 10 10 1000 100000 -5"))),

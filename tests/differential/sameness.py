@@ -1,12 +1,13 @@
 """What of two replies must be the same, and in what alone they may differ.
 
 Replies are compared byte for byte first. Where the bytes differ, each is taken apart, and what is
-known to differ left out: times, the order of KEYS, and what Redis has changed since 7.0, which is
-what tests/semantics/redis7.py lists.
+known to differ left out: times, the order of KEYS, and what the version that is compared with does
+otherwise than Redis 8.10. That is the table VERSIONS.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 Argv = list[str]
@@ -51,7 +52,9 @@ def parsed(data: bytes, at: int = 0) -> tuple[Node | None, int]:
     return (mark, parts), end
 
 
-def difference(argv: Argv, ours: bytes, theirs: bytes, queued: list[Argv]) -> str:
+def difference(
+    argv: Argv, ours: bytes, theirs: bytes, queued: list[Argv], version: "Version"
+) -> str:
     """Tell in what two replies to a request differ that may not; empty: in nothing.
 
     ``queued`` are the requests whose replies EXEC gives.
@@ -61,44 +64,39 @@ def difference(argv: Argv, ours: bytes, theirs: bytes, queued: list[Argv]) -> st
     assert other is not None
     if argv[0].upper() == "EXEC" and one[0] == other[0] == "*" and one[1] and other[1]:
         pairs = zip(queued, one[1], other[1], strict=True)
-        return next((told for each in pairs if (told := _told(*each))), "")
-    return _told(argv, one, other)
+        return next((told for each in pairs if (told := _told(*each, version))), "")
+    return _told(argv, one, other, version)
 
 
-def _told(argv: Argv, ours: Node, theirs: Node) -> str:
-    if ours == theirs or _is_reworded(ours, theirs):
+def _told(argv: Argv, ours: Node, theirs: Node, version: "Version") -> str:
+    if ours == theirs or _is_reworded(ours, theirs, version):
         return ""
     words = [word.upper() for word in argv]
-    if words[0] == "XREAD" and "BLOCK" in words and _of_one_key(ours, theirs):
+    waited = words[0] == "XREAD" and "BLOCK" in words
+    if version.serves_one_key and waited and (_is_wrong_type(ours) or _of_one_key(ours, theirs)):
         return ""
-    normal = NORMAL.get(" ".join(words[:2])) or NORMAL.get(words[0])
-    if normal is None:
-        return f"{ours} is not {theirs}"
-    ours, theirs = normal(ours), normal(theirs)
+    if words[0] == "XINFO":
+        ours, theirs = _plain(ours, version), _plain(theirs, version)
+        return "" if ours == theirs else f"{ours} is not {theirs}"
+    if version.consumers_come_late and words[:2] == ["XGROUP", "CREATECONSUMER"]:
+        ours, theirs = _constant(ours), _constant(theirs)
+    normal = NORMAL.get(words[0])
+    if normal is not None:
+        ours, theirs = normal(ours), normal(theirs)
     return "" if ours == theirs else f"{ours} is not {theirs}"
 
 
-REWORDED = {
-    b"ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.": (
-        b"ERR Unbalanced 'xread",
-    ),
-    b"UNBLOCKED the stream key no longer exists": (b"NOGROUP ", b"WRONGTYPE "),
-    b"NOGROUP the consumer group this client was blocked on no longer exists": (
-        *(b"NOGROUP ", b"WRONGTYPE "),
-    ),
-}
-"""Errors of 7.0.15, and how those begin that stand for them since."""
 _NOTHING_BEHIND = b", with args beginning with: "
 """What 7.0 says of an unknown command without arguments, and later ones leave out."""
 
 
-def _is_reworded(ours: Node, theirs: Node) -> bool:
+def _is_reworded(ours: Node, theirs: Node, version: "Version") -> bool:
     if ours[0] != "-" or theirs[0] != "-":
         return False
     alone = theirs[1].removesuffix(_NOTHING_BEHIND)
-    if alone != theirs[1]:
+    if version.names_nothing and alone != theirs[1]:
         return bool(ours[1] == alone)
-    return bool(ours[1].startswith(REWORDED.get(theirs[1], b"\n")))
+    return bool(ours[1].startswith(version.reworded.get(theirs[1], b"\n")))
 
 
 def is_abort(reply: bytes) -> bool:
@@ -125,6 +123,10 @@ def _parts(node: Node) -> list[Node]:
     if node[0] == "%":
         return list(pairs[1::2])
     return [pair[1][1] for pair in pairs if pair[0] == "*" and len(pair[1] or ()) == 2]
+
+
+def _is_wrong_type(node: Node) -> bool:
+    return bool(node[0] == "-" and node[1].startswith(b"WRONGTYPE "))
 
 
 def _of_one_key(ours: Node, theirs: Node) -> bool:
@@ -172,14 +174,7 @@ def _without_idle(node: Node) -> Node:
     return ("*", rows)
 
 
-LEFT_OUT = {
-    *(b"idle", b"inactive", b"seen-time", b"active-time", b"lag", b"entries-read"),
-    *(b"radix-tree-nodes", b"idmp-duration", b"idmp-maxsize", b"pids-tracked", b"iids-tracked"),
-    *(b"iids-added", b"iids-duplicates", b"nacked-count"),
-}
-
-
-def _plain(node: Node) -> Any:
+def _plain(node: Node, version: "Version") -> Any:
     """Return a part of XINFO's reply without what is left out of it: maps as pairs."""
     mark, value = node
     if mark == ":":
@@ -188,15 +183,17 @@ def _plain(node: Node) -> Any:
         return value
     names = [part[1] for part in value[::2]]
     if mark == "%" or (b"name" in names[:1] or b"length" in names[:1]):
-        rows = dict(zip(names, value[1::2], strict=True))
-        return _without_idlers(
-            {name: _plain(part) for name, part in rows.items() if name not in LEFT_OUT}
-        )
-    return [each for part in value if (each := _plain(part)) is not None]
+        rows = {
+            name: _plain(part, version)
+            for name, part in zip(names, value[1::2], strict=True)
+            if name not in version.left_out
+        }
+        return _without_idlers(rows) if version.consumers_come_late else rows
+    return [each for part in value if (each := _plain(part, version)) is not None]
 
 
 def _without_idlers(row: dict[bytes, Any]) -> Any:
-    """Leave out consumers that have nothing pending: 7.0 makes them later; and their number."""
+    """Leave out consumers that have nothing pending, and their number."""
     pending = row.get(b"pel-count", row.get(b"pending"))
     is_consumer = b"name" in row and b"last-delivered-id" not in row
     if is_consumer and pending == 0:
@@ -217,6 +214,91 @@ NORMAL: dict[str, Callable[[Node], Any]] = {
     "EXPIRETIME": _if_far,
     "PEXPIRETIME": _if_far,
     "XPENDING": _without_idle,
-    "XINFO": _plain,
-    "XGROUP CREATECONSUMER": _constant,
 }
+
+# --- what versions do otherwise -----------------------------------------------------------------
+
+TIMES = {b"idle", b"inactive", b"seen-time", b"active-time"}
+OURS = {b"radix-tree-nodes"}
+"""Told otherwise here, as docs/commands.md says."""
+SINCE_8_6 = {
+    *(b"idmp-duration", b"idmp-maxsize", b"pids-tracked", b"iids-tracked"),
+    *(b"iids-added", b"iids-duplicates"),
+}
+SINCE_8_8 = {b"nacked-count"}
+UNBALANCED = b"ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be "
+OLD_UNBALANCED = b"ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be "
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a server does otherwise than Redis 8.10."""
+
+    left_out: set[bytes]
+    """Pairs of XINFO that are not compared."""
+    reworded: dict[bytes, tuple[bytes, ...]]
+    """Its errors, and how those begin that stand for them."""
+    unknown: set[str]
+    """Words of a request that it does not know, or takes for something else."""
+    parting: set[bytes] = field(default_factory=set)
+    """How errors begin after which it goes another way: nothing more can be compared."""
+    reads_last: bool = False
+    """It takes "+" in XREAD for the last entry that is there."""
+    is_7_0: bool = False
+
+    def parts(self, reply: bytes) -> bool:
+        """Tell whether after a reply nothing more can be compared."""
+        return any(map(reply.startswith, self.parting))
+
+    @property
+    def consumers_come_late(self) -> bool:
+        """Before 7.2 a consumer is made when it is given something, not when it asks."""
+        return self.is_7_0
+
+    @property
+    def serves_one_key(self) -> bool:
+        """Before 7.2 an XREAD that has waited looks at one key alone: it tells nothing of others,
+        not even that they have become another kind.
+        """
+        return self.is_7_0
+
+    @property
+    def names_nothing(self) -> bool:
+        """Before 7.2 an unknown command without arguments is told with an empty list of them."""
+        return self.is_7_0
+
+
+_NEWER = {"IDMP", "IDMPAUTO", "CLAIM", "MAXCOUNT", "MAXSIZE"}
+"""Since 8.4, 8.6 and 8.10."""
+VERSIONS = {
+    "redis-7.0": Version(
+        # Since 7.2 lag and entries-read are known in more cases.
+        TIMES | OURS | SINCE_8_6 | SINCE_8_8 | {b"lag", b"entries-read"},
+        {
+            OLD_UNBALANCED + b"specified.": (b"ERR Unbalanced 'xread",),
+            b"UNBLOCKED the stream key no longer exists": (b"NOGROUP ", b"WRONGTYPE "),
+            b"NOGROUP the consumer group this client was blocked on no longer exists": (
+                *(b"NOGROUP ", b"WRONGTYPE "),
+            ),
+        },
+        # The policies are of 8.2. XSETID below the greatest deleted ID is refused since 7.2.
+        _NEWER | {"ACKED", "KEEPREF", "DELREF", "XSETID", "XDELEX", "XACKDEL"},
+        is_7_0=True,
+    ),
+    # With ~ and a policy 8.2.3 removes whole nodes or nothing, later ones entry by entry: the
+    # grammar has no such trims for it.
+    "redis-8.2": Version(TIMES | OURS | SINCE_8_6 | SINCE_8_8, {}, _NEWER, reads_last=True),
+    # Valkey has left Redis at 7.2. "+" in XREAD it has as 7.4: where the last entry was deleted it
+    # answers none.
+    # Lag and entries-read it knows as 7.2 does.
+    "valkey-9.1": Version(
+        TIMES | OURS | SINCE_8_6 | SINCE_8_8 | {b"lag", b"entries-read"},
+        {
+            UNBALANCED + b"specified.": (b"ERR Unbalanced 'xread' list of streams",),
+        },
+        _NEWER | {"ACKED", "KEEPREF", "DELREF", "XDELEX", "XACKDEL"},
+        # MULTI or WATCH inside MULTI is the end of the transaction there.
+        {b"-ERR Command 'multi' not allowed inside", b"-ERR Command 'watch' not allowed inside"},
+    ),
+}
+"""By the name of what tests/peers.py starts."""

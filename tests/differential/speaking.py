@@ -11,6 +11,7 @@ from typing import Any
 from tests.differential.sameness import (
     Difference,
     Incomparable,
+    Version,
     difference,
     is_abort,
     is_outdated,
@@ -21,9 +22,9 @@ from tests.patience import PATIENCE_S
 Argv = list[str]
 
 LOOK_S = 0.002
-TOUCHING = {"SWAPDB"}
+TOUCHING = {"SWAPDB", "XSETID"}
 """Commands after which WATCH may tell otherwise: a key that was moved there and back has changed in
-Redis alone."""
+Redis alone, and one whose IDs were set has changed here alone."""
 CONNECTIONS = (2, 2, 3, 3)
 """What protocol each speaks."""
 _BLOCKED = re.compile(rb" flags=[A-Za-z]*b")
@@ -112,10 +113,13 @@ class Pair:
 
 
 class Conversation:
-    """Several clients that say the same to kvstream and to redis-server."""
+    """Several clients that say the same to kvstream and to another server."""
 
-    def __init__(self, our_port: int, their_port: int, by_bytes: bool = False) -> None:
+    def __init__(
+        self, our_port: int, their_port: int, version: Version, by_bytes: bool = False
+    ) -> None:
         """``by_bytes``: each byte is sent by itself."""
+        self._version = version
         self._ports = (our_port, their_port)
         self._by_bytes = by_bytes
         self._touches = 0
@@ -239,6 +243,8 @@ class Conversation:
         ours, theirs = pair.said[0].pop(0), pair.said[1].pop(0)
         if is_abort(theirs) != is_abort(ours) and pair.watched_at < self._touches:
             raise Incomparable
+        if self._version.parts(theirs):
+            raise Incomparable
         self._hold_against(argv, ours, theirs, pair.queued)
         self._note(pair, argv, theirs)
         return parsed(theirs)[0]
@@ -257,7 +263,7 @@ class Conversation:
     def _hold_against(self, argv: Argv, ours: bytes, theirs: bytes, queued: list[Argv]) -> None:
         if ours == theirs:
             return
-        found = difference(argv, ours, theirs, queued)
+        found = difference(argv, ours, theirs, queued, self._version)
         if found:
             raise Difference(f"{argv} answered {ours!r}, by redis-server {theirs!r}: {found}")
 

@@ -2,7 +2,7 @@
 clients do: transactions, databases, waiting for news, going away.
 
 A step is a client's number and what it sends, several requests parted by ``;``. Everything in it is
-known to Redis 7.0 and means the same there.
+known to the server that is compared with, and means the same there.
 """
 
 from random import Random
@@ -11,13 +11,13 @@ from tests.differential.grammar import (
     ANY_KEYS,
     COUNT,
     FAMILIES_7,
+    FAMILIES_8_2,
     GROUP,
     GROUP_IDS,
     JUNK,
     KEYS,
     NOACK,
     Argv,
-    Rule,
     Weighted,
     maybe,
     often,
@@ -29,6 +29,7 @@ from tests.differential.grammar import (
     step,
     words,
 )
+from tests.differential.sameness import VERSIONS, Version
 
 CLIENTS = 4
 LEAVE, ALSO = "(leave)", ";"
@@ -55,33 +56,40 @@ CLIENT_FAMILY: Weighted = [
     (1, one_of(sentence("PING"), sentence("PING x"), sentence("ECHO y"), sentence("RESET"))),
     (1, sentence(words("NOSUCH GET XADD EXEC MULTI"), several(JUNK))),
 ]
-NEWER = {"ACKED", "KEEPREF", "DELREF", "XSETID"}
-"""Words of what 7.0 does not know, or takes for something else; so it does ``+`` in XREAD."""
+_POLICIES = {"ACKED", "KEEPREF", "DELREF"}
 
 
-def _known(r: Random, rule: Rule) -> Argv:
-    """Draw until there is something that 7.0 knows."""
+def _is_known(argv: Argv, version: Version) -> bool:
+    """Tell whether a server knows a request, and does with it what 8.10 does."""
+    if argv[0] in ("XREAD", "XREADGROUP") and "+" in argv and not version.reads_last:
+        return False
+    if "~" in argv and _POLICIES & set(argv):
+        return False
+    return not version.unknown & set(argv)
+
+
+def _known(r: Random, version: Version) -> Argv:
     while True:
-        argv = rule(r)
-        newer = NEWER | {"+"} if argv[0] in ("XREAD", "XREADGROUP") else NEWER
-        if not newer & set(argv):
+        argv = _request(r, FAMILIES_8_2 if version is VERSIONS["redis-8.2"] else FAMILIES_7)
+        if _is_known(argv, version):
             return argv
 
 
-def _request(r: Random) -> Argv:
+def _request(r: Random, families: Weighted) -> Argv:
     rules, weights = zip(*[(rule, weight) for weight, rule in CLIENT_FAMILY], strict=True)
     if r.random() < sum(weights) / (sum(weights) + _FAMILIES):
         argv: Argv = r.choices(rules, weights)[0](r)
         return spoiled(r, argv) if r.random() < 0.1 and "UNBLOCK" not in argv else argv
-    return step(FAMILIES_7)(r)
+    return step(families)(r)
 
 
-def wire_step(r: Random) -> Argv:
-    """Draw what one client does next."""
+def wire_step(r: Random, peer: str = "redis-7.0") -> Argv:
+    """Draw what one client does next, of what a server knows."""
+    version = VERSIONS[peer]
     client = str(r.randrange(CLIENTS))
     if r.random() < 0.03:
         return [client, LEAVE]
-    argv = [client, *_known(r, _request)]
+    argv = [client, *_known(r, version)]
     while r.random() < 0.15:
-        argv += [ALSO, *_known(r, _request)]
+        argv += [ALSO, *_known(r, version)]
     return argv

@@ -5,11 +5,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.differential.grammar import Argv
 from tests.differential.machines import BEGINNING, FIRST_IDS, NODE_BYTES, NODE_ENTRIES, Naming
-from tests.differential.sameness import Incomparable
+from tests.differential.sameness import VERSIONS, Incomparable
 from tests.differential.speaking import Conversation
 from tests.differential.wire_grammar import ALSO, CLIENTS, LEAVE, wire_step
 
-STEPS = st.randoms(use_true_random=True).map(wire_step)
+
+def steps_of(peer: str) -> st.SearchStrategy[Argv]:
+    """Return the steps of the conversations with a server."""
+    return st.randoms(use_true_random=True).map(lambda r: wire_step(r, peer))
+
+
 STEPS_A_LOOK = 8
 STREAMS = ("s", "t", "u")
 GROUPS = ("g", "h")
@@ -28,7 +33,8 @@ class AgainstRedisOnTheWire(Naming, RuleBasedStateMachine):
     """Several clients, in both protocols; each says the same to both servers."""
 
     ports: tuple[int, int]
-    """Of kvstream, and of redis-server."""
+    """Of kvstream, and of the other server."""
+    peer = "redis-7.0"
     by_bytes = False
     conversation: Conversation
     steps = 0
@@ -37,7 +43,7 @@ class AgainstRedisOnTheWire(Naming, RuleBasedStateMachine):
 
     @initialize(entries=NODE_ENTRIES, size=NODE_BYTES)
     def begin(self, entries: int, size: int) -> None:
-        self.conversation = Conversation(*self.ports, self.by_bytes)
+        self.conversation = Conversation(*self.ports, VERSIONS[self.peer], self.by_bytes)
         ask = self.conversation.ask
         ask(["CONFIG", "SET", "stream-node-max-entries", str(entries)])
         ask(["CONFIG", "SET", "stream-node-max-bytes", str(size)])
@@ -45,8 +51,12 @@ class AgainstRedisOnTheWire(Naming, RuleBasedStateMachine):
             assert ask(line.split())[0] != "-"
         self.ids = list(FIRST_IDS)
 
-    @rule(argv=STEPS)
+    @rule(argv=steps_of("redis-7.0"))
     def step(self, argv: Argv) -> None:
+        self.send(argv)
+
+    def send(self, argv: Argv) -> None:
+        """Have a client send what a step says, or leave."""
         if self.over:
             return
         client, requests = int(argv[0]), _parted(argv[1:])
@@ -92,6 +102,26 @@ class AgainstRedisByBytes(AgainstRedisOnTheWire):
     """The same, every byte sent by itself."""
 
     by_bytes = True
+
+
+class AgainstRedis82(AgainstRedisOnTheWire):
+    """The same with Redis 8.2, which knows XDELEX, XACKDEL and policies."""
+
+    peer = "redis-8.2"
+
+    @rule(argv=steps_of("redis-8.2"))
+    def step(self, argv: Argv) -> None:
+        self.send(argv)
+
+
+class AgainstValkey(AgainstRedisOnTheWire):
+    """The same with Valkey 9.1."""
+
+    peer = "valkey-9.1"
+
+    @rule(argv=steps_of("valkey-9.1"))
+    def step(self, argv: Argv) -> None:
+        self.send(argv)
 
 
 def _parted(argv: Argv) -> list[Argv]:

@@ -160,6 +160,20 @@ ARGUMENTS = """
 """.strip().splitlines()
 
 
+def test_a_time_to_live_beyond_63_bits_is_refused_and_not_the_end_of_the_key(
+    opened: Kvstream,
+) -> None:
+    opened("FLUSHALL")
+    payload = PAYLOADS["redis:7.0"]
+    for ttl in (2**63 - 1, 2**63 - 10**12):
+        told = opened("RESTORE", "k", str(ttl), payload)
+        assert told == Error(b"ERR invalid expire time in 'restore' command")
+        assert opened("EXISTS", "k") == 0
+        assert opened("RESTORE", "k", str(ttl), payload, "ABSTTL") == b"OK"
+        assert opened("PEXPIRETIME", "k") == ttl
+        opened("DEL", "k")
+
+
 @pytest.mark.parametrize("payload", [PAYLOADS["redis:7.0"], b"string"])
 def test_restore_answers_as_redis_does(
     redis_server: RedisServer, opened: Kvstream, payload: bytes

@@ -1,7 +1,9 @@
 """asyncio's clients in this process: the loop goes on whatever the store does."""
 
 import asyncio
+import gc
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import redis.asyncio
 
 import kvstream
 from kvstream import InvalidArgument, Store, StoreLocked
+from kvstream.inprocess.homes import Door
+from kvstream.inprocess.host import Host
 from tests.inprocess.peers import Peer
 from tests.inprocess.test_stores import sound
 from tests.inprocess.test_tasks import run
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 BEATS = 200
 """A loop that waited for the store would not come to as many while a thread has that."""
@@ -149,4 +153,102 @@ def test_what_prevents_the_opening_is_a_lost_connection(tmp_path: Path) -> None:
         await client.aclose()
 
     run(program())
+    sound(tmp_path / "data").close()
+
+
+def _stop_with_a_client_open(directory: Path, closes: bool) -> None:
+    """Run a loop, and stop it while a task of its client waits for news."""
+    loop = asyncio.new_event_loop()
+
+    async def program() -> None:
+        client: Any = kvstream.connect_async(directory)
+        reading = asyncio.create_task(client.xread({"s": "$"}, block=0))
+        while (await client.info("clients"))["blocked_clients"] == 0:
+            await asyncio.sleep(0.005)
+        loop.stop()
+        await reading
+
+    task = loop.create_task(program())
+    loop.run_forever()
+    assert not task.done()
+    if closes:
+        loop.close()
+
+
+def _collect() -> None:
+    gc.collect()
+
+
+def _door_of(client: Any) -> Door:
+    door: Door = client.connection_pool.connection_kwargs["door"]
+    return door
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Iterator[Host]:
+    """The host of a client that only the garbage collector can find, when it is called."""
+    gc.disable()
+    client: Any = kvstream.connect(tmp_path / "data")
+    host = _door_of(client).host
+    assert host is not None
+    cycle: list[object] = [client]
+    cycle.append(cycle)
+    del client, cycle
+    yield host
+    gc.enable()
+
+
+# What Python says of loops and connections that nobody has closed.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("closes", [True, False])
+def test_loops_that_were_stopped_with_clients_open_let_go_of_the_store(
+    tmp_path: Path, closes: bool
+) -> None:
+    for _ in range(5):
+        _stop_with_a_client_open(tmp_path / "data", closes)
+    sound(tmp_path / "data").close()
+
+
+def test_a_task_that_nobody_holds_waits_on(tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    async def program() -> None:
+        async with kvstream.connect_async(tmp_path / "data") as client:
+
+            async def read() -> None:
+                async with kvstream.connect_async(tmp_path / "data") as own:
+                    found.append(await own.xread({"s": "$"}, block=0))
+
+            asyncio.create_task(read())  # noqa: RUF006
+            while (await client.info("clients"))["blocked_clients"] == 0:
+                await asyncio.sleep(0.005)
+            gc.collect()
+            await client.xadd("s", {"a": 1})
+            while not found:
+                await asyncio.sleep(0.005)
+
+    run(program())
+    sound(tmp_path / "data").close()
+
+
+def test_a_client_that_is_collected_in_the_middle_of_a_turn_lets_go_of_the_store(
+    tmp_path: Path, abandoned: Host
+) -> None:
+    abandoned.hand_over(lambda: abandoned.engine.run(lambda txn: _collect()))
+    until(lambda: bool(abandoned.ended))
+    sound(tmp_path / "data").close()
+
+
+def test_a_client_that_is_collected_never_has_the_host_wait(
+    tmp_path: Path, abandoned: Host
+) -> None:
+    other: Any = kvstream.connect(tmp_path / "data")
+    collected = threading.Event()
+    with _door_of(other)._home._lock:  # somebody opens or closes the store
+        abandoned.hand_over(_collect)
+        abandoned.hand_over(collected.set)
+        assert collected.wait(PATIENCE_S)
+        assert other.ping()
+    other.close()
     sound(tmp_path / "data").close()

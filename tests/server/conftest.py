@@ -25,6 +25,7 @@ from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
 from kvstream.server.tls import SecuredServer, listen_secured
 from tests.patience import PATIENCE_S
+from tests.peers import PeerProcess
 from tests.ports import free_port
 from tests.server.asking import Asker
 from tests.server.talking import Server, Talker, Worker, sound
@@ -160,6 +161,14 @@ def redis_port(redis_process: int) -> Iterator[int]:
             if name != b"default":
                 asker.ask("ACL", "DELUSER", name)
         asker.ask("FLUSHALL")
+
+
+@pytest.fixture(scope="session")
+def redis82_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a redis-server 8.2."""
+    process = PeerProcess("redis-8.2", tmp_path_factory.mktemp("redis-8.2"))
+    yield process.port
+    process.stop()
 
 
 @pytest.fixture(scope="session")

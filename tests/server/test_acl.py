@@ -390,3 +390,21 @@ def test_flags_of_a_user_are_a_set_in_resp3(ann: Talker) -> None:
     assert b"$5\r\nflags\r\n~2\r\n$2\r\non\r\n$6\r\nnopass\r\n" in ann.ask(
         "ACL", "GETUSER", "default"
     )
+
+
+def test_a_group_may_be_called_streams_and_hides_no_key(served: Served) -> None:
+    with served.asker() as admin, served.asker() as asker:
+        admin.ask("XGROUP CREATE secret STREAMS 0 MKSTREAM")
+        admin.ask("XGROUP CREATE mine STREAMS 0 MKSTREAM")
+        admin.ask("ACL SETUSER ann on >secret ~mine ~c ~streams ~STREAMS +@all")
+        asker.ask("AUTH ann secret")
+        for names in ("STREAMS c", "g STREAMS", "g streams"):
+            told = asker.ask(f"XREADGROUP GROUP {names} STREAMS secret >")
+            assert told == Failure("NOPERM No permissions to access a key"), names
+        assert asker.ask("XREADGROUP GROUP STREAMS STREAMS STREAMS mine >") is None
+
+
+def test_patterns_have_no_blanks_since_a_file_could_not_hold_them(served: Served) -> None:
+    with served.asker() as asker:
+        for rule in ("~a b", "%R~a b", "&a b", "~a\tb"):
+            assert asker.ask("ACL", "SETUSER", "ann", rule).endswith("Syntax error")

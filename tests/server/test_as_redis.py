@@ -1,5 +1,7 @@
 """The commands of connections and operation answer as redis-server does, errors included."""
 
+import shlex
+
 import pytest
 
 from kvstream.commands.command import Container
@@ -158,6 +160,112 @@ def test_a_conversation_is_answered_as_redis_answers_it(
     with served.asker(version) as ours, Asker(redis_port, version) as redis:
         for line in CONVERSATION:
             assert (line, ours.ask(line)) == (line, redis.ask(line))
+
+
+NEWER_CONVERSATION = """
+ACL SAVE
+ACL LOAD
+ACL DRYRUN default config nosuch
+ACL DRYRUN default config|get x
+ACL SETUSER ann on ~k -config|get|x
+ACL SETUSER ann +config|get|x
+ACL SETUSER ann '~a b'
+ACL SETUSER ann '%R~a b'
+ACL SETUSER ann '&a b'
+CLIENT KILL MAXAGE 100000
+CLIENT NO-TOUCH maybe
+CLIENT SETINFO LIB-NAME 'x y'
+COMMAND GETKEYS XREADGROUP GROUP STREAMS c STREAMS a >
+COMMAND GETKEYS XREADGROUP GROUP g streams STREAMS a b > >
+COMMAND GETKEYSANDFLAGS XACKDEL s g IDS 1 1-1
+CONFIG SET timeout 0 TIMEOUT 1
+CONFIG SET activedefrag maybe
+CONFIG SET auto-aof-rewrite-min-size ''
+CONFIG SET auto-aof-rewrite-min-size 18446744073709551615
+CONFIG SET client-output-buffer-limit ''
+CONFIG SET client-output-buffer-limit 'normal 1 0 -1'
+CONFIG SET client-output-buffer-limit 'normal 0 0 1kb'
+CONFIG SET client-output-buffer-limit 'normal 0 kb 0'
+CONFIG SET client-output-buffer-limit 'normal 0  0 0'
+CONFIG SET client-query-buffer-limit 1mb
+CONFIG SET client-query-buffer-limit 1
+CONFIG SET client-query-buffer-limit mb
+CONFIG SET client-query-buffer-limit ''
+CONFIG SET client-query-buffer-limit -1
+CONFIG SET client-query-buffer-limit 1kib
+CONFIG SET client-query-buffer-limit 18446744073709551616
+CONFIG SET client-query-buffer-limit 1gb
+CONFIG SET cluster-announce-hostname a_b
+CONFIG SET cluster-announce-human-nodename a+b
+CONFIG SET dbfilename x
+CONFIG SET hash-max-listpack-entries -1
+CONFIG SET hz 1000
+CONFIG GET hz
+CONFIG SET hz 0
+CONFIG GET hz
+CONFIG SET hz 10
+CONFIG SET latency-tracking-info-percentiles ' 1'
+CONFIG SET busy-reply-threshold 7
+CONFIG GET lua-time-limit
+CONFIG SET lua-time-limit 5000
+CONFIG SET maxclients -1
+CONFIG SET maxmemory 1GB
+CONFIG GET maxmemory
+CONFIG SET maxmemory ''
+CONFIG GET maxmemory
+CONFIG SET maxmemory ' 1'
+CONFIG SET maxmemory '1 '
+CONFIG SET maxmemory +1
+CONFIG SET maxmemory -1
+CONFIG SET maxmemory 0x10
+CONFIG SET maxmemory 1.5gb
+CONFIG SET maxmemory 1e3
+CONFIG SET maxmemory 1kib
+CONFIG SET maxmemory 5%
+CONFIG SET maxmemory 9223372036854775808
+CONFIG SET maxmemory 18446744073709551616
+CONFIG SET maxmemory kb
+CONFIG GET maxmemory
+CONFIG SET maxmemory-clients 0%
+CONFIG GET maxmemory-clients
+CONFIG SET maxmemory-clients 005%
+CONFIG SET maxmemory-clients 5%
+CONFIG GET maxmemory-clients
+CONFIG SET maxmemory-clients 101%
+CONFIG SET maxmemory-clients 5.5%
+CONFIG SET maxmemory-clients 1mb%
+CONFIG SET maxmemory-clients 9223372036854775808
+CONFIG SET maxmemory-clients ''
+CONFIG GET maxmemory-clients
+CONFIG SET maxmemory-samples 65
+CONFIG SET min-replicas-to-write x
+CONFIG SET oom-score-adj maybe
+CONFIG SET proc-title-template ''
+CONFIG SET proc-title-template {nosuch}
+CONFIG SET proto-max-bulk-len 18446744073709551615
+CONFIG SET repl-backlog-size 1
+CONFIG GET repl-backlog-size
+CONFIG SET repl-backlog-size 0
+CONFIG SET save '+3600 1'
+CONFIG GET save
+CONFIG SET save ' 3600 1'
+CONFIG SET save ''
+CONFIG SET stream-node-max-bytes ''
+CONFIG GET stream-node-max-bytes
+CONFIG SET stream-node-max-bytes 9223372036854775808
+CONFIG SET stream-node-max-bytes 4kb
+CONFIG SET tracking-table-max-keys -1
+""".strip().splitlines()
+"""What newer versions answer otherwise than 7.0."""
+
+
+def test_a_conversation_is_answered_as_a_newer_redis_answers_it(
+    served: Served, redis82_port: int, protocol: int
+) -> None:
+    with served.asker(protocol) as ours, Asker(redis82_port, protocol) as redis:
+        for line in NEWER_CONVERSATION:
+            words = shlex.split(line)
+            assert (line, ours.ask(*words)) == (line, redis.ask(*words))
 
 
 LATER = {"command|getkeys", "command|getkeysandflags", "wait"}

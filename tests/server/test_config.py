@@ -5,10 +5,12 @@ from unittest.mock import patch
 import pytest
 import redis
 
+from kvstream.server.memory import resident_bytes
 from kvstream.server.settings import SERVER_SETTINGS
 from tests.patience import until
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
+from tests.server.talking import Server, Talker
 
 UNLIKE_REDIS = {
     b"appendonly",
@@ -99,7 +101,9 @@ def test_every_setting_takes_its_own_value_or_says_that_it_is_fixed(
     with served.asker() as asker:
         _, value = asker.ask("CONFIG", "GET", name)
         answer = asker.ask("CONFIG", "SET", name, value)
-        if SERVER_SETTINGS[name].parse is None:
+        if name in (b"dbfilename", b"dir"):
+            assert answer.endswith("can't set protected config")
+        elif SERVER_SETTINGS[name].parse is None:
             assert answer.endswith("can't set immutable config")
         else:
             assert answer == b"OK"
@@ -147,6 +151,15 @@ def test_what_adds_is_refused_beyond_the_memory_that_may_be_taken(
         )
         asker.ask("CONFIG SET maxmemory 100gb")
         assert isinstance(asker.ask("XADD s * f v"), bytes)
+
+
+def test_memory_is_looked_at_before_each_turn(server: Server, ann: Talker) -> None:
+    ann.ask("CONFIG", "SET", "maxmemory", str(resident_bytes() + (32 << 20)))
+    assert ann.ask("SET", "k", "v") == b"+OK\r\n"
+    much = b"x" * (128 << 20)
+    assert ann.ask("SET", "k", "v").startswith(b"-OOM ")
+    del much
+    assert ann.ask("SET", "k", "v") == b"+OK\r\n"
 
 
 def test_save_points_have_saves_begin_by_themselves(served: Served) -> None:
@@ -211,7 +224,7 @@ def test_the_durability_changes_while_serving(served: Served) -> None:
         ("active-expire-effort", b"10", b"11", "between 1 and 10 inclusive"),
         ("hash-max-listpack-entries", b"7", b"x", "couldn't be parsed into an integer"),
         ("loglevel", b"debug", b"loud", "one of the following: debug, verbose"),
-        ("repl-backlog-size", b"2048", b"big", "argument must be a memory value"),
+        ("repl-backlog-size", b"20480", b"big", "argument must be a memory value"),
     ],
 )
 def test_settings_of_what_is_not_here_are_kept_as_redis_would(

@@ -41,7 +41,7 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
                 f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
             )
         if name in given:
-            raise failure(name, "duplicate parameter")
+            raise failure(raw_name, "duplicate parameter")
         given[name] = raw
     changes = [change_of(server_of(client), name, raw) for name, raw in given.items()]
     for change in changes:
