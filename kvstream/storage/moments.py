@@ -28,7 +28,6 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.002
 _CURRENT, _LOG, _OPTIONS = "CURRENT", ".log", "OPTIONS-"
 _CHUNK = 1 << 20
-_READS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
@@ -98,7 +97,7 @@ def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
         for name in (_newest_options(source), _CURRENT):
             file = _opened(source / name, opened)
             _copy(file, target / name, os.fstat(file).st_size)
-    return (target / _CURRENT).read_text().strip() == found.manifest
+    return _manifest(target) == found.manifest
 
 
 def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _Moment | None:
@@ -109,7 +108,7 @@ def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _M
     """
     if tables.at_work():
         return None
-    manifest = (source / _CURRENT).read_text().strip()
+    manifest = _manifest(source)
     size = (source / manifest).stat().st_size
     live = tables.names()
     linked = live + [name for name in os.listdir(source) if name.endswith(LARGE_VALUES_SUFFIX)]
@@ -126,13 +125,18 @@ def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _M
     return _Moment(manifest, size, linked, logs)
 
 
+def _manifest(folder: Path) -> str:
+    """Return the name of the manifest that a RocksDB would open."""
+    return durable_files.read(folder / _CURRENT).decode().strip()
+
+
 def _newest_options(source: Path) -> str:
     found = [name for name in os.listdir(source) if name.startswith(_OPTIONS)]
     return max(found, key=lambda name: (len(name), name))
 
 
 def _opened(path: Path, opened: ExitStack) -> int:
-    descriptor = os.open(path, _READS)
+    descriptor = durable_files.opened(path)
     opened.callback(os.close, descriptor)
     return descriptor
 
