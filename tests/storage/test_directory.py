@@ -63,8 +63,11 @@ def refused_in_another_process(path: Path, **changes: bool) -> str:
 
 
 def pictures(path: Path) -> dict[str, tuple[int, int]]:
+    """Tell of each file, but for the log of its doings that an open RocksDB writes by and by."""
     return {
-        entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(path)
+        entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size)
+        for entry in os.scandir(path)
+        if entry.name != "LOG"
     }
 
 
