@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 
 from kvstream.errors import KVStreamError, StoreError, StoreLocked
-from kvstream.storage import private_files
+from kvstream.storage import durable_files, private_files
 from kvstream.storage.directory import Directory
 
 FOLDER = "copies"
@@ -106,7 +106,8 @@ def ask(directory: Path, token: str, patience_s: float = PATIENCE_S) -> Path:
                 )
             time.sleep(_LOOK_S)
         if refused.exists():
-            raise StoreError(f"the owner of the store in {directory}: {refused.read_text()}")
+            why = durable_files.read(refused).decode()
+            raise StoreError(f"the owner of the store in {directory}: {why}")
     finally:
         wanted.unlink(missing_ok=True)
         refused.unlink(missing_ok=True)

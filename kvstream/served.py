@@ -9,7 +9,6 @@ reads it asks the server for its ``run_id`` before believing it. This module kno
 """
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -61,9 +60,7 @@ def address_of(store: Path) -> Address | None:
     """Return where a store is, or was, served; None where nobody says."""
     path = store / FOLDER / _FILE
     try:
-        if os.path.islink(path):
-            return None
-        told = json.loads(path.read_bytes())
+        told = json.loads(durable_files.read(path))
         return Address(str(told["url"]), str(told["run_id"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -25,6 +25,7 @@ from kvstream.meta.node import encode_node, live_in, lives_in
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
+from kvstream.storage.families import LARGE_VALUE
 
 FIRST_PAGE, PAGE_MAX = 4, 256
 """Rows of nodes that are read at once: mostly one is asked for, sometimes thousands."""
@@ -180,6 +181,35 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
         raise damaged(stream, f"has no node for entry {eid}")
     key, value = row
     return Node.decode(StreamID.unpack(key[8:]), value)
+
+
+def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:
+    """Tell whether a large value is among ``above < id <= last``, or more nodes than ``most``.
+
+    A large entry begins a node and is alone in it, but for a limit of bytes that is set higher.
+    """
+    if above < stream.open_first <= last and stream.open_bytes >= LARGE_VALUE:
+        return True
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + above.packed + b"\x00", prefix + last.packed + b"\x00"
+    found = txn.batch.page(Family.TREES, lower, upper, most + 1)
+    return len(found) > most or any(_is_large(row) for row in found)
+
+
+def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
+    """Tell whether the node that an ID falls into, or comes behind, has a large value."""
+    if stream.open_live and eid >= stream.open_first:
+        if stream.open_bytes >= LARGE_VALUE:
+            return True
+        eid = stream.open_first
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
+    found = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
+    return bool(found) and _is_large(found[0])
+
+
+def _is_large(row: Row) -> bool:
+    return Node.decode(StreamID.unpack(row[0][8:]), row[1]).size >= LARGE_VALUE
 
 
 def lose(txn: Txn, stream: StreamMeta, node: Node, count: int) -> None:

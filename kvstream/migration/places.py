@@ -10,6 +10,8 @@ otherwise. What a place shows of itself has no password in it. It opens nothing.
 """
 
 import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from kvstream.errors import InvalidArgument, NoSuchStore, shown
 from kvstream.storage.directory import LAYOUT_FILE
+from kvstream.storage.durable_files import kind_of
 
 SCHEMES = ("redis", "rediss", "unix")
 MANIFEST_SUFFIX = ".manifest"
@@ -97,9 +100,21 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
 
 
 def _existing(kind: PlaceKind, text: str, create: bool) -> Place:
-    if not create and not os.path.lexists(text):
-        raise NoSuchStore(f"there is nothing at {text}")
+    if not create:
+        if not os.path.lexists(text):
+            raise NoSuchStore(f"there is nothing at {text}")
+        _refuse_special(Path(text))
     return Place(kind, text)
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse what can be read once, or is waited at: files of Redis are read several times."""
+    with suppress(FileNotFoundError):  # a link to nothing: told by whoever opens it
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise InvalidArgument(
+                f"{path} is {kind_of(mode)}, and is read several times: copy it to a file first"
+            )
 
 
 def _kind_of(path: Path) -> PlaceKind:

@@ -7,6 +7,7 @@ from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked, decode_fields
+from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.records import Entry
@@ -126,12 +127,23 @@ def gathered(
 
 def _back_from(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[Row]:
     """Yield the live rows of ``start <= id <= end`` from the last."""
-    start = max(start, stream.first)
-    if stream.length == 0 or start > end:
+    if stream.length == 0 or max(start, stream.first) > end:
         return iter(())
-    prefix = stream.prefix
-    lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
+    upper = stream.prefix + end.packed + b"\x00"
+    lower = lowest(txn, stream, start, upper)
     return txn.batch.scan(_MESSAGES, lower, upper, reverse=True)
+
+
+def lowest(txn: Txn, stream: StreamMeta, start: StreamID, upper: bytes) -> bytes:
+    """Return from where to read rows below ``upper`` in reverse, of IDs from ``start`` on.
+
+    Where a large value is before that, it is a key that there is: behind it no row is read.
+    """
+    lower = stream.prefix + max(start, stream.first).packed
+    if start <= stream.first or not nodes.is_behind_large(txn, stream, start):
+        return lower
+    found = txn.batch.page(_MESSAGES, lower, upper, 1)
+    return found[0][0] if found else upper
 
 
 def memory_of(page: list[Row]) -> int:
@@ -180,12 +192,17 @@ def live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
     return [eid for eid, row in zip(ids, rows, strict=True) if row is not None]
 
 
-def rows_of(txn: Txn, keys: list[bytes]) -> Sequence[Row | None]:
-    """Return the row of each of ``keys``, ascending and distinct, or None.
+def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
+    """Return the row of each of ``ids``, ascending and distinct, or None.
 
-    Where few other rows are between them they are read as a page: in an eighth of the time.
+    Where few other rows are between them, and no large one, they are read as a page: in an eighth
+    of the time.
     """
-    if len(keys) >= FEW:
+    prefix = stream.prefix
+    keys = [prefix + eid for eid in ids]
+    if len(keys) >= FEW and not nodes.has_large(
+        txn, stream, StreamID.unpack(ids[0]), StreamID.unpack(ids[-1]), len(keys)
+    ):
         page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))
         if len(page) == len(keys) and [key for key, _ in page] == keys:
             return page
@@ -213,10 +230,10 @@ def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Ro
     """Return the rows of packed IDs, ascending and distinct; None where there is no entry."""
     if stream.length == 0:
         return [None] * len(ids)
-    prefix, first = stream.prefix, stream.first.packed
+    first = stream.first.packed
     rows: list[Row | None] = []
     for at in range(0, len(ids), TOGETHER):
-        rows += rows_of(txn, [prefix + eid for eid in ids[at : at + TOGETHER]])
+        rows += _rows_of(txn, stream, ids[at : at + TOGETHER])
     if not ids or ids[0] >= first:
         return rows
     return [row if eid >= first else None for eid, row in zip(ids, rows, strict=True)]

@@ -63,6 +63,8 @@ def entry_steps(
     prefix = stream.prefix
     lower = prefix + max(start, stream.first).packed
     upper = prefix + min(end, stream.last).packed + b"\x00"
+    if reverse:
+        lower = entries.lowest(txn, stream, start, upper)
     pages = txn.batch.snapshot(Family.MESSAGES, lower, upper, reverse)
     return _entry_steps(live_between(txn, stream, start, end), pages, len(prefix), count)
 

@@ -216,7 +216,7 @@ def _cut(
 
 
 def _live_at(
-    txn: Txn, stream: StreamMeta, last: StreamID, skip: int = 0, more: int = LOOK_AHEAD
+    txn: Txn, stream: StreamMeta, last: StreamID, skip: int = 0, more: int = 0
 ) -> StreamID:
     """Return the live entry that has ``skip`` live ones before it from ``stream.first`` on.
 
@@ -317,7 +317,10 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     if stream.length == 0:
         stream.first = MIN_ID
     elif stream.first == ids[0]:
-        stream.first = _live_at(txn, stream, stream.last)
+        head = next(nodes.from_head(txn, stream))
+        whole = head.live == head.appended
+        # Rows behind the node are not looked at: one of them may be a large one.
+        stream.first = head.first if whole else _live_at(txn, stream, head.last)
     txn.changed(stream)
 
 

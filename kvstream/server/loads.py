@@ -29,6 +29,7 @@ from kvstream.errors import InvalidArgument, NoSuchLoad, StoreFull
 from kvstream.parts import BulkTicket
 from kvstream.served import FOLDER, folder_of
 from kvstream.server.saving import Job
+from kvstream.storage import durable_files
 from kvstream.storage.private_files import DIRECTORY_MODE, FILE_MODE
 from kvstream.uploads import PART_WORDS, file_of, pack_ticket, part_of, unpack_ticket
 
@@ -96,7 +97,7 @@ class Loads:
             return found
         folder = self._folder(load)
         self._refuse_busy(load)
-        ticket = unpack_ticket((folder / _TICKET).read_bytes())
+        ticket = unpack_ticket(durable_files.read(folder / _TICKET))
         parts = [
             part_of(words[at : at + PART_WORDS], folder) for at in range(0, len(words), PART_WORDS)
         ]

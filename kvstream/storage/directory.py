@@ -44,6 +44,13 @@ _LAYOUT_PATTERN = re.compile(rb"kvstream store\nlayout ([0-9]{1,9})\n")
 _FOREIGN_WRITERS = stat.S_IWGRP | stat.S_IWOTH
 _NOT_OURS_YET_HARMLESS = frozenset({"lost+found", LAYOUT_FILE + durable_files.PARTIAL_SUFFIX})
 """Names that may lie in a directory in which a store is made."""
+_FILES = re.compile(
+    rf"({LAYOUT_FILE}|{watermark.FILE_NAME})({re.escape(durable_files.PARTIAL_SUFFIX)})?"
+    r"|CURRENT|IDENTITY|LOCK|LOG(\.old\.[0-9]+)?|(MANIFEST|OPTIONS)-[0-9]+(\.dbtmp)?"
+    r"|[0-9]+\.(sst|log|blob|dbtmp)|rocksdict-config\.json"
+)
+"""Names of what is opened as a file here, or by RocksDB. What has other names, such as the socket
+of a server, is left alone."""
 _PREVIEW = ".preview"
 _KEPT = "before-recovery-{}"
 _OWN_TO_EACH_OPENER = ("LOCK", "LOG", "rocksdict-config.json")
@@ -158,13 +165,21 @@ class Directory:
         """Make ``target`` a folder of the same files, which stay so whoever opens the store next.
 
         Not while anybody writes. A link takes no space; RocksDB replaces and removes its files, it
-        does not write to those of an earlier opening again.
+        does not write to those of an earlier opening again, and the watermark is replaced.
         """
         target.mkdir(DIRECTORY_MODE)
         for entry in self._shared_files():
-            # The watermark alone is written to in place.
-            take = shutil.copyfile if entry.name == watermark.FILE_NAME else os.link
-            take(entry.path, target / entry.name)
+            os.link(entry.path, target / entry.name)
+
+    def unshare(self) -> None:
+        """Remove those files that each opener has of its own where a copy by links has them too.
+
+        RocksDB locks one of them, by whatever name: copy and store could not be open together.
+        """
+        for entry in self._files():
+            own = entry.name.startswith(_OWN_TO_EACH_OPENER)
+            if own and entry.stat(follow_symlinks=False).st_nlink > 1:
+                os.unlink(entry.path)
 
     def _lock(self) -> None:
         mode = fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX
@@ -191,13 +206,19 @@ class Directory:
             for entry in entries:
                 if entry.is_symlink():
                     raise UnsafeDirectory(f"{entry.path} is a symbolic link")
-                if entry.name not in _NOT_OURS_YET_HARMLESS:
-                    with suppress(FileNotFoundError):  # the owner has just deleted it
-                        _refuse_foreign(Path(entry.path), entry.stat(follow_symlinks=False))
+                with suppress(FileNotFoundError):  # the owner has just deleted it
+                    status = entry.stat(follow_symlinks=False)
+                    if _FILES.fullmatch(entry.name) and not stat.S_ISREG(status.st_mode):
+                        raise UnsafeDirectory(
+                            f"{entry.path} is {durable_files.kind_of(status.st_mode)}, where a "
+                            "store has a regular file: see who made it, and remove it"
+                        )
+                    if entry.name not in _NOT_OURS_YET_HARMLESS:
+                        _refuse_foreign(Path(entry.path), status)
 
     def _check_layout(self, create: bool) -> None:
         try:
-            content = (self.path / LAYOUT_FILE).read_bytes()
+            content = durable_files.read(self.path / LAYOUT_FILE)
         except FileNotFoundError:
             self._check_empty(create)
             os.fchmod(self._descriptor, DIRECTORY_MODE)  # it may have been made by someone's mkdir

@@ -88,6 +88,7 @@ def _messages(options: StoreOptions) -> FamilySettings:
             "set_max_bytes_for_level_base": (256 * MEGABYTE,),
             # Gets are of rows that exist: no filter for the last level, which holds most of them.
             "set_optimize_filters_for_hits": (True,),
+            **_LARGE_VALUES,
             **_DELETION_COLLECTOR,
         },
     )
@@ -117,6 +118,26 @@ def _trees(options: StoreOptions) -> FamilySettings:
         },
     )
 
+
+LARGE_VALUE = 256 * KILOBYTE
+"""From this size on a value lies in a file for large values, and its row only says where.
+
+A block with such a value takes a tenth of a millisecond to read and check, and an iterator may read
+it to find a row beside it. Pieces of strings (meta/pieces.py) are smaller and stay in tables.
+"""
+
+LARGE_VALUES_SUFFIX = ".blob"
+"""Of the names of these files."""
+
+_LARGE_VALUES: Settings = {
+    "set_enable_blob_files": (True,),
+    "set_min_blob_size": (LARGE_VALUE,),
+    "set_blob_file_size": (64 * MEGABYTE,),
+    # A file goes when all its values are deleted. Compactions move the values out of the oldest
+    # quarter of the files, and are begun for that where half of the bytes in these are deleted.
+    "set_enable_blob_gc": (True,),
+    "set_blob_gc_force_threshold": (0.5,),
+}
 
 _SETTINGS = {Family.MESSAGES: _messages, Family.METADATA: _metadata, Family.TREES: _trees}
 

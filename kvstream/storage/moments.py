@@ -1,9 +1,10 @@
 """Copies of an open RocksDB: its files as a crash would leave them at one moment.
 
 RocksDB's own checkpoint holds all threads of the process while it waits for the disk. This one
-holds nobody. Tables never change, and are linked; the manifest only grows, and is copied as far as
-it goes at that moment; the log is copied behind both. So all is there that was written before, and
-perhaps some of what came since, up to one write and no further: who opens it recovers from the log.
+holds nobody. Tables and the files of large values never change, and are linked; the manifest only
+grows, and is copied as far as it goes at that moment; the log is copied behind both. So all is
+there that was written before, and perhaps some of what came since, up to one write and no further:
+who opens it recovers from the log.
 
 A moment is one in which no table is being made or removed: then the manifest names the tables that
 RocksDB has in memory. Tables that it is given must not come until the log is copied too, as rows in
@@ -19,6 +20,7 @@ from time import monotonic, sleep
 from typing import NamedTuple, Protocol
 
 from kvstream.storage import durable_files
+from kvstream.storage.families import LARGE_VALUES_SUFFIX
 from kvstream.storage.private_files import DIRECTORY_MODE, FILE_MODE
 
 PATIENCE_S = 5.0
@@ -26,7 +28,6 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.002
 _CURRENT, _LOG, _OPTIONS = "CURRENT", ".log", "OPTIONS-"
 _CHUNK = 1 << 20
-_READS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
@@ -52,7 +53,8 @@ class _Moment(NamedTuple):
     manifest: str
     size: int
     """How far the manifest went."""
-    tables: list[str]
+    linked: list[str]
+    """The tables and the files of large values."""
     logs: dict[str, int]
     """Descriptors of the logs, which may be deleted meanwhile."""
 
@@ -87,7 +89,7 @@ def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
             found = None
         if found is None:
             return False
-        for name in set(os.listdir(target)).difference(found.tables):
+        for name in set(os.listdir(target)).difference(found.linked):
             (target / name).unlink()  # linked for a moment that was none
         _copy(_opened(source / found.manifest, opened), target / found.manifest, found.size)
         for name, log in sorted(found.logs.items()):
@@ -95,17 +97,22 @@ def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
         for name in (_newest_options(source), _CURRENT):
             file = _opened(source / name, opened)
             _copy(file, target / name, os.fstat(file).st_size)
-    return (target / _CURRENT).read_text().strip() == found.manifest
+    return _manifest(target) == found.manifest
 
 
 def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _Moment | None:
-    """Link the tables and open the logs; None where tables were made or removed meanwhile."""
+    """Link the tables and open the logs; None where tables were made or removed meanwhile.
+
+    Files of large values come and go with tables. All that are there are linked; RocksDB removes
+    those that the manifest does not name.
+    """
     if tables.at_work():
         return None
-    manifest = (source / _CURRENT).read_text().strip()
+    manifest = _manifest(source)
     size = (source / manifest).stat().st_size
     live = tables.names()
-    for name in live:
+    linked = live + [name for name in os.listdir(source) if name.endswith(LARGE_VALUES_SUFFIX)]
+    for name in linked:
         if not (target / name).exists():
             link(source / name, target / name)
     logs = {
@@ -115,7 +122,12 @@ def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _M
     # has come to its end since is seen by the tables.
     if tables.at_work() or tables.names() != live or (source / manifest).stat().st_size != size:
         return None
-    return _Moment(manifest, size, live, logs)
+    return _Moment(manifest, size, linked, logs)
+
+
+def _manifest(folder: Path) -> str:
+    """Return the name of the manifest that a RocksDB would open."""
+    return durable_files.read(folder / _CURRENT).decode().strip()
 
 
 def _newest_options(source: Path) -> str:
@@ -124,7 +136,7 @@ def _newest_options(source: Path) -> str:
 
 
 def _opened(path: Path, opened: ExitStack) -> int:
-    descriptor = os.open(path, _READS)
+    descriptor = durable_files.opened(path)
     opened.callback(os.close, descriptor)
     return descriptor
 

@@ -15,9 +15,12 @@ from rocksdict import (
     Rdict,
 )
 
+from kvstream.errors import Corruption
 from kvstream.options import StoreOptions
+from kvstream.storage.batch import Family
 from kvstream.storage.failures import classified_at_open
 from kvstream.storage.families import (
+    LARGE_VALUES_SUFFIX,
     TEMPLATE,
     FamilySettings,
     applied,
@@ -25,6 +28,8 @@ from kvstream.storage.families import (
     family_settings,
 )
 from kvstream.storage.opening import Access
+
+_WITH_LARGE_VALUES = Family.MESSAGES.name.lower()
 
 
 class Opener:
@@ -54,13 +59,35 @@ class Opener:
         if own is not None:
             way = AccessType.secondary(str(own))
         try:
-            return Rdict(str(path), general, families, way)
+            rows = Rdict(str(path), general, families, way)
         except Exception as error:
             raise classified_at_open(error) from None
+        if access is not Access.FOLLOW:  # the writer may be replacing files
+            _check_large_values(rows, path)
+        return rows
+
+
+def _check_large_values(rows: Rdict, path: Path) -> None:
+    """Close the store and raise Corruption where files of large values are missing or cut short.
+
+    RocksDB checks at opening that all tables are there, but not these files.
+    """
+    family = rows.get_column_family(_WITH_LARGE_VALUES)
+    count = family.property_int_value("rocksdb.num-blob-files") or 0
+    size = family.property_int_value("rocksdb.live-blob-file-size") or 0
+    family.close()
+    there = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
+    if len(there) < count or sum(there) < size:  # there may be more: RocksDB removes them later
+        rows.close()
+        raise Corruption(
+            f"files of large values ({LARGE_VALUES_SUFFIX}) are missing or cut short: the store "
+            f"needs {count} of {size} bytes and has {len(there)} of {sum(there)}"
+        )
 
 
 def _family_options(settings: FamilySettings, template: Options) -> Options:
     options = applied(template, settings.options)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_blob_compression_type(DBCompressionType.zstd())
     return options

@@ -153,6 +153,7 @@ def open_writer(
 def _opened(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
     """Open a store that is not refused, so that from now on its files may be changed."""
     place.keep_private()
+    place.unshare()
     engine = opener(place.path, access)
     place.make_private()
     return engine

@@ -23,6 +23,7 @@ _FIGURES = {
     "keys": "rocksdb.estimate-num-keys",
     "data_bytes": "rocksdb.estimate-live-data-size",
     "table_bytes": "rocksdb.total-sst-files-size",
+    "large_value_bytes": "rocksdb.live-blob-file-size",
     "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
     "memtable_deletes": "rocksdb.num-deletes-active-mem-table",
     "index_and_filter_bytes": "rocksdb.estimate-table-readers-mem",

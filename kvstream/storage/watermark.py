@@ -67,7 +67,7 @@ class Watermark:
         Raises FileNotFoundError when there is no file at all, UnknownLayout when a later version
         has written it.
         """
-        content = (directory / FILE_NAME).read_bytes()
+        content = durable_files.read(directory / FILE_NAME)
         marks = [_decoded(content[slot * _PAGE :][:_SLOT_SIZE]) for slot in range(_SLOTS)]
         valid = [mark for mark in marks if mark is not None]
         return max(valid, key=lambda mark: mark.counter, default=None)
@@ -81,10 +81,16 @@ class Watermark:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open the file for recording."""
+        """Open the file for recording.
+
+        It is written to in place. Where it has other names, such as in a copy of the store by hard
+        links, a copy takes its place first: theirs stays as it is.
+        """
+        path = directory / FILE_NAME
         mark = cls.read(directory) or Mark(0, 0)
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        return cls(os.open(directory / FILE_NAME, flags), mark)
+        if os.stat(path).st_nlink > 1:
+            durable_files.write(path, durable_files.read(path))
+        return cls(durable_files.opened(path, os.O_RDWR), mark)
 
     def record(self, sequence: int) -> None:
         """Note that the log is durable up to ``sequence``; costs one small write, no fsync.

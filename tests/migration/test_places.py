@@ -1,5 +1,6 @@
 """What a text names: a store, a server, an RDB file, an append-only file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,10 @@ def test_pairs_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         run(store, tmp_path / "out.aof")
     with pytest.raises(InvalidArgument, match="take one of"):
         run(store, tmp_path / "out.rdb", target_version="redis:1")
+
+
+@pytest.mark.parametrize("name", ["piped.rdb", "piped.aof", "piped"])
+def test_a_pipe_is_refused_and_not_waited_at(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InvalidArgument, match=f"{name} is a named pipe, and is read several times"):
+        parse_place(tmp_path / name)

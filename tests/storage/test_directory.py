@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kvstream import served
 from kvstream.errors import (
     Corruption,
     KVStreamError,
@@ -21,7 +24,7 @@ from kvstream.errors import (
     UnknownLayout,
     UnsafeDirectory,
 )
-from kvstream.storage import watermark
+from kvstream.storage import durable_files, watermark
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.directory import LAYOUT_FILE
@@ -60,8 +63,11 @@ def refused_in_another_process(path: Path, **changes: bool) -> str:
 
 
 def pictures(path: Path) -> dict[str, tuple[int, int]]:
+    """Tell of each file, but for the log of its doings that an open RocksDB writes by and by."""
     return {
-        entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(path)
+        entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size)
+        for entry in os.scandir(path)
+        if entry.name != "LOG"
     }
 
 
@@ -349,3 +355,122 @@ def test_a_reader_needs_no_writable_file_system(directory: Path, tmp_path: Path)
             Database.open(mounted, SMALL)
     finally:
         subprocess.run(["umount", str(mounted)], check=True)
+
+
+# What is no regular file
+
+
+def special(path: Path, kind: str) -> None:
+    """Put something at a path that is no regular file, in place of what is there."""
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path, 0o600)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    elif kind == "directory":
+        path.mkdir(0o700)
+    else:
+        path.symlink_to(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "link"])
+@pytest.mark.parametrize("name", ["KVSTREAM", "WATERMARK", "CURRENT", "000999.log", "000998.sst"])
+@pytest.mark.parametrize("reads", [False, True], ids=["to write", "to read"])
+def test_what_is_no_regular_file_is_refused_at_once(
+    directory: Path, name: str, kind: str, reads: bool
+) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(3))
+    database.close()
+    special(directory / name, kind)
+    with pytest.raises(UnsafeDirectory, match=f"{name} is a .*{kind}"):
+        Database.open(directory, replace(SMALL, read_only=reads))
+
+
+@pytest.mark.parametrize("name", ["KVSTREAM.partial", "WATERMARK.partial", "KVSTREAM"])
+def test_a_pipe_where_a_store_is_to_be_made_is_refused(directory: Path, name: str) -> None:
+    directory.mkdir(0o700)
+    special(directory / name, "pipe")
+    with pytest.raises(UnsafeDirectory, match=f"{name} is a named pipe"):
+        Database.open(directory, SMALL)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory"])
+def test_what_the_store_does_not_open_may_be_anything(directory: Path, kind: str) -> None:
+    Database.open(directory, SMALL).close()
+    special(directory / "kvstream.sock", kind)
+    assert refusal(directory) is None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "link"])
+def test_a_file_is_read_if_it_is_a_regular_one(tmp_path: Path, kind: str) -> None:
+    special(tmp_path / "file", kind)
+    with pytest.raises(OSError, match="file"):
+        durable_files.read(tmp_path / "file")
+
+
+def test_a_pipe_in_place_of_a_served_address_is_no_address(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    special(served.folder_of(directory) / "server", "pipe")
+    assert served.address_of(directory) is None
+
+
+# Copies by hard links
+
+
+def linked(source: Path, target: Path) -> Path:
+    """Copy a store as ``cp -al`` does."""
+    shutil.copytree(source, target, copy_function=os.link)
+    return target
+
+
+def torn_off(database: Database, target: Path) -> Path:
+    """Copy an open store as a crash would leave it: its log is to be recovered from."""
+    database.flush_wal()
+    return picture(database, target)
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "after a crash"])
+@pytest.mark.parametrize("writes_to", ["copy", "original"])
+def test_a_copy_by_links_and_its_original_do_not_change_each_other(
+    directory: Path, tmp_path: Path, writes_to: str, closed: bool
+) -> None:
+    database = Database.open(tmp_path / "made", SMALL)
+    put_one_by_one(database, range(100))
+    torn_off(database, directory)
+    database.close()
+    if closed:
+        Database.open(directory, SMALL).close()
+    other = linked(directory, tmp_path / "copy")
+    written, left = (other, directory) if writes_to == "copy" else (directory, other)
+    before = contents(left)
+    for numbers in (range(100, 3000), range(3000, 6000)):
+        database = Database.open(written, SMALL)
+        put_one_by_one(database, numbers)
+        database.flush_wal()
+        database.compact()
+        database.close()
+    assert contents(left) == before
+    for path, count in ((left, 100), (written, 6000)):
+        database = Database.open(path, SMALL)
+        assert len(keys(database)) == database.verify() == count
+        database.close()
+
+
+def test_a_copy_by_links_and_its_original_are_open_together(
+    directory: Path, tmp_path: Path
+) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(100))
+    database.close()
+    stores = [Database.open(path, SMALL) for path in (linked(directory, tmp_path / "c"), directory)]
+    try:
+        for number, store in enumerate(stores):
+            put_one_by_one(store, range(100, 110 + number))
+            store.flush_wal()
+            assert len(keys(store)) == 110 + number
+    finally:
+        for store in stores:
+            store.close()
+    assert refused_in_another_process(directory) == "None"
