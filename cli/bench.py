@@ -10,8 +10,9 @@ import click
 
 from kvstream.cli.contracts import AnyStream, Scratch, Session
 from kvstream.cli.examples import example
-from kvstream.cli.output import Column, Output, count_column, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly
+from kvstream.cli.tables import Column, count_column
 from kvstream.cli.text import number
 
 BATCH, PAGE, READ = 1000, 1000, 100

@@ -7,12 +7,13 @@ import click
 from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode
-from kvstream.cli.output import Column, Output, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly
+from kvstream.cli.tables import Column
 from kvstream.cli.text import plural, size
 
 _FAULTS = (
-    Column("place", "place"),
+    Column("place", "place", wraps=True),
     Column("fault", "message", wraps=True),
     Column("repaired", "repaired"),
 )

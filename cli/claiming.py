@@ -8,7 +8,7 @@ import click
 from kvstream.cli.contracts import AnyGroup, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     ID,
     Duration,
@@ -22,6 +22,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import existing_group
+from kvstream.cli.tables import Column, count_column, id_columns, name_column
 from kvstream.cli.text import duration, plural, printable
 from kvstream.ids import MIN_ID, StreamID
 from kvstream.records import Claimed, Entry
@@ -29,11 +30,11 @@ from kvstream.records import Claimed, Entry
 _MS = 1000
 _PENDING = (
     *id_columns(),
-    Column("consumer", "consumer", lambda name: printable(name) or "(nobody)"),
+    name_column("consumer", show=lambda name: printable(name) or "(nobody)"),
     Column("idle", "idle_ms", lambda ms: "-" if ms < 0 else duration(ms), right=True),
     count_column("deliveries"),
 )
-_OWNERS = (Column("consumer", "consumer"), count_column("pending"))
+_OWNERS = (name_column("consumer"), count_column("pending"))
 
 min_idle_option = click.option(
     "--min-idle",
