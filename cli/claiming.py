@@ -1,6 +1,6 @@
 """``pending``, ``claim`` and ``autoclaim``: what consumers have not acknowledged."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -25,7 +25,7 @@ from kvstream.cli.session import existing_group
 from kvstream.cli.tables import Column, count_column, id_columns, name_column
 from kvstream.cli.text import duration, plural, printable
 from kvstream.ids import MIN_ID, StreamID
-from kvstream.records import Claimed, Entry
+from kvstream.records import AnyEntry, Claimed, ClaimedIDs
 
 _MS = 1000
 _PENDING = (
@@ -186,8 +186,10 @@ def autoclaim(
         click.echo(f"go on with --start {done.cursor}")
 
 
-def _steps(group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]) -> Claimed:
-    entries: list[Entry] = []
+def _steps(
+    group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]
+) -> Claimed | ClaimedIDs:
+    entries: list[Any] = []
     deleted: list[StreamID] = []
     start = options["start"]
     while True:
@@ -202,10 +204,10 @@ def _steps(group: AnyGroup, consumer: bytes, everything: bool, options: dict[str
         deleted += step.deleted
         start = step.cursor
         if not everything or start == MIN_ID:
-            return Claimed(start, entries, deleted)
+            return type(step)(start, entries, deleted)
 
 
-def _show(out: Output, entries: list[Entry], justid: bool) -> None:
+def _show(out: Output, entries: Sequence[AnyEntry], justid: bool) -> None:
     if justid:
         out.table(id_columns(), ({"id": entry.id} for entry in entries))
     else:

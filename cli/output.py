@@ -27,7 +27,7 @@ from kvstream.cli.tables import (
     sheet,
 )
 from kvstream.cli.text import printable, shortened
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Output:
         sys.stdout.flush()
         return count
 
-    def entries(self, entries: Iterable[Entry], title: bool = True, stream: bytes = b"") -> int:
+    def entries(self, entries: Iterable[AnyEntry], title: bool = True, stream: bytes = b"") -> int:
         """Write entries, and return how many; ``stream`` says which one they are of."""
         count = 0
         for page in pages(entries):
@@ -110,7 +110,7 @@ class Output:
             for text in [column.show(row[column.key])]
         ]
 
-    def _entry_row(self, entry: Entry, stream: bytes) -> Mapping[str, Any]:
+    def _entry_row(self, entry: AnyEntry, stream: bytes) -> Mapping[str, Any]:
         if self.json:
             shown: dict[str, Any] = jsonable(entry)
             return {"stream": stream, **shown} if stream else shown
@@ -122,7 +122,7 @@ class Output:
             "deliveries": entry.deliveries,
         }
 
-    def _fields_text(self, entry: Entry) -> str:
+    def _fields_text(self, entry: AnyEntry) -> str:
         if entry.fields is None:
             return "(deleted)"
         return "  ".join(

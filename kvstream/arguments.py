@@ -13,17 +13,20 @@ from kvstream.errors import InvalidArgument, shown
 from kvstream.ids import MIN_ID, IDLike, StreamID
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
+from kvstream.operations.acks import NackMode
 from kvstream.operations.budget import Budget
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.options import KEY_BYTES_MAX, Durability, StoreOptions
-from kvstream.records import Entry, PendingEntry
+from kvstream.records import BareEntry, Entry, PendingEntry
 
 Name = bytes | str
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
-HasID = Entry | PendingEntry
+Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
+Level = Durability | Literal["always", "everysec", "no"]
+HasID = Entry | BareEntry | PendingEntry
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
 
 NUMBER_MAX = (1 << 63) - 1
@@ -59,7 +62,7 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
     for part in parts:
         if type(part) is StreamID:
             ids.append(part)
-        elif isinstance(part, Entry | PendingEntry):
+        elif isinstance(part, HasID):
             ids.append(part.id)
         elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):
             ids += id_list(part)

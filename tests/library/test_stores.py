@@ -24,6 +24,7 @@ from kvstream import (
     connect,
     connect_async,
 )
+from kvstream.arguments import Level
 from tests.engine.waiting import add, ms_of
 from tests.opening import Stores
 
@@ -61,9 +62,7 @@ def view(store: Store) -> list[object]:
 
 
 @pytest.mark.parametrize("durability", ["always", "everysec", "no", *Durability])
-def test_a_store_is_opened_at_a_level_of_durability(
-    tmp_path: Path, durability: str | Durability
-) -> None:
+def test_a_store_is_opened_at_a_level_of_durability(tmp_path: Path, durability: Level) -> None:
     with Store.open(tmp_path / "store", durability=durability) as store:
         assert store.engine.options.durability is Durability(durability)
         eid = store.stream("s").add({"f": "v"})
@@ -484,7 +483,7 @@ def test_what_looks_like_a_pickle_is_bytes_and_stays_bytes(
 
 def test_objects_are_refused_rather_than_pickled(store: Store, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="a Trap cannot be stored"):
-        store.stream("s").add({"f": Trap(tmp_path)})
+        store.stream("s").add({"f": Trap(tmp_path)})  # type: ignore[dict-item]
     with pytest.raises(KVStreamError):
         store.stream("s").add(Trap(tmp_path))  # type: ignore[call-overload]
     assert store.keys() == []
