@@ -238,7 +238,8 @@ def serve(
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
-    The store is made where there is none. Every Redis client works: streams, keys, transactions.
+    The store is made where there is none. Redis clients of all languages connect: there are
+    streams, keys, strings and transactions, but no scripts, channels or other types.
     SIGTERM has everything answered and made durable; a second one ends the server at once. SIGHUP
     has the certificates of TLS read anew.
     """
