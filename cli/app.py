@@ -7,14 +7,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 
 from kvstream import __version__
 from kvstream.cli.exits import ExitCode, Failure
-from kvstream.cli.parameters import Duration
+from kvstream.cli.parameters import Duration, PathOnly
 from kvstream.cli.places import session_of
 from kvstream.errors import KVStreamError
 from kvstream.options import DATABASES, Durability
@@ -149,7 +148,7 @@ def _silence_stdout() -> None:
 )
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathOnly(file_okay=False),
     envvar="KVSTREAM_STORE",
     metavar="DIR",
     show_envvar=True,

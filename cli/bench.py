@@ -10,7 +10,9 @@ import click
 
 from kvstream.cli.contracts import AnyStream, Scratch, Session
 from kvstream.cli.examples import example
-from kvstream.cli.output import Column, Output, count_column, output_options
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import PathOnly
+from kvstream.cli.tables import Column, count_column
 from kvstream.cli.text import number
 
 BATCH, PAGE, READ = 1000, 1000, 100
@@ -44,7 +46,7 @@ _COLUMNS = (
 @click.option("--entries", type=click.IntRange(BATCH), default=50_000, help="Of each work.")
 @click.option(
     "--directory",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=PathOnly(file_okay=False, exists=True),
     help="Where to make the store of the benchmark; it is removed. By default beside --store.",
 )
 @output_options

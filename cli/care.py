@@ -7,11 +7,13 @@ import click
 from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode
-from kvstream.cli.output import Column, Output, output_options
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import PathOnly
+from kvstream.cli.tables import Column
 from kvstream.cli.text import plural, size
 
 _FAULTS = (
-    Column("place", "place"),
+    Column("place", "place", wraps=True),
     Column("fault", "message", wraps=True),
     Column("repaired", "repaired"),
 )
@@ -45,9 +47,7 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
 
 
 @click.command(epilog=example("kvstream checkpoint backup-monday"))
-@click.argument(
-    "target", type=click.Path(path_type=Path), metavar="[NEW_DIRECTORY]", required=False
-)
+@click.argument("target", type=PathOnly(), metavar="[NEW_DIRECTORY]", required=False)
 @output_options
 @click.pass_obj
 def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:

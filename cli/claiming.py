@@ -1,6 +1,6 @@
 """``pending``, ``claim`` and ``autoclaim``: what consumers have not acknowledged."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -8,7 +8,7 @@ import click
 from kvstream.cli.contracts import AnyGroup, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     ID,
     Duration,
@@ -22,18 +22,19 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import existing_group
+from kvstream.cli.tables import Column, count_column, id_columns, name_column
 from kvstream.cli.text import duration, plural, printable
 from kvstream.ids import MIN_ID, StreamID
-from kvstream.records import Claimed, Entry
+from kvstream.records import AnyEntry, Claimed, ClaimedIDs
 
 _MS = 1000
 _PENDING = (
     *id_columns(),
-    Column("consumer", "consumer", lambda name: printable(name) or "(nobody)"),
+    name_column("consumer", show=lambda name: printable(name) or "(nobody)"),
     Column("idle", "idle_ms", lambda ms: "-" if ms < 0 else duration(ms), right=True),
     count_column("deliveries"),
 )
-_OWNERS = (Column("consumer", "consumer"), count_column("pending"))
+_OWNERS = (name_column("consumer"), count_column("pending"))
 
 min_idle_option = click.option(
     "--min-idle",
@@ -185,8 +186,10 @@ def autoclaim(
         click.echo(f"go on with --start {done.cursor}")
 
 
-def _steps(group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]) -> Claimed:
-    entries: list[Entry] = []
+def _steps(
+    group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]
+) -> Claimed | ClaimedIDs:
+    entries: list[Any] = []
     deleted: list[StreamID] = []
     start = options["start"]
     while True:
@@ -201,10 +204,10 @@ def _steps(group: AnyGroup, consumer: bytes, everything: bool, options: dict[str
         deleted += step.deleted
         start = step.cursor
         if not everything or start == MIN_ID:
-            return Claimed(start, entries, deleted)
+            return type(step)(start, entries, deleted)
 
 
-def _show(out: Output, entries: list[Entry], justid: bool) -> None:
+def _show(out: Output, entries: Sequence[AnyEntry], justid: bool) -> None:
     if justid:
         out.table(id_columns(), ({"id": entry.id} for entry in entries))
     else:

@@ -5,9 +5,10 @@ import click
 from kvstream.cli.contracts import AnyStore, Changes, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.output import Column, Output, age_column, count_column, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import consumer_argument, group_argument, stream_argument
 from kvstream.cli.session import existing_group
+from kvstream.cli.tables import Column, age_column, count_column, name_column
 from kvstream.cli.text import duration, plural, printable, quoted
 from kvstream.errors import RequestError
 
@@ -17,7 +18,7 @@ def _inactive(ms: int | None) -> str:
 
 
 _CONSUMERS = (
-    Column("consumer", "name"),
+    name_column("consumer", "name"),
     count_column("pending"),
     age_column("idle", "idle"),
     Column("inactive", "inactive", _inactive, right=True),

@@ -18,10 +18,13 @@ from kvstream.operations.acks import NackMode
 from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
 from kvstream.records import (
+    BareEntry,
     Claimed,
+    ClaimedIDs,
     Entry,
     Fault,
     GroupInfo,
+    HistoryEntry,
     PendingEntry,
     PendingSummary,
     StreamDetail,
@@ -54,7 +57,7 @@ class AnyConsumerInfo(Protocol):
 class AnyConsumer(Protocol):
     """One consumer of a group, as a benchmark reads through it."""
 
-    def read(self, count: int | None = None) -> list[Entry]: ...
+    def read(self, count: int | None = None) -> Sequence[HistoryEntry]: ...
 
 
 class AnyGroup(Protocol):
@@ -65,7 +68,7 @@ class AnyGroup(Protocol):
     def ack_delete(self, ids: IDList, /, *, ref_policy: RefPolicy) -> list[Outcome]: ...
 
     def nack(
-        self, ids: IDList, /, *, mode: NackMode | str, retrycount: int | None, force: bool
+        self, ids: IDList, /, *, mode: NackMode, retrycount: int | None, force: bool
     ) -> int: ...
 
     def claim(
@@ -81,11 +84,11 @@ class AnyGroup(Protocol):
         force: bool = False,
         justid: bool = False,
         last_id: StreamID | None = None,
-    ) -> list[Entry]: ...
+    ) -> list[Entry] | list[BareEntry]: ...
 
     def autoclaim(
         self, consumer: bytes, min_idle: float, start: IDLike, /, *, count: int, justid: bool
-    ) -> Claimed: ...
+    ) -> Claimed | ClaimedIDs: ...
 
     def pending(self) -> PendingSummary: ...
 
@@ -166,7 +169,7 @@ class AnyStream(Protocol):
 
     def read(
         self, after: IDLike, count: int | None = None, block: float | None = None
-    ) -> list[Entry]: ...
+    ) -> Sequence[HistoryEntry]: ...
 
     def info(self) -> StreamInfo: ...
 
@@ -236,7 +239,7 @@ class AnyStore(Protocol):
         count: int | None = None,
         block: float | None = None,
         /,
-    ) -> Mapping[bytes, list[Entry]]: ...
+    ) -> Mapping[bytes, Sequence[HistoryEntry]]: ...
 
     def read_group(
         self,
@@ -249,7 +252,7 @@ class AnyStore(Protocol):
         *,
         noack: bool,
         claim_min_idle: float | None,
-    ) -> Mapping[bytes, list[Entry]]: ...
+    ) -> Mapping[bytes, Sequence[HistoryEntry]]: ...
 
     def scan_keys(self, pattern: bytes | None = None, /) -> Iterator[bytes]: ...
 

@@ -8,9 +8,10 @@ import click
 from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.output import Column, Output, id_columns, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import ids_argument, ids_given, stream_argument
 from kvstream.cli.session import existing_stream
+from kvstream.cli.tables import Column, id_columns
 from kvstream.cli.text import plural
 from kvstream.cli.trimming import ref_policy_option, trim_options
 from kvstream.ids import StreamID

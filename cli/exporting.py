@@ -13,7 +13,7 @@ from kvstream.cli.examples import example
 from kvstream.cli.export_files import Ending, opened_export
 from kvstream.cli.importing import delimiter_option, format_of, format_option, quiet_option
 from kvstream.cli.output import pages
-from kvstream.cli.parameters import ID, RangeBound, stream_argument
+from kvstream.cli.parameters import ID, PathOnly, RangeBound, stream_argument
 from kvstream.cli.progress import Meter, meter
 from kvstream.cli.rows import CsvWriter, JsonWriter, Writer, column_names
 from kvstream.cli.session import existing_stream
@@ -35,7 +35,7 @@ PAGE = 1000
 @stream_argument
 @click.argument(
     "file",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    type=PathOnly(dir_okay=False, allow_dash=True),
     default="-",
     metavar="[FILE]",
 )

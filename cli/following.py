@@ -5,7 +5,7 @@ therefore done by looking: open read-only, read, close, pause; in the pauses oth
 a server waits there instead: what comes is shown at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic, sleep
 from typing import TypeVar
@@ -19,7 +19,7 @@ from kvstream.cli.parameters import Duration, Position, stream_argument
 from kvstream.cli.session import existing_stream, last_id
 from kvstream.errors import StoreLocked
 from kvstream.ids import MIN_ID, StreamID
-from kvstream.records import Entry
+from kvstream.records import Entry, HistoryEntry
 from kvstream.remote.errors import ServerUnavailable
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class _Follower:
         self._position = position
         self._count = count
 
-    def __call__(self, store: AnyStore, wait_s: float | None) -> list[Entry]:
+    def __call__(self, store: AnyStore, wait_s: float | None) -> Sequence[HistoryEntry]:
         stream = store.stream(self._key)
         last = last_id(store, self._key)
         if self._position is None:

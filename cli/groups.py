@@ -9,16 +9,17 @@ import click
 from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Changes, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
-from kvstream.cli.output import Column, Output, count_column, id_columns, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Position, group_argument, stream_argument
 from kvstream.cli.session import existing_group, existing_stream
+from kvstream.cli.tables import Column, count_column, id_columns, name_column
 from kvstream.cli.text import number, plural, printable, time_of
 from kvstream.ids import MIN_ID, StreamID
 
 _PENDING_PAGE = 10_000
 
 GROUP_COLUMNS = (
-    Column("group", "name"),
+    name_column("group", "name"),
     count_column("consumers"),
     count_column("pending"),
     Column("delivered up to", "last_delivered_id", width=18),

@@ -9,9 +9,10 @@ from kvstream.cli.contracts import AnyStream, Session
 from kvstream.cli.examples import example
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
-from kvstream.cli.output import Column, Output, count_column, id_columns, output_options, plain
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import stream_argument
 from kvstream.cli.session import existing_stream
+from kvstream.cli.tables import Column, count_column, id_columns, name_column, plain
 from kvstream.cli.text import duration, number, size, time_of
 from kvstream.ids import StreamID
 from kvstream.operations.inspect import FULL_COUNT
@@ -79,12 +80,12 @@ def _show_counters(out: Output, stream: AnyStream) -> None:
 
 _PENDING = (
     *id_columns(),
-    Column("consumer", "consumer"),
+    name_column("consumer"),
     Column("delivered", "delivery_time_ms", time_of),
     count_column("deliveries"),
 )
 _CONSUMERS = (
-    Column("consumer", "name"),
+    name_column("consumer", "name"),
     count_column("pending", "pel_count"),
     Column("last seen", "seen_time_ms", time_of),
     Column("last given", "active_time_ms", time_of),

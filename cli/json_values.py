@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from kvstream.ids import StreamID
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 
 BASE64 = "base64"
 
@@ -64,7 +64,7 @@ def fields_json(pairs: Sequence[tuple[bytes, bytes]]) -> Any:
     return [list(pair) for pair in zip(names, values, strict=True)]
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: AnyEntry) -> dict[str, Any]:
     """Return what stands for an entry in JSON."""
     shown: dict[str, Any] = {"id": str(entry.id), "fields": _fields_of(entry)}
     if entry.deliveries is not None:
@@ -72,7 +72,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return shown
 
 
-def _fields_of(entry: Entry) -> Any:
+def _fields_of(entry: AnyEntry) -> Any:
     if entry.fields is None:
         return None
     if type(entry.fields) is dict:
@@ -85,7 +85,7 @@ def _fields_of(entry: Entry) -> Any:
 
 def jsonable(value: Any) -> Any:
     """Return what stands for any value of the public API in JSON."""
-    if isinstance(value, Entry):
+    if isinstance(value, AnyEntry):
         return entry_json(value)
     if isinstance(value, StreamID):
         return str(value)

@@ -11,9 +11,10 @@ import click
 from kvstream.cli.contracts import AnyStore, Session
 from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode, nothing_unless
-from kvstream.cli.output import Column, Output, id_columns, output_options
+from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, stream_argument
 from kvstream.cli.session import IMPORT_PREFIX, existing_key
+from kvstream.cli.tables import Column, id_columns, name_column
 from kvstream.cli.text import duration, number, plural, printable
 
 _MS = 1000
@@ -28,7 +29,7 @@ def _count(count: int | None) -> str:
 
 
 _LS = (
-    Column("stream", "stream"),
+    name_column("stream"),
     Column("type", "type"),
     Column("length", "length", _count, right=True),
     Column("groups", "groups", _count, right=True),

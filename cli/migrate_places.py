@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kvstream.cli.parameters import Name
+from kvstream.cli.parameters import Name, PathOnly
 from kvstream.migration.face import check_pair, place_of, selection_of
 from kvstream.migration.items import Selection
 from kvstream.migration.places import Place, PlaceKind
@@ -41,7 +41,7 @@ def places_options(command: F) -> F:
     for side in reversed(SIDES):
         command = click.option(
             f"--{side}-password-file",
-            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            type=PathOnly(dir_okay=False, exists=True),
             metavar="FILE",
             help=f"The password of a {side} that is a server: the first line of FILE.",
         )(command)

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from kvstream.cli.output import Column, Output, count_column, plain
+from kvstream.cli.output import Output
+from kvstream.cli.tables import Column, count_column, name_column, plain
 from kvstream.cli.text import duration, number, plural, printable, quoted, size, time_of
 from kvstream.migration.carrying import Carried, Outcome
 from kvstream.migration.differences import Difference
@@ -18,7 +19,7 @@ from kvstream.rdb.targets import Loss
 
 _PLAN = (
     Column("db", "db", str, right=True),
-    Column("key", "key"),
+    name_column("key"),
     Column("type", "type"),
     count_column("entries"),
     Column("bytes", "bytes", size, right=True),
@@ -29,7 +30,7 @@ _PLAN = (
 )
 _DIFFERENCES = (
     Column("db", "db", str, right=True),
-    Column("key", "key"),
+    name_column("key"),
     Column("what", "what", wraps=True),
     Column("source", "source", wraps=True),
     Column("target", "target", wraps=True),
@@ -41,7 +42,7 @@ _STATUS = (
     count_column("keys"),
     count_column("entries"),
     Column("at", "at_ms", time_of),
-    Column("key", "key"),
+    name_column("key"),
 )
 
 _FOLLOWED = (

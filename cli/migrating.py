@@ -16,7 +16,7 @@ from kvstream.cli.importing import quiet_option
 from kvstream.cli.migrate_following import follow, following_options
 from kvstream.cli.migrate_places import Ends, ends_of, opened, places_options
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration
+from kvstream.cli.parameters import Duration, PathOnly
 from kvstream.cli.progress import meter
 from kvstream.migration.carrying import Carried, Manner, allowed_of
 from kvstream.migration.followers import followers
@@ -31,7 +31,7 @@ from kvstream.migration.verifying import verify as verify_places
 
 state_option = click.option(
     "--state",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathOnly(file_okay=False),
     envvar="KVSTREAM_MIGRATE_STATE",
     metavar="DIR",
     help="Where is kept how far it is; by default ~/.local/state/kvstream/migrate.",

@@ -5,6 +5,7 @@ was chosen. With ``--json`` every answer is one JSON object a line, whatever the
 stdout is no terminal, tables have neither frames nor colours, and one line a row.
 """
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,18 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from kvstream.cli.json_values import dumps, jsonable
-from kvstream.cli.text import duration, number, printable, shortened, time_of
-from kvstream.records import Entry
+from kvstream.cli.tables import (
+    Column,
+    age_column,
+    block,
+    count_column,
+    id_columns,
+    name_column,
+    plain,
+    sheet,
+)
+from kvstream.cli.text import printable, shortened
+from kvstream.records import AnyEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,48 +36,6 @@ PAGE = 1000
 """Rows that are laid out together: enough for even columns, few enough to begin at once."""
 TERMINAL_WIDTH_MAX = 60
 """Characters of one value that a terminal is shown by default."""
-ID_WIDTH, TIME_WIDTH = 18, 24
-"""Usual widths, held so that the pages of a long table line up."""
-
-
-def plain(value: Any) -> str:
-    """Return a value as people see it where its column says nothing else."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return printable(value) if isinstance(value, bytes) else printable(str(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table: its title, the member of a row that it shows, and how."""
-
-    title: str
-    key: str
-    show: Callable[[Any], str] = plain
-    right: bool = False
-    width: int = 0
-    """The least width in characters."""
-    wraps: bool = False
-
-
-def count_column(title: str, key: str | None = None) -> Column:
-    """Return a column of numbers."""
-    return Column(title, key or title, number, right=True)
-
-
-def age_column(title: str, key: str) -> Column:
-    """Return a column of durations in milliseconds."""
-    return Column(title, key, duration, right=True)
-
-
-def id_columns(title: str = "id", key: str = "id") -> tuple[Column, Column]:
-    """Return a column of IDs and one of their times."""
-    return (
-        Column(title, key, plain, width=ID_WIDTH),
-        Column("time", key, time_of, width=TIME_WIDTH),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +61,14 @@ class Output:
         sys.stdout.flush()
         return count
 
-    def entries(self, entries: Iterable[Entry], title: bool = True, stream: bytes = b"") -> int:
+    def entries(self, entries: Iterable[AnyEntry], title: bool = True, stream: bytes = b"") -> int:
         """Write entries, and return how many; ``stream`` says which one they are of."""
         count = 0
         for page in pages(entries):
             rows = [self._entry_row(entry, stream) for entry in page]
             columns = [*id_columns()]
             if stream:
-                columns.insert(0, Column("stream", "stream"))
+                columns.insert(0, name_column("stream"))
             if page[0].deliveries is not None:
                 columns += [age_column("idle", "idle_ms"), count_column("deliveries")]
             columns.append(Column("fields", "fields", str, wraps=True))
@@ -113,8 +82,9 @@ class Output:
         if self.json:
             self._lines([values])
             return
-        rows = [[key.replace("_", " "), shows.get(key, plain)(values[key])] for key in values]
-        _write_table((Column("", ""), Column("", "", wraps=True)), rows, title=False)
+        titles = [key.replace("_", " ") for key in values]
+        texts = [shows.get(key, plain)(values[key]) for key in values]
+        _write(block(titles, texts, _terminal_width()))
 
     def result(self, text: str, **values: Any) -> None:
         """Write what was done: a sentence for people, ``values`` for programs."""
@@ -135,12 +105,12 @@ class Output:
 
     def _cells(self, columns: Sequence[Column], row: Mapping[str, Any]) -> list[str]:
         return [
-            text if column.wraps else shortened(text, self.max_width)
+            shortened(text, self.max_width) if column.shrinks else text
             for column in columns
             for text in [column.show(row[column.key])]
         ]
 
-    def _entry_row(self, entry: Entry, stream: bytes) -> Mapping[str, Any]:
+    def _entry_row(self, entry: AnyEntry, stream: bytes) -> Mapping[str, Any]:
         if self.json:
             shown: dict[str, Any] = jsonable(entry)
             return {"stream": stream, **shown} if stream else shown
@@ -152,7 +122,7 @@ class Output:
             "deliveries": entry.deliveries,
         }
 
-    def _fields_text(self, entry: Entry) -> str:
+    def _fields_text(self, entry: AnyEntry) -> str:
         if entry.fields is None:
             return "(deleted)"
         return "  ".join(
@@ -169,48 +139,30 @@ def pages(rows: Iterable[T], size: int = PAGE) -> Iterator[list[T]]:
 
 
 def _write_table(columns: Sequence[Column], rows: list[list[str]], title: bool) -> None:
-    if sys.stdout.isatty():
-        _write_framed(columns, rows, title)
-    else:
-        _write_aligned(columns, rows, title)
+    width = _terminal_width()
+    laid = sheet(columns, rows, width)
+    if title and laid.head:
+        _write(laid.head if width is None else [*_bold(laid.head), _rule(laid.width)])
+    for lines in laid.rows:
+        _write(lines)
 
 
-def _write_aligned(columns: Sequence[Column], rows: list[list[str]], title: bool) -> None:
-    lines = [[column.title for column in columns], *rows] if title else rows
-    widths = [
-        max(column.width, *(len(line[at]) for line in lines)) if lines else 0
-        for at, column in enumerate(columns)
-    ]
-    for line in lines:
-        cells = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for column, cell, width in zip(columns, line, widths, strict=True)
-        )
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+def _write(lines: Iterable[str]) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _write_framed(columns: Sequence[Column], rows: list[list[str]], title: bool) -> None:
-    from rich.box import SIMPLE_HEAD  # here, since most commands of a script need no rich
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _bold(lines: Iterable[str]) -> list[str]:
+    return [click.style(line, bold=True) for line in lines]
 
-    table = Table(
-        box=SIMPLE_HEAD if title else None, show_header=title, pad_edge=False, show_edge=False
-    )
-    if not title:
-        table.padding = (0, 2, 0, 0)
-    for column in columns:
-        table.add_column(
-            Text(column.title),
-            justify="right" if column.right else "left",
-            min_width=column.width,
-            no_wrap=not column.wraps,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(file=sys.stdout, highlight=False).print(table)
+
+def _terminal_width() -> int | None:
+    """Return the width of the terminal; None where stdout is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _rule(width: int) -> str:
+    is_unicode = "utf" in (sys.stdout.encoding or "").lower()
+    return ("─" if is_unicode else "-") * width
 
 
 def output_options(

@@ -10,11 +10,13 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from kvstream.arguments import refuse_url
 from kvstream.cli.places import complete_names
 from kvstream.clock import SystemClock
 from kvstream.errors import InvalidArgument
@@ -208,6 +210,19 @@ class Field(_Type):
         if not sign:
             self.fail(f"{value!r} is not FIELD=VALUE.", param, ctx)
         return name, content
+
+
+class PathOnly(click.Path):
+    """A path, as ``click.Path`` takes it; a URL is a usage error that names the right option."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not isinstance(value, str | os.PathLike):
+            self.fail(f"{value!r} is no path.", param, ctx)  # a number, in a TOML file
+        try:
+            refuse_url(value)
+        except InvalidArgument as error:
+            self.fail(f"{error}.", param, ctx)
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)

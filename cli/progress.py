@@ -1,11 +1,16 @@
 """A bar on stderr for what takes long; nothing where stderr is no terminal, or ``--quiet``."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from kvstream.cli.tables import NAME_WIDTH_MIN, clipped
 from kvstream.cli.text import number
+
+_FIGURES_WIDTH = 45
+"""What numbers take behind the title; the bar has what is left."""
 
 
 class Meter(Protocol):
@@ -38,6 +43,8 @@ def meter(title: str, total: int | None, quiet: bool) -> Iterator[Meter]:
         TimeElapsedColumn() if total is None else TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        room = shutil.get_terminal_size().columns - _FIGURES_WIDTH
+        title = clipped(title, max(NAME_WIDTH_MIN, room))
         task = progress.add_task(title, total=total, rows="0", rate="0")
 
         def show(done: int, rows: int) -> None:

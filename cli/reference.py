@@ -60,9 +60,11 @@ otherwise. No message shows the URL.
 
 ## Output
 
-- Tables are for people. On a terminal values longer than `--max-width` are cut; where stdout is no
-  terminal there are no frames and no colours, and one line a row. Whatever is not printable stands
-  escaped, as in `\\xff` or `\\x1b`.
+- Tables are for people. On a terminal names and values longer than `--max-width` are cut, with an
+  ellipsis; numbers, IDs and times never are. Where a terminal is too narrow for that, the times of
+  IDs are left out, names are cut further, and at last each row becomes a block of lines. Where
+  stdout is no terminal nothing is cut, and there is one line a row. Whatever is not printable
+  stands escaped, as in `\\xff` or `\\x1b`.
 - `--json` is for programs: one JSON object a line, from every command that answers anything.
   Durations in it are milliseconds where the name ends with `_ms`, as are `idle` and `inactive`;
   `ttl` and `idmp_duration` are seconds; sizes are bytes.

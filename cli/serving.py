@@ -10,6 +10,7 @@ import click
 from kvstream import __version__
 from kvstream.cli.contracts import Session
 from kvstream.cli.examples import example
+from kvstream.cli.parameters import PathOnly
 from kvstream.cli.session import patiently
 from kvstream.commands.settings import SETTINGS
 from kvstream.options import Durability, StoreOptions
@@ -103,13 +104,13 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathOnly(dir_okay=False),
     is_eager=True,
     callback=_read_config,
     help="A TOML file with these options by their names, as in: port = 6380. Other settings of "
     "CONFIG SET stand in its table [config].",
 )
-@_option("--dir", type=click.Path(path_type=Path), help="The store; --store otherwise.")
+@_option("--dir", type=PathOnly(), help="The store; --store otherwise.")
 @_option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @_option(
     "--port",
@@ -127,12 +128,12 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option(
     "--tls-cert-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathOnly(dir_okay=False),
     help="The server's certificate, and those between it and the authority's, in PEM.",
 )
 @_option(
     "--tls-key-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathOnly(dir_okay=False),
     help="The private key of the certificate, in PEM.",
 )
 @_option(
@@ -142,7 +143,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option(
     "--tls-ca-cert-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathOnly(dir_okay=False),
     help="The authorities whose certificates clients may have, in PEM.",
 )
 @_option(
@@ -172,7 +173,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option(
     "--aclfile",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathOnly(dir_okay=False),
     help="Users and their rights, as Redis's aclfile.",
 )
 @_option(
@@ -198,7 +199,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option(
     "--checkpoint-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathOnly(file_okay=False),
     help="Where SAVE and BGSAVE put checkpoints.",
 )
 @_option(
@@ -237,7 +238,8 @@ def serve(
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
-    The store is made where there is none. Every Redis client works: streams, keys, transactions.
+    The store is made where there is none. Redis clients of all languages connect: there are
+    streams, keys, strings and transactions, but no scripts, channels or other types.
     SIGTERM has everything answered and made durable; a second one ends the server at once. SIGHUP
     has the certificates of TLS read anew.
     """

@@ -147,7 +147,8 @@ def _watch(source: Source, sort: str, pause_s: float) -> None:
     frame, trouble = source.frame(), ""  # fails before the screen is taken
     with _heeding_sigterm(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(top_view.live(frame, sort, console.height, trouble), refresh=True)
+            view = top_view.live(frame, sort, console.width, console.height, trouble)
+            live.update(view, refresh=True)
             time.sleep(pause_s)
             try:
                 frame, trouble = with_rates(source.frame(), frame), ""

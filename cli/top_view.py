@@ -1,23 +1,25 @@
 """How ``top`` shows a frame: live on a terminal, as a table, or in JSON. It asks nobody."""
 
 import time
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvstream.cli.json_values import jsonable
-from kvstream.cli.output import Column, Output, plain
-from kvstream.cli.text import duration, number, plural, printable, shortened, size
+from kvstream.cli.output import Output
+from kvstream.cli.tables import Column, clipped, folded, name_column, plain, sheet
+from kvstream.cli.text import duration, number, plural, printable, size
 from kvstream.cli.top_frames import Frame, Line, lines_of
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod, RenderableType
+    from rich.text import Text
 
-NAME_WIDTH_MAX = 40
-"""Characters of a name on a terminal."""
-_FRAME_LINES = 2
-"""What a table takes beside its rows: titles and a rule."""
+_FOOT_LINES = 3
+"""What stands below the table: an empty line, and the foot, which a narrow terminal folds."""
 
 
 def _count(value: int | None) -> str:
@@ -39,12 +41,12 @@ def _age(value: int | None) -> str:
 
 
 COLUMNS = (
-    Column("stream", "stream"),
+    name_column("stream"),
     Column("length", "length", number, right=True),
-    Column("added/s", "rate", _rate, right=True),
-    Column("memory", "memory", _size, right=True),
-    Column("group", "group"),
-    Column("consumers", "consumers", _count, right=True),
+    Column("added/s", "rate", _rate, right=True, spare=True),
+    Column("memory", "memory", _size, right=True, spare=True),
+    name_column("group"),
+    Column("consumers", "consumers", _count, right=True, spare=True),
     Column("lag", "lag", lambda value: "unknown" if value is None else _count(value), right=True),
     Column("pending", "pending", _count, right=True),
     Column("oldest", "oldest_ms", _age, right=True),
@@ -75,14 +77,16 @@ def _cells(line: Line) -> list[str]:
     ]
 
 
-def head(frame: Frame) -> list[str]:
+def head(frame: Frame, place_width: int | None = None) -> list[str]:
     """Return the lines above the table: where, how busy, how far behind."""
-    server = frame.server
+    server, place = frame.server, printable(frame.place)
+    if place_width is not None:
+        place = clipped(place, place_width)
     if server is None:
-        lines = [f"{printable(frame.place)}   {plural(frame.keys, 'key')}"]
+        lines = [f"{place}   {plural(frame.keys, 'key')}"]
     else:
         lines = [
-            f"{server.version} at {printable(frame.place)}   up {duration(server.uptime_s * 1000)}",
+            f"{server.version} at {place}   up {duration(server.uptime_s * 1000)}",
             f"{plural(server.clients, 'client')}, {number(server.blocked)} blocked   "
             f"{_rate(server.command_rate)} commands/s   "
             f"in {size(round(server.in_rate))}/s, out {size(round(server.out_rate))}/s   "
@@ -112,31 +116,30 @@ def _missing(frame: Frame) -> list[str]:
     return [f"not shown: {'; '.join(told)}"] if told else []
 
 
-def live(frame: Frame, sort: str, height: int, trouble: str = "") -> "RenderableType":
-    """Return a frame for a terminal of so many lines; ``trouble``: why there is no newer one."""
-    from rich.box import SIMPLE_HEAD  # here, since whoever wants JSON needs no rich
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+def live(frame: Frame, sort: str, width: int, height: int, trouble: str = "") -> "Text":
+    """Return a frame for a terminal of that size; ``trouble``: why there is no newer one."""
+    from rich.text import Text  # here, since whoever wants JSON needs no rich
 
-    top = [*head(frame), *filter(None, [trouble])]
+    def styled(lines: Iterable[str], style: str = "") -> list[Text]:
+        return [Text(line, style) for line in lines]
+
     lines = lines_of(frame, sort)
-    room = max(1, height - len(top) - _FRAME_LINES - 2)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in COLUMNS:
-        justify: JustifyMethod = "right" if column.right else "left"
-        # Where there is too little room names are cut, and numbers stay whole.
-        table.add_column(Text(column.title), justify=justify, no_wrap=column.right)
-    for line in lines[:room]:
-        cells = (shortened(cell, NAME_WIDTH_MAX) for cell in _cells(line))
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
-    clock = time.strftime("%H:%M:%S")
-    rest = f"{plural(len(lines) - room, 'more line')}   " if len(lines) > room else ""
-    foot = Text(f"{rest}{clock}   by {sort}   Ctrl-C to leave", style="dim", no_wrap=True)
-    heading = [Text(text, no_wrap=True, overflow="ellipsis") for text in top]
-    if trouble:
-        heading[-1].stylize("bold red")
-    return Group(*heading, table, foot)
+    table = sheet(COLUMNS, [_cells(line) for line in lines[:height]], width)
+    above = styled(part for line in head(frame, width // 2) for part in folded(line, width))
+    above += styled(folded(trouble, width) if trouble else [], "bold red")
+    above += styled(table.head, "bold") + styled(["─" * table.width] if table.head else [])
+    shown = _fitting(table.rows, height - len(above) - _FOOT_LINES)
+    left = len(lines) - len(shown)
+    rest = f"{plural(left, 'more line')}   " if left else ""
+    foot = f"{rest}{time.strftime('%H:%M:%S')}   by {sort}   Ctrl-C to leave"
+    below = styled(["", *folded(foot, width)], "dim")
+    return Text("\n").join(above + [each for row in shown for each in styled(row)] + below)
+
+
+def _fitting(rows: Sequence[list[str]], room: int) -> list[list[str]]:
+    """Return the first rows that have room in so many lines, one at least."""
+    taken = list(accumulate(len(row) for row in rows))
+    return list(rows[: max(1, bisect_right(taken, room))])
 
 
 def write(frame: Frame, sort: str, out: Output) -> None:
@@ -151,9 +154,7 @@ def write(frame: Frame, sort: str, out: Output) -> None:
         out.table(_TEXT_COLUMNS, [dict(zip(_KEYS, _cells(line), strict=True)) for line in lines])
 
 
-_TEXT_COLUMNS: Sequence[Column] = [
-    Column(column.title, column.key, plain, column.right) for column in COLUMNS
-]
+_TEXT_COLUMNS: Sequence[Column] = [replace(column, show=plain) for column in COLUMNS]
 _KEYS = [column.key for column in COLUMNS]
 
 

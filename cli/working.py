@@ -1,7 +1,7 @@
 """``read``, ``ack`` and ``nack``: what a consumer does with entries."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -28,14 +28,14 @@ from kvstream.cli.trimming import ref_policy_option
 from kvstream.ids import IDLike
 from kvstream.operations.acks import NackMode
 from kvstream.operations.references import RefPolicy
-from kvstream.records import Entry
+from kvstream.records import HistoryEntry
 
 BLOCK_PAUSE_S = 0.25
 """Pause between two looks of a blocked ``read``, in which other processes may write."""
 
 _MODES = [mode.value for mode in NackMode]
 
-Reply = Mapping[bytes, list[Entry]]
+Reply = Mapping[bytes, Sequence[HistoryEntry]]
 
 
 @click.command(

@@ -17,7 +17,7 @@ from threading import Barrier, Lock, Thread
 
 from demo.readings import SOURCES, Source
 from demo.sums import Sum, fold
-from kvstream import Entry, Store
+from kvstream import DeletedEntry, Entry, Store
 
 GROUP = "climate"
 RESULTS = "results"
@@ -27,6 +27,8 @@ IDLE_S = 0.3
 DOOMED = "carla"
 """The consumer that dies with entries pending, once."""
 DOOMED_BATCHES = 3
+
+Batch = Sequence[Entry | DeletedEntry]
 
 _reporting = Lock()
 
@@ -38,24 +40,25 @@ def report(event: str, consumer: str, count: int) -> None:
         sys.stdin.readline()
 
 
-def commit(store: Store, source: Source, batch: Sequence[Entry]) -> None:
+def commit(store: Store, source: Source, batch: Batch) -> None:
     """Count each entry of ``batch`` once, though two consumers may hold it after a claim."""
     with store.transaction() as tx:
         group = tx.stream(source.stream).group(GROUP)
-        mine = [entry for entry in batch if entry.fields and group.ack(entry.id)]
+        mine = [entry for entry in batch if isinstance(entry, Entry) and group.ack(entry.id)]
         sums = fold(
             ((source.stream, source.period(entry.id.ms)), Sum.of(value.decode()))
             for entry in mine
-            for value in [(entry.fields or {})[source.column.encode()]]
+            for value in [entry.fields[source.column.encode()]]
         )
         for (stream, period), part in sums.items():
             tx.stream(RESULTS).add({"stream": stream, "period": period, **part.as_fields()})
 
 
-def deliveries(store: Store, source: Source, name: str) -> Iterator[tuple[str, Sequence[Entry]]]:
+def deliveries(store: Store, source: Source, name: str) -> Iterator[tuple[str, Batch]]:
     """Yield batches of one stream until nothing is new or pending, and how each was come by."""
     group = store.stream(source.stream).group(GROUP)
     consumer = group.consumer(name)
+    batch: Batch
     while batch := consumer.history(count=BATCH):
         yield "resumed", batch
     while batch := consumer.read(count=BATCH):

@@ -43,9 +43,12 @@ from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
 from kvstream.options import Durability, StoreOptions
 from kvstream.records import (
+    BareEntry,
     Claimed,
+    ClaimedIDs,
     ConsumerDetail,
     ConsumerInfo,
+    DeletedEntry,
     Entry,
     Fault,
     GroupDetail,
@@ -62,14 +65,17 @@ from kvstream.version import VERSION as __version__
 
 __all__ = [
     "BadPayload",
+    "BareEntry",
     "BusyGroup",
     "Claimed",
+    "ClaimedIDs",
     "Clock",
     "Consumer",
     "ConsumerDetail",
     "ConsumerInfo",
     "Corruption",
     "DataError",
+    "DeletedEntry",
     "Durability",
     "Entry",
     "Fault",

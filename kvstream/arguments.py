@@ -1,28 +1,32 @@
 """What callers of the library may pass, turned into what operations take."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from operator import index
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from kvstream.errors import InvalidArgument, shown
 from kvstream.ids import MIN_ID, IDLike, StreamID
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
+from kvstream.operations.acks import NackMode
 from kvstream.operations.budget import Budget
 from kvstream.operations.references import RefPolicy
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.options import KEY_BYTES_MAX, Durability, StoreOptions
-from kvstream.records import Entry, PendingEntry
+from kvstream.records import BareEntry, Entry, PendingEntry
 
 Name = bytes | str
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
-HasID = Entry | PendingEntry
+Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
+Level = Durability | Literal["always", "everysec", "no"]
+HasID = Entry | BareEntry | PendingEntry
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
 
 NUMBER_MAX = (1 << 63) - 1
@@ -30,6 +34,18 @@ NUMBER_MAX = (1 << 63) - 1
 
 SECONDS_MAX = 1 << 53
 """Beyond it, three hundred million years, a float tells no milliseconds apart."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SERVERS = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "unix": "unix",
+    "valkey": "redis",
+    "valkeys": "rediss",
+}
+"""Schemes of servers, and the scheme under which redis-py knows each."""
+_SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
+"""How a ``Path`` made of a URL begins: it keeps one slash of two."""
 
 
 def name_bytes(name: Name) -> bytes:
@@ -46,7 +62,7 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
     for part in parts:
         if type(part) is StreamID:
             ids.append(part)
-        elif isinstance(part, Entry | PendingEntry):
+        elif isinstance(part, HasID):
             ids.append(part.id)
         elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):
             ids += id_list(part)
@@ -162,10 +178,34 @@ def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:
     return Budget(optional(max_count, "max_count"), optional(max_size, "max_size"))
 
 
+def refuse_url(path: AnyPath) -> None:
+    """Raise InvalidArgument where a URL stands for a path; the message names the right call.
+
+    ``./redis://host`` is the folder of that name. No message shows a URL: it may hold a password.
+    """
+    form = _SHORTENED if isinstance(path, PurePath) else _URL
+    found = form.match(os.fsdecode(path))
+    if found is None:
+        return
+    scheme = found[1].lower()
+    if scheme in _SERVERS:
+        right = (
+            "is the URL of a server, not a path: "
+            f'use redis.Redis.from_url("{_SERVERS[scheme]}://..."), on the command line --url '
+            '(KVSTREAM_URL), in Spark the option "url"'
+        )
+    elif scheme == "file":
+        right = "is a URL: give the path alone, as in /path"
+    else:
+        right = "is a URL, not a path: give a path on this machine"
+    raise InvalidArgument(f"{scheme}://... {right}")
+
+
 def path_of(path: AnyPath) -> Path:
     """Return the path of a store; InvalidArgument where none can be there."""
     try:
         text = os.fsdecode(path)
+        refuse_url(path)
         if "\0" in text:
             raise InvalidArgument(f"a path holds no null character: {shown(path)}")
         os.path.realpath(text).encode()

@@ -1,10 +1,12 @@
 """One consumer of a group."""
 
 from collections.abc import Iterator
+from typing import Any, Literal, cast, overload
 
 from kvstream.arguments import (
     NUMBER_MAX,
     IDs,
+    Mode,
     Seconds,
     budget_of,
     id_list,
@@ -19,7 +21,15 @@ from kvstream.layout.keys import key_of
 from kvstream.operations import acks, claims, deliver, groups
 from kvstream.operations.acks import NackMode
 from kvstream.reading import group_read
-from kvstream.records import Claimed, Entry, PendingEntry
+from kvstream.records import (
+    BareEntry,
+    Claimed,
+    ClaimedIDs,
+    DeletedEntry,
+    Entry,
+    HistoryEntry,
+    PendingEntry,
+)
 
 
 class Consumer:
@@ -85,12 +95,12 @@ class Consumer:
             claim_min_idle=claim_min_idle,
             budget=lambda: budget_of(max_count, max_size),
         )
-        return reply[0][1] if reply else []
+        return cast(list[Entry], reply[0][1]) if reply else []
 
-    def history(self, after: IDLike = "0-0", count: int | None = None) -> list[Entry]:
+    def history(self, after: IDLike = "0-0", count: int | None = None) -> list[HistoryEntry]:
         """Show again what is pending with this consumer after an ID; each counts as a delivery.
 
-        An entry whose message has been deleted has None for its fields.
+        One whose message has been deleted is a DeletedEntry, whose ``fields`` are None.
         """
         reply = group_read(self._engine, self._group, self._name, [(self._key, after)], count=count)
         return reply[0][1] if reply else []
@@ -111,7 +121,7 @@ class Consumer:
     def _heard(self, count: int, poll: Seconds, claim_min_idle: Seconds | None) -> Iterator[Entry]:
         after: IDLike = "0-0"
         while pending := self.history(after, count):
-            yield from (entry for entry in pending if entry.fields is not None)
+            yield from (entry for entry in pending if not isinstance(entry, DeletedEntry))
             after = pending[-1].id
         while True:
             yield from self.read(count, poll, claim_min_idle=claim_min_idle)
@@ -120,15 +130,30 @@ class Consumer:
         """Acknowledge entries, and return how many were pending in the group."""
         return self._engine.run(acks.acknowledge, self._key, self._group, id_list(ids))
 
-    def nack(self, *ids: IDs, mode: NackMode | str = NackMode.FAIL) -> int:
+    def nack(self, *ids: IDs, mode: Mode = NackMode.FAIL) -> int:
         """Give pending entries back to the group, and return how many."""
         return self._engine.run(
             acks.negative_acknowledge, self._key, self._group, id_list(ids), NackMode(mode)
         )
 
+    @overload
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: Literal[False] = ...
+    ) -> list[Entry]: ...
+
+    @overload
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: Literal[True]
+    ) -> list[BareEntry]: ...
+
+    @overload
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: bool = ...
+    ) -> list[Entry] | list[BareEntry]: ...
+
     def claim(
         self, *ids: IDs, min_idle: Seconds = 0, force: bool = False, justid: bool = False
-    ) -> list[Entry]:
+    ) -> list[Any]:
         """Take over pending entries of others, as XCLAIM does, and return them."""
         claimed = self._engine.run(
             claims.claim,
@@ -142,6 +167,36 @@ class Consumer:
         )
         return list(claimed)
 
+    @overload
+    def autoclaim(
+        self,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: Literal[False] = ...,
+    ) -> Claimed: ...
+
+    @overload
+    def autoclaim(
+        self,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: Literal[True],
+    ) -> ClaimedIDs: ...
+
+    @overload
+    def autoclaim(
+        self,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: bool = ...,
+    ) -> Claimed | ClaimedIDs: ...
+
     def autoclaim(
         self,
         min_idle: Seconds = 0,
@@ -149,7 +204,7 @@ class Consumer:
         *,
         count: int = claims.AUTOCLAIM_COUNT,
         justid: bool = False,
-    ) -> Claimed:
+    ) -> Claimed | ClaimedIDs:
         """Scan pending entries from ``start`` and take over the idle ones, as XAUTOCLAIM does."""
         if type(count) is not int:
             count = whole(count, "count")
@@ -163,7 +218,7 @@ class Consumer:
             count,
             justid,
         )
-        return taken.listed()
+        return claimed_of(taken, justid)
 
     def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry]:
         """Return what is pending with this consumer, by ID."""
@@ -183,3 +238,10 @@ class Consumer:
     def delete(self) -> int:
         """Remove the consumer; return how many pending entries were lost with it."""
         return self._engine.run(groups.delete_consumer, self._key, self._group, self._name)
+
+
+def claimed_of(taken: claims.Taken, justid: bool) -> Claimed | ClaimedIDs:
+    """Return what was claimed with the entries in a list, outside the lock."""
+    kind: Any = ClaimedIDs if justid else Claimed
+    claimed: Claimed | ClaimedIDs = kind(taken.cursor, list(taken.entries), taken.deleted)
+    return claimed

@@ -1,7 +1,10 @@
 """One consumer group of a stream."""
 
+from typing import Any, Literal, overload
+
 from kvstream.arguments import (
     IDs,
+    Mode,
     Name,
     Policy,
     Seconds,
@@ -11,7 +14,7 @@ from kvstream.arguments import (
     optional,
     whole,
 )
-from kvstream.consumer import Consumer
+from kvstream.consumer import Consumer, claimed_of
 from kvstream.engine import Engine
 from kvstream.ids import IDLike, StreamID, range_end, range_start
 from kvstream.layout.keys import key_of
@@ -20,7 +23,9 @@ from kvstream.operations.acks import NackMode
 from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
 from kvstream.records import (
+    BareEntry,
     Claimed,
+    ClaimedIDs,
     ConsumerInfo,
     Entry,
     GroupInfo,
@@ -73,7 +78,7 @@ class Group:
     def nack(
         self,
         *ids: IDs,
-        mode: NackMode | str = NackMode.FAIL,
+        mode: Mode = NackMode.FAIL,
         retrycount: int | None = None,
         force: bool = False,
     ) -> int:
@@ -93,6 +98,48 @@ class Group:
             force,
         )
 
+    @overload
+    def claim(
+        self,
+        consumer: Name,
+        *ids: IDs,
+        min_idle: Seconds = ...,
+        idle: Seconds | None = ...,
+        time: float | None = ...,
+        retrycount: int | None = ...,
+        force: bool = ...,
+        justid: Literal[False] = ...,
+        last_id: IDLike | None = ...,
+    ) -> list[Entry]: ...
+
+    @overload
+    def claim(
+        self,
+        consumer: Name,
+        *ids: IDs,
+        min_idle: Seconds = ...,
+        idle: Seconds | None = ...,
+        time: float | None = ...,
+        retrycount: int | None = ...,
+        force: bool = ...,
+        justid: Literal[True],
+        last_id: IDLike | None = ...,
+    ) -> list[BareEntry]: ...
+
+    @overload
+    def claim(
+        self,
+        consumer: Name,
+        *ids: IDs,
+        min_idle: Seconds = ...,
+        idle: Seconds | None = ...,
+        time: float | None = ...,
+        retrycount: int | None = ...,
+        force: bool = ...,
+        justid: bool = ...,
+        last_id: IDLike | None = ...,
+    ) -> list[Entry] | list[BareEntry]: ...
+
     def claim(
         self,
         consumer: Name,
@@ -104,7 +151,7 @@ class Group:
         force: bool = False,
         justid: bool = False,
         last_id: IDLike | None = None,
-    ) -> list[Entry]:
+    ) -> list[Any]:
         """Give pending entries to a consumer, as XCLAIM does, and return them.
 
         ``min_idle`` passes over what was delivered less than that many seconds ago. ``idle``
@@ -129,6 +176,39 @@ class Group:
         )
         return list(claimed)
 
+    @overload
+    def autoclaim(
+        self,
+        consumer: Name,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: Literal[False] = ...,
+    ) -> Claimed: ...
+
+    @overload
+    def autoclaim(
+        self,
+        consumer: Name,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: Literal[True],
+    ) -> ClaimedIDs: ...
+
+    @overload
+    def autoclaim(
+        self,
+        consumer: Name,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: bool = ...,
+    ) -> Claimed | ClaimedIDs: ...
+
     def autoclaim(
         self,
         consumer: Name,
@@ -137,7 +217,7 @@ class Group:
         *,
         count: int = claims.AUTOCLAIM_COUNT,
         justid: bool = False,
-    ) -> Claimed:
+    ) -> Claimed | ClaimedIDs:
         """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does.
 
         Go on from the returned ``cursor`` until it is 0-0: always starting anew at 0-0 starves what
@@ -155,7 +235,7 @@ class Group:
             count,
             justid,
         )
-        return taken.listed()
+        return claimed_of(taken, justid)
 
     # --- looking --------------------------------------------------------------------------------
 

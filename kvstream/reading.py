@@ -1,6 +1,7 @@
 """Reads that may wait, in Python's terms: XREAD and XREADGROUP over the engine's waiters."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from kvstream.arguments import NUMBER_MAX, Seconds, milliseconds, wait_of, whole
 from kvstream.blocking import wait_for
@@ -11,7 +12,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import deliver, reads
 from kvstream.operations.budget import Budget
 from kvstream.operations.reads import Position, Reply
-from kvstream.records import Entry
+from kvstream.records import Entry, HistoryEntry
 
 _POSITIONS = {position.value: position for position in Position}
 _MEANINGLESS = (
@@ -29,6 +30,9 @@ Wanted = Sequence[tuple[bytes, IDLike]]
 
 Lists = list[tuple[bytes, list[Entry]]]
 """(qualified name, entries) of each stream that had something."""
+
+PendingLists = list[tuple[bytes, list[HistoryEntry]]]
+"""The same of a read that may show what is pending."""
 
 BudgetOf = Callable[[], Budget | None]
 """Makes the bounds of one reply anew for each attempt."""
@@ -80,12 +84,12 @@ def plain_read(
         return reply or None
 
     if block is None:
-        return _decoded(engine.run(attempt))
+        return cast(Lists, _decoded(engine.run(attempt)))
     names = [name for name, _ in wanted]
-    return _decoded(wait_for(engine, names, attempt, wait_of(block)))
+    return cast(Lists, _decoded(wait_for(engine, names, attempt, wait_of(block))))
 
 
-def _decoded(reply: Reply | None) -> Lists:
+def _decoded(reply: Reply | None) -> PendingLists:
     """Return a reply with its entries in lists, outside the lock."""
     return [(name, list(entries)) for name, entries in reply or ()]
 
@@ -101,7 +105,7 @@ def group_read(
     noack: bool = False,
     claim_min_idle: Seconds | None = None,
     budget: BudgetOf = lambda: None,
-) -> Lists:
+) -> PendingLists:
     """Deliver to a consumer; [] when nothing came in ``block`` seconds."""
     if count is not None and (type(count) is not int or count > NUMBER_MAX):
         count = whole(count, "count")

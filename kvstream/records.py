@@ -21,8 +21,7 @@ class Entry(NamedTuple):
     """One message of a stream."""
 
     id: StreamID
-    fields: Fields | None
-    """None for a pending entry whose message has been deleted."""
+    fields: Fields
     idle_ms: int | None = None
     """Milliseconds since the delivery before this one, where a CLAIM read told it."""
     deliveries: int | None = None
@@ -31,7 +30,7 @@ class Entry(NamedTuple):
     @property
     def flat(self) -> tuple[bytes, ...]:
         """Field, value, field, value ... in order, repeated fields included."""
-        fields = self.fields or {}
+        fields = self.fields
         if type(fields) is RepeatedFields:
             return fields.flat
         return tuple(part for pair in fields.items() for part in pair)
@@ -41,6 +40,34 @@ class Entry(NamedTuple):
         """The (field, value) pairs in order, repeated fields included."""
         flat = self.flat
         return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+class BareEntry(NamedTuple):
+    """An entry without its fields: what a claim with ``justid`` returns."""
+
+    id: StreamID
+    fields: None = None
+    idle_ms: int | None = None
+    deliveries: int | None = None
+
+    @property
+    def flat(self) -> tuple[bytes, ...]:
+        return ()
+
+    @property
+    def pairs(self) -> tuple[tuple[bytes, bytes], ...]:
+        return ()
+
+
+class DeletedEntry(BareEntry):
+    """A pending entry whose message has been deleted; ``fields`` is None."""
+
+    __slots__ = ()
+
+
+HistoryEntry = Entry | DeletedEntry
+"""What a read of pending entries shows."""
+AnyEntry = Entry | BareEntry
 
 
 class PendingEntry(NamedTuple):
@@ -71,9 +98,17 @@ class Claimed(NamedTuple):
     cursor: StreamID
     """Where the next call goes on; 0-0 when the whole list has been seen."""
     entries: list[Entry]
-    """The claimed entries; with ``justid`` their IDs alone, fields None."""
+    """The claimed entries."""
     deleted: list[StreamID]
     """Pending IDs whose message is gone: dropped from the list."""
+
+
+class ClaimedIDs(NamedTuple):
+    """What XAUTOCLAIM did in one call with ``justid``: as ``Claimed``, without any fields."""
+
+    cursor: StreamID
+    entries: list[BareEntry]
+    deleted: list[StreamID]
 
 
 @dataclass(frozen=True, slots=True)

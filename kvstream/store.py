@@ -8,6 +8,7 @@ from typing import Any, Self
 from kvstream import bulk
 from kvstream.arguments import (
     AnyPath,
+    Level,
     Name,
     Seconds,
     budget_of,
@@ -33,7 +34,7 @@ from kvstream.operations.loading import Loaded
 from kvstream.options import Durability, StoreOptions
 from kvstream.parts import BulkTicket, Part
 from kvstream.reading import group_read, plain_read
-from kvstream.records import Entry, Fault, UnfinishedLoad
+from kvstream.records import Entry, Fault, HistoryEntry, UnfinishedLoad
 from kvstream.stream import Stream
 
 _KEYS_PAGE = 1000
@@ -58,7 +59,7 @@ class Store:
         cls,
         path: AnyPath,
         *,
-        durability: Durability | str = Durability.EVERYSEC,
+        durability: Level = Durability.EVERYSEC,
         db: int = 0,
         read_only: bool = False,
         create: bool = True,
@@ -160,10 +161,11 @@ class Store:
         claim_min_idle: Seconds | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> dict[bytes, list[Entry]]:
+    ) -> dict[bytes, list[HistoryEntry]]:
         """Read several streams as a consumer of a group of the same name in each, as XREADGROUP.
 
-        ``">"`` asks for new entries, an ID for the consumer's own pending ones after it.
+        ``">"`` asks for new entries, an ID for the consumer's own pending ones after it; of these
+        one whose message has been deleted is a DeletedEntry.
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(

@@ -18,9 +18,12 @@ from kvstream.operations.acks import NackMode
 from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
 from kvstream.records import (
+    BareEntry,
     Claimed,
+    ClaimedIDs,
     Entry,
     GroupInfo,
+    HistoryEntry,
     PendingEntry,
     PendingSummary,
 )
@@ -86,7 +89,7 @@ class RemoteGroup:
         force: bool = False,
         justid: bool = False,
         last_id: StreamID | None = None,
-    ) -> list[Entry]:
+    ) -> list[Entry] | list[BareEntry]:
         options: tuple[Word, ...] = (
             *duration("TIME", time),
             *duration("IDLE", idle),
@@ -100,7 +103,7 @@ class RemoteGroup:
 
     def autoclaim(
         self, consumer: bytes, min_idle: float, start: IDLike, *, count: int, justid: bool
-    ) -> Claimed:
+    ) -> Claimed | ClaimedIDs:
         who = (self._key, self.name, consumer, milliseconds(min_idle))
         words = (*who, id_word(start), "COUNT", count, *flag("JUSTID", justid))
         return autoclaimed_of(self._connection.do("XAUTOCLAIM", *words), justid)
@@ -165,7 +168,7 @@ class RemoteConsumer:
         self._key = key
         self._who = (group, name)
 
-    def read(self, count: int | None = None) -> list[Entry]:
+    def read(self, count: int | None = None) -> Sequence[HistoryEntry]:
         options = option("COUNT", count)
         words = ("GROUP", *self._who, *options, "STREAMS", self._key, ">")
         return streams_of(self._connection.do("XREADGROUP", *words)).get(self._key, [])

@@ -15,7 +15,7 @@ from kvstream.cli.remote.words import duration, flag, id_word, id_words, millise
 from kvstream.errors import KVStreamError, NoSuchKey, RequestError, WrongType
 from kvstream.ids import IDLike, StreamID
 from kvstream.layout.values import FieldsLike
-from kvstream.records import Entry, Fault
+from kvstream.records import Fault, HistoryEntry
 from kvstream.remote.connection import Connection, Word, Words
 from kvstream.remote.replies import sections_of, stream_info_of, streams_of
 
@@ -55,7 +55,7 @@ class RemoteStore:
         streams: Mapping[Name, IDLike],
         count: int | None = None,
         block: float | None = None,
-    ) -> Mapping[bytes, list[Entry]]:
+    ) -> Mapping[bytes, Sequence[HistoryEntry]]:
         """Read what lies after an ID in several streams; waits ``block`` seconds, or less."""
         words = (*self._bounds(count, block), *_positions(streams))
         return streams_of(self._connection.ask("XREAD", *words))
@@ -70,7 +70,7 @@ class RemoteStore:
         *,
         noack: bool,
         claim_min_idle: float | None,
-    ) -> Mapping[bytes, list[Entry]]:
+    ) -> Mapping[bytes, Sequence[HistoryEntry]]:
         """Read several streams as a consumer; waits ``block`` seconds, or less."""
         words = (
             "GROUP",

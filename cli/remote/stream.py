@@ -1,6 +1,6 @@
 """A stream of a server, with the calls of the library's ``Stream`` that the commands need."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from kvstream.cli.contracts import IDList
@@ -19,7 +19,7 @@ from kvstream.ids import IDLike, StreamID, range_end, range_start
 from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
 from kvstream.operations.references import RefPolicy
-from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
+from kvstream.records import Entry, GroupInfo, HistoryEntry, StreamDetail, StreamInfo
 from kvstream.remote.connection import Connection, Words
 from kvstream.remote.replies import (
     entries_of,
@@ -138,7 +138,7 @@ class RemoteStream:
 
     def read(
         self, after: IDLike, count: int | None = None, block: float | None = None
-    ) -> list[Entry]:
+    ) -> Sequence[HistoryEntry]:
         """Return the entries after an ID; waits ``block`` seconds, or less, for them."""
         options = (*option("COUNT", count), *self._connection.block_words(block))
         where = ("STREAMS", self.key, id_word(after))

@@ -27,7 +27,7 @@ from kvstream.operations import claims
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.seizing import LongAutoclaim, LongClaim, Seized
 from kvstream.operations.witness import LONG_ROWS
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 
 _FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
 """Words of XPENDING's extended form."""
@@ -73,7 +73,7 @@ def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
     return [summary.count, bytes(summary.min_id), bytes(summary.max_id), consumers]
 
 
-def _claimed(entries: Sequence[Entry], justid: bool) -> Reply:
+def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
     return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
 
 

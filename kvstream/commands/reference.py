@@ -281,12 +281,18 @@ def _differences() -> str:
     )
 
 
-def render(tables: Tables, words: Words, own: tuple[str, ...], made_by: str) -> str:
-    """Return the text of a page of these commands; ``own`` tells what Redis does not have so."""
+def render(tables: Tables, words: Words, absent: str, own: tuple[str, ...], made_by: str) -> str:
+    """Return the text of a page of these commands.
+
+    ``absent`` tells what Redis has and we have not, ``own`` what Redis does not have so.
+    """
     parts = [
         "# Commands",
         "The commands that kvstream answers, with the replies and error texts of Redis 8.10. This "
         f"page is made by `python -m {made_by}`.",
+        f"Here are: {', '.join(title.lower() for title, _ in tables)}.",
+        "## What is not here",
+        absent,
         *(part for title, table in tables for part in _section(title, table, words)),
         "## Where versions of Redis differ",
         "The newest wins.",

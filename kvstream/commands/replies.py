@@ -14,7 +14,7 @@ from kvstream.errors import KVStreamError
 from kvstream.ids import StreamID
 from kvstream.layout.rows import Rows as Rows
 from kvstream.layout.written import Written as Written
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Entries:
     time and deliveries behind them.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[AnyEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Gradual:
     steps: "Iterable[int | Rows | Alike | Sequence[Reply] | Sequence[Pair] | None]"
 
 
-Pair: TypeAlias = tuple[bytes, Sequence[Entry] | Gradual]
+Pair: TypeAlias = tuple[bytes, Sequence[AnyEntry] | Gradual]
 """A key, and entries of it."""
 
 
@@ -221,7 +221,7 @@ def _flat_streams(reply: Streams, protocol: int) -> Any:
     return dict(read) if protocol == RESP3 else [list(pair) for pair in read]
 
 
-def _flat_entries(entries: Sequence[Entry] | Gradual, protocol: int) -> list[Any]:
+def _flat_entries(entries: Sequence[AnyEntry] | Gradual, protocol: int) -> list[Any]:
     if isinstance(entries, Gradual):
         return _flat_gradual(entries, protocol)
     return [_flat_entry(entry) for entry in entries]
@@ -237,7 +237,7 @@ def _flat_alike(reply: Alike, protocol: int) -> list[Any]:
     return [[bytes(StreamID.unpack(eid)), *rest] for eid in reply.ids]
 
 
-def _flat_entry(entry: Entry) -> list[Any]:
+def _flat_entry(entry: AnyEntry) -> list[Any]:
     fields = None if entry.fields is None else list(entry.flat)
     told = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
     return [bytes(entry.id), fields, *told]

@@ -10,11 +10,11 @@ rows, joined, are one msgpack array. Strings are msgpack's raw type, whatever wa
 stored as they are, text as UTF-8, numbers as redis-py writes them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, repeat
 from operator import add
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
@@ -27,10 +27,33 @@ UNIQUE = b"\x01"
 REPEATED = b"\x02"
 _UNIQUE_MARK, _REPEATED_MARK = UNIQUE[0], REPEATED[0]
 
-FieldPart = bytes | str | int | float | bytearray | memoryview
-FieldsLike = Mapping[Any, Any] | Iterable[tuple[FieldPart, FieldPart]]
-"""A mapping of FieldParts, or pairs of them. A checker cannot be told more of the mapping: its key
-type is invariant, and a literal that mixes text and numbers is a mapping to ``object``."""
+if TYPE_CHECKING:
+
+    class PlainInt(Protocol):
+        """An int that is no bool: the setter has checkers compare the class exactly."""
+
+        @property  # type: ignore[override]
+        def __class__(self) -> type[int]: ...
+        @__class__.setter
+        def __class__(self, value: type[int], /) -> None: ...  # pyright: ignore
+
+    class PlainFloat(Protocol):
+        """A float; with ``float`` itself a checker takes int, and so bool, as well."""
+
+        @property  # type: ignore[override]
+        def __class__(self) -> type[float]: ...
+        @__class__.setter
+        def __class__(self, value: type[float], /) -> None: ...  # pyright: ignore
+
+else:
+    PlainInt, PlainFloat = int, float
+
+FieldPart = bytes | str | PlainInt | PlainFloat | bytearray | memoryview
+_Pair = tuple[FieldPart, FieldPart]
+FieldsLike = Mapping[Any, FieldPart] | Sequence[_Pair] | Set[_Pair] | Iterator[_Pair]
+"""A mapping of FieldParts to FieldParts, or pairs of them. The key type of a mapping is invariant,
+so that a checker is told nothing of keys. Pairs are no ``Iterable``: a mapping is one as well, and
+mypy would take a literal that mixes text and numbers for a mapping to ``object``."""
 
 _pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
 _ARRAY_HEAD = Struct(">BI")

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from os import PathLike
-from pathlib import Path
 
-from kvstream.arguments import Name, name_bytes
+from kvstream.arguments import Name, name_bytes, path_of
 from kvstream.errors import InvalidArgument
 from kvstream.migration.carrying import Manner, allowed_of
 from kvstream.migration.items import Selection, Source, Watch
@@ -106,7 +105,7 @@ def run(
     selection = selection_of(match, databases, here, without)
     check_pair(here, there, selection)
     identity = identity_of(str(here), str(there), selection)
-    folder = default_folder() if state is None else Path(state)
+    folder = default_folder() if state is None else path_of(state)
     known = fingerprint(here)
     noted = Journal(folder, identity, str(here), str(there), known)
     with noted as journal, ExitStack() as stack:

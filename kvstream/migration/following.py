@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from os import PathLike
-from pathlib import Path
 
-from kvstream.arguments import Name
+from kvstream.arguments import Name, path_of
 from kvstream.migration.face import PlaceLike, check_pair, place_of, selection_of
 from kvstream.migration.items import Selection
 from kvstream.migration.journal import default_folder
@@ -78,7 +77,7 @@ def _following(
     selection: Selection = selection_of(match, databases, here)
     check_pair(here, there, selection)
     check_followed(here, there)
-    folder = default_folder() if state is None else Path(state)
+    folder = default_folder() if state is None else path_of(state)
     with (
         closing(Server(here)) as server,
         closing(open_end(there)) as end,

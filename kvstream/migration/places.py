@@ -17,11 +17,12 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from kvstream.errors import InvalidArgument, NoSuchStore, shown
+from kvstream.arguments import refuse_url
+from kvstream.errors import InvalidArgument, NoSuchStore
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.durable_files import kind_of
 
-SCHEMES = ("redis", "rediss", "unix")
+_SERVERS = ("redis://", "rediss://", "unix://")
 MANIFEST_SUFFIX = ".manifest"
 LOG_FOLDER = "appendonlydir"
 """Where Redis keeps its append-only files, inside its own directory."""
@@ -87,12 +88,10 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
 
     Raises InvalidArgument where it is none, NoSuchStore where nothing is there.
     """
-    text = os.fspath(text)
-    scheme, separator, _ = text.partition("://")
-    if separator:
-        if scheme not in SCHEMES:
-            raise InvalidArgument(f"{shown(scheme)} is no scheme of a server: {', '.join(SCHEMES)}")
+    if isinstance(text, str) and text.startswith(_SERVERS):
         return Place(PlaceKind.SERVER, text)
+    refuse_url(text)
+    text = os.fspath(text)
     for kind in (PlaceKind.STORE, PlaceKind.RDB, PlaceKind.AOF):
         if text.startswith(f"{kind}:"):
             return _existing(kind, text.removeprefix(f"{kind}:"), create)
@@ -100,6 +99,7 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
 
 
 def _existing(kind: PlaceKind, text: str, create: bool) -> Place:
+    refuse_url(text)  # again: what stands behind the prefix
     if not create:
         if not os.path.lexists(text):
             raise NoSuchStore(f"there is nothing at {text}")

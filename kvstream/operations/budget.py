@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.layout.rows import Rows
-from kvstream.records import Entry
+from kvstream.records import HistoryEntry
 
 WIRE_TIMES = 4
 """How much longer an entry of short fields is in a reply than it is in its row, at most."""
@@ -19,7 +19,7 @@ def _bulk_size(length: int) -> int:
     return _HEAD + len(str(length)) + length + _CRLF
 
 
-def entry_reply_size(entry: Entry) -> int:
+def entry_reply_size(entry: HistoryEntry) -> int:
     """Return the bytes of an entry in a RESP reply."""
     flat = entry.flat
     size = _PAIR + _bulk_size(len(bytes(entry.id))) + _HEAD + len(str(len(flat)))
@@ -50,7 +50,7 @@ class Room:
         """Tell whether streams may give few entries uncounted."""
         return self._few > 0
 
-    def take(self, entries: Sequence[Entry]) -> bool:
+    def take(self, entries: Sequence[HistoryEntry]) -> bool:
         """Count the entries of a stream; return whether there is room for another one's."""
         if not self.left or len(entries) <= self._few:
             return True
@@ -111,7 +111,7 @@ class Budget:
         if self._size is not None:
             self._size -= -self._opening if shown is None else _HEAD + len(str(shown))
 
-    def take(self, entries: Sequence[Entry]) -> int:
+    def take(self, entries: Sequence[HistoryEntry]) -> int:
         """Return how many of ``entries``, from the first, may be delivered; and count them."""
         if self._size is None:
             taken = len(entries) if self._count is None else min(len(entries), self._count)
@@ -122,7 +122,7 @@ class Budget:
             self._count -= taken
         return taken
 
-    def _take_by_size(self, entries: Sequence[Entry]) -> int:
+    def _take_by_size(self, entries: Sequence[HistoryEntry]) -> int:
         assert self._size is not None
         for at, entry in enumerate(entries):
             if (self._count is not None and at >= self._count) or (

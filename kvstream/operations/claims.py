@@ -25,7 +25,7 @@ from kvstream.operations import entries
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.hauls import Haul, count_after, refuse_retrycount
 from kvstream.operations.pages import RUNS_TOGETHER, Steps
-from kvstream.records import Claimed, Entry, PendingEntry, PendingSummary
+from kvstream.records import AnyEntry, BareEntry, PendingEntry, PendingSummary
 
 AUTOCLAIM_COUNT = 100
 """Redis's default COUNT of XAUTOCLAIM."""
@@ -52,7 +52,7 @@ def claim(
     force: bool = False,
     justid: bool = False,
     last_id: StreamID | None = None,
-) -> Sequence[Entry]:
+) -> Sequence[AnyEntry]:
     """Take over pending entries as XCLAIM does; with ``justid`` the entries have no fields.
 
     ``time_ms`` is the Unix time of delivery to note; one in the future counts as now.
@@ -64,13 +64,13 @@ def claim(
     moment = moment_of(txn, time_ms)
     haul = Haul(stream, idle_bound(txn, min_idle_ms), retrycount, justid)
     packed = [PACKED(*eid) for eid in ids]
-    claimed: Sequence[Entry]
+    claimed: Sequence[AnyEntry]
     if not force and is_ascending(packed):
         _look_by_runs(txn, found, packed, haul)
         haul.move(txn, found, consumer, moment)
         claimed = haul.entries
         if justid:
-            claimed = [Entry(StreamID.unpack(key[-ID_BYTES:]), None) for key, _ in haul.rows]
+            claimed = [BareEntry(StreamID.unpack(key[-ID_BYTES:])) for key, _ in haul.rows]
     else:
         claimed = _claim_each(txn, found, consumer, ids, moment, force, haul)
     if claimed:
@@ -108,10 +108,10 @@ def _claim_each(
     moment: int,
     force: bool,
     haul: Haul,
-) -> list[Entry]:
+) -> list[AnyEntry]:
     """Claim IDs one by one: they may come in any order and again, and be forced."""
     stream, bound = haul.stream, haul.bound
-    claimed: list[Entry] = []
+    claimed: list[AnyEntry] = []
     counts: dict[bytes, int] = {}
     gone: set[bytes] = set()
     for eid in ids:
@@ -135,7 +135,7 @@ def _claim_each(
         else:
             continue
         counts[packed] = count_after(before, haul.retrycount, haul.justid)
-        claimed.append(Entry(eid, None) if haul.justid else entry)
+        claimed.append(BareEntry(eid) if haul.justid else entry)
     take(txn, group, sorted(gone))
     _move(txn, group, counts, consumer, moment)
     return claimed
@@ -158,15 +158,11 @@ def _move(txn: Txn, group: GroupMeta, counts: dict[bytes, int], owner: bytes, ti
 
 
 class Taken(NamedTuple):
-    """What ``autoclaim`` did: see ``Claimed``."""
+    """What ``autoclaim`` did: see ``Claimed`` and ``ClaimedIDs``."""
 
     cursor: StreamID
-    entries: Sequence[Entry]
+    entries: Sequence[AnyEntry]
     deleted: list[StreamID]
-
-    def listed(self) -> Claimed:
-        """Return it with the entries in a list, outside the lock."""
-        return Claimed(self.cursor, list(self.entries), self.deleted)
 
 
 def autoclaim(
@@ -197,9 +193,9 @@ def taken_over(
     if haul.rows:
         member.active_ms = txn.now_ms
     txn.member_changed(member)
-    claimed: Sequence[Entry] = haul.entries
+    claimed: Sequence[AnyEntry] = haul.entries
     if haul.justid:
-        claimed = [Entry(StreamID.unpack(key[-ID_BYTES:]), None) for key, _ in haul.rows]
+        claimed = [BareEntry(StreamID.unpack(key[-ID_BYTES:])) for key, _ in haul.rows]
     return Taken(cursor, claimed, [StreamID.unpack(eid) for eid in haul.gone])
 
 

@@ -27,7 +27,7 @@ from kvstream.operations.budget import Budget, Room
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.lag import advance_over
 from kvstream.operations.reads import Reply
-from kvstream.records import Entry
+from kvstream.records import DeletedEntry, Entry, HistoryEntry
 
 WHERE = " in XREADGROUP with GROUP option"
 """What errors of XREADGROUP say besides."""
@@ -66,6 +66,7 @@ def read_group(
         if budget.exhausted:
             break
         budget.open(name)
+        given: Sequence[HistoryEntry]
         if after is None:
             idle, left = claim_min_idle_ms, room.left
             given = read_new(
@@ -136,7 +137,7 @@ def read_history(
     after: StreamID,
     count: int | None = None,
     budget: Budget | None = None,
-) -> list[Entry]:
+) -> list[HistoryEntry]:
     """Show what is pending with a consumer after an ID; each entry counts as delivered again."""
     stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
@@ -247,11 +248,11 @@ def _history(
     after: StreamID,
     count: int | None,
     budget: Budget,
-) -> list[Entry]:
+) -> list[HistoryEntry]:
     if after == MAX_ID or budget.exhausted:
         return []
     start = after.next().packed
-    shown: list[Entry] = []
+    shown: list[HistoryEntry] = []
     touched: list[tuple[Run, list[bytes]]] = []
     for run in runs_of(txn, group, consumer, start):
         rest = None if count is None else count - len(shown)
@@ -259,7 +260,7 @@ def _history(
             break
         ids = list(ids_between(run, start, _LAST))[:rest]
         found = [
-            entry or Entry(StreamID.unpack(eid), None)
+            entry or DeletedEntry(StreamID.unpack(eid))
             for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True)
         ]
         found = found[: budget.take(found)]

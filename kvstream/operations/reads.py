@@ -8,9 +8,9 @@ from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.meta.txn import Txn
 from kvstream.operations import abreast, entries, showing
 from kvstream.operations.budget import Budget, Room
-from kvstream.records import Entry
+from kvstream.records import Entry, HistoryEntry
 
-Reply = list[tuple[bytes, Sequence[Entry]]]
+Reply = list[tuple[bytes, Sequence[HistoryEntry]]]
 """(qualified name, entries) for each stream that has something, in the caller's order."""
 
 

@@ -62,7 +62,8 @@ def connect(url: str, connect_s: float = CONNECT_S, reply_s: float = REPLY_S) ->
         settings |= {"protocol": 2, "decode_responses": False}
         client.connection_pool.connection_class(**settings)  # options that are none fail here
     except (ValueError, TypeError, redis.RedisError):
-        raise InvalidArgument(f"that is no URL of a server: {FORM}") from None
+        hint = "" if "://" in url else "; a directory is given as --store, or as a path"
+        raise InvalidArgument(f"that is no URL of a server: {FORM}{hint}") from None
     for name in _FILES:
         if name in settings and not os.access(settings[name], os.R_OK):
             raise InvalidArgument(f"{name} of the URL cannot be read: {settings[name]}")

@@ -8,12 +8,16 @@ from typing import Any
 from kvstream.errors import RequestError
 from kvstream.ids import StreamID
 from kvstream.records import (
+    BareEntry,
     Claimed,
+    ClaimedIDs,
     ConsumerDetail,
+    DeletedEntry,
     Entry,
     Fields,
     GroupDetail,
     GroupInfo,
+    HistoryEntry,
     PendingDetail,
     PendingEntry,
     PendingSummary,
@@ -67,7 +71,12 @@ def fields_of(flat: list[bytes]) -> Fields:
 def entry_of(raw: list[Any]) -> Entry:
     """Return an entry: ID, fields, and where a CLAIM read tells them idle time and deliveries."""
     eid, flat, *told = raw
-    return Entry(StreamID.parse(eid), None if flat is None else fields_of(flat), *told)
+    return Entry(StreamID.parse(eid), fields_of(flat), *told)
+
+
+def history_entry_of(raw: list[Any]) -> HistoryEntry:
+    """Return an entry that may have been deleted while it was pending."""
+    return entry_of(raw) if raw[1] is not None else DeletedEntry(StreamID.parse(raw[0]))
 
 
 def entries_of(raw: Iterable[list[Any] | None] | None) -> list[Entry]:
@@ -75,23 +84,28 @@ def entries_of(raw: Iterable[list[Any] | None] | None) -> list[Entry]:
     return [entry_of(each) for each in raw or () if each is not None]
 
 
-def claimed_of(raw: list[Any] | None, justid: bool) -> list[Entry]:
+def claimed_of(raw: list[Any] | None, justid: bool) -> list[Entry] | list[BareEntry]:
     """Return the entries of XCLAIM; with ``justid`` there are IDs alone."""
     if justid:
-        return [Entry(StreamID.parse(eid), None) for eid in raw or ()]
+        return [BareEntry(StreamID.parse(eid)) for eid in raw or ()]
     return entries_of(raw)
 
 
-def autoclaimed_of(raw: list[Any], justid: bool) -> Claimed:
+def autoclaimed_of(raw: list[Any], justid: bool) -> Claimed | ClaimedIDs:
+    kind: Any = ClaimedIDs if justid else Claimed
     cursor, entries, deleted = raw
-    return Claimed(
+    claimed: Claimed | ClaimedIDs = kind(
         StreamID.parse(cursor), claimed_of(entries, justid), [StreamID.parse(e) for e in deleted]
     )
+    return claimed
 
 
-def streams_of(raw: list[Any] | None) -> dict[bytes, list[Entry]]:
+def streams_of(raw: list[Any] | None) -> dict[bytes, list[HistoryEntry]]:
     """Return the reply of XREAD and XREADGROUP."""
-    return {name: entries_of(entries) for name, entries in raw or ()}
+    return {
+        name: [history_entry_of(each) for each in entries if each is not None]
+        for name, entries in raw or ()
+    }
 
 
 def stream_info_of(raw: list[Any]) -> StreamInfo:

@@ -4,7 +4,6 @@ from typing import Any
 from kvstream.commands.replies import ErrorReply
 from kvstream.ids import StreamID
 from kvstream.layout.values import Names
-from kvstream.records import Entry
 
 def know_clients(clients: type) -> None: ...
 def know_trims(read: Callable[[list[bytes]], Any]) -> None: ...
@@ -66,5 +65,5 @@ def write_rows(
     page: list[tuple[bytes, bytes]], prefix: int, most: int
 ) -> tuple[bytes, bytes, bytes] | None: ...
 def encode_entries(
-    entries: list[Entry], start: int, room: int, protocol: int
+    entries: list[Any], start: int, room: int, protocol: int
 ) -> tuple[bytes, int] | None: ...

@@ -36,7 +36,7 @@ from kvstream.commands.replies import (
 from kvstream.errors import Corruption
 from kvstream.ids import StreamID
 from kvstream.layout.written import TEXT_BYTES_MAX, Text, text_of
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 from kvstream.resp.compiled import twins
 
 CHUNK: Final = 64 << 10
@@ -242,7 +242,7 @@ def _pairs(pairs: Sequence[Any], protocol: int) -> Iterator[bytes]:
         yield from _entries(entries, protocol)
 
 
-def _entries(entries: Sequence[Entry] | Gradual, protocol: int) -> Iterator[bytes]:
+def _entries(entries: Sequence[AnyEntry] | Gradual, protocol: int) -> Iterator[bytes]:
     if type(entries) is Rows:
         return _rows(entries, protocol)
     if type(entries) is Written:
@@ -252,7 +252,7 @@ def _entries(entries: Sequence[Entry] | Gradual, protocol: int) -> Iterator[byte
     return _records(entries, protocol)
 
 
-def _records(entries: Sequence[Entry], protocol: int) -> Iterator[bytes]:
+def _records(entries: Sequence[AnyEntry], protocol: int) -> Iterator[bytes]:
     yield b"*%d\r\n" % len(entries)
     at = 0
     if twins is not None and type(entries) is list:
@@ -308,7 +308,7 @@ def write_rows_in_python(page: list[tuple[bytes, bytes]], prefix: int, most: int
     return text_of((b"".join([key[prefix:] for key, _ in page]), ends.tobytes(), b"".join(parts)))
 
 
-def _stored(entry: Entry, protocol: int) -> bytes:
+def _stored(entry: AnyEntry, protocol: int) -> bytes:
     """Return an entry that may hold what decoding alone does not refuse."""
     if not entry.fields:
         raise Corruption("a message's value holds no fields")
@@ -318,7 +318,7 @@ def _stored(entry: Entry, protocol: int) -> bytes:
         raise Corruption(f"a message's value holds more than bytes: {error}") from None
 
 
-def _entry(entry: Entry, protocol: int) -> bytes:
+def _entry(entry: AnyEntry, protocol: int) -> bytes:
     eid = b"%d-%d" % entry.id
     fields = _null_array(None, protocol) if entry.fields is None else _strings(entry.flat)
     if entry.idle_ms is None:

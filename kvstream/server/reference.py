@@ -189,6 +189,30 @@ OWN = (
     "and not for MULTI.",
 )
 
+ABSENT = """\
+All other commands answer an error, `ERR unknown command`, and the connection goes on:
+
+| family | commands |
+| --- | --- |
+| scripts | EVAL, EVALSHA, SCRIPT LOAD, FCALL, FUNCTION LOAD |
+| channels | SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, PUBLISH, SPUBLISH, PUBSUB; notifications of keys |
+| other types | hashes, lists, sets, sorted sets, bitmaps, geo, HyperLogLog, modules; SORT, LCS |
+| replicas and clusters | CLUSTER, SENTINEL, REPLICAOF, FAILOVER, PSYNC, MIGRATE, MODULE |
+
+Programs that use streams, keys, strings and transactions work as they are. Some use more than \
+that, even where they are about streams:
+
+| program | needs | here |
+| --- | --- | --- |
+| redis-py `Lock` | EVALSHA to release, extend and reacquire | acquiring works, releasing fails; \
+`SET key token NX PX ms` and `DELEX key IFEQ token` are a lock without a script |
+| redis-py `Sentinel` | SENTINEL, and SUBSCRIBE | fails: name the server itself |
+| taskiq-redis, broker of streams | redis-py's `Lock` around XAUTOCLAIM | fails as it releases \
+the lock |
+| Celery, as broker or result backend | lists and sets; SUBSCRIBE, PUBLISH | fails |
+| socket.io, adapters over channels | SUBSCRIBE, PUBLISH | fails |
+"""
+
 _NAMES = [command.name for _, table in TABLES for command in reference.rows(table)]
 WORDS = Words(
     {**dict.fromkeys(_NAMES, ""), **SYNTAX},
@@ -199,7 +223,8 @@ WORDS = Words(
 
 def render() -> str:
     """Return the text of docs/commands.md."""
-    return reference.render(TABLES, WORDS, differences.OWN + OWN, "kvstream.server.reference")
+    own = differences.OWN + OWN
+    return reference.render(TABLES, WORDS, ABSENT.rstrip(), own, "kvstream.server.reference")
 
 
 if __name__ == "__main__":

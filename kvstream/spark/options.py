@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import urlsplit
 
+from kvstream.arguments import path_of
 from kvstream.errors import InvalidArgument, InvalidID, shown
 from kvstream.ids import MIN_ID, StreamID, range_end, range_start
 
@@ -56,7 +57,7 @@ def places(options: Options) -> list[Place]:
     user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
     if paths:  # user and password are for the server that may hold a store
-        found = [os.path.abspath(path.removeprefix("file:")) for path in paths]
+        found = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
         return [Place("path", path, db, user, password) for path in found]
     return [Place("url", url, db, user, password) for url in urls]
 

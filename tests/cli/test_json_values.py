@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream import Claimed, Entry, Outcome, StreamID
+from kvstream import BareEntry, ClaimedIDs, Entry, Outcome, StreamID
 from kvstream.cli.json_values import (
     Unreadable,
     bytes_json,
@@ -119,7 +119,7 @@ def test_fields_for_the_command_line_are_an_object_or_pairs() -> None:
 
 
 def test_every_record_of_the_library_has_a_json_form() -> None:
-    claimed = Claimed(StreamID(0, 0), [Entry(StreamID(1, 2), None)], [StreamID(3, 4)])
+    claimed = ClaimedIDs(StreamID(0, 0), [BareEntry(StreamID(1, 2))], [StreamID(3, 4)])
     assert jsonable(claimed) == {
         "cursor": "0-0",
         "entries": [{"id": "1-2", "fields": None}],

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from kvstream import Entry, Store, StreamID
 from kvstream.cli import main
-from kvstream.cli.output import PAGE, Column, Output, count_column, plain
+from kvstream.cli.output import PAGE, Output
 from kvstream.cli.places import complete_names
 from kvstream.cli.progress import meter
 from kvstream.cli.recovering import _told
+from kvstream.cli.tables import count_column, id_columns, name_column, plain
 from kvstream.storage.recovery import RecoveryReport
 from tests.cli.program import Program
 
@@ -38,7 +39,7 @@ def on_terminal() -> Iterator[TerminalText]:
         yield text
 
 
-COLUMNS = (Column("name", "name"), count_column("count"))
+COLUMNS = (name_column("name"), count_column("count"))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,22 @@ def test_tables_on_a_terminal_are_framed_and_take_markup_for_text() -> None:
     assert "[red]x[/]" in shown
     assert "1,000" in shown
     assert "─" in shown
+
+
+def test_names_give_way_to_numbers_on_a_terminal_and_nothing_is_cut_in_a_pipe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"name": b"orders:" + b"x" * 300, "count": 856_000, "other": 1500}]
+    columns = (*COLUMNS, count_column("other"), *id_columns("id", "other"))
+    Output(json=False, max_width=None).table(columns, rows)
+    assert "x" * 300 in capsys.readouterr().out
+    with on_terminal() as terminal:
+        Output(json=False, max_width=60).table(columns, rows)
+    line = terminal.getvalue().splitlines()[-1]
+    assert line.split() == [line.split()[0], "856,000", "1,500", "1500"]
+    assert line.startswith("orders:xxx")
+    assert "…" in line
+    assert len(line) <= 60
 
 
 def test_the_second_page_of_a_table_has_no_title() -> None:

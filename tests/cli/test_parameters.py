@@ -1,11 +1,14 @@
 """IDs, times, durations and names are taken as people write them, and refused in words."""
 
 import re
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from kvstream import StreamID, SystemClock
+from kvstream.cli import main
 from kvstream.cli.parameters import (
     ID,
     AddID,
@@ -14,6 +17,7 @@ from kvstream.cli.parameters import (
     Moment,
     Name,
     OldestID,
+    PathOnly,
     Position,
     RangeBound,
     duration_ms,
@@ -117,6 +121,42 @@ def test_what_is_none_of_them_is_a_usage_error_that_names_it(
 ) -> None:
     with pytest.raises(click.BadParameter, match=re.escape(text)):
         kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["redis://h", "file:///a", "s3://b", 5])
+def test_a_path_is_no_url_and_no_number(text: object) -> None:
+    with pytest.raises(click.BadParameter, match=r"\.\.\. is |5 is no path"):
+        PathOnly().convert(text, None, None)
+
+
+def test_every_path_of_the_program_is_of_the_type_that_refuses_urls() -> None:
+    def of(command: click.Command, name: str) -> list[str]:
+        inner = command.commands.items() if isinstance(command, click.Group) else ()
+        found = [found for word, each in inner for found in of(each, f"{name} {word}")]
+        paths = [each for each in command.params if isinstance(each.type, click.Path)]
+        assert all(type(each.type) is PathOnly for each in paths), name
+        return found + [f"{name} {each.opts[0]}" for each in paths]
+
+    paths = of(main, "kvstream")
+    assert "kvstream --store" in paths
+    assert "kvstream serve --dir" in paths
+    assert "kvstream checkpoint target" in paths
+
+
+def test_a_store_and_a_server_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def refusal(**env: str) -> str:
+        named: dict[str, str | None] = {"KVSTREAM_STORE": None, "KVSTREAM_URL": None, **env}
+        result = CliRunner().invoke(main, ["add", "orders", "a=1"], env=named)
+        assert result.exit_code in (1, 2)
+        return result.stderr
+
+    assert "on the command line --url (KVSTREAM_URL)" in refusal(KVSTREAM_STORE="redis://localhost")
+    assert "a directory is given as --store" in refusal(KVSTREAM_URL=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ids_and_moments_that_are_values_already_stay() -> None:

@@ -19,11 +19,20 @@ import redis
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from kvstream import Store
+from kvstream import Store, StreamID
 from kvstream.cli import main, top_sources, top_view
 from kvstream.cli.examples import examples_of
+from kvstream.cli.tables import cells
 from kvstream.cli.top import top
-from kvstream.cli.top_frames import SORTS, Frame, lines_of, with_rates
+from kvstream.cli.top_frames import (
+    SORTS,
+    Frame,
+    GroupFrame,
+    Server,
+    StreamFrame,
+    lines_of,
+    with_rates,
+)
 from kvstream.cli.top_sources import GROUPS_MAX, ServerSource, StoreSource
 from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
@@ -470,10 +479,10 @@ def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
     assert process.returncode == 130
 
 
-def _drawn(frame: Frame, height: int, trouble: str = "") -> list[str]:
-    console = Console(file=StringIO(), width=120, height=height, highlight=False)
+def _drawn(frame: Frame, height: int, trouble: str = "", width: int = 120) -> list[str]:
+    console = Console(file=StringIO(), width=width, height=height, highlight=False)
     with console.capture() as capture:
-        console.print(top_view.live(frame, "name", height, trouble))
+        console.print(top_view.live(frame, "name", width, height, trouble))
     return capture.get().splitlines()
 
 
@@ -502,3 +511,23 @@ def test_a_store_is_drawn_too(orders: Program) -> None:
     lines = _drawn(StoreSource(Opened(), b"*", 10).frame(), 24)
     assert lines[0].startswith(str(orders.directory)[:40])
     assert any(line.startswith("orders:2025") for line in lines)
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+@pytest.mark.parametrize(
+    "name",
+    [b"s", b"name" * 75, "\u6f22\u5b57".encode() * 50, b"\x07\xff" * 9],
+    ids=["short", "long", "wide", "binary"],
+)
+def test_numbers_are_whole_on_terminals_of_any_width(name: bytes, width: int) -> None:
+    length, lag, pending = 10**15 - 1, 123_456_789_012, 856_000
+    group = GroupFrame(name, 3, lag, pending, 90_000_000)
+    stream = StreamFrame(name, length, length, StreamID(1, 1), 10**12, [group], rate=12_345.0)
+    server = Server("kvstream 1.0", 10**6, 10**4, 12, 10**12, 1, 1, 1, 98_765.0, 1e9, 1e9)
+    drawn = _drawn(Frame("a" * 90, 0.0, 10**9, server, [stream]), 24, width=width)
+    shown = " ".join(line.strip() for line in drawn)
+    for number in (length, lag, pending, 98_765, 10**9, 10**4):
+        assert re.search(rf"(?<![0-9,]){number:,}(?![0-9,])", shown), (number, drawn)
+    assert "1d 1h" in shown
+    assert all(cells(line) <= width for line in drawn)
+    assert len(drawn) <= 24

@@ -17,12 +17,12 @@ from kvstream.commands import (
 )
 from kvstream.errors import InvalidID, NoGroup, StoreFull
 from kvstream.ids import StreamID
-from kvstream.records import Entry, RepeatedFields
+from kvstream.records import DeletedEntry, Entry, RepeatedFields
 from tests.commands.wire import wire
 
 PLAIN = Entry(StreamID(1, 2), {b"f": b"v", b"g": b"w"})
 REPEATED = Entry(StreamID(1, 3), RepeatedFields((b"f", b"1", b"f", b"2")))
-GONE = Entry(StreamID(1, 4), None)
+GONE = DeletedEntry(StreamID(1, 4))
 CLAIMED = Entry(StreamID(1, 5), {b"f": b"v"}, 70, 3)
 
 SHAPES: list[tuple[Reply, object, object, bytes, bytes]] = [

@@ -14,7 +14,7 @@ from kvstream.commands import (
 )
 from kvstream.commands.replies import Alike, Gradual, Rows, Written
 from kvstream.ids import StreamID
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 
 CRLF = b"\r\n"
 
@@ -77,7 +77,7 @@ def _streams(reply: Streams, protocol: int) -> bytes:
     return _array([wire(pair, protocol) for pair in pairs])
 
 
-def _entry(entry: Entry, protocol: int) -> bytes:
+def _entry(entry: AnyEntry, protocol: int) -> bytes:
     fields: Reply = NullArray() if entry.fields is None else list(entry.flat)
     told = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
     return wire([bytes(entry.id), fields, *told], protocol)

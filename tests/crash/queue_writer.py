@@ -18,7 +18,7 @@ import random
 import sys
 from collections.abc import Callable
 
-from kvstream import Group, Store, Stream
+from kvstream import Durability, Group, Store, Stream
 
 CONSUMERS = ("ann", "bob", "cid")
 KEPT = 400
@@ -36,7 +36,7 @@ class Worker:
         self._chance = chance
 
     def add(self) -> Ids:
-        fields = {
+        fields: dict[str, int | str] = {
             "n": self._chance.randrange(1 << 30),
             "padding": "x" * self._chance.randrange(200),
         }
@@ -94,7 +94,7 @@ def say(word: str, *content: object) -> None:
 def main(directory: str, level: str, seed: int) -> None:
     store = Store.open(
         directory,
-        durability=level,
+        durability=Durability(level),
         write_buffer_bytes=128 << 10,
         tree_write_buffer_bytes=64 << 10,
         free_space_reserve=0,

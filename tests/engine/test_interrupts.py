@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kvstream import Corruption, Store, engine
+from kvstream import Corruption, Durability, Store, engine
 from kvstream.blocking import wait_for
 from kvstream.expiry import Expiry
 from kvstream.layout.keys import qualified
@@ -21,8 +21,10 @@ SOME = 9
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize("durability", ["always", "no"])
-def test_an_interrupted_close_is_gone_on_with_by_the_next(tmp_path: Path, durability: str) -> None:
+@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
+def test_an_interrupted_close_is_gone_on_with_by_the_next(
+    tmp_path: Path, durability: Durability
+) -> None:
     written = 0
     for point in count(1, SOME):
         store = Store.open(tmp_path, durability=durability)
@@ -105,9 +107,9 @@ def test_an_interrupted_end_of_the_expiry_leaves_it_able_to_end() -> None:
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize("durability", ["always", "no"])
+@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
 def test_an_interrupted_wait_locks_nothing_and_leaves_no_waiter(
-    tmp_path: Path, durability: str
+    tmp_path: Path, durability: Durability
 ) -> None:
     name = qualified(0, b"s")
     with Store.open(tmp_path, durability=durability) as store:

@@ -227,7 +227,7 @@ def test_each_thread_has_a_transaction_of_its_own(store: Store) -> None:
         together.wait()
         for _ in range(20):
             with store.transaction() as tx:
-                number = int(tx.stream("n").range()[0].fields[b"n"])  # type: ignore[index]
+                number = int(tx.stream("n").range()[0].fields[b"n"])
                 tx.stream("n").add({"n": number + 1}, maxlen=1)
 
     store.stream("n").add({"n": 0})

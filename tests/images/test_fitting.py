@@ -63,7 +63,9 @@ def test_pages_fall_into_the_nodes_that_xadd_makes(
     }
     directory = tmp_path_factory.mktemp("store")
     with Store.open(directory, clock=ManualClock(), durability="no", **options) as store:
-        fields = [{"f": "x" * n} if n % 7 else {"g": n, "h": "y"} for n in entries]
+        fields: list[dict[str, int | str]] = [
+            {"f": "x" * n} if n % 7 else {"g": n, "h": "y"} for n in entries
+        ]
         for number, each in enumerate(fields, 1):
             store.stream("s").add(each, id=(number * 3, number % 5))
         wanted = kept(store, "s")

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 import kvstream
-from kvstream import InvalidArgument, Store, StoreClosed, StoreLocked
+from kvstream import Durability, InvalidArgument, Store, StoreClosed, StoreLocked
 from tests.inprocess.peers import Peer
 from tests.patience import PATIENCE_S, until
 
@@ -149,8 +149,8 @@ def test_a_client_of_a_store_is_in_the_store_s_database(store: Store, here: Peer
         kvstream.connect(store, durability="no")
 
 
-@pytest.mark.parametrize("durability", ["always", "no"])
-def test_each_face_wakes_who_waits_at_the_other(tmp_path: Path, durability: str) -> None:
+@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
+def test_each_face_wakes_who_waits_at_the_other(tmp_path: Path, durability: Durability) -> None:
     with (
         Store.open(tmp_path / "data", durability=durability) as store,
         kvstream.connect(store, protocol=2) as client,

@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 
 from kvstream import (
+    BareEntry,
     Consumer,
     Entry,
     InvalidArgument,
@@ -147,7 +148,7 @@ def test_a_consumer_gives_entries_back(consumer: Consumer, five: Stream) -> None
     assert [entry.id.ms for entry in consumer.pending()] == [3, 4, 5]
     assert [e.deliveries for e in five.group("g").pending_range(count=2)] == [0, 0]
     with pytest.raises(InvalidArgument, match="mode must be SILENT, FAIL, or FATAL"):
-        consumer.nack("3-0", mode="silent")
+        consumer.nack("3-0", mode="silent")  # type: ignore[arg-type]
 
 
 def test_a_consumer_takes_over_from_others(
@@ -158,7 +159,7 @@ def test_a_consumer_takes_over_from_others(
     clock.advance(1000)
     assert consumer.claim("1-0", min_idle=2) == []
     assert ms_of(consumer.claim("1-0", min_idle=1)) == [1]
-    assert consumer.claim(["4-0"], force=True, justid=True) == [Entry(StreamID(4, 0), None)]
+    assert consumer.claim(["4-0"], force=True, justid=True) == [BareEntry(StreamID(4, 0))]
     claimed = consumer.autoclaim(min_idle=1, start="2", count=1)
     assert (claimed.cursor, ms_of(claimed.entries)) == ((3, 0), [2])
     assert consumer.autoclaim(justid=True, start="(2-0").entries[0] == (

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvstream import (
+    BareEntry,
     Entry,
     Group,
     InvalidArgument,
@@ -149,7 +150,7 @@ def test_a_claim_passes_over_what_is_too_young(group: Group, clock: ManualClock)
 
 def test_a_claim_of_ids_alone_counts_no_delivery(group: Group) -> None:
     claimed = group.claim("d", "1-0", justid=True)
-    assert claimed == [Entry(StreamID(1, 0), None)]
+    assert claimed == [BareEntry(StreamID(1, 0))]
     assert deliveries(group)[1] == 1
 
 
@@ -201,7 +202,7 @@ def test_an_autoclaim_goes_on_at_its_cursor(group: Group, five: Stream) -> None:
 def test_an_autoclaim_tells_what_has_no_message(group: Group, five: Stream) -> None:
     five.delete("1-0", "3-0")
     claimed = group.autoclaim("d", justid=True, start="-")
-    assert claimed.entries == [Entry(StreamID(2, 0), None)]
+    assert claimed.entries == [BareEntry(StreamID(2, 0))]
     assert claimed.deleted == [StreamID(1, 0), StreamID(3, 0)]
     assert (owners(group), deliveries(group)) == ({2: b"d"}, {2: 1})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstream import Group, ManualClock, Store, Stream
+from kvstream import Group, ManualClock, NackMode, Store, Stream, StreamID
 from kvstream.operations import trim
 
 pytestmark = pytest.mark.unmeasured
@@ -143,7 +143,8 @@ def test_a_scan_for_many_claims_what_small_ones_claim(
     whole = one.autoclaim("d", idle, count=10 * ENTRIES, justid=justid)
     assert whole.cursor == (0, 0)
     cursor: Any = "0-0"
-    claimed, deleted = [], []
+    claimed: list[Any] = []
+    deleted: list[StreamID] = []
     while True:
         some = other.autoclaim("d", idle, cursor, count=draw.choice([1, 2, 7, 100]), justid=justid)
         claimed += some.entries
@@ -197,9 +198,9 @@ def test_entries_deleted_by_a_policy_together_are_those_deleted_one_by_one(
     assert store.check() == []
 
 
-@pytest.mark.parametrize("mode", ["FAIL", "FATAL", "SILENT"])
+@pytest.mark.parametrize("mode", NackMode)
 def test_entries_given_back_together_are_those_given_back_one_by_one(
-    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, mode: str
+    store: Store, twins: tuple[Stream, Stream], clock: ManualClock, mode: NackMode
 ) -> None:
     one, other = delivered(twins, clock, 1)
     draw = random.Random(mode)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kvstream
-from kvstream import Entry, KVStreamError, Store, StreamID
+from kvstream import DeletedEntry, Entry, KVStreamError, Store, StreamID
 from tests.patience import until
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
@@ -87,7 +87,8 @@ def test_results_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         entry.id = StreamID(2, 0)  # type: ignore[misc]
     assert (entry.flat, entry.pairs) == ((b"a", b"1"), ((b"a", b"1"),))
-    assert Entry(StreamID(1, 0), None).pairs == ()
+    gone = DeletedEntry(StreamID(1, 0))
+    assert (gone.fields, gone.flat, gone.pairs) == (None, (), ())
 
 
 # --- printed examples ---------------------------------------------------------------------------

@@ -21,7 +21,10 @@ from kvstream import (
     StoreError,
     StoreLocked,
     StoreReadOnly,
+    connect,
+    connect_async,
 )
+from kvstream.arguments import Level
 from tests.engine.waiting import add, ms_of
 from tests.opening import Stores
 
@@ -59,9 +62,7 @@ def view(store: Store) -> list[object]:
 
 
 @pytest.mark.parametrize("durability", ["always", "everysec", "no", *Durability])
-def test_a_store_is_opened_at_a_level_of_durability(
-    tmp_path: Path, durability: str | Durability
-) -> None:
+def test_a_store_is_opened_at_a_level_of_durability(tmp_path: Path, durability: Level) -> None:
     with Store.open(tmp_path / "store", durability=durability) as store:
         assert store.engine.options.durability is Durability(durability)
         eid = store.stream("s").add({"f": "v"})
@@ -167,6 +168,45 @@ def test_a_path_where_no_store_can_be_is_refused_before_anything_is_made(
             refused(path)
         assert str(refusal.value) == text
     assert os.listdir() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        ("redis://localhost:6379/0", 'redis.Redis.from_url("redis://...")'),
+        ("REDISS://ann:secret@host", 'redis.Redis.from_url("rediss://...")'),
+        (b"unix:///run/redis.sock", "on the command line --url (KVSTREAM_URL)"),
+        ("valkey://localhost", 'redis.Redis.from_url("redis://...")'),
+        ("http://localhost:6379", "give a path on this machine"),
+        ("file:///data", "give the path alone, as in /path"),
+        ("s3://bucket/key", "give a path on this machine"),
+        ("hdfs://host/data", "give a path on this machine"),
+        (Path("redis://localhost:6379/0"), "is the URL of a server"),
+        (Path("file:///data"), "give the path alone"),
+    ],
+)
+def test_a_url_is_no_path_and_the_right_call_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, url: Any, right: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = os.listdir()
+    calls: list[Callable[[Any], object]] = [Store.open, store.checkpoint, connect, connect_async]
+    for refused in calls:
+        with pytest.raises(InvalidArgument) as refusal:
+            refused(url)
+        assert right in str(refusal.value)
+        assert "secret" not in str(refusal.value)
+    assert os.listdir() == before
+
+
+@pytest.mark.parametrize("path", ["a:b", "redis:x", "redis:/x", "./redis://x", "a/s3://b", b"a:b"])
+def test_a_path_may_have_colons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.makedirs(os.path.dirname(os.fsdecode(path)) or ".", exist_ok=True)
+    Store.open(path).close()
+    Store.open(path, create=False).close()
 
 
 @pytest.mark.parametrize("db", [-1, 16])
@@ -443,7 +483,7 @@ def test_what_looks_like_a_pickle_is_bytes_and_stays_bytes(
 
 def test_objects_are_refused_rather_than_pickled(store: Store, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="a Trap cannot be stored"):
-        store.stream("s").add({"f": Trap(tmp_path)})
+        store.stream("s").add({"f": Trap(tmp_path)})  # type: ignore[dict-item]
     with pytest.raises(KVStreamError):
         store.stream("s").add(Trap(tmp_path))  # type: ignore[call-overload]
     assert store.keys() == []

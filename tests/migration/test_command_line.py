@@ -118,7 +118,7 @@ def test_databases_are_named_behind_the_command(source: RedisServer, tmp_path: P
     ("words", "said"),
     [
         (("nowhere", "target"), "nothing at nowhere"),
-        (("http://host", "target"), "no scheme"),
+        (("http://host", "target"), "http://... is a URL, not a path"),
         (("redis://127.0.0.1:1/0", "store", "--target-version", "redis:7.0"), ""),
     ],
 )

@@ -61,8 +61,22 @@ def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InvalidArgument, match="no store, RDB file or append-only file"):
         parse_place(tmp_path / "text")
-    with pytest.raises(InvalidArgument, match="no scheme"):
-        parse_place("https://host")
+
+
+@pytest.mark.parametrize("url", ["https://host", "valkey://host", "file:///a", "s3://a/b.rdb"])
+@pytest.mark.parametrize("prefix", ["", "store:", "rdb:", "aof:"])
+def test_a_url_of_no_server_is_no_place(prefix: str, url: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^{url.partition(':')[0]}://\.\.\. is "):
+        parse_place(prefix + url, create=True)
+
+
+def test_a_server_is_no_store_and_no_folder_of_states(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="is the URL of a server"):
+        parse_place("store:redis://host", create=True)
+    Store.open(tmp_path / "store").close()
+    with pytest.raises(InvalidArgument, match="is the URL of a server"):
+        run(tmp_path / "store", tmp_path / "new", state="redis://host")
+    assert not (tmp_path / "new").exists()
 
 
 def test_pairs_that_make_no_sense_are_refused(tmp_path: Path) -> None:

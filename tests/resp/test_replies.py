@@ -38,7 +38,7 @@ from kvstream.commands.replies import (
 from kvstream.errors import Corruption
 from kvstream.ids import StreamID
 from kvstream.layout.values import encode_flat
-from kvstream.records import Entry, RepeatedFields
+from kvstream.records import DeletedEntry, Entry, RepeatedFields
 from kvstream.resp.replies import CHUNK, encode, encode_pages
 from tests.commands.test_conversation import steps
 from tests.commands.test_replies import SHAPES
@@ -58,7 +58,8 @@ FIELDS = st.dictionaries(STRINGS, STRINGS, min_size=1, max_size=5) | FLAT.map(
 )
 TOLD = st.integers(0, (1 << 63) - 1)
 ENTRIES = st.lists(
-    st.tuples(IDS, st.none() | FIELDS, st.none(), st.none()).map(lambda parts: Entry(*parts))
+    IDS.map(DeletedEntry)
+    | st.tuples(IDS, FIELDS, st.none(), st.none()).map(lambda parts: Entry(*parts))
     | st.tuples(IDS, FIELDS, TOLD, TOLD).map(lambda parts: Entry(*parts)),
     max_size=4,
 )

@@ -12,7 +12,7 @@ from kvstream.commands.replies import RESP2, RESP3, Alike, Entries, Gradual, Row
 from kvstream.errors import Corruption
 from kvstream.ids import U64_MAX, StreamID
 from kvstream.layout.values import encode_flat, pack_any
-from kvstream.records import Entry, RepeatedFields
+from kvstream.records import AnyEntry, DeletedEntry, Entry, RepeatedFields
 from kvstream.resp import replies
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import LINE_MAX, skip_empty, take_plain
@@ -92,10 +92,13 @@ def parts_of(page: list[tuple[bytes, bytes]], prefix: bytes, at: int) -> bytes:
     )
 )
 def test_entries_are_written_alike(given: list[tuple[Any, Any, Any]]) -> None:
-    entries = []
+    entries: list[AnyEntry] = []
     for eid, flat, told in given:
-        fields = None if flat is None else dict(zip(flat[::2], flat[1::2], strict=True))
-        if fields is not None and len(fields) < len(flat) // 2:
+        if flat is None:
+            entries.append(DeletedEntry(eid, None, *(told or ())))
+            continue
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if len(fields) < len(flat) // 2:
             fields = RepeatedFields(tuple(flat))
         entries.append(Entry(eid, fields, *(told or ())))
     for protocol in (RESP2, RESP3):

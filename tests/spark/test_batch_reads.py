@@ -260,6 +260,9 @@ def test_a_damaged_block_fails_the_job(read: Read, orders: Path, tmp_path: Path)
         ({"stream": "orders"}, "give either the option path"),
         ({"path": "/nowhere", "url": "redis://x", "stream": "s"}, "give either the option path"),
         ({"path": "/nowhere", "stream": "s"}, "there is no store in /nowhere"),
+        ({"path": "redis://h", "stream": "s"}, r"in Spark the option .url"),
+        ({"path": "hdfs://h/x", "stream": "s"}, r"hdfs://\.\.\. is a URL, not a path"),
+        ({"url": "/nowhere", "stream": "s"}, "a directory is given as --store, or as a path"),
         ({"path": "/nowhere"}, r"give the option stream \(names\) or pattern"),
         (
             {"path": "/nowhere", "stream": "s", "start": "soon"},

@@ -277,6 +277,19 @@ def test_the_command_line_runs_a_report_and_writes_its_page(
     assert written.count("<svg") == 2
 
 
+def test_consumers_of_one_name_are_told_apart_by_their_streams(
+    spark: SparkSession, data: Path
+) -> None:
+    with Store.open(data) as store:
+        for key, count in (("orders", 4), ("other:1", 3)):
+            store.stream(key).create_group("billing", "0").consumer("anna").read(count)
+    made = report(spark, {"path": str(data)})
+    assert made.shares == (("orders/billing/anna", 4), ("other:1/billing/anna", 3))
+    written = page(made)
+    assert "orders/billing/anna</text>" in written
+    assert "other:1/billing/anna</text>" in written
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

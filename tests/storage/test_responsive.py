@@ -99,7 +99,7 @@ def trim_all_the_time(place: Path) -> None:
     with Store.open(place, durability="no", free_space_reserve=0) as store, loop(gaps):
         queue = store.stream("queue")
         for number in range(LOAD // STEP):
-            entries = [{"n": number, "padding": "x" * 80}] * STEP
+            entries: list[dict[str, int | str]] = [{"n": number, "padding": "x" * 80}] * STEP
             works.append(spent(lambda: queue.add_many(entries, maxlen=1000)))  # noqa: B023
             if number % LOOK_EVERY == 0:
                 delays.append(spent(lambda: queue.read(after="0", count=10)))

@@ -16,7 +16,8 @@ _FORMS = ((1, "%H:%M"), (10, "%m-%d %H:%M"), (120, "%m-%d"), (math.inf, "%Y-%m")
 """How times are told on an axis of less than so many days."""
 BARS_MAX = 24
 _STYLE = (
-    "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;color:#111}"
+    "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;padding:0 1rem;max-width:60rem;"
+    "color:#111}"
     "table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{padding:.2rem .8rem .2rem 0;"
     "text-align:left}th{border-bottom:1px solid #999}td{border-bottom:1px solid #eee}"
     "svg{max-width:100%;height:auto}"

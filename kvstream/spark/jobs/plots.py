@@ -1,14 +1,27 @@
 """Plots as SVG, made of text alone: lines over time and bars. It knows numbers and labels."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from unicodedata import east_asian_width
 
-WIDTH, HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 36, 38, 34
+WIDTH = 720
+_LEFT, _RIGHT, _BOTTOM = 64, 36, 34
+_TITLE_Y, _HEAD = 16, 38
+"""Where the title stands, and where what is below it begins."""
+_LINES_HEIGHT = 168
+_ROW = 22
+"""The height of a bar with its gap."""
+_LEGEND_ROW = 16
+_MARK = 13
+"""What the mark of a colour takes before its name."""
+_LABEL_MAX = 300.0
+"""The room for a name, in pixels."""
 _COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#65a30d", "#dc2626")
 _TICKS = 4
 _FONT = "font-family='system-ui, sans-serif' font-size='11'"
+_NARROW, _BROAD = frozenset("fijlrt.,:;|!'()[]- "), frozenset("mwMW@%")
 
 Points = Sequence[tuple[float, float]]
 
@@ -19,79 +32,142 @@ def lines(
     """Return a plot of lines; ``labels`` are places on the x axis."""
     points = [point for _, each in series for point in each]
     if not points:
-        return _frame(title, "", 0, 1)
+        return _empty(title)
+    legend, head = _legend([name for name, _ in series])
+    bottom = head + _LINES_HEIGHT
     low, high = min(x for x, _ in points), max(x for x, _ in points)
     top = _nice(max(y for _, y in points))
-    drawn = []
-    for at, (name, each) in enumerate(series):
+
+    def place(x: float, y: float) -> str:
+        across = _LEFT + (x - low) / (high - low or 1) * (WIDTH - _LEFT - _RIGHT)
+        return f"{across:.1f},{bottom - y / top * _LINES_HEIGHT:.1f}"
+
+    drawn = [legend]
+    for value in _ticks(top):
+        y = bottom - value / top * _LINES_HEIGHT
+        drawn.append(_rule(_LEFT, WIDTH - _RIGHT, y, y))
+        drawn.append(_text(_number(value), _LEFT - 6, y + 4, "end"))
+    for at, (_, each) in enumerate(series):
+        path = " ".join(place(x, y) for x, y in each)
         colour = _COLOURS[at % len(_COLOURS)]
-        path = " ".join(f"{_x(x, low, high):.1f},{_y(y, top):.1f}" for x, y in each)
         drawn.append(
             f"<polyline fill='none' stroke='{colour}' stroke-width='1.5' points='{path}'/>"
         )
-        drawn.append(_legend(at, name, colour))
     for x, label in labels:
-        drawn.append(
-            f"<text x='{_x(x, low, high):.1f}' y='{HEIGHT - 14}' text-anchor='middle' {_FONT} "
-            f"fill='#555'>{escape(label)}</text>"
-        )
-    return _frame(title, "".join(drawn), 0, top)
+        drawn.append(_text(label, float(place(x, 0).partition(",")[0]), bottom + 20, "middle"))
+    return _framed(title, drawn, bottom + _BOTTOM)
 
 
 def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Return a plot of bars, each with its name."""
+    """Return a plot of bars, one below the other, each with its name and its value."""
     if not values:
-        return _frame(title, "", 0, 1)
+        return _empty(title)
+    names = _labels([name for name, _ in values])
+    left = max(_LEFT, 8 + max(map(_extent, names)))
     top = _nice(max(value for _, value in values))
-    step = (WIDTH - _LEFT - _RIGHT) / len(values)
+    bottom = _HEAD + _ROW * len(values)
+    # The value behind the longest bar has room too.
+    room = WIDTH - left - 8 - max(_extent(_exact(value)) for _, value in values)
     drawn = []
-    for at, (name, value) in enumerate(values):
-        x, y = _LEFT + at * step + step * 0.15, _y(value, top)
+    for value in _ticks(top):
+        x = left + value / top * room
+        drawn.append(_rule(x, x, _HEAD, bottom))
+        drawn.append(_text(_number(value), x, bottom + 16, "middle"))
+    for at, ((name, value), label) in enumerate(zip(values, names, strict=True)):
+        y = _HEAD + at * _ROW
+        length = value / top * room
         drawn.append(
-            f"<rect x='{x:.1f}' y='{y:.1f}' width='{step * 0.7:.1f}' "
-            f"height='{max(0.0, HEIGHT - _BOTTOM - y):.1f}' fill='{_COLOURS[0]}'>"
-            f"<title>{escape(name)}: {value:g}</title></rect>"
-            f"<text x='{x + step * 0.35:.1f}' y='{HEIGHT - 14}' text-anchor='middle' {_FONT} "
-            f"fill='#555'>{escape(_short(name, step))}</text>"
+            f"<rect x='{left:.1f}' y='{y + 4}' width='{length:.1f}' height='{_ROW - 8}' "
+            f"fill='{_COLOURS[0]}'><title>{_escaped(name)}: {_exact(value)}</title></rect>"
         )
-    return _frame(title, "".join(drawn), 0, top)
+        drawn.append(_text(label, left - 6, y + 15, "end"))
+        drawn.append(_text(_exact(value), left + length + 4, y + 15))
+    return _framed(title, drawn, bottom + _BOTTOM)
 
 
-def _frame(title: str, inside: str, low: float, high: float) -> str:
-    grid = []
-    for tick in range(_TICKS + 1):
-        value = low + (high - low) * tick / _TICKS
-        y = _y(value, high)
-        grid.append(
-            f"<line x1='{_LEFT}' x2='{WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='#e5e7eb'/>"
-            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' {_FONT} fill='#555'>"
-            f"{_number(value)}</text>"
-        )
+def _empty(title: str) -> str:
+    return _framed(title, [_text("nothing to show", _LEFT, _HEAD + 4)], _HEAD + _ROW)
+
+
+def _framed(title: str, drawn: Sequence[str], height: float) -> str:
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' "
-        f"width='{WIDTH}' height='{HEIGHT}' role='img'><title>{escape(title)}</title>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' "
+        f"width='{WIDTH}' height='{height}' role='img'><title>{_escaped(title)}</title>"
         f"<rect width='100%' height='100%' fill='white'/>"
-        f"<text x='{_LEFT}' y='16' {_FONT} font-weight='600' fill='#111'>{escape(title)}</text>"
-        f"{''.join(grid)}{inside}</svg>"
+        f"<text x='{_LEFT}' y='{_TITLE_Y}' {_FONT} font-weight='600' fill='#111'>"
+        f"{_escaped(title)}</text>{''.join(drawn)}</svg>"
     )
 
 
-def _legend(at: int, name: str, colour: str) -> str:
-    x = WIDTH - _RIGHT - 510 + 130 * (at % 4)
-    y = 16 + 12 * (at // 4)
+def _legend(names: Sequence[str]) -> tuple[str, int]:
+    """Return the names with their colours, in rows below the title, and where the plot begins."""
+    drawn = []
+    x, y = float(_LEFT), _HEAD
+    for at, name in enumerate(_labels(names)):
+        wanted = _MARK + _extent(name)
+        if x > _LEFT and x + wanted > WIDTH - _RIGHT:
+            x, y = float(_LEFT), y + _LEGEND_ROW
+        colour = _COLOURS[at % len(_COLOURS)]
+        drawn.append(
+            f"<rect x='{x:.1f}' y='{y - 9}' width='9' height='9' fill='{colour}'/>"
+            f"{_text(name, x + _MARK, y)}"
+        )
+        x += wanted + _LEGEND_ROW
+    return "".join(drawn), y + _LEGEND_ROW
+
+
+def _rule(x1: float, x2: float, y1: float, y2: float) -> str:
+    return f"<line x1='{x1:.1f}' x2='{x2:.1f}' y1='{y1:.1f}' y2='{y2:.1f}' stroke='#e5e7eb'/>"
+
+
+def _text(text: str, x: float, y: float, anchor: str = "start") -> str:
     return (
-        f"<rect x='{x}' y='{y - 8}' width='9' height='9' fill='{colour}'/>"
-        f"<text x='{x + 13}' y='{y}' {_FONT} fill='#333'>{escape(name[:18])}</text>"
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' {_FONT} fill='#444'>"
+        f"{_escaped(text)}</text>"
     )
 
 
-def _x(value: float, low: float, high: float) -> float:
-    span = high - low or 1
-    return _LEFT + (value - low) / span * (WIDTH - _LEFT - _RIGHT)
+def _escaped(text: str) -> str:
+    """Return a text for XML, which has no control characters."""
+    return escape("".join(char if char.isprintable() else "\ufffd" for char in text))
 
 
-def _y(value: float, top: float) -> float:
-    return HEIGHT - _BOTTOM - value / (top or 1) * (HEIGHT - _TOP - _BOTTOM)
+def _exact(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:,}"
+
+
+def _ticks(top: float) -> list[float]:
+    return [top * tick / _TICKS for tick in range(_TICKS + 1)]
+
+
+def _extent(text: str) -> float:
+    """Return about how many pixels a text takes, rather too many."""
+    return sum(map(_extent_of, text))
+
+
+def _extent_of(char: str) -> float:
+    if char in _NARROW:
+        return 4.5
+    if char in _BROAD or char.isupper():
+        return 9.5
+    return 11.5 if east_asian_width(char) in "WF" else 7.0
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Return what fits of each name: no two of different names are the same."""
+    labels = [_shortened(name) for name in names]
+    counts = Counter(labels)
+    return [f"{at}: {label}" if counts[label] > 1 else label for at, label in enumerate(labels, 1)]
+
+
+def _shortened(name: str) -> str:
+    """Return a name without its middle where it is too long: both ends tell names apart."""
+    if _extent(name) <= _LABEL_MAX:
+        return name
+    half = len(name) // 2
+    while _extent(f"{name[:half]}…{name[-half:]}") > _LABEL_MAX:
+        half -= 1
+    return f"{name[:half]}…{name[-half:]}"
 
 
 def _nice(value: float) -> float:
@@ -103,13 +179,7 @@ def _nice(value: float) -> float:
 
 
 def _number(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
-
-
-def _short(name: str, step: float) -> str:
-    """Return what fits of a name: its end, which tells names of one group apart."""
-    most = max(3, int(step / 6.5))
-    return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -50,7 +50,7 @@ class Report:
     minutes: tuple[Minute, ...]
     tables: tuple[Table, ...]
     shares: tuple[tuple[str, int], ...]
-    """Consumers with the entries that they have pending, the most first."""
+    """Consumers, by stream and group, with the entries that they have pending, the most first."""
 
     def text(self) -> str:
         """Return the tables as text."""
@@ -84,7 +84,10 @@ def report(
     consumers = _collected(table(spark, options, "consumers"))
     groups, again = _groups(spark, options)
     shares = sorted(
-        ((f"{row['group']}/{row['consumer']}", row["pending"]) for row in consumers),
+        (
+            (f"{row['stream']}/{row['group']}/{row['consumer']}", row["pending"])
+            for row in consumers
+        ),
         key=lambda share: -share[1],
     )
     made = Report(
