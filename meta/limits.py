@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
+from kvstream.errors import ReplyTooLarge
 from kvstream.options import StoreOptions
 
 
@@ -18,6 +19,17 @@ class Limits:
     """The server that payloads are meant for, or ``auto``."""
     reply_max: int = 0
     """Bytes of memory that one reply of a read may take; 0: as many as there are."""
+    reply_held: int = 0
+    """Bytes of memory that the replies before it in the same EXEC take: all of them are one."""
+
+    @property
+    def reply_left(self) -> int:
+        """Bytes of memory that the next reply may take; 0: as many as there are."""
+        return max(self.reply_max - self.reply_held, 1) if self.reply_max else 0
+
+    def too_large(self) -> ReplyTooLarge:
+        """Return the error of a reply that would take more."""
+        return ReplyTooLarge.beyond(self.reply_max)
 
     @classmethod
     def of(cls, options: StoreOptions) -> Self:

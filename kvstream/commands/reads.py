@@ -78,7 +78,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
     options.check()
     read = partial(_xread, names, ids, options)
-    if session.pages and len(names) > abreast.LONG_LOADING:
+    if session.steps and len(names) > abreast.LONG_LOADING:
         loading = abreast.Loading(txn, names)
         if loading.is_long:
             return paging.behind_steps(loading.step, read)
@@ -96,7 +96,7 @@ def _xread(
     reply: Streams | Paged | Later | None
     budget = options.budget()
     if budget is None and paging.may_be_long(session, options.count, len(wanted)):
-        reply = paging.of_streams(txn, wanted, options.count)
+        reply = paging.of_streams(txn, session, wanted, options.count)
     else:
         reply = _reply(reads.read(txn, wanted, options.count, budget, shown=True))
     return reply or _later(Blocked(names, attempt, options.timeout_ms or None), options)
@@ -143,7 +143,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
     shares = group if idle is None else None  # each CLAIM may find something else idle enough
     wait = Blocked(names, attempt, options.timeout_ms or None, retry_at, shares=shares)
-    if session.pages and options.is_plain and wanted == [(names[0], deliver.NEW)]:
+    if session.steps and options.is_plain and wanted == [(names[0], deliver.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
         if work is not None:
             return paging.in_steps(

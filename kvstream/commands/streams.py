@@ -238,7 +238,7 @@ def _range(
         count = args.integer()
     name = session.prefix + argv[1]
     if paging.may_be_long(session, count):
-        return paging.of_range(txn, name, start, end, count, reverse)
+        return paging.of_range(txn, session, name, start, end, count, reverse)
     if not reverse and count is not None and showing.is_kept(txn, count):
         stream = txn.stream(name)
         return [] if stream is None else showing.between(txn, stream, start, end, count)

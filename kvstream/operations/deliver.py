@@ -60,7 +60,7 @@ def read_group(
     budget = budget or Budget()
     for name, _ in wanted:
         group_of_key(txn, name, group, WHERE)
-    room = Room(len(wanted), txn.catalog.limits.reply_max)
+    room = Room(len(wanted), txn.catalog.limits.reply_left)
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvstream.errors import ReplyTooLarge
 from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked, decode_fields
+from kvstream.layout.written import Written
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.records import Entry
@@ -55,12 +55,12 @@ def between_for_reply(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
     """Do the same, or raise ReplyTooLarge once there are more than one reply may have."""
-    most = txn.catalog.limits.reply_max
+    most = txn.catalog.limits.reply_left
     if not most or (count is not None and count <= FIRST_PAGE):
         return between(txn, stream, start, end, count)
     page, size = _gathered(txn, stream, start, end, count, most)
     if size > most:
-        raise ReplyTooLarge.beyond(most)
+        raise txn.catalog.limits.too_large()
     return Rows(page, len(stream.prefix))
 
 
@@ -139,6 +139,16 @@ def memory_of(page: list[Row]) -> int:
     return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
 
 
+def memory_of_entries(found: Sequence[Entry]) -> int:
+    """Return about how many bytes of memory entries take, decoded or not."""
+    if isinstance(found, Rows):
+        return memory_of(found.page)
+    if isinstance(found, Written):
+        return sum(map(len, found.parts))
+    flat = [part for entry in found for part in entry.flat]
+    return sum(map(len, flat)) + (len(flat) + len(found)) * ROW_MEMORY // 2
+
+
 def between_reversed(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
@@ -147,7 +157,7 @@ def between_reversed(
     Raises ReplyTooLarge once there are more than one reply may have.
     """
     page: list[Row] = []
-    most = left = txn.catalog.limits.reply_max
+    most = left = txn.catalog.limits.reply_left
     for row in _back_from(txn, stream, start, end):
         page.append(row)
         if len(page) == count:
@@ -155,7 +165,7 @@ def between_reversed(
         if most:
             left -= len(row[0]) + len(row[1]) + ROW_MEMORY
             if left < 0:
-                raise ReplyTooLarge.beyond(most)
+                raise txn.catalog.limits.too_large()
     return Rows(page, len(stream.prefix))
 
 

@@ -91,7 +91,6 @@ class Client(Session):
         "direct",
         "fault",
         "id",
-        "in_exec",
         "is_local",
         "last_command",
         "last_used",
@@ -171,8 +170,6 @@ class Client(Session):
         """The open MULTI."""
         self.watched = Watched()
         """Keys under WATCH."""
-        self.in_exec = False
-        """What runs was queued by MULTI."""
         self.block: Block | None = None
         self.paged = False
         """A reply of it is being written page by page, or it is to be the first of the next turn:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -167,11 +167,46 @@ def test_who_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) ->
 def test_several_strings_beyond_the_limit_are_refused(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
-        asker.ask("SET", "k", b"v" * MEGABYTE)
-        assert len(asker.ask("MGET", "k", "k")) == 2
-        assert asker.ask("MGET", *["k"] * 3).startswith("ERR the reply would exceed")
+        asker.ask("SET", "k", b"v" * 10_000)
+        assert len(asker.ask("MGET", *["k"] * 200)) == 200
+        assert asker.ask("MGET", *["k"] * 300).startswith("ERR the reply would exceed")
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0")
-        assert len(asker.ask("MGET", *["k"] * 10)) == 10
+        assert len(asker.ask("MGET", *["k"] * 300)) == 300
+
+
+def test_a_transaction_takes_no_more_memory_than_a_few_pages(long_stream: Path) -> None:
+    asked = [["GET", "large"], ["XRANGE", "s", "-", "+"], ["MGET", "large", "large"]]
+    with served(long_stream, LIMIT) as (pid, port), ExitStack() as opened:
+        askers = [opened.enter_context(Asker(port)) for _ in range(4)]
+        read_by_pages(askers[0])
+        before = resident(pid)
+        forget_peak(pid)
+        for asker in askers:
+            asker.send_bytes(b"".join(request(*words) for words in (["MULTI"], *asked, ["EXEC"])))
+        for asker in askers:
+            assert [asker.read() for _ in range(4)] == [b"OK", *[b"QUEUED"] * 3]
+            large, entries, several = asker.read()
+            assert [large, *several] == [LARGE] * 3
+            assert len(entries) == ENTRIES
+        assert resident(pid, peak=True) - before < 3 * LIMIT  # of fifty times as much
+
+
+def test_the_replies_of_a_transaction_are_one_with_one_limit(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
+        for _ in range(10):
+            asker.ask("XADD", "s", "*", "f", "v" * 5000)
+        reads = [["XRANGE", "s", "-", "+"]] * 60
+        for words in (["MULTI"], *reads, ["XLEN", "s"], ["SET", "k", "v"]):
+            asker.ask(*words)
+        *read, length, done = asker.ask("EXEC")
+        answered = [each for each in read if isinstance(each, list)]
+        assert 35 < len(answered) < 60
+        assert {len(each) for each in answered} == {10}
+        refused = read[len(answered) :]
+        assert all(each.startswith("ERR the reply would exceed") for each in refused)
+        assert (length, done) == (10, b"OK")
+        assert len(asker.ask("XRANGE", "s", "-", "+")) == 10
 
 
 @pytest.mark.parametrize(("fields", "count"), [(("f", "v" * 1000), 1500), (("f", "v") * 200, 600)])

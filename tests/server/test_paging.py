@@ -13,6 +13,7 @@ from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.layout.rows import Rows
 from kvstream.operations import pages
+from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.resp.replies import CHUNK
 from kvstream.server.draining import drain
@@ -101,6 +102,36 @@ def random_read() -> list[str]:
     )
 
 
+def random_write(number: int) -> list[str]:
+    """Return a command that changes what ``random_read`` reads, or nothing."""
+    eid = f"{random.randint(1, ENTRIES)}-1"
+    return random.choice(
+        [
+            ["XADD", "s", f"{ENTRIES + number}-1", "f", "new"],
+            ["XDEL", "s", eid],
+            ["XTRIM", "s", "MAXLEN", str(ENTRIES - number)],
+            ["XACK", "s", "g", eid],
+            ["XREADGROUP", "GROUP", "g", random.choice("ab"), "COUNT", "7", "STREAMS", "s", ">"],
+            ["XCLAIM", "s", "g", "c", "0", eid],
+            ["SET", f"key:{random.randint(0, 1600)}", "v"],
+            ["DEL", f"key:{random.randint(0, 1600)}"],
+            ["SETRANGE", "long", str(random.randint(0, LONG)), "patched" * 20_000],
+            ["XGROUP", "CREATE", "s", f"g{number}", "$"],
+            ["SET", "long", "w" * random.choice([LONG - 5, 2 * LONG])],
+            ["PING"],
+        ]
+    )
+
+
+LONG = 3 << 19
+"""Bytes of a string that is answered in pages."""
+LONG_READS = [
+    ["GET", "long"],
+    ["MGET", "long", "key:1", "long", "none"],
+    ["XREAD", "STREAMS", *[f"t{number}" for number in range(40)], "s", *["0"] * 41],
+]
+
+
 @pytest.mark.unmeasured
 @pytest.mark.parametrize("protocol", ["2", "3"])
 def test_a_reply_in_pages_is_the_whole_reply(
@@ -129,6 +160,51 @@ def test_a_reply_in_pages_is_the_whole_reply(
             assert reader.ask(*words) == whole, words
             assert not reader.client.paged
     assert held(server) == 0
+
+
+def filled_server(directory: Path, protocol: str, paged: bool) -> tuple[Server, Talker]:
+    server = Server(directory, clock=ManualClock())
+    talker = Reader(server, 1)
+    talker.client.pages = paged
+    talker.ask("HELLO", protocol)
+    talker.send("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    for number in range(1, ENTRIES + 1):
+        talker.send("XADD", "s", f"{number}-1", "f", VALUE)
+    for number in range(40):
+        for at in range(1, 40):
+            talker.send("XADD", f"t{number}", f"{at}-1", "f", VALUE)
+    for number in range(1500):
+        talker.send("SET", f"key:{number}", "v")
+    talker.send("SET", "long", b"l" * LONG)
+    server.turn()
+    talker.heard()
+    return server, talker
+
+
+@pytest.mark.unmeasured
+@pytest.mark.parametrize("protocol", ["2", "3"])
+def test_a_transaction_in_pages_answers_what_one_in_memory_does(
+    tmp_path: Path, protocol: str
+) -> None:
+    made = [filled_server(tmp_path / str(paged), protocol, paged) for paged in (True, False)]
+    for turn in range(1, 6):
+        queue = []
+        for at in range(8):
+            queue.append(random.choice([random_write(10 * turn + at), random_read()]))
+            queue.append(random.choice([random_read(), *LONG_READS]))
+        random.shuffle(queue)
+        queue.insert(random.randrange(len(queue)), LONG_READS[0])
+        replies = []
+        for server, talker in made:
+            for words in (["SET", "other", "v"], ["MULTI"], *queue, ["EXEC"]):
+                talker.send(*words)  # one turn: what is read was changed in it by others, too
+            server.turn()
+            replies.append(talker.heard())
+        assert replies[0] == replies[1], queue
+    for server, _ in made:
+        assert held(server) == 0
+        assert server.engine.run(check) == []
+        server.engine.close()
 
 
 STREAMS = ["STREAMS", "s", ">"]
@@ -203,7 +279,9 @@ def test_what_is_found_to_have_expired_does_not_keep_a_stream_from_being_shown(
 
 
 @pytest.mark.usefixtures("filled")
-def test_reads_of_a_transaction_stay_in_its_turn(server: Server, reader: Reader) -> None:
+def test_a_read_of_a_transaction_shows_what_came_before_it_there(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
     reader.ask("MULTI")
     reader.send("XADD", "s", f"{ENTRIES + 1}-1", "f", "mine")
     reader.send("XRANGE", "s", "-", "+")
@@ -211,10 +289,14 @@ def test_reads_of_a_transaction_stay_in_its_turn(server: Server, reader: Reader)
     server.turn()
     reader.heard()
     reader.reads = False
-    said = reader.ask("EXEC")
+    assert reader.ask("EXEC") == b""
+    assert ann.ask("EXISTS", "s") == b":0\r\n"
+    said = reader.rest()
     assert said.startswith(b"*3\r\n$6\r\n")
+    assert said.count(VALUE) == ENTRIES
     assert b"mine" in said
     assert said.endswith(b":1\r\n")
+    assert held(server) == 0
 
 
 @pytest.mark.usefixtures("filled")
