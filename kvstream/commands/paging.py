@@ -38,6 +38,8 @@ from kvstream.records import Entry
 
 OBJECT_BYTES = 48
 """What a small value takes beside its bytes."""
+SAMPLES = 100
+"""Items of a long array by which its memory is estimated."""
 T = TypeVar("T")
 
 
@@ -117,7 +119,8 @@ def memory_of(reply: Any) -> int:
     if isinstance(reply, bytes):
         return OBJECT_BYTES + len(reply)
     if isinstance(reply, Sequence):
-        return OBJECT_BYTES + sum([memory_of(part) for part in reply])
+        step = len(reply) // SAMPLES + 1
+        return OBJECT_BYTES + sum([memory_of(part) for part in reply[::step]]) * step
     return OBJECT_BYTES
 
 

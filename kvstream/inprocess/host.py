@@ -31,7 +31,7 @@ from kvstream.server.options import ServerOptions
 from kvstream.signals import Signal
 from kvstream.storage import fork
 
-OPTIONS = ServerOptions(port=0, output_max=0)
+OPTIONS = ServerOptions(port=0, output_max=0, maxmemory_clients=0)
 """No port, and no limit of replies that were not read: they are in the memory of who reads them."""
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""

@@ -205,8 +205,9 @@ class Executor(Arrivals):
         elif calls.paused and self.pause.holds(client, command):
             self.pause.hold(turn, client, argv)
         elif client.queue is not None and not command.is_immediate:
-            client.queue.commands.append((command, argv))
-            self._answer(client, QUEUED)
+            client.queue.add(command, argv)
+            if self.limits.lets_queue(client):
+                self._answer(client, QUEUED)
         else:
             self._call(turn, client, command, argv)
 

@@ -7,7 +7,7 @@ nothing follows from its value. A setting that would be a promise is not among t
 from collections.abc import Mapping
 
 from kvstream.errors import InvalidArgument
-from kvstream.server.values import Parse, count, memory, memory_or_share, truth
+from kvstream.server.values import Parse, count, memory, truth
 
 _INT_MAX = (1 << 31) - 1
 _OOM_SCORE_MAX = 2000
@@ -131,7 +131,6 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"lookahead": (16, count(1, _INT_MAX)),
     b"max-new-connections-per-cycle": (10, count(1, 1000)),
     b"max-new-tls-connections-per-cycle": (1, count(1, 1000)),
-    b"maxmemory-clients": (0, memory_or_share),
     b"maxmemory-eviction-tenacity": (10, count(0, 100)),
     b"maxmemory-policy": (b"noeviction", _word(*_POLICIES, b"noeviction")),
     b"maxmemory-samples": (5, count(1, _INT_MAX)),

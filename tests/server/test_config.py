@@ -19,6 +19,7 @@ UNLIKE_REDIS = {
     b"dir",
     b"disable-thp",
     b"enable-debug-command",
+    b"maxmemory-clients",
     b"port",
     b"set-proc-title",
     b"supervised",
@@ -56,8 +57,10 @@ def test_defaults_are_those_of_redis(served: Served, redis_port: int) -> None:
 
 def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
     with served.asker() as asker:
+        asker.ask("CONFIG SET maxmemory 1gb")
         assert asker.ask("CONFIG SET maxmemory-clients 5%") == b"OK"
         assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"5%"
+        assert served.executor.options.clients_memory_max == (1 << 30) // 20
         for wrong in ("x", "-1%", "%"):
             answer = asker.ask("CONFIG", "SET", "maxmemory-clients", wrong)
             assert answer.endswith("argument must be a memory or percent value")
