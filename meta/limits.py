@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kvstream.errors import ReplyTooLarge
-from kvstream.options import StoreOptions
+from kvstream.options import ENTRY_BYTES_MAX, StoreOptions
 
 
 @dataclass(slots=True)
@@ -17,6 +17,8 @@ class Limits:
     idmp_maxsize: int
     dump_target: str
     """The server that payloads are meant for, or ``auto``."""
+    entry_max_bytes: int = ENTRY_BYTES_MAX
+    """Bytes of the names and values of an entry that XADD takes; what is restored may have more."""
     reply_max: int = 0
     """Bytes of memory that one reply of a read may take; 0: as many as there are."""
     reply_held: int = 0

@@ -65,6 +65,7 @@ class Executor(Arrivals):
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self.works = Works(self)
         self.outbox = Outbox(engine.committer, self, self.paging)
+        engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
 
     # --- turns ----------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ CLIENTS_MEMORY_MAX = 1024 * MEGABYTE
 """Bytes that all clients together may take by what they have sent and not read: as much as one may
 send, and four times what one may leave unread. It is Redis's ``maxmemory-clients``, 0 there."""
 MAXCLIENTS = 10_000
+STREAM_ENTRY_MAX_BYTES = 64 * MEGABYTE
+"""Bytes of an entry that XADD takes. To pack, log and keep one takes three times its size beside
+what was sent, and the loop does nothing else meanwhile: some 4 ms a megabyte."""
 BULK_MAX = 512 * MEGABYTE
 """Longest argument of a request: Redis's ``proto-max-bulk-len``."""
 QUERY_MAX = 1024 * MEGABYTE
@@ -80,6 +83,8 @@ class ServerOptions:
     """The hard limit of plain clients; 0: none."""
     output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
     """By Redis's names of the classes: normal, slave, pubsub; all clients here are of the first."""
+    stream_entry_max_bytes: int = STREAM_ENTRY_MAX_BYTES
+    """From BURST_BYTES_MAX to ENTRY_BYTES_MAX; what is restored or loaded may have more."""
     maxmemory_clients: int | bytes = CLIENTS_MEMORY_MAX
     """Bytes, or a share of ``maxmemory`` as ``5%``; 0: no limit."""
     maxclients: int = MAXCLIENTS

@@ -29,7 +29,7 @@ UNLIKE_REDIS = {
 OURS = {
     *(b"dump-target", b"hot-entries-memory"),
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
-    *(b"stream-idmp-duration", b"stream-idmp-maxsize"),
+    *(b"stream-entry-max-bytes", b"stream-idmp-duration", b"stream-idmp-maxsize"),
     *(b"aof-load-corrupt-tail-max-size", b"cluster-compatibility-sample-ratio"),
     *(b"cluster-slot-migration-handoff-max-lag-bytes", b"cluster-slot-stats-enabled"),
     b"cluster-slot-migration-write-pause-timeout",
