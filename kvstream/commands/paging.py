@@ -86,9 +86,12 @@ def of_erasure(
     return answer(operation(txn, entries.live))
 
 
-def may_be_long(session: Session, count: int | None, streams: int = 1) -> bool:
+def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int | None) -> bool:
     """Tell whether it is worth looking how much there is, of ``count`` for each stream."""
-    return session.pages and (count is None or count * streams > pages.LOOK_ROWS)
+    if not session.pages or count is None or count * len(names) > pages.LOOK_ROWS:
+        return session.pages
+    found = [txn.catalog.streams.get(name) for name in names]
+    return any(count > entries.first_page(stream) for stream in found if stream is not None)
 
 
 def is_put_off(txn: Txn, session: Session) -> bool:

@@ -237,11 +237,12 @@ def _range(
             raise syntax_error()
         count = args.integer()
     name = session.prefix + argv[1]
-    if paging.may_be_long(session, count):
+    if paging.may_be_long(txn, session, [name], count):
         return paging.of_range(txn, session, name, start, end, count, reverse)
     if not reverse and count is not None and showing.is_kept(txn, count):
         stream = txn.stream(name)
-        return [] if stream is None else showing.between(txn, stream, start, end, count)
+        if stream is None or not showing.is_large(stream, count):
+            return [] if stream is None else showing.between(txn, stream, start, end, count)
     found = ranges.scan(txn, name, start, end, count, reverse)
     return NULL_ARRAY if found is None else Entries(found)
 

@@ -16,6 +16,8 @@ _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
 FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before it is looked at how much memory they take."""
+FIRST_BYTES = 1 << 20
+"""Fewer rows are read before that where this many bytes are fewer, by the newest entries."""
 FEW = 8
 """So many rows are looked for one by one."""
 TOGETHER = 128
@@ -27,6 +29,14 @@ ROW_MEMORY = 160
 def has_after(stream: StreamMeta, after: StreamID) -> bool:
     """Tell whether there may be entries after an ID."""
     return stream.length > 0 and after < stream.last and after != MAX_ID
+
+
+def first_page(stream: StreamMeta) -> int:
+    """Return how many rows of a stream may be read without a look at the memory that they take."""
+    size = stream.open_bytes
+    if size * FIRST_PAGE <= FIRST_BYTES * stream.open_appended or not stream.open_appended:
+        return FIRST_PAGE
+    return max(FIRST_BYTES * stream.open_appended // size, 1)
 
 
 def rows(
@@ -56,7 +66,7 @@ def between_for_reply(
 ) -> Rows:
     """Do the same, or raise ReplyTooLarge once there are more than one reply may have."""
     most = txn.catalog.limits.reply_left
-    if not most or (count is not None and count <= FIRST_PAGE):
+    if not most or (count is not None and count <= first_page(stream)):
         return between(txn, stream, start, end, count)
     page, size = _gathered(txn, stream, start, end, count, most)
     if size > most:
@@ -71,7 +81,7 @@ def as_many_as_fit(
 
     One is there at least. For reads that go on where they were: whoever asks again gets the rest.
     """
-    if not most or (count is not None and count <= FIRST_PAGE):
+    if not most or (count is not None and count <= first_page(stream)):
         return between(txn, stream, start, end, count)
     page, size = _gathered(txn, stream, start, end, count, most)
     while size > most and len(page) > 1:
@@ -85,7 +95,7 @@ def _gathered(
     """Return the rows up to the first that go beyond so much memory, and what they take."""
     left = stream.length if count is None else count
     page: list[Row] = []
-    size, limit = 0, FIRST_PAGE
+    size, limit = 0, first_page(stream)
     while left > 0:
         part = rows(txn, stream, start, end, min(left, limit))
         page += part
@@ -109,7 +119,7 @@ def gathered(
 ) -> list[Row] | None:
     """Return the first ``count`` rows of ``start <= id <= end``; None: more than ``most`` bytes."""
     if not reverse:
-        if count <= FIRST_PAGE:
+        if count <= first_page(stream):
             return rows(txn, stream, start, end, count)
         page, size = _gathered(txn, stream, start, end, count, most)
         return page if size <= most else None

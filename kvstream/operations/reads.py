@@ -60,7 +60,7 @@ def read(
             continue
         found: Sequence[Entry] | None = None
         most = budget.most(count)
-        if shown and count is not None:
+        if shown and count is not None and not showing.is_large(stream, count):
             found = showing.between(txn, stream, after.next(), MAX_ID, count)
         elif seeks is not None:
             found = abreast.whole(seeks, abreast.part_of(name, stream, after), most)

@@ -164,6 +164,44 @@ def test_who_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) ->
         assert statistics.quantiles(took, n=100)[98] < 0.050
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "XRANGE s - + COUNT 100",
+        "XREVRANGE s + - COUNT 100",
+        "XREAD COUNT 100 STREAMS s 0",
+        "XREAD COUNT 100 STREAMS none s 0 0",
+    ],
+)
+def test_few_large_entries_take_no_more_memory_than_a_few_pages(tmp_path: Path, asked: str) -> None:
+    with served(tmp_path / "store", LIMIT) as (pid, port), Asker(port) as asker:
+        for number in range(1, 61):
+            asker.ask("XADD", "s", f"{number}-1", "f", b"v" * MEGABYTE)
+        asker.ask("DEBUG", "RELOAD")  # or compaction may begin while memory is looked at
+        asker.ask("XRANGE s - + COUNT 1")
+        before = resident(pid)
+        forget_peak(pid)
+        answer = asker.ask(asked)
+        entries = answer[0][1] if asked.startswith("XREAD") else answer
+        assert len(entries) == 60
+        assert {len(fields[1]) for _, fields in entries} == {MEGABYTE}
+        assert resident(pid, peak=True) - before < 2 * LIMIT
+
+
+def test_few_large_entries_are_delivered_as_far_as_the_limit_lets(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 16mb 0 0")
+        asker.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        for number in range(1, 13):
+            asker.ask("XADD", "s", f"{number}-1", "f", b"v" * MEGABYTE)
+        given = []
+        while answer := asker.ask("XREADGROUP GROUP g c COUNT 12 STREAMS s >"):
+            [[_, entries]] = answer
+            assert 1 <= len(entries) <= 4  # a quarter of the limit
+            given += [eid for eid, _ in entries]
+        assert given == [b"%d-1" % number for number in range(1, 13)]
+
+
 def test_several_strings_beyond_the_limit_are_refused(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
