@@ -21,7 +21,7 @@ from kvstream.server.net import Listener
 from kvstream.server.paging import AHEAD, IDLE_S
 from kvstream.storage.batch import Batch
 from tests.patience import PATIENCE_S
-from tests.server.talking import Server, Talker, sound
+from tests.server.talking import Server, Talker, parsed, sound
 
 VALUE = b"v" * 200
 ENTRIES = 2000
@@ -296,6 +296,122 @@ def test_a_read_of_a_transaction_shows_what_came_before_it_there(
     assert said.count(VALUE) == ENTRIES
     assert b"mine" in said
     assert said.endswith(b":1\r\n")
+    assert held(server) == 0
+
+
+def execute(reader: Reader, *queue: list[str]) -> None:
+    """Send a transaction, and take what comes before the reply of EXEC."""
+    reader.ask("MULTI")
+    for words in queue:
+        assert reader.ask(*words) == b"+QUEUED\r\n"
+    reader.reads = False
+    reader.send("EXEC")
+
+
+WRITE = ["XADD", "s", f"{ENTRIES + 1}-1", "f", "mine"]
+BOTH_WAYS = [["XRANGE", "s", "-", "+"], ["XLEN", "s"], ["XREVRANGE", "s", "+", "-"]]
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("queue", [BOTH_WAYS, [WRITE, *BOTH_WAYS, ["XTRIM", "s", "MAXLEN", "1"]]])
+@pytest.mark.parametrize("change", ["XTRIM s MAXLEN 3", "XDEL s 1-1 7-1", "DEL s", "FLUSHALL"])
+def test_a_transaction_shows_the_store_as_it_was_whatever_others_do_meanwhile(
+    server: Server, ann: Talker, reader: Reader, queue: list[list[str]], change: str
+) -> None:
+    execute(reader, *queue)
+    said = reader.page()
+    assert said.startswith(b"*%d\r\n" % len(queue))
+    assert len(said) < 4 * CHUNK
+    ann.ask(*change.split())
+    ann.ask("XADD", "s", "*", "f", "of others")
+    said += reader.rest()
+    answers = parsed(said)[queue.index(BOTH_WAYS[0]) :]
+    wrote = queue[0] is WRITE
+    assert [eid for eid, _ in answers[0]] == [b"%d-1" % at for at in range(1, ENTRIES + 1 + wrote)]
+    assert answers[1] == ENTRIES + wrote
+    assert answers[2] == answers[0][::-1]
+    assert (b"mine" in said) == wrote
+    assert b"of others" not in said
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_who_leaves_in_the_middle_of_a_transaction_leaves_nothing(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    execute(reader, WRITE, *BOTH_WAYS)
+    assert reader.page()
+    assert held(server) > 0
+    reader.leave()
+    assert held(server) == 0
+    assert not server.executor.paging.under_way
+    assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + 1)
+
+
+@pytest.mark.usefixtures("filled")
+def test_who_stops_reading_in_the_middle_of_a_transaction_is_cut_off(
+    server: Server, reader: Reader
+) -> None:
+    execute(reader, WRITE, *BOTH_WAYS)
+    assert reader.page()
+    server.now += IDLE_S + 1
+    server.executor.tick()
+    assert reader.closed
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_transaction_under_way_ends_with_the_store_that_it_is_made_from(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    execute(reader, WRITE, *BOTH_WAYS)
+    assert reader.page()
+    server.engine.reopen()
+    reader.rest()
+    assert reader.closed
+    assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + 1)
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("failures", [1, 5])
+def test_a_transaction_that_meets_a_full_disk_is_whole_or_not_at_all(
+    server: Server, ann: Talker, reader: Reader, failures: int
+) -> None:
+    database, tries = server.engine.database, iter(range(100))
+    written = database.write
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if next(tries) < failures:
+            raise StoreFull("no room")
+        return written(batch, frees)
+
+    with patch.object(database, "write", write):
+        execute(reader, WRITE, *BOTH_WAYS)
+        ann.send("SET", "k", "v")
+        said = reader.rest()
+    done = failures == 1  # what is run again has room
+    assert said.startswith(b"*4\r\n" if done else b"-MISCONF")
+    assert said.count(VALUE) == 2 * ENTRIES * done
+    assert ann.heard().startswith(b"+OK" if done else b"-MISCONF")
+    assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + done)
+    assert reader.ask("PING") == b"+PONG\r\n"
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_transaction_holds_no_more_iterators_than_it_has_memory_for(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    ann.ask("CONFIG", "SET", "client-output-buffer-limit", f"normal {1 << 18} 0 0")
+    execute(reader, *[BOTH_WAYS[0]] * 24, ["XLEN", "s"])
+    server.executor.run()
+    assert 8 < held(server) <= 16  # of 16 KB each
+    read = parsed(reader.rest())
+    refused = [each for each in read if isinstance(each, Exception)]
+    assert [len(each) for each in read[: 24 - len(refused)]] == [ENTRIES] * (24 - len(refused))
+    assert "the reply would exceed" in str(refused[0])
+    assert read[-1] == ENTRIES
     assert held(server) == 0
 
 
