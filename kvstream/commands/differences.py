@@ -103,5 +103,6 @@ OWN = (
     "kept. The checksum is always looked at: newer servers take any payload whose "
     "checksum is 0.",
     "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
-    "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
+    "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512, "
+    "or what the server's `stream-entry-max-bytes` allows.",
 )

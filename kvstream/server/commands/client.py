@@ -98,7 +98,7 @@ def _on_or_off(raw: bytes) -> bool:
 
 
 def client_no_evict(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Noted and shown; no client is closed for want of memory."""
+    """Keep this connection when others are closed for want of memory."""
     client.no_evict = _on_or_off(argv[2])
     return OK
 
