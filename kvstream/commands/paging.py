@@ -148,7 +148,7 @@ _MEMORY: dict[type, Callable[[Any], int]] = {
     Entries: lambda reply: entries.memory_of_entries(reply.entries),
     Gradual: lambda reply: _memory_of_steps(reply.steps),
     Map: lambda reply: sum([memory_of(part) for pair in reply.pairs for part in pair]),
-    Paged: lambda reply: memory_of(reply.reply),
+    Paged: lambda reply: reply.memory or memory_of(reply.reply),
     Rows: entries.memory_of_entries,
     Streams: lambda reply: _memory_of_streams(reply.streams),
     Verbatim: lambda reply: OBJECT_BYTES + len(reply.text),
@@ -156,8 +156,11 @@ _MEMORY: dict[type, Callable[[Any], int]] = {
 }
 
 
-def given_up(replies: list[Reply]) -> Paged:
-    """Return an array of replies, to be written page by page; each is let go once it is written."""
+def given_up(replies: list[Reply], memory: int) -> Paged:
+    """Return an array of replies, to be written page by page; each is let go once it is written.
+
+    They take so much ``memory`` together.
+    """
 
     def steps() -> Iterator[int | list[Reply]]:
         yield len(replies)
@@ -165,7 +168,7 @@ def given_up(replies: list[Reply]) -> Paged:
         while replies:
             yield [replies.pop()]
 
-    return Paged(Gradual(steps()))
+    return Paged(Gradual(steps()), memory)
 
 
 def of_string(txn: Txn, session: Session, name: bytes) -> Answer:

@@ -23,6 +23,8 @@ class Room:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.held = 0
+        """Bytes that they take."""
         self.is_long = False
         """Whether the whole is to be written page by page."""
 
@@ -32,10 +34,10 @@ class Room:
         What a command has written is told in any case.
         """
         limits, size = self._limits, memory_of(reply)
-        held = limits.reply_held + size
+        held = self.held + size
         if size > SMALL and 0 < limits.reply_max < held and not command.writes:
             return ErrorReply.of(limits.too_large())
-        limits.reply_held = held
+        self.held = limits.reply_held = held
         if type(reply) is Paged or held > SHORT_BYTES:
             self.is_long = True
         return reply
@@ -77,7 +79,7 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
     if client.answers is Answers.SKIP_NEXT:  # the one of EXEC is as a whole
         client.answers = Answers.SKIP
     calls.statistics.ran("exec", calls.clock() - begun)
-    return given_up(replies) if client.pages and room.is_long else replies
+    return given_up(replies, room.held) if client.pages and room.is_long else replies
 
 
 def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
