@@ -4,6 +4,7 @@ And the settings of hypothesis, and of signals, for all of them.
 """
 
 import os
+import re
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -30,6 +31,18 @@ def pytest_configure() -> None:
     """Give tests their folders in memory, unless somebody has said where."""
     if (folder := fast_folder()) is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Append each test that fails to the file that ``KVSTREAM_FAILED_TESTS`` names, if it does.
+
+    CI runs these once more. A test whose process died is among them, even if another process of
+    xdist has then run it with success; pytest's ``--last-failed`` does not know such a test.
+    """
+    path = os.environ.get("KVSTREAM_FAILED_TESTS")
+    if path and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(path, "a") as file:
+            file.write(re.sub(r"@[^@\[\]]+$", "", report.nodeid) + "\n")  # xdist adds its group
 
 
 def is_measured(item: pytest.Item) -> bool:

@@ -42,7 +42,12 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     static inline PyObject *kvstream_alloc(PyTypeObject *type, Py_ssize_t size) {
-        return type->tp_alloc(type, size);
+        PyObject *made = type->tp_alloc(type, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        /* From 3.14 on a tuple keeps its hash; zeroed memory would say that it is 0. */
+        if (made != NULL) ((PyTupleObject *)made)->ob_hash = -1;
+    #endif
+        return made;
     }
     """
     object kvstream_alloc(PyTypeObject *type, Py_ssize_t size)

@@ -47,6 +47,7 @@ cdef enum:
     READ_ROOM = 262144  # bytes of a socket that are read at once
 
 cdef int64_t COUNT_MAX = 2147483647
+cdef Py_ssize_t LINE_MAX = 64 << 10  # as in requests.py
 cdef Py_ssize_t ENTRY_BYTES_MAX = options.ENTRY_BYTES_MAX
 
 
@@ -72,6 +73,51 @@ cdef inline int64_t take_number(Bytes data, Py_ssize_t *at, Py_ssize_t size) noe
         return -1
     at[0] = here + 2
     return number
+
+
+cdef inline Py_ssize_t after_blanks(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    """Return where the line behind a line of blanks begins; -1 where there is no such line."""
+    cdef Py_ssize_t last = min(size, at + LINE_MAX + 1)
+    while at < last:
+        if data[at] == 10:
+            return at + 1
+        if data[at] != 32 and not 9 <= data[at] <= 13:
+            return -1
+        at += 1
+    return -1
+
+
+cdef inline Py_ssize_t after_no_count(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    """Return where the line behind a count of no arguments begins; -1 where there is none."""
+    cdef Py_ssize_t here = at + 1, start
+    if here < size and data[here] == 45:  # -
+        start = here = here + 1
+        while here < size and 48 <= data[here] <= 57:
+            here += 1
+        if not 0 < here - start <= 18 or data[start] == 48:
+            return -1
+    elif here < size and data[here] == 48:
+        here += 1
+    else:
+        return -1
+    return here + 2 if here + 1 < size and data[here] == 13 else -1
+
+
+def skip_empty(bytes data not None, Py_ssize_t at):
+    """Do what ``skip_empty`` of requests.py does."""
+    cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), after
+    if at < 0:
+        return at
+    while at < size:
+        if start[at] == 42:  # *
+            after = after_no_count(start, at, size)
+        else:
+            after = after_blanks(start, at, size)
+        if after < 0:
+            break
+        at = after
+    return at
 
 
 def take_plain(

@@ -84,7 +84,10 @@ def requests_of(burst: PlainBurst) -> list[Request]:
         return [[*burst.sent, *Entry(MIN_ID, decode_fields(row)).flat]]
     reader = RequestReader(bulk_max=BURST_BYTES_MAX)
     reader.feed(burst.sent)
-    return reader.take()
+    requests: list[Request] = []
+    while taken := reader.take():
+        requests += taken
+    return requests
 
 
 def gather_in_python(

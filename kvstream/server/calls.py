@@ -29,6 +29,15 @@ _REASONS = {"cmd": "command"}
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
 _OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
+_CHANGED = (
+    "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
+    "This command is no longer allowed for the following reason: {}"
+)
+_WITHDRAWN = {
+    "cmd": "no permission to execute the command or subcommand",
+    "key": "no permission to touch the specified keys",
+}
+"""What EXEC says of a queued command, by what its user has no right to any more."""
 
 
 class Calls:
@@ -65,16 +74,34 @@ class Calls:
         if not client.authenticated and Flag.NO_AUTH not in command.flags:
             return _NO_AUTH
         if not client.user.free:
-            try:
-                client.user.check(command, argv)
-            except NoPermission as refusal:
-                self.deny(client, refusal.kind, refusal.object, client.user.name)
+            refusal = self._refusal_by_rights(client, command, argv)
+            if refusal is not None:
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
         if self.crowded and _adds(client, command):
             return _OOM
         return None
+
+    def _refusal_by_rights(
+        self, client: Client, command: Command, argv: Argv
+    ) -> NoPermission | None:
+        """Return why the rights of a client's user do not allow a command, and note it."""
+        try:
+            client.user.check(command, argv)
+        except NoPermission as refusal:
+            self.deny(client, refusal.kind, refusal.object, client.user.name)
+            return refusal
+        return None
+
+    def refusal_in_exec(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
+        """Return why a queued command may not run, if it may not by now."""
+        refusal = self._refusal_by_rights(client, command, argv)
+        if refusal is None:
+            return _OOM if self.crowded and _adds(client, command) else None
+        error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
+        self.statistics.rejected(error.code)
+        return error
 
     def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
         """Count a request that may not run, or is none, and return what its client is told.
@@ -95,6 +122,13 @@ class Calls:
         self.statistics.ran(name, 0.0)
         self.statistics.failed(name, error.code)
         return error
+
+    def answer_later(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command, or a step of it, that others have come before: if it may run by now."""
+        refusal = self._refusal_by_rights(client, command, argv)
+        if refusal is not None:
+            return self.refused(client, command.name, ErrorReply.of(refusal))
+        return self.answer(client, command, argv, txn)
 
     def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command; a refusal is a reply too."""

@@ -26,6 +26,8 @@ Argv = list[bytes]
 
 READ_AHEAD = 1 << 20
 """Bytes of requests that may wait to be run before no more of a client's are read."""
+STRANGER_AHEAD = 64 << 10
+"""The same of a client that has yet to give its password: it has nothing to say but that."""
 
 
 class Answers(Enum):
@@ -161,7 +163,7 @@ class Client(Session):
         """Read nothing more from the connection."""
         self.resume: Callable[[], None] = lambda: None
         """Read from it again."""
-        self.look_at = READ_AHEAD
+        self.look_at = READ_AHEAD if server.acl.is_open else STRANGER_AHEAD
         """The number of bytes received at which it is looked how much of it has not been run."""
         self.lost = False
         """It was cut off: nothing need be written for it."""
@@ -196,11 +198,12 @@ class Client(Session):
     @property
     def has_work(self) -> bool:
         """Whether something of what it has sent can be run or looked at now."""
-        return bool(self.requests or self.fault or self.unread)
+        return bool(self.requests or self.fault or self.unread or self.reader.is_cut)
 
     def receive(self, data: bytes) -> None:
         """Keep what has come; what is little, and next, is looked at."""
-        if self.block is not None or self.paged or self.unread.size or len(data) > PIECE:
+        waits = self.block is not None or self.paged or self.unread.size or self.reader.is_cut
+        if waits or len(data) > PIECE:
             self.unread.add(data)
             return
         self.reader.feed(data)

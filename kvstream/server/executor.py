@@ -164,18 +164,24 @@ class Executor(Arrivals):
         return count
 
     def _run_some(self, turn: Turn, client: Client, most: int) -> tuple[int, bool]:
-        """Run requests while there is time; return how many, and whether there may be more."""
+        """Run requests while there is time; return how many, and whether there may be more.
+
+        Where others wait a client has LOOKS requests or one piece of bytes, and a stranger has one
+        request: then it is their turn.
+        """
         requests = client.requests
         count, more = 0, True
         while count < most and client.block is None and not client.closing and not client.paged:
             if requests:
                 count += 1
                 self._request(turn, client, requests.popleft())
-                if not (self.calls.took_long or not count % LOOKS):
+                if count % LOOKS and client.authenticated:
+                    if self.calls.took_long and self._pace.is_late():
+                        break
                     continue
             elif not (more := client.take_in()):
                 break
-            if self._pace.is_late():
+            if self._pace.is_late() or self.ready:
                 break
         return count, more
 
@@ -253,7 +259,8 @@ class Executor(Arrivals):
         client.direct = False  # a request that runs again may be the first to hold it
         if isinstance(reply, Blocked):
             if not client.closing:  # nor gone
-                self.waits.begin(turn, client, reply)
+                assert isinstance(slot.unit, partial)  # of Calls.answer or answer_later
+                self.waits.begin(turn, client, reply, slot.unit.args[1:])
             return
         if reply is LATER:
             slot.reply = None
@@ -329,6 +336,9 @@ class Executor(Arrivals):
             return
         db, slot.made = client.db, b""
         client.select(slot.db)
+        assert isinstance(slot.unit, partial)
+        if slot.unit.func is not run_queue:  # that looks at the rights by itself
+            slot.unit = partial(self.calls.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
             self._settle(turn, slot)

@@ -17,7 +17,7 @@ from kvstream.resp.requests import ARGUMENT_BYTES
 from kvstream.server.acl import Acl
 from kvstream.server.bursts import PlainBurst
 from kvstream.server.calls import Calls
-from kvstream.server.client import READ_AHEAD, Client
+from kvstream.server.client import READ_AHEAD, STRANGER_AHEAD, Client
 from kvstream.server.memory import held_by, resident_bytes
 from kvstream.server.options import OutputLimit, ServerOptions
 from kvstream.server.paging import Paging
@@ -129,7 +129,8 @@ class Limits:
 
     def look(self, client: Client) -> None:
         """Hold a client up where too much of what it has sent has not been run."""
-        client.look_at = client.bytes_in + READ_AHEAD
+        most = READ_AHEAD if client.authenticated else STRANGER_AHEAD
+        client.look_at = client.bytes_in + most
         self.bound_clients()
         waiting = client.unread.size
         if client.block is not None and waiting <= BEHIND_WAIT:
@@ -137,7 +138,7 @@ class Limits:
         waiting += sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
         bursts = (each for each in self._owner.bursts if each.client is client)
         waiting += sum(len(data) for each in bursts for data, _names in each.entries)
-        if waiting > READ_AHEAD and client not in self.held:
+        if waiting > most and client not in self.held:
             self.held[client] = None
             client.pause()
 

@@ -84,10 +84,11 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
 
 def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
     client.last_command = "exec"
-    if client.user.free and client.authenticated and not calls.crowded:
+    if client.user.free and not calls.crowded:
         reply = calls.answer(client, command, argv, txn)
     else:  # rights may have changed since
-        reply = calls.refusal(client, command, argv) or calls.answer(client, command, argv, txn)
+        refusal = calls.refusal_in_exec(client, command, argv)
+        reply = refusal or calls.answer(client, command, argv, txn)
     if type(reply) in _UNTOLD:
         assert isinstance(reply, Blocked)
         return reply.expired

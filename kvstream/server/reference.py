@@ -164,8 +164,12 @@ OWN = (
     "Rules are shown in the order in which they were given, "
     "as since 7.2. Deleting a user closes its connections; so does ACL LOAD for "
     "users that are gone.",
+    "A blocked read whose user has lost the right to it is answered with NOPERM when its keys have "
+    "news, as since 7.2. So is, at its next step, a command that is done bit by bit. A long reply "
+    "that has begun is written to its end.",
     "A client that needs a password has a minute to give it, and one that has not sent a whole "
-    "request must send 1 KB a second by then.",
+    "request must send 1 KB a second by then. Where no password is needed a silent client may "
+    "stay, as with `timeout 0` in Redis; `maxclients` bounds their number.",
     "A secured connection counts among the clients from its first byte on; its handshake may take "
     "10 seconds. SIGHUP has the certificates read anew: CONFIG SET does not change them. The "
     "versions of TLS are 1.2 and 1.3, the ciphers those of OpenSSL; there is no renegotiation.",

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Protocol
 
 from kvstream.blocking import retry_pause_s
-from kvstream.commands.command import Blocked
-from kvstream.commands.replies import ErrorReply, Reply
+from kvstream.commands.command import Attempt, Blocked, Command
+from kvstream.commands.replies import ErrorReply, Paged, Reply, Streams
 from kvstream.engine import Engine
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
+from kvstream.server.acl import NoPermission
 from kvstream.server.calls import Calls
-from kvstream.server.client import Block, Client
+from kvstream.server.client import Argv, Block, Client
 from kvstream.server.deadlines import Deadlines
 from kvstream.server.pausing import Pause
 from kvstream.turn import Turn
@@ -50,11 +51,22 @@ class Waits:
         """Return the time on the loop's clock."""
         return self._teller.clock()
 
-    def begin(self, turn: Turn, client: Client, wait: Blocked) -> None:
-        """Have a client wait for what its command has not found."""
+    def begin(
+        self,
+        turn: Turn,
+        client: Client,
+        wait: Blocked,
+        call: tuple[Command, Argv] | None = None,
+    ) -> None:
+        """Have a client wait for what its command has not found.
+
+        Every attempt checks first that the client may still run ``call``.
+        """
         attempt = wait.attempt
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
+        if call is not None:
+            attempt = partial(_attempt_if_permitted, client, call, attempt)
         told = partial(self._delivered, client, wait)
         waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True)
         now = self._teller.clock()
@@ -93,6 +105,8 @@ class Waits:
         else:
             reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
         self.end(client)
+        if isinstance(error, NoPermission):
+            self._calls.deny(client, error.kind, error.object, client.user.name)
         self._teller.tell(client, reply)
 
     def end(self, client: Client) -> None:
@@ -146,3 +160,11 @@ class Waits:
             self._engine.serve(block.wait.names)
             if client.block is block:
                 self._engine.run(self._set_retry, client, block)
+
+
+def _attempt_if_permitted(
+    client: Client, call: tuple[Command, Argv], attempt: Attempt, txn: Txn
+) -> Streams | Paged | None:
+    """Try again what a client waits for; NoPermission where it may not run it any more."""
+    client.user.check(*call)
+    return attempt(txn)

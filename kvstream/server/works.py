@@ -70,9 +70,10 @@ class Works:
     def add(self, slot: Slot, reply: Stepwise) -> None:
         """Have the next step of a command run, behind those of others."""
         unit = slot.unit
-        assert isinstance(unit, partial)  # of ``answer``
+        assert isinstance(unit, partial)  # of Calls.answer or answer_later
         client, command, argv = unit.args
-        following = partial(unit.func, client, replace(command, run=reply.step), argv)
+        step = replace(command, run=reply.step)
+        following = partial(self._owner.calls.answer_later, client, step, argv)
         again = Slot(client, None, following, slot.db, slot.protocol)
         self._under_way[client] = Work(again, command, reply.undo)
 

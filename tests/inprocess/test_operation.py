@@ -216,3 +216,25 @@ def test_producers_and_consumers_in_many_threads_lose_nothing(store: Store, here
         thread.join(PATIENCE_S)
     assert sorted(done) == sorted(f"{a}-{b}".encode() for a in range(4) for b in range(100))
     assert client.xpending("jobs", "g")["pending"] == 0
+
+
+def test_a_blocked_reader_whose_rights_are_withdrawn_is_refused(store: Store, here: Peer) -> None:
+    boss = here.client()
+    boss.acl_setuser("u", enabled=True, passwords="+secret", keys="*", commands=["+@all"])
+    boss.xgroup_create("a:1", "g", "0", mkstream=True)
+    reader, refused = here.client(username="u", password="secret"), []
+
+    def read() -> None:
+        with pytest.raises(redis.exceptions.NoPermissionError) as raised:
+            reader.xreadgroup("g", "c", {"a:1": ">"}, block=0)
+        refused.append(str(raised.value))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    until(lambda: boss.info("clients")["blocked_clients"] == 1)
+    boss.acl_setuser("u", commands=["-xreadgroup"])
+    store.stream("a:1").add({"f": "secret"})  # this thread tries for the reader
+    thread.join(PATIENCE_S)
+    assert refused == ["User u has no permissions to run the 'xreadgroup' command"]
+    assert boss.xpending("a:1", "g")["pending"] == 0
+    assert boss.acl_log()[0]["object"] == "xreadgroup"

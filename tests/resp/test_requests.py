@@ -5,10 +5,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstream.errors import KVStreamError, ProtocolError, RequestError
-from kvstream.resp.requests import ARGUMENT_BYTES, BIG, LINE_MAX, RequestReader
+from kvstream.resp.requests import (
+    ARGUMENT_BYTES,
+    BIG,
+    LINE_MAX,
+    TAKEN_MAX,
+    RequestReader,
+)
 from tests.resp.conversations import REQUESTS, drain, framed, pieces, read
 
 pytestmark = pytest.mark.usefixtures("way")
+
+
+EMPTY = [
+    *(b"\r\n", b"\n", b" \r\n", b"\t\v\f\r\r\n", b" " * 100 + b"\n"),
+    *(b"*0\r\n", b"*-1\r\n", b"*0\rx", b"*-9223372036854775808\r\n"),
+]
+"""Requests of no words, as Redis takes them."""
 
 
 def each_byte(data: bytes) -> list[bytes]:
@@ -71,6 +84,47 @@ def test_empty_requests_are_passed_over() -> None:
         [[b"PING"]],
         "",
     )
+
+
+@given(st.lists(st.sampled_from(EMPTY), max_size=300), st.lists(st.integers(0, 1 << 20)))
+@example([b" " * LINE_MAX + b"\n"], [])
+@pytest.mark.parametrize("trusted", [True, False])
+def test_any_number_of_empty_requests_is_passed_over_in_a_step(
+    trusted: bool, empty: list[bytes], cuts: list[int]
+) -> None:
+    data = b"".join(empty) + framed([b"PING"])
+    assert read(pieces(data, cuts), trusted=trusted) == ([[b"PING"]], "")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b" " * (LINE_MAX + 1) + b"\r\n", "too big inline request"),
+        (b"*-9223372036854775809\r\n", "invalid multibulk length"),
+        (b"*-01\r\n", "invalid multibulk length"),
+        (b"*00\r\n", "invalid multibulk length"),
+        (b"*-\r\n", "invalid multibulk length"),
+    ],
+)
+def test_what_only_looks_empty_is_a_fault(data: bytes, text: str) -> None:
+    assert read([b"\r\n*0\r\n" + data]) == ([], f"Protocol error: {text}")
+
+
+def test_lines_are_not_all_read_at_once() -> None:
+    reader = RequestReader()
+    reader.feed(b"PING\r\n" * (2 * TAKEN_MAX + 1))
+    for left in (TAKEN_MAX + 1, 1):
+        assert reader.take() == [[b"PING"]] * TAKEN_MAX
+        assert reader.is_cut
+        assert reader.buffered == 6 * left
+    assert reader.take() == [[b"PING"]]
+    assert not reader.is_cut
+    for behind, requests in (([], []), ([[b"ECHO", b"x"]], [[b"ECHO", b"x"]])):
+        reader.feed(b"PING\r\n" * TAKEN_MAX + b"".join(map(framed, behind)))
+        assert reader.take() == [[b"PING"]] * TAKEN_MAX
+        assert reader.is_cut == bool(behind)
+        assert reader.take() == requests
+        assert not reader.is_cut
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,24 @@
 """What clients send is looked at in pieces, between the turns of others; nothing of it is lost."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from kvstream.resp.requests import TAKEN_MAX, Request, RequestReader
+from kvstream.server.client import STRANGER_AHEAD
+from kvstream.server.pace import LOOKS
 from kvstream.server.unread import PIECE, Unread
-from tests.server.talking import Server, Talker, request
+from tests.patience import PATIENCE_S
+from tests.server.conftest import Serve
+from tests.server.talking import Server, Talker, parsed, request
 
 MANY = 20_000
+FLOOD = 300_000
+"""Bytes of nothing that each of many clients sends."""
 
 
 @pytest.fixture
@@ -44,22 +53,109 @@ def test_much_that_comes_at_once_is_answered_in_order(server: Server, ann: Talke
     assert said == [b"%d" % number for number in range(MANY)]
 
 
-@pytest.mark.unmeasured
-@pytest.mark.parametrize("nothing", [b"*0\r\n", b"\r\n", b"*-1\r\n"])
+@pytest.mark.parametrize(
+    "nothing", [b"*0\r\n", b"\r\n", b"*-1\r\n", b"\n", b" \t\r\n", b"\n*0\r\n"]
+)
 def test_who_sends_nothing_in_great_numbers_holds_up_nobody(
-    server: Server, ann: Talker, nothing: bytes
+    server: Server, ann: Talker, monkeypatch: pytest.MonkeyPatch, nothing: bytes
 ) -> None:
-    server.executor.clock = time.monotonic
+    looks = _counted(monkeypatch)
     bob = server.client()
-    ann.send_bytes(nothing * 200_000)  # two turns look at some thousands
+    ann.send_bytes(nothing * MANY)
     bob.send("PING")
-    server.executor.run()
-    server.executor.run()
+    server.turn()
     assert bob.heard() == b"+PONG\r\n"
-    assert ann.client.unread.size > 0
+    assert looks() <= 3 * (len(nothing) * MANY // PIECE + 3)  # steps of Python for each piece
     ann.send("PING")
     server.turn()
     assert ann.heard() == b"+PONG\r\n"
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Count the steps that are taken in Python to read requests."""
+    steps: list[RequestReader] = []
+    advance = RequestReader._advance
+
+    def counted(reader: RequestReader, requests: list[Request]) -> bool:
+        steps.append(reader)
+        return advance(reader, requests)
+
+    monkeypatch.setattr(RequestReader, "_advance", counted)
+    return lambda: len(steps)
+
+
+@pytest.mark.parametrize("password", ["", "secret"])
+def test_a_flood_of_nothing_from_many_sockets_costs_few_steps(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    served = serve(requirepass=password)
+    steps = _counted(monkeypatch)
+    data, clients = b"\r\n" * (FLOOD // 2), 30
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(served.asker()) for _ in range(clients)]
+        senders = [Thread(target=asker.send_bytes, args=(data,)) for asker in crowd]
+        for each in senders:
+            each.start()
+        for each in senders:
+            each.join(PATIENCE_S)
+        for asker in crowd:
+            assert asker.ask("PING") in (b"PONG", "NOAUTH Authentication required.")
+    assert served.executor.statistics.bytes_in >= clients * FLOOD
+    # Each look is at a piece, or at what one read of a socket has brought: never at a line alone.
+    assert steps() <= clients * FLOOD // 100
+
+
+def test_nobody_has_more_than_his_share_while_others_wait(server: Server, ann: Talker) -> None:
+    bob, carl = server.client(), server.client()
+    ann.send_bytes(b"INCR n\r\n" * 500)
+    bob.send_bytes(request("INCR", "n") * 500)
+    carl.send("GET", "n")
+    server.turn()
+    assert int(parsed(carl.heard())) <= 2 * LOOKS
+    assert ann.heard().count(b"\r\n") == bob.heard().count(b"\r\n") == 500
+
+
+def test_a_stranger_has_one_request_while_others_wait(server: Server, ann: Talker) -> None:
+    server.executor.acl.require(b"secret")
+    strangers = [server.client() for _ in range(3)]
+    for each in strangers:
+        each.send_bytes(b"PING\r\n" * 100)
+    ann.send("INFO", "errorstats")
+    server.turn()
+    assert b"errorstat_NOAUTH:count=3\r\n" in ann.heard()
+    for each in strangers:
+        assert each.heard() == b"-NOAUTH Authentication required.\r\n" * 100
+
+
+def test_of_a_stranger_little_is_read_ahead(server: Server, ann: Talker) -> None:
+    server.executor.acl.require(b"secret")
+    stranger = server.client()
+    told: list[str] = []
+    for name, talker in (("ann", ann), ("stranger", stranger)):
+        talker.client.pause = partial(told.append, f"{name} held")
+        talker.client.resume = partial(told.append, f"{name} read")
+        for _ in range(12):
+            talker.send_bytes(b"PING\r\n" * (STRANGER_AHEAD // 24))
+    assert told == ["stranger held"]
+    server.turn()
+    assert told == ["stranger held", "stranger read"]
+    assert stranger.ask("AUTH", "secret").endswith(b"+OK\r\n")
+
+
+@pytest.mark.parametrize("before", [0, 1, TAKEN_MAX - 2, TAKEN_MAX - 1, TAKEN_MAX])
+def test_what_comes_behind_a_wait_in_the_same_piece_is_run_later(
+    server: Server, ann: Talker, before: int
+) -> None:
+    lines = b"PING\r\n" * before + b"XREAD BLOCK 0 STREAMS s $\r\n" + b"PING\r\n" * 200
+    ann.send_bytes(lines)
+    server.turn()
+    assert ann.heard() == b"+PONG\r\n" * before
+    ann.send("ECHO", "last")
+    server.turn()
+    assert ann.heard() == b""
+    server.client().ask("XADD", "s", "1-1", "f", "v")
+    server.turn()
+    assert ann.heard().endswith(b"$1\r\nv\r\n" + b"+PONG\r\n" * 200 + b"$4\r\nlast\r\n")
 
 
 def test_a_fault_comes_behind_all_that_was_sent_before(server: Server, ann: Talker) -> None:

@@ -262,9 +262,10 @@ class Replica:
         self._reader.feed(self._buffer)
         self._buffer = b""
         replid, offset = self.position
-        for argv in self._reader.take():
-            offset += size_of(argv)
-            events.append(Received(argv, offset))
+        while requests := self._reader.take():
+            for argv in requests:
+                offset += size_of(argv)
+                events.append(Received(argv, offset))
         self.position = Position(replid, offset)
         return False
 

@@ -5,6 +5,7 @@ All is taken from the table of metrics; a test keeps the file current.
 
 from collections.abc import Iterator
 
+from kvstream.server.metrics.endpoint import CONNECTIONS_MAX, REQUEST_S, REQUESTS_MAX
 from kvstream.server.metrics.sample import GROUPS_MAX, SAMPLE_S
 from kvstream.server.metrics.table import SECTIONS
 
@@ -20,6 +21,11 @@ read by whoever reaches the port.
 - `/metrics`: what is listed here, for Prometheus.
 - `/healthz`: 200 while the store takes writes; 503 with the reason when it does not, as when the
   disk is full, a write has failed, the loop hangs, or the server is stopping.
+
+A client has {REQUEST_S:.0f} seconds from its connection to the end of its answer, however it spends
+them. Where there are more than {CONNECTIONS_MAX} connections an old one is closed. No more than
+{REQUESTS_MAX} scrapes are answered at once, the next with 503; `/healthz` is answered beside them,
+whatever others ask or leave unread.
 
 ```yaml
 scrape_configs:

@@ -60,7 +60,7 @@ class Service:
         """Begin; return the URL of the metrics."""
         pages = {"/metrics": self._metrics, "/healthz": self._health}
         with listening(host, port):
-            self._endpoint = Endpoint(host, port, pages)
+            self._endpoint = Endpoint(host, port, pages, quick={"/healthz"})
         self._sampler = Sampler(self._executor.engine, self._executor.options.metrics_streams)
         self._meter.start(self._listener)
         self._executor.options.metrics_port = self._endpoint.place[1]

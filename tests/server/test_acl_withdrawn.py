@@ -1,0 +1,296 @@
+"""Rights that change while a command waits, is queued or is under way: those of its end count."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.clock import ManualClock
+from kvstream.operations import copying, gradually, moving
+from kvstream.server import works
+from tests.patience import until
+from tests.server.asking import Asker, Failure
+from tests.server.conftest import Serve, Served
+from tests.server.talking import Other, Server, Talker, Worker, sound
+
+ALL = ("~*", "&*", "+@all")
+GROUP = "XREADGROUP GROUP g c BLOCK 0 STREAMS a:1 >"
+READ = "XREAD BLOCK 0 STREAMS a:1 $"
+NEWS = "XADD a:1 1-1 f v"
+NO_KEY = Failure("NOPERM No permissions to access a key")
+CHANGED = (
+    "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC "
+    "call. This command is no longer allowed for the following reason: "
+)
+
+
+def _no_command(name: str) -> Failure:
+    return Failure(f"NOPERM User u has no permissions to run the '{name}' command")
+
+
+def _log_in(served: Served, *rules: str) -> Asker:
+    """Return a connection of a user with these rules."""
+    with served.asker() as admin:
+        assert admin.ask("ACL", "SETUSER", "u", "reset", "on", ">secret", *rules) == b"OK"
+    asker = served.asker()
+    assert asker.ask("AUTH u secret") == b"OK"
+    return asker
+
+
+def _wait(admin: Asker, asker: Asker, line: str, blocked: int = 1) -> None:
+    """Send what blocks, and return once the client is blocked."""
+    asker.send(*line.split())
+    until(lambda: b"blocked_clients:%d\r\n" % blocked in admin.ask("INFO clients"))
+
+
+@pytest.fixture
+def admin(served: Served) -> Iterator[Asker]:
+    with served.asker() as asker:
+        asker.ask("XGROUP CREATE a:1 g 0 MKSTREAM")
+        yield asker
+
+
+@pytest.mark.parametrize(
+    ("line", "rules", "change", "answer"),
+    [
+        (GROUP, ALL, "-@all", _no_command("xreadgroup")),
+        (GROUP, ALL, "-xreadgroup", _no_command("xreadgroup")),
+        (GROUP, ALL, "resetkeys", NO_KEY),
+        (GROUP, ALL, "resetkeys %W~*", NO_KEY),
+        (GROUP, ("+@all", "(~a:* +@all)"), "clearselectors", NO_KEY),
+        (READ, ALL, "-@all", _no_command("xread")),
+        (READ, ALL, "resetkeys", NO_KEY),
+        (READ, ALL, "resetkeys %W~*", NO_KEY),
+        ("XREAD BLOCK 0 STREAMS a:1 b:1 $ $", ALL, "resetkeys ~a:*", NO_KEY),
+    ],
+)
+def test_who_waits_is_refused_what_he_may_not_read_any_more(
+    served: Served, admin: Asker, line: str, rules: tuple[str, ...], change: str, answer: Failure
+) -> None:
+    with _log_in(served, *rules) as asker:
+        _wait(admin, asker, line)
+        assert admin.ask(f"ACL SETUSER u {change}") == b"OK"
+        assert admin.ask(NEWS) == b"1-1"
+        assert asker.read() == answer
+        assert admin.ask("XPENDING a:1 g")[0] == 0  # nothing was delivered
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (GROUP, "off"),
+        (GROUP, "resetpass"),
+        (GROUP, "resetkeys %R~*"),
+        (GROUP, "-@all +@all"),
+        (GROUP, "resetkeys (~a:* +xreadgroup)"),
+        (READ, "-@all +@read"),
+        (READ, "resetkeys %R~a:*"),
+    ],
+)
+def test_who_waits_is_served_while_he_may_read(
+    served: Served, admin: Asker, line: str, change: str
+) -> None:
+    with _log_in(served, *ALL) as asker:
+        _wait(admin, asker, line)
+        assert admin.ask(f"ACL SETUSER u {change}") == b"OK"
+        assert admin.ask(NEWS) == b"1-1"
+        assert asker.read() == [[b"a:1", [[b"1-1", [b"f", b"v"]]]]]
+
+
+@pytest.mark.parametrize(
+    "news", ["DEL a:1", "RENAME a:1 b:1", "SWAPDB 0 1", "XGROUP DESTROY a:1 g", "SET a:1 x"]
+)
+def test_who_may_not_read_is_not_told_what_has_become_of_the_stream(
+    served: Served, admin: Asker, news: str
+) -> None:
+    with _log_in(served, *ALL) as asker:
+        _wait(admin, asker, GROUP)
+        admin.ask("ACL SETUSER u -@all")
+        admin.ask(news)
+        assert asker.read() == _no_command("xreadgroup")
+
+
+def test_the_refusal_is_in_the_log_and_in_the_statistics(served: Served, admin: Asker) -> None:
+    with _log_in(served, *ALL) as asker:
+        _wait(admin, asker, GROUP)
+        admin.ask("ACL SETUSER u resetkeys")
+        admin.ask(NEWS)
+        assert asker.read() == NO_KEY
+        [entry] = admin.ask("ACL LOG")
+        told = dict(zip(entry[::2], entry[1::2], strict=True))
+        assert (told[b"reason"], told[b"context"]) == (b"key", b"toplevel")
+        assert (told[b"object"], told[b"username"]) == (b"a:1", b"u")
+        assert b" flags=N " in told[b"client-info"]
+        assert b" cmd=xreadgroup " in told[b"client-info"]
+        assert b"acl_access_denied_key:1\r\n" in admin.ask("INFO stats")
+        assert b"errorstat_NOPERM:count=1\r\n" in admin.ask("INFO errorstats")
+        assert asker.ask("PING") == b"PONG"
+
+
+def test_the_next_reader_gets_what_the_first_may_not_have(served: Served, admin: Asker) -> None:
+    with _log_in(served, *ALL) as first, served.asker() as second:
+        _wait(admin, first, GROUP)
+        _wait(admin, second, "XREADGROUP GROUP g d BLOCK 0 STREAMS a:1 >", 2)
+        admin.ask("ACL SETUSER u -@all")
+        admin.ask(NEWS)
+        assert first.read() == _no_command("xreadgroup")
+        assert second.read() == [[b"a:1", [[b"1-1", [b"f", b"v"]]]]]
+
+
+@pytest.mark.parametrize(
+    "lines", [("ACL SETUSER u -@all", NEWS), (NEWS, "ACL SETUSER u -@all")], ids=" ".join
+)
+def test_rights_are_those_of_the_end_of_a_transaction(
+    served: Served, admin: Asker, lines: tuple[str, ...]
+) -> None:
+    with _log_in(served, *ALL) as asker:
+        _wait(admin, asker, GROUP)
+        for line in ("MULTI", *lines, "EXEC"):
+            admin.ask(line)
+        assert asker.read() == _no_command("xreadgroup")
+
+
+def test_a_deleted_user_who_waits_is_cut_off(served: Served, admin: Asker) -> None:
+    with _log_in(served, *ALL) as asker:
+        _wait(admin, asker, GROUP)
+        assert admin.ask("ACL DELUSER u") == 1
+        assert asker.is_closed()
+        assert admin.ask(NEWS) == b"1-1"
+        assert admin.ask("XPENDING a:1 g")[0] == 0
+
+
+def test_a_file_of_users_may_take_the_rights_of_who_waits(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "users.acl"
+    default = b"user default on nopass ~* &* +@all\n"
+    path.write_bytes(default + b"user u on >secret ~* +@all\n")
+    served = serve(aclfile=path)
+    with served.asker() as admin, served.asker() as asker:
+        admin.ask("XGROUP CREATE a:1 g 0 MKSTREAM")
+        assert asker.ask("AUTH u secret") == b"OK"
+        _wait(admin, asker, GROUP)
+        path.write_bytes(default + b"user u on >secret ~b:* +@all\n")
+        assert admin.ask("ACL LOAD") == b"OK"
+        admin.ask(NEWS)
+        assert asker.read() == NO_KEY
+
+
+def test_a_new_password_takes_nothing_from_who_waits(served: Served, admin: Asker) -> None:
+    with served.asker() as asker:
+        _wait(admin, asker, GROUP)
+        assert admin.ask("CONFIG SET requirepass secret") == b"OK"
+        assert admin.ask(NEWS) == b"1-1"
+        assert asker.read() == [[b"a:1", [[b"1-1", [b"f", b"v"]]]]]
+
+
+def test_what_comes_behind_a_wait_is_run_with_the_rights_of_then(
+    served: Served, admin: Asker
+) -> None:
+    with _log_in(served, *ALL) as asker:
+        _wait(admin, asker, GROUP)
+        asker.send("GET", "k")
+        admin.ask("ACL SETUSER u -get")
+        admin.ask(NEWS)
+        assert asker.read() == [[b"a:1", [[b"1-1", [b"f", b"v"]]]]]
+        assert asker.read() == _no_command("get")
+
+
+def test_what_a_pause_has_held_is_run_with_the_rights_of_then(served: Served, admin: Asker) -> None:
+    with _log_in(served, *ALL) as asker:
+        admin.ask("CLIENT PAUSE 100000 WRITE")
+        _wait(admin, asker, NEWS)
+        admin.ask("ACL SETUSER u -@all")
+        admin.ask("CLIENT UNPAUSE")
+        assert asker.read() == _no_command("xadd")
+
+
+@pytest.mark.parametrize(
+    ("change", "replies"),
+    [
+        ("-xadd", [CHANGED + "no permission to execute the command or subcommand", None]),
+        ("resetkeys", [CHANGED + "no permission to touch the specified keys"] * 2),
+    ],
+)
+def test_exec_refuses_what_may_not_be_run_any_more(
+    served: Served, admin: Asker, change: str, replies: list[str | None]
+) -> None:
+    with _log_in(served, *ALL) as asker:
+        for line in ("MULTI", NEWS, "GET k"):
+            asker.ask(line)
+        admin.ask(f"ACL SETUSER u {change}")
+        assert asker.ask("EXEC") == replies
+        assert admin.ask("XLEN a:1") == 0
+        assert all(entry[5] == b"multi" for entry in admin.ask("ACL LOG"))
+        assert b"errorstat_NOPERM:count=" in admin.ask("INFO errorstats")
+
+
+def test_who_watches_others_goes_on_until_his_user_is_deleted(served: Served, admin: Asker) -> None:
+    with _log_in(served, *ALL) as asker:
+        assert asker.ask("MONITOR") == b"OK"
+        admin.ask("ACL SETUSER u -@all")  # Redis, too, looks at the right when it begins
+        admin.ask("PING")
+        assert asker.read().endswith(b'"PING"')
+        admin.ask("ACL DELUSER u")
+        assert asker.is_closed()
+
+
+# --- commands in steps, and such as are put off ---------------------------------------------------
+
+
+@pytest.fixture
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server without sockets, whose commands are long from 32 entries on."""
+    for module in (gradually, copying):
+        monkeypatch.setattr(module, "LONG_ROWS", 32)
+    for module in (gradually, copying, moving):
+        monkeypatch.setattr(module, "STEP_ROWS", 16)
+    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    with sound(tmp_path / "store", ManualClock()) as started:
+        yield started
+
+
+def _filled(server: Server) -> tuple[Talker, Worker]:
+    """Return an administrator, and a user of a group of many entries."""
+    boss, worker = Other(server, 1), Worker(server, 2)
+    for number in range(300):
+        boss.ask("XADD", "s", f"{number + 1}-1", "f", "v")
+    boss.ask("XGROUP", "CREATE", "s", "g", "0")
+    boss.ask("ACL", "SETUSER", "u", "on", ">secret", *ALL)
+    worker.ask("AUTH", "u", "secret")
+    return boss, worker
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"),
+        ("COPY", "s", "c"),
+        ("MOVE", "s", "3"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_in_steps_ends_where_it_may_not_be_run_any_more(
+    quiet: Server, words: tuple[str, ...]
+) -> None:
+    boss, worker = _filled(quiet)
+    worker.begin(*words)
+    assert boss.ask("ACL", "SETUSER", "u", "-@all") == b"+OK\r\n"
+    boss.ask("XADD", "s", "*", "f", "secret")
+    refused = worker.end()
+    assert (
+        str(refused) == f"NOPERM User u has no permissions to run the '{words[0].lower()}' command"
+    )
+    assert boss.ask("XPENDING", "s", "g").startswith(b"*4\r\n:0\r\n")
+    assert boss.ask("EXISTS", "s", "c") == b":1\r\n"
+    assert worker.ask("PING").startswith(b"-NOPERM")
+
+
+def test_a_read_that_is_put_off_sees_nothing_that_came_behind_the_loss_of_rights(
+    quiet: Server,
+) -> None:
+    boss, worker = _filled(quiet)
+    boss.send("XADD", "other", "1-1", "f", "v")  # the long read waits for the next turn
+    worker.send("XRANGE", "s", "-", "+")
+    boss.send("ACL", "SETUSER", "u", "-@all")
+    boss.send("XADD", "s", "*", "f", "secret")
+    quiet.turn()
+    assert worker.heard() == b"-NOPERM User u has no permissions to run the 'xrange' command\r\n"
