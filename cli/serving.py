@@ -13,13 +13,14 @@ from kvstream.cli.examples import example
 from kvstream.cli.parameters import PathOnly
 from kvstream.cli.session import patiently
 from kvstream.commands.settings import SETTINGS
-from kvstream.options import Durability, StoreOptions
+from kvstream.options import ENTRY_BYTES_MAX, MEGABYTE, Durability, StoreOptions
 from kvstream.server.config_file import TABLE, ConfigFile
 from kvstream.server.options import (
     MAXCLIENTS,
     METRICS_STREAMS,
     OUTPUT_MAX,
     SHUTDOWN_TIMEOUT_S,
+    STREAM_ENTRY_MAX_BYTES,
     ServerOptions,
 )
 from kvstream.server.serving import Places, run
@@ -208,6 +209,13 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     default=OUTPUT_MAX,
     show_default=True,
     help="Bytes of replies that a client may leave unread.",
+)
+@_option(
+    "--stream-entry-max-bytes",
+    type=click.IntRange(MEGABYTE, ENTRY_BYTES_MAX),
+    default=STREAM_ENTRY_MAX_BYTES,
+    show_default=True,
+    help="Bytes of an entry that XADD takes.",
 )
 @_option(
     "--metrics-port",

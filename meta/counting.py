@@ -1,6 +1,6 @@
 """How many live entries lie between two IDs: counted by nodes, a page of them at a time.
 
-What is counted is what is committed, as it is when the counting begins. Only the two nodes in which
+What is counted is what there is when the counting begins. Only the two nodes in which
 the bounds fall are looked into, and that at once; the nodes between them are read bit by bit.
 """
 
@@ -23,10 +23,7 @@ LIVE = Struct(">20xI")
 
 
 def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[int]:
-    """Return numbers that add up to the live entries of ``start <= id <= end``.
-
-    The transaction must have changed nothing.
-    """
+    """Return numbers that add up to the live entries of ``start <= id <= end`` as they are now."""
     start, end = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or start > end:
         return iter(())

@@ -79,7 +79,7 @@ def read(batch: Batch, pieces: Pieces, start: int = 0, end: int | None = None) -
 
 
 def steps(batch: Batch, pieces: Pieces) -> Iterator[bytes]:
-    """Return the value as it is now, to be read piece by piece; the batch has changed nothing."""
+    """Return the value as it is now, to be read piece by piece."""
     found = batch.snapshot(_MESSAGES, pieces.row(0), _upper(pieces, pieces.count))
     return _sound(pieces, 0, pieces.count, found)
 

@@ -77,7 +77,7 @@ class StringMeta:
         return pieces.read(batch, self.pieces, start, end)
 
     def steps(self, batch: Batch) -> Iterator[bytes]:
-        """Return the value as it is now, to be read by and by; the batch has changed nothing."""
+        """Return the value as it is now, to be read by and by."""
         return iter((self.value,)) if self.pieces is None else pieces.steps(batch, self.pieces)
 
     def put(self, txn: Writing, value: bytes) -> None:

@@ -276,8 +276,7 @@ class Tree(Generic[T]):
     def snapshot(self, batch: Batch, start: bytes = b"", times: int = 1) -> list[Iterator[T]]:
         """Return iterators over the items at or above ``start`` as they are now.
 
-        Whatever is changed meanwhile. Where the tree is not in memory the batch must have changed
-        nothing.
+        Whatever is changed meanwhile.
         """
         memory = self.memory or self._load(batch)
         if memory is not None:

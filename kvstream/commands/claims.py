@@ -18,7 +18,7 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import LATER, Answer, Session
 from kvstream.commands.many_ids import Step, about, are_many
-from kvstream.commands.paging import in_steps, is_long, paged
+from kvstream.commands.paging import in_steps, is_long, is_put_off, paged
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.ids import UNPACKED, StreamID, ascending_packed
@@ -51,7 +51,7 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
     start, end = range_start(argv[at]), range_end(argv[at + 1])
     consumer = argv[at + 3] if at + 3 < len(argv) else None
     if is_long(session, count):
-        if txn.dirty:
+        if is_put_off(txn, session):
             return LATER
         steps = claims.pending_steps(txn, name, group, start, end, count, consumer, min_idle_ms)
         return Paged(Gradual(map(_rows, steps)))
@@ -202,7 +202,7 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
             raise syntax_error()
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     asked = name, group, consumer, min_idle_ms, start, count, justid
-    if session.pages and count > LONG_ROWS:
+    if session.steps and count > LONG_ROWS:
         group_of_key(txn, name, group)
         return in_steps(LongAutoclaim(*asked).step, partial(_taken_in_steps, justid))
     return _taken(session, justid, claims.autoclaim(txn, *asked))

@@ -62,13 +62,20 @@ class Stepwise:
 class Session:
     """What one client has set: the database that its keys are in."""
 
-    __slots__ = ("databases", "db", "pages", "prefix")
+    __slots__ = ("databases", "db", "in_exec", "pages", "prefix")
 
     def __init__(self, databases: int, db: int = 0) -> None:
         self.databases = databases
         self.pages = False
-        """It takes Paged for a reply, LATER, and Stepwise."""
+        """It takes Paged for a reply and, outside of EXEC, LATER and Stepwise."""
+        self.in_exec = False
+        """What runs was queued by MULTI: it is done in one go."""
         self.select(db)
+
+    @property
+    def steps(self) -> bool:
+        """Whether it takes Stepwise."""
+        return self.pages and not self.in_exec
 
     def select(self, db: int) -> None:
         """Let the keys of the requests that follow be those of database ``db``."""

@@ -121,5 +121,6 @@ OWN = (
     "checksum is 0.",
     "XSETID is a change to those who WATCH its key; Redis does not tell them.",
     "`radix-tree-nodes` of XINFO STREAM is one more than `radix-tree-keys`.",
-    "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512.",
+    "The name of a key, group or consumer has at most a mebibyte; an entry has at most 512, "
+    "or what the server's `stream-entry-max-bytes` allows.",
 )

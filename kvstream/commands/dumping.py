@@ -24,7 +24,7 @@ _FREQ_MAX = 255
 def dump(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer a key as a payload that RESTORE takes, here and in Redis; a null for a missing one."""
     name = session.prefix + argv[1]
-    if not (session.pages and dumping.is_long(txn, name)):
+    if not (session.steps and dumping.is_long(txn, name)):
         return payloads.dump(txn, name)
     if txn.dirty:
         return LATER
@@ -56,7 +56,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
         return OK
 
     arguments = name, argv[3], options.replace, expire_at
-    if session.pages and len(argv[3]) > dumping.LONG_BYTES:
+    if session.steps and len(argv[3]) > dumping.LONG_BYTES:
         work = dumping.LongRestore(*arguments)
         return behind_steps(work.step, done, work.undo)
     payloads.restore(txn, *arguments)

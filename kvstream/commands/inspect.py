@@ -6,7 +6,7 @@ from typing import TypeVar
 from kvstream.commands.args import Args, Argv, integer
 from kvstream.commands.command import LATER, Answer, Session
 from kvstream.commands.groups import bad_subcommand
-from kvstream.commands.paging import behind_steps, is_long
+from kvstream.commands.paging import behind_steps, is_long, is_put_off
 from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply, Simple
 from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
@@ -43,7 +43,9 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
         return Map(_head(info) + ends)
     count = _full_count(argv)
     if is_long(session, count or stream.length) or (session.pages and inspect.has_much(stream)):
-        return LATER if txn.dirty else Paged(_in_steps(inspect.stream_pages(txn, name, count)))
+        if is_put_off(txn, session):
+            return LATER
+        return Paged(_in_steps(inspect.stream_pages(txn, name, count)))
     detail = inspect.stream_detail(txn, name, count)
     tail: Pairs = [
         (b"entries", Entries(detail.entries)),
@@ -170,7 +172,7 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
     def answer(txn: Txn, session: Session) -> Reply:
         return _each(session, inspect.group_rows(txn, name), _group_told)
 
-    loading = listing.groups(txn, name) if session.pages else None
+    loading = listing.groups(txn, name) if session.steps else None
     return behind_steps(loading.step, answer) if loading else answer(txn, session)
 
 
@@ -195,7 +197,7 @@ def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
     def answer(txn: Txn, session: Session) -> Reply:
         return _each(session, inspect.consumer_rows(txn, name, group), _consumer_told)
 
-    loading = listing.consumers(txn, name, group) if session.pages else None
+    loading = listing.consumers(txn, name, group) if session.steps else None
     return behind_steps(loading.step, answer) if loading else answer(txn, session)
 
 

@@ -13,7 +13,7 @@ from kvstream.commands.args import (
     wrong_arity,
 )
 from kvstream.commands.command import LATER, Answer, Session
-from kvstream.commands.paging import in_steps, is_long
+from kvstream.commands.paging import in_steps, is_long, is_put_off
 from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
 from kvstream.errors import InvalidArgument
 from kvstream.glob import matcher
@@ -37,14 +37,14 @@ _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys and answer how many there were."""
-    if session.pages and len(argv) > dooming.LONG_KEYS:
+    if session.steps and len(argv) > dooming.LONG_KEYS:
         return in_steps(LongDelete(session.db, argv[1:]).step, int)
     return dooming.delete_all(txn, session.db, argv[1:])
 
 
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer how many of the keys exist; one named twice counts twice."""
-    if session.pages and len(argv) > dooming.LONG_KEYS:
+    if session.steps and len(argv) > dooming.LONG_KEYS:
         return in_steps(LongCount(session.db, argv[1:]).step, int)
     return dooming.count_all(txn, session.db, argv[1:])
 
@@ -79,7 +79,7 @@ def copy(txn: Txn, session: Session, argv: Argv) -> Answer:
         else:
             raise syntax_error()
     source, target = session.prefix + argv[1], qualified(db, argv[2])
-    if session.pages and source != target and copying.is_long(txn, source):
+    if session.steps and source != target and copying.is_long(txn, source):
         if not replace and keyspace.exists(txn, target):
             return 0
         work = LongCopy(source, target, replace)
@@ -93,7 +93,7 @@ def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     if db == session.db:
         raise InvalidArgument("source and destination objects are the same")
     source, target = session.prefix + argv[1], qualified(db, argv[1])
-    if session.pages and copying.is_long(txn, source):
+    if session.steps and copying.is_long(txn, source):
         if keyspace.exists(txn, target):
             return 0
         work = LongMove(source, target)
@@ -147,7 +147,7 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer all keys that match a pattern."""
     matches = None if argv[1] == b"*" else matcher(argv[1])
     if is_long(session, keyspace.size(txn, session.db)):
-        if txn.dirty:
+        if is_put_off(txn, session):
             return LATER
         steps = kept(keyspace.pages(txn, session.db), matches)
         return Paged(Gradual(steps))

@@ -21,7 +21,7 @@ PACKED_TOGETHER = 5000
 
 def are_many(session: Session, words: int) -> bool:
     """Tell whether a command with so many words for IDs is to be done in steps."""
-    return session.pages and words > LONG_ROWS
+    return session.steps and words > LONG_ROWS
 
 
 def about(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:

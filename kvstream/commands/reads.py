@@ -21,7 +21,7 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import Answer, Blocked, Later, Session
-from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
+from kvstream.commands.replies import NULL_ARRAY, NullArray, Paged, Streams
 from kvstream.errors import InvalidArgument
 from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.keys import key_of
@@ -73,12 +73,14 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     if len(argv) == 6 and argv[1] in _COUNT and argv[3] in _STREAMS:
         count = integer(argv[2])
         if showing.is_kept(txn, count) and argv[5] not in _POSITIONS:
-            return _read_one(txn, session.prefix, argv[4], argv[5], count)
+            found = _read_one(txn, session.prefix, argv[4], argv[5], count)
+            if found is not None:
+                return found
     options, args = _parse(argv, _XREAD_OPTIONS)
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
     options.check()
     read = partial(_xread, names, ids, options)
-    if session.pages and len(names) > abreast.LONG_LOADING:
+    if session.steps and len(names) > abreast.LONG_LOADING:
         loading = abreast.Loading(txn, names)
         if loading.is_long:
             return paging.behind_steps(loading.step, read)
@@ -95,20 +97,24 @@ def _xread(
 
     reply: Streams | Paged | Later | None
     budget = options.budget()
-    if budget is None and paging.may_be_long(session, options.count, len(wanted)):
-        reply = paging.of_streams(txn, wanted, options.count)
+    if budget is None and paging.may_be_long(txn, session, names, options.count):
+        reply = paging.of_streams(txn, session, wanted, options.count)
     else:
         reply = _reply(reads.read(txn, wanted, options.count, budget, shown=True))
     return reply or _later(Blocked(names, attempt, options.timeout_ms or None), options)
 
 
-def _read_one(txn: Txn, prefix: bytes, key: bytes, raw: bytes, count: int) -> Answer:
-    """Answer ``COUNT count STREAMS key id``, as most who do not wait ask."""
+def _read_one(
+    txn: Txn, prefix: bytes, key: bytes, raw: bytes, count: int
+) -> Streams | NullArray | None:
+    """Answer ``COUNT count STREAMS key id``, as most who do not wait ask; None: it may be long."""
     name = prefix + key
     [after] = _fixed(txn, [name], [raw])
     stream = txn.stream(name)
     if stream is None or not entries.has_after(stream, after):
         return NULL_ARRAY
+    if showing.is_large(stream, count):
+        return None
     found = showing.between(txn, stream, after.next(), MAX_ID, count)
     return Streams([(key, found)]) if found else NULL_ARRAY
 
@@ -143,7 +149,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
     shares = group if idle is None else None  # each CLAIM may find something else idle enough
     wait = Blocked(names, attempt, options.timeout_ms or None, retry_at, shares=shares)
-    if session.pages and options.is_plain and wanted == [(names[0], deliver.NEW)]:
+    if session.steps and options.is_plain and wanted == [(names[0], deliver.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
         if work is not None:
             return paging.in_steps(

@@ -113,6 +113,8 @@ class Paged:
     """
 
     reply: "Reply"
+    memory: int = 0
+    """Bytes of memory that it takes, where the reply does not show it."""
 
 
 @dataclass(frozen=True, slots=True)

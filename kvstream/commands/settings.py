@@ -14,6 +14,7 @@ from kvstream.meta.limits import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 from kvstream.operations.payloads import checked_target
+from kvstream.options import ENTRY_BYTES_MAX, MEGABYTE
 
 _MEMORY = re.compile(rb"([0-9]{0,127})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
 _UNITS = {
@@ -86,6 +87,7 @@ def shown(limits: Limits, setting: Setting | TextSetting) -> bytes:
 
 SETTINGS: dict[bytes, Setting | TextSetting] = {
     b"dump-target": TextSetting("dump_target", checked_target),
+    b"stream-entry-max-bytes": Setting("entry_max_bytes", MEGABYTE, ENTRY_BYTES_MAX, memory_size),
     b"stream-node-max-bytes": Setting("node_max_bytes", 0, I64_MAX, memory_size),
     b"stream-node-max-entries": Setting("node_max_entries", 0, I64_MAX),
     b"stream-idmp-duration": Setting("idmp_duration_s", 1, IDMP_DURATION_MAX_S),

@@ -71,7 +71,7 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Append an entry and answer its ID; with NOMKSTREAM a null where there is no stream."""
     name = session.prefix + argv[1]
     if argv[2] == b"*":  # no options: the way of nearly every request
-        value, names = encode_flat(argv[3:])
+        value, names = encode_flat(argv[3:], txn.catalog.limits.entry_max_bytes)
         added = append.add(txn, name, value, names)
     else:
         added = _add_with_options(txn, name, argv)
@@ -83,7 +83,7 @@ def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
     options = _add_options(args)
     how = options.trim()
     flat = args.rest()[1:]  # behind the ID
-    value, names = encode_flat(flat)
+    value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
     if options.eid == MIN_ID:
         raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
     once = None
@@ -237,11 +237,12 @@ def _range(
             raise syntax_error()
         count = args.integer()
     name = session.prefix + argv[1]
-    if paging.may_be_long(session, count):
-        return paging.of_range(txn, name, start, end, count, reverse)
+    if paging.may_be_long(txn, session, [name], count):
+        return paging.of_range(txn, session, name, start, end, count, reverse)
     if not reverse and count is not None and showing.is_kept(txn, count):
         stream = txn.stream(name)
-        return [] if stream is None else showing.between(txn, stream, start, end, count)
+        if stream is None or not showing.is_large(stream, count):
+            return [] if stream is None else showing.between(txn, stream, start, end, count)
     found = ranges.scan(txn, name, start, end, count, reverse)
     return NULL_ARRAY if found is None else Entries(found)
 

@@ -18,7 +18,7 @@ from kvstream.commands.args import (
     wrong_arity,
 )
 from kvstream.commands.command import Answer, Session
-from kvstream.commands.replies import OK, Double, Reply
+from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, putting, several, strings
@@ -211,7 +211,7 @@ def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
 
 def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings, whatever they held before."""
-    if session.pages and len(argv) > 2 * putting.LONG_NAMES:
+    if session.steps and len(argv) > 2 * putting.LONG_NAMES:
         return paging.in_steps(_long_put(session, argv).step, lambda done: OK)
     several.put_several(txn, dict(_pairs(session, argv)))
     return OK
@@ -219,7 +219,7 @@ def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings where there is none of them; 1 if they were set."""
-    if session.pages and len(argv) > 2 * putting.LONG_NAMES:
+    if session.steps and len(argv) > 2 * putting.LONG_NAMES:
         return paging.in_steps(_long_put(session, argv, only_new=True).step, int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
@@ -260,7 +260,7 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 def get(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer a string; a null for a missing key."""
     name = session.prefix + argv[1]
-    return paging.of_string(txn, name) if session.pages else strings.get(txn, name)
+    return paging.of_string(txn, session, name) if session.pages else strings.get(txn, name)
 
 
 def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -286,10 +286,14 @@ def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
 def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer several strings; a null for each key that is missing or of another type."""
     keys = argv[1:]
-    if session.pages and len(keys) > several.LONG_NAMES:
+    if session.steps and len(keys) > several.LONG_NAMES:
         work = several.LongGet(session.db, keys)
         return paging.in_steps(work.step, lambda found: paging.paged(session, found, len(found)))
-    return several.get_several(txn, [session.prefix + key for key in keys])
+    names = [session.prefix + key for key in keys]
+    if not session.pages:
+        return several.get_several(txn, names)
+    found = several.get_several(txn, names, lambda large: paging.of_large(txn, large))
+    return Paged(found) if any(type(value) is Bulk for value in found) else found
 
 
 def getrange(txn: Txn, session: Session, argv: Argv) -> Reply:

@@ -23,6 +23,7 @@ from kvstream.commands.command import Answer, Command, Container, Session
 from kvstream.engine import Engine
 from kvstream.errors import InvalidArgument, RequestError, StoreClosed
 from kvstream.meta.txn import Txn
+from kvstream.options import ENTRY_BYTES_MAX
 from kvstream.resp.requests import RequestReader
 from kvstream.server.client import Client
 from kvstream.server.commands.table import TABLE
@@ -31,8 +32,11 @@ from kvstream.server.options import ServerOptions
 from kvstream.signals import Signal
 from kvstream.storage import fork
 
-OPTIONS = ServerOptions(port=0, output_max=0)
-"""No port, and no limit of replies that were not read: they are in the memory of who reads them."""
+OPTIONS = ServerOptions(
+    port=0, output_max=0, maxmemory_clients=0, stream_entry_max_bytes=ENTRY_BYTES_MAX
+)
+"""No port, entries as large as the library takes, and no limit of replies that were not read: they
+are in the memory of who reads them."""
 TICK_S = 1.0
 """How often idle clients are looked for, and rates are taken."""
 CLOSED = "the store is closed"

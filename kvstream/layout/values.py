@@ -137,26 +137,40 @@ _pack_fields = pack_text if twins is None else twins.pack_fields
 _pack_many = pack_texts if twins is None else twins.pack_many
 
 
-def encode_flat(flat: Sequence[bytes]) -> tuple[bytes, Names]:
-    """Return the row value and the names of ``flat``: field, value, field, value ... as bytes."""
+def encode_flat(flat: Sequence[bytes], most: int | None = None) -> tuple[bytes, Names]:
+    """Return the row value and the names of ``flat``: field, value, field, value ... as bytes.
+
+    InvalidArgument where they are more than ``most`` bytes; nothing is packed then.
+    """
+    most = ENTRY_BYTES_MAX if most is None else min(most, ENTRY_BYTES_MAX)
     if twins is not None and type(flat) is list:
-        packed = twins.pack_flat(flat, ENTRY_BYTES_MAX)
+        packed = twins.pack_flat(flat, most)
         if packed is not None:
             return packed
-    return pack_any(flat)
+    return pack_any(flat, most)
 
 
-def pack_any(flat: Sequence[bytes]) -> tuple[bytes, Names]:
+def pack_any(flat: Sequence[bytes], most: int = ENTRY_BYTES_MAX) -> tuple[bytes, Names]:
     """Do ``encode_flat`` in Python."""
     names = tuple(flat[::2])
     if not names or len(flat) % 2:
         raise InvalidArgument("wrong number of arguments for 'xadd' command")
-    if sum(map(len, flat)) > ENTRY_BYTES_MAX:
-        raise InvalidArgument("Elements are too large to be stored")
+    size = sum(map(len, flat))
+    if size > most:
+        raise _too_large(size, most)
     unique = dict(zip(names, flat[1::2], strict=True))
     if len(unique) == len(names):
         return UNIQUE + _pack(unique), names
     return REPEATED + _pack(list(flat)), names
+
+
+def _too_large(size: int, most: int) -> InvalidArgument:
+    if most >= ENTRY_BYTES_MAX:
+        return InvalidArgument("Elements are too large to be stored")
+    return InvalidArgument(
+        f"an entry of {size} bytes is larger than the stream-entry-max-bytes of {most}: make it "
+        "smaller, or set more by CONFIG SET"
+    )
 
 
 def decode_fields(value: bytes) -> Fields:

@@ -7,6 +7,7 @@ late, is of the moment in which the reading began.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 from kvstream.errors import Corruption, WrongType
@@ -17,6 +18,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.storage.batch import Family, Row, Seeks
+from kvstream.storage.still import Still
 
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
 """Rows of one stream that are read at once; ``Seeks`` end a page behind as many bytes."""
@@ -57,6 +59,13 @@ def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
         if after < last and stream.length:
             found.append((name, stream.prefix, stream.first, last, after))
     return found
+
+
+def begin_still(txn: Txn) -> Seeks:
+    """Return the same for what is read later: of the transaction's changes it sees those so far."""
+    if not txn.dirty:
+        return begin(txn)
+    return txn.batch.copied(partial(Still, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
 
 
 class Loading:

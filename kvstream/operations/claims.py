@@ -295,7 +295,7 @@ def pending_steps(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Steps[Piece]:
-    """Return the same in steps, as it is now; the transaction must have changed nothing."""
+    """Return the same in steps, as it is now."""
     _, found = group_of_key(txn, name, group)
     first = found.runs.floor(txn.batch, start.packed)
     (runs,) = found.runs.snapshot(txn.batch, first.anchor if first else start.packed)

@@ -60,7 +60,7 @@ def read_group(
     budget = budget or Budget()
     for name, _ in wanted:
         group_of_key(txn, name, group, WHERE)
-    room = Room(len(wanted), txn.catalog.limits.reply_max)
+    room = Room(len(wanted), txn.catalog.limits.reply_left)
     reply: Reply = []
     for name, after in wanted:
         if budget.exhausted:
@@ -174,10 +174,11 @@ def _deliver_new(
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     found: Sequence[Entry]
-    if count is not None and count <= SMALL_READ:
-        found = _from_ahead(txn, stream, group, count)
-    elif shown and stream.groups_count > 1 and count is not None and showing.is_kept(txn, count):
-        found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, count)
+    few = 0 if count is None or showing.is_large(stream, count) else count
+    if 0 < few <= SMALL_READ:
+        found = _from_ahead(txn, stream, group, few)
+    elif few and shown and stream.groups_count > 1 and showing.is_kept(txn, few):
+        found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
         found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)

@@ -6,7 +6,7 @@ nodes go to where nobody sees them.
 
 from itertools import islice
 
-from kvstream.errors import BadPayload, InvalidArgument, ReplyTooLarge, StoreClosed
+from kvstream.errors import BadPayload, InvalidArgument, StoreClosed
 from kvstream.meta import staged
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.staged import StagedLoad
@@ -45,7 +45,7 @@ class LongDump:
 
         No pieces: the store was opened anew meanwhile, and the key is there no more.
         """
-        most = txn.catalog.limits.reply_max
+        most = txn.catalog.limits.reply_left
         try:
             some = list(islice(self._pieces, STEP_NODES))
         except StoreClosed:
@@ -54,7 +54,7 @@ class LongDump:
         self._made += some
         self._size += sum(map(len, some))
         if most and self._size > most:
-            raise ReplyTooLarge.beyond(most)
+            raise txn.catalog.limits.too_large()
         return None if some else (self._size, self._made)
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvstream.errors import ReplyTooLarge
 from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked, decode_fields
+from kvstream.layout.written import Written
 from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
@@ -17,6 +17,8 @@ _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
 FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before it is looked at how much memory they take."""
+FIRST_BYTES = 1 << 20
+"""Fewer rows are read before that where this many bytes are fewer, by the newest entries."""
 FEW = 8
 """So many rows are looked for one by one."""
 TOGETHER = 128
@@ -28,6 +30,14 @@ ROW_MEMORY = 160
 def has_after(stream: StreamMeta, after: StreamID) -> bool:
     """Tell whether there may be entries after an ID."""
     return stream.length > 0 and after < stream.last and after != MAX_ID
+
+
+def first_page(stream: StreamMeta) -> int:
+    """Return how many rows of a stream may be read without a look at the memory that they take."""
+    size = stream.open_bytes
+    if size * FIRST_PAGE <= FIRST_BYTES * stream.open_appended or not stream.open_appended:
+        return FIRST_PAGE
+    return max(FIRST_BYTES * stream.open_appended // size, 1)
 
 
 def rows(
@@ -56,12 +66,12 @@ def between_for_reply(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
     """Do the same, or raise ReplyTooLarge once there are more than one reply may have."""
-    most = txn.catalog.limits.reply_max
-    if not most or (count is not None and count <= FIRST_PAGE):
+    most = txn.catalog.limits.reply_left
+    if not most or (count is not None and count <= first_page(stream)):
         return between(txn, stream, start, end, count)
     page, size = _gathered(txn, stream, start, end, count, most)
     if size > most:
-        raise ReplyTooLarge.beyond(most)
+        raise txn.catalog.limits.too_large()
     return Rows(page, len(stream.prefix))
 
 
@@ -72,7 +82,7 @@ def as_many_as_fit(
 
     One is there at least. For reads that go on where they were: whoever asks again gets the rest.
     """
-    if not most or (count is not None and count <= FIRST_PAGE):
+    if not most or (count is not None and count <= first_page(stream)):
         return between(txn, stream, start, end, count)
     page, size = _gathered(txn, stream, start, end, count, most)
     while size > most and len(page) > 1:
@@ -86,7 +96,7 @@ def _gathered(
     """Return the rows up to the first that go beyond so much memory, and what they take."""
     left = stream.length if count is None else count
     page: list[Row] = []
-    size, limit = 0, FIRST_PAGE
+    size, limit = 0, first_page(stream)
     while left > 0:
         part = rows(txn, stream, start, end, min(left, limit))
         page += part
@@ -110,7 +120,7 @@ def gathered(
 ) -> list[Row] | None:
     """Return the first ``count`` rows of ``start <= id <= end``; None: more than ``most`` bytes."""
     if not reverse:
-        if count <= FIRST_PAGE:
+        if count <= first_page(stream):
             return rows(txn, stream, start, end, count)
         page, size = _gathered(txn, stream, start, end, count, most)
         return page if size <= most else None
@@ -151,6 +161,16 @@ def memory_of(page: list[Row]) -> int:
     return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
 
 
+def memory_of_entries(found: Sequence[Entry]) -> int:
+    """Return about how many bytes of memory entries take, decoded or not."""
+    if isinstance(found, Rows):
+        return memory_of(found.page)
+    if isinstance(found, Written):
+        return sum(map(len, found.parts))
+    flat = [part for entry in found for part in entry.flat]
+    return sum(map(len, flat)) + (len(flat) + len(found)) * ROW_MEMORY // 2
+
+
 def between_reversed(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
@@ -159,7 +179,7 @@ def between_reversed(
     Raises ReplyTooLarge once there are more than one reply may have.
     """
     page: list[Row] = []
-    most = left = txn.catalog.limits.reply_max
+    most = left = txn.catalog.limits.reply_left
     for row in _back_from(txn, stream, start, end):
         page.append(row)
         if len(page) == count:
@@ -167,7 +187,7 @@ def between_reversed(
         if most:
             left -= len(row[0]) + len(row[1]) + ROW_MEMORY
             if left < 0:
-                raise ReplyTooLarge.beyond(most)
+                raise txn.catalog.limits.too_large()
     return Rows(page, len(stream.prefix))
 
 

@@ -53,7 +53,7 @@ class LongDelivery:
             )
         self._after = group.last_delivered
         self._cut(stream)
-        room = txn.catalog.limits.reply_max
+        room = txn.catalog.limits.reply_left
         if self._read(txn, stream, room):
             return None
         while room and self._size > room and len(self._rows) > 1:

@@ -165,13 +165,14 @@ def has_much(stream: StreamMeta) -> bool:
 def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     """Return what ``stream_detail`` does in steps, as it is now.
 
-    The transaction must have changed nothing.
+    Many groups are decoded one after the other, from committed rows; where the transaction has
+    changed something they are all looked at now.
     """
     stream = _existing(txn, name)
     limit = count if count > 0 else None
     steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
     groups: Iterable[GroupPages]
-    if stream.groups_count < MANY_GROUPS:
+    if stream.groups_count < MANY_GROUPS or txn.dirty:
         found = txn.catalog.groups(txn, stream)
         groups = [_group_pages(txn, stream, each, limit) for each in found]
     else:

@@ -127,7 +127,7 @@ def scan(
 
 
 def pages(txn: Txn, db: int) -> Iterator[list[bytes]]:
-    """Yield the keys of a database as they are now; the transaction must have changed nothing."""
+    """Yield the keys of a database as they are now."""
     return txn.catalog.index.pages(txn, db)
 
 

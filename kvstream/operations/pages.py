@@ -1,7 +1,7 @@
 """Long reads, page by page, of the store as it is at one moment.
 
-What is found to be long is read through iterators that see what is committed when they are made, in
-a transaction that has changed nothing; others may write while the pages are made. Steps are those
+What is found to be long is read through iterators that see what there is when they are made; others
+may write while the pages are made. Steps are those
 of a reply's ``Gradual``: None while there is nothing to tell yet, then how many items, then items.
 """
 
@@ -23,14 +23,24 @@ Steps: TypeAlias = Iterator[int | T | None]
 
 SHORT_ROWS, SHORT_BYTES = 1000, 1 << 20
 """A reply of more entries than this, or more memory, is long: it takes some milliseconds."""
+RECIPE_BYTES = 64 << 10
+"""Where an EXEC has had its share of memory, longer replies than this are made page by page: an
+iterator takes a quarter of that."""
 FEW_STREAMS, SHORT_STREAMS = 16, 500
 """So many long streams may each be counted by their nodes at once; so many short ones be read."""
 LOOK_ROWS = 100
 """A read of so many entries at the most is not looked at for its length."""
 RUNS_TOGETHER = 256
 """Runs of pending entries that are looked at in one step."""
+ITERATOR_BYTES = 16 << 10
+"""What an iterator of RocksDB takes beside its share of the cache."""
 STEP_ITEMS = 512
 """Items, of the kind of which a turn makes a thousand in a millisecond, that one step is about."""
+
+
+def short_bytes(txn: Txn) -> int:
+    """Return the bytes above which a reply is long; all replies of an EXEC have one share."""
+    return max(SHORT_BYTES - txn.catalog.limits.reply_held, min(RECIPE_BYTES, SHORT_BYTES))
 
 
 def few(
@@ -45,7 +55,7 @@ def few(
     """Return the first ``count`` entries of ``start <= id <= end``; None: they are many."""
     most = SHORT_ROWS if most is None else most
     rows = most + 1 if count is None or count > most else count
-    found = entries.gathered(txn, stream, start, end, rows, SHORT_BYTES, reverse)
+    found = entries.gathered(txn, stream, start, end, rows, short_bytes(txn), reverse)
     if found is None or len(found) > most:
         return None
     return Rows(found, len(stream.prefix))

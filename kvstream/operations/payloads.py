@@ -7,7 +7,7 @@ of what it holds: so what uses nothing new can be taken back to where it came fr
 
 from collections.abc import Iterator
 
-from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, ReplyTooLarge
+from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey
 from kvstream.images import StreamState
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
@@ -40,13 +40,13 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
     image = images.image(txn, name)
     if image is None:
         return None
-    most = txn.catalog.limits.reply_max
+    most = txn.catalog.limits.reply_left
     pieces, size = [], 0
     for piece in _pieces(image, chosen):
         pieces.append(piece)
         size += len(piece)
         if most and size > most:
-            raise ReplyTooLarge.beyond(most)
+            raise txn.catalog.limits.too_large()
     return b"".join(pieces)
 
 

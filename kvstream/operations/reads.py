@@ -48,7 +48,7 @@ def read(
     budget = budget or Budget()
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
-    room = Room(len(wanted), txn.catalog.limits.reply_max)
+    room = Room(len(wanted), txn.catalog.limits.reply_left)
     shown = shown and room.counts_few and not budget.limited and showing.is_kept(txn, count)
     seeks = None if shown or len(wanted) == 1 else abreast.begin(txn)
     reply: Reply = []
@@ -60,7 +60,7 @@ def read(
             continue
         found: Sequence[Entry] | None = None
         most = budget.most(count)
-        if shown and count is not None:
+        if shown and count is not None and not showing.is_large(stream, count):
             found = showing.between(txn, stream, after.next(), MAX_ID, count)
         elif seeks is not None:
             found = abreast.whole(seeks, abreast.part_of(name, stream, after), most)

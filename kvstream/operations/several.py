@@ -4,11 +4,11 @@ MGET of very many is done in steps between which others go on, and happens in it
 they have changed meanwhile is looked at once more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
+from typing import TypeVar
 
-from kvstream.errors import ReplyTooLarge
 from kvstream.layout.keys import U16, database_of
 from kvstream.meta import many_strings
 from kvstream.meta.index import KeyWatch
@@ -16,8 +16,10 @@ from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pieces import is_large
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.txn import Txn
-from kvstream.operations import strings
+from kvstream.operations import pages, strings
 from kvstream.operations.witness import TRIES
+
+T = TypeVar("T")
 
 LONG_NAMES = 500
 """Strings from which on they are read in steps."""
@@ -25,19 +27,23 @@ STEP_NAMES, STEP_BYTES = 500, 1 << 20
 """Strings that one step reads, and how much they may hold: two milliseconds of work or so."""
 
 
-def get_several(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
+def get_several(
+    txn: Txn, names: Sequence[bytes], later: Callable[[StringMeta], T] | None = None
+) -> list[bytes | T | None]:
     """Return the value of each string of a database; None where a name has no string.
 
+    Large strings beyond what is short are what ``later`` makes of them, where it is given.
     ReplyTooLarge where they are more than one reply may have.
     """
-    most = left = txn.catalog.limits.reply_max
+    most = left = txn.catalog.limits.reply_left
+    short = pages.short_bytes(txn)
     plain = Plain(txn, _stored_db(txn, names))
-    values: list[bytes | None] = []
+    values: list[bytes | T | None] = []
     known = txn.catalog.streams  # one that was just made has no record yet
     stored = _stored(txn, names)
     found = many_strings.records(txn, stored)
     for name, own, record in zip(names, stored, found, strict=True):
-        value = None
+        value: bytes | T | None = None
         if record is None:
             if name not in known:
                 txn.missing.add(name)
@@ -47,13 +53,19 @@ def get_several(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
         elif plain.has(record):
             value = record[HEAD:]
             left -= len(value)
+            short -= len(value)
         else:
             key = txn.key(name)
             if isinstance(key, StringMeta):
+                short -= key.length
+                if later is not None and short < 0 and key.pieces is not None:
+                    left -= pages.ITERATOR_BYTES
+                    values.append(later(key))
+                    continue
                 left -= key.length
                 value = key.read(txn.batch) if left >= 0 or not most else None
         if most and left < 0:
-            raise ReplyTooLarge.beyond(most)
+            raise txn.catalog.limits.too_large()
         values.append(value)
     return values
 
@@ -185,6 +197,6 @@ class LongGet:
 
 
 def _bound(txn: Txn, size: int) -> None:
-    most = txn.catalog.limits.reply_max
+    most = txn.catalog.limits.reply_left
     if most and size > most:
-        raise ReplyTooLarge.beyond(most)
+        raise txn.catalog.limits.too_large()

@@ -16,6 +16,11 @@ def is_kept(txn: Txn, count: int | None) -> bool:
     return count is not None and 0 < count <= entries.FIRST_PAGE and txn.catalog.hot.memory_max > 0
 
 
+def is_large(stream: StreamMeta, count: int) -> bool:
+    """Tell whether so many entries may take more than may be kept."""
+    return count > entries.first_page(stream)
+
+
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
 ) -> Rows | Written:

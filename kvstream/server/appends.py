@@ -39,6 +39,8 @@ _NAMES = (b"XADD", b"xadd")
 WORDS_MIN = 5
 """Words of the shortest XADD."""
 _OPTIONS = (b"MAXLEN", b"MINID", b"maxlen", b"minid")
+LARGE = 64 << 10
+"""Of an entry with more bytes than this no more than the row is kept in memory."""
 TIMED_US = 1000
 """Where slower calls than this are of interest, each is run, and timed, by itself."""
 
@@ -109,11 +111,14 @@ class Appends:
         name = client.prefix + argv[1]
         if not (client.authenticated and client.user.free and self._may_wait(name)):
             return None
-        found = _plain(argv)
+        found = _plain(argv, self._engine.catalog.limits.entry_max_bytes)
         if found is None:
             return None
         packed, trim = found
-        burst = Burst(client, argv[1], [packed], argv, None if trim is None else [trim])
+        sent: Argv | tuple[bytes, ...] = argv
+        if len(packed[0]) > LARGE:  # what is packed says it all, should it be asked for again
+            sent = tuple(argv[: argv.index(b"*", 2) + 1])
+        burst = Burst(client, argv[1], [packed], sent, None if trim is None else [trim])
         burst.prefix = client.prefix
         waiting = self.waiting.get(name, [])
         if trim is not None and self._is_long(name, [burst], len(waiting)):
@@ -192,8 +197,11 @@ class Appends:
         self.waiting = {}
 
 
-def _plain(argv: Argv) -> tuple[Packed, Trim | None] | None:
-    """Return the entry of an XADD, packed, and how it trims; None where it asks for more."""
+def _plain(argv: Argv, most: int) -> tuple[Packed, Trim | None] | None:
+    """Return the entry of an XADD, packed, and how it trims.
+
+    None where it asks for more, or has more than ``most`` bytes.
+    """
     trim = None
     try:
         at = argv.index(b"*", 2)
@@ -201,7 +209,7 @@ def _plain(argv: Argv) -> tuple[Packed, Trim | None] | None:
             trim = plain_trim(argv[2:at]) if argv[2] in _OPTIONS else None
             if trim is None:
                 return None
-        return encode_flat(argv[at + 1 :]), trim
+        return encode_flat(argv[at + 1 :], most), trim
     except (InvalidArgument, ValueError):  # or there is no *
         return None
 

@@ -75,6 +75,7 @@ class Arrivals:
             self.works.run()
         if self.limits.held:
             self.limits.release()
+        self.limits.bound_clients()
         if self.trackers.clients:
             self.tell_trackers()
 

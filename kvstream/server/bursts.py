@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.commands.replies import ErrorReply
 from kvstream.commands.streams import plain_trim
-from kvstream.ids import StreamID
-from kvstream.layout.values import Names
+from kvstream.ids import MIN_ID, StreamID
+from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
 from kvstream.options import ENTRY_BYTES_MAX
+from kvstream.records import Entry
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.client import Client
 
 BURST_BYTES_MAX = 1 << 20
-"""A burst's requests are run together, and no turn may be long."""
+"""A burst's requests are run together, and no turn may be long. No entry of one is too large: the
+least that stream-entry-max-bytes may be is as much."""
 
 Packed = tuple[bytes, Names]
 Trims = list[Trim | None]
@@ -36,14 +38,14 @@ class PlainBurst:
         client: Client,
         key: bytes,
         entries: list[Packed],
-        sent: bytes | Request,
+        sent: bytes | Request | tuple[bytes, ...],
         trims: Trims | None = None,
     ) -> None:
         self.client = client
         self.key = key
         self.entries = entries
         self.sent = sent
-        """The bytes of all requests, or the words of one."""
+        """The bytes of all requests; or the words of one, in a tuple those before its fields."""
         self.trims = trims
         """How each trims; None: none does."""
         self.replies = b""
@@ -77,6 +79,9 @@ def requests_of(burst: PlainBurst) -> list[Request]:
     """Return the requests of a burst one by one."""
     if isinstance(burst.sent, list):
         return [burst.sent]
+    if isinstance(burst.sent, tuple):
+        [(row, _)] = burst.entries
+        return [[*burst.sent, *Entry(MIN_ID, decode_fields(row)).flat]]
     reader = RequestReader(bulk_max=BURST_BYTES_MAX)
     reader.feed(burst.sent)
     requests: list[Request] = []

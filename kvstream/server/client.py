@@ -16,7 +16,7 @@ from kvstream.engine import Engine
 from kvstream.errors import ProtocolError
 from kvstream.operations.watching import Watched
 from kvstream.resp.compiled import twins
-from kvstream.resp.requests import QUERY_LIMIT, RequestReader
+from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
 from kvstream.server.statistics import Statistics
 from kvstream.server.unread import PIECE, Unread
@@ -47,8 +47,15 @@ class Queue:
     """The commands of a MULTI."""
 
     commands: list[tuple[Command, Argv]] = field(default_factory=list)
+    size: int = 0
+    """Bytes of memory that they take."""
     failed: bool = False
     """One of them was refused, so EXEC will be."""
+
+    def add(self, command: Command, argv: Argv) -> None:
+        """Put a command behind the others."""
+        self.commands.append((command, argv))
+        self.size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
 
 
 @dataclass(slots=True)
@@ -93,7 +100,6 @@ class Client(Session):
         "direct",
         "fault",
         "id",
-        "in_exec",
         "is_local",
         "last_command",
         "last_used",
@@ -173,8 +179,6 @@ class Client(Session):
         """The open MULTI."""
         self.watched = Watched()
         """Keys under WATCH."""
-        self.in_exec = False
-        """What runs was queued by MULTI."""
         self.block: Block | None = None
         self.paged = False
         """A reply of it is being written page by page, or it is to be the first of the next turn:
@@ -233,6 +237,14 @@ class Client(Session):
             return False
         self.requests += found
         return fed or bool(found)
+
+    @property
+    def query(self) -> int:
+        """Bytes of memory that what it has sent takes until it is run."""
+        size = self.reader.buffered + self.unread.size
+        for argv in self.requests:
+            size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
+        return size if self.queue is None else size + self.queue.size
 
     def become(self, user: User, authenticated: bool = True) -> None:
         """Be a user, or somebody who has yet to say who: that one may send little at once."""

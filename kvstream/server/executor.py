@@ -65,6 +65,7 @@ class Executor(Arrivals):
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self.works = Works(self)
         self.outbox = Outbox(engine.committer, self, self.paging)
+        engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
 
     # --- turns ----------------------------------------------------------------------------------
@@ -213,8 +214,9 @@ class Executor(Arrivals):
         elif calls.paused and self.pause.holds(client, command):
             self.pause.hold(turn, client, argv)
         elif client.queue is not None and not command.is_immediate:
-            client.queue.commands.append((command, argv))
-            self._answer(client, QUEUED)
+            client.queue.add(command, argv)
+            if self.limits.lets_queue(client):
+                self._answer(client, QUEUED)
         else:
             self._call(turn, client, command, argv)
 

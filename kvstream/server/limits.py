@@ -6,6 +6,7 @@ once a second.
 
 import logging
 import resource
+import sys
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,8 +18,9 @@ from kvstream.server.acl import Acl
 from kvstream.server.bursts import PlainBurst
 from kvstream.server.calls import Calls
 from kvstream.server.client import READ_AHEAD, STRANGER_AHEAD, Client
-from kvstream.server.memory import resident_bytes
+from kvstream.server.memory import held_by, resident_bytes
 from kvstream.server.options import OutputLimit, ServerOptions
+from kvstream.server.paging import Paging
 from kvstream.server.statistics import Statistics
 
 BEHIND_WAIT = 2 * READ_AHEAD
@@ -31,6 +33,8 @@ DESCRIPTORS = 512
 """Open files beside those of clients: what the store has open, and some to spare."""
 FIRST_BYTES_A_SECOND = 1024
 """A first request that comes more slowly than this is not sent by any client of Redis."""
+LOOKS_AT_CLIENTS = 16
+"""How often clients are looked at while so many bytes come and go as all of them may take."""
 WARN_S = 60.0
 """Between two warnings of the same kind: who attacks must not fill the disk with them."""
 _HTTP = frozenset({b"post", b"host:"})
@@ -57,6 +61,7 @@ class Owner(Protocol):
     calls: Calls
     statistics: Statistics
     clients: dict[int, Client]
+    paging: Paging
     bursts: list[PlainBurst]
     clock: Callable[[], float]
 
@@ -70,7 +75,9 @@ class Limits:
         self._owner = owner
         self.entering = 0
         """Connections that are no clients yet: those whose handshake is under way."""
-        self._warned_at = -WARN_S
+        self._warned_at = self._evicted_at = -WARN_S
+        self._moved = 0
+        """Bytes that had been read and written when clients were last looked at."""
         self.near = 0
         """Bytes below which no limit of what clients have not read can be met."""
         self.held: dict[Client, None] = {}
@@ -124,6 +131,7 @@ class Limits:
         """Hold a client up where too much of what it has sent has not been run."""
         most = READ_AHEAD if client.authenticated else STRANGER_AHEAD
         client.look_at = client.bytes_in + most
+        self.bound_clients()
         waiting = client.unread.size
         if client.block is not None and waiting <= BEHIND_WAIT:
             return
@@ -144,6 +152,56 @@ class Limits:
                 del self.held[client]
                 client.resume()
 
+    def lets_queue(self, client: Client) -> bool:
+        """Tell whether what a client has queued by MULTI is not too much; drop it otherwise."""
+        queue = client.queue
+        if queue is None or queue.size <= client.reader.query_max:
+            return True
+        self._owner.statistics.input_disconnections += 1
+        self._owner.drop(client)
+        return False
+
+    def look_soon(self) -> None:
+        """Have clients looked at behind this turn."""
+        self._moved = sys.maxsize
+
+    def bound_clients(self, look: bool = False) -> None:
+        """Close clients that take most of the memory while all of them take too much.
+
+        They cannot take much more without as many bytes having been read or written: until then
+        nobody looks, unless told to.
+        """
+        owner = self._owner
+        most, counted = owner.options.clients_memory_max, owner.statistics
+        moved = counted.bytes_in + counted.bytes_out
+        if not most or (not look and 0 <= moved - self._moved < most // LOOKS_AT_CLIENTS):
+            return
+        self._moved = moved
+        sizes = {client: held_by(owner, client) for client in owner.clients.values()}
+        total = sum(sizes.values())
+        if total <= most:
+            return
+        for client in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if client.no_evict:
+                continue
+            self._note_evicted(client, sizes[client], total, most)
+            owner.drop(client)
+            total -= sizes[client]
+            if total <= most:
+                return
+
+    def _note_evicted(self, client: Client, size: int, total: int, most: int) -> None:
+        owner = self._owner
+        owner.statistics.evicted_clients += 1
+        client.lost = True
+        if owner.clock() - self._evicted_at >= WARN_S:
+            self._evicted_at = owner.clock()
+            _log.warning(
+                "clients take %d bytes, more than the maxmemory-clients of %d: closed %s, which "
+                "takes %d",
+                *(total, most, client.address, size),
+            )
+
     def drops_http(self, client: Client, word: bytes) -> bool:
         """Close a connection that speaks HTTP, so that nothing in the body of a POST is run."""
         if word.lower() not in _HTTP:
@@ -161,6 +219,7 @@ class Limits:
         """Close those that are idle for too long, or read or authenticate too slowly."""
         owner = self._owner
         now = owner.clock()
+        self.bound_clients(look=True)
         soft = owner.options.output_limits[b"normal"].soft > 0
         for client in list(owner.clients.values()):
             if self._is_over(client, now):

@@ -6,21 +6,22 @@ from kvstream.server.invalidation import Tracking
 
 _LINE = (
     "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=0 psub=0 ssub=0 "
-    "multi=%d watch=%d qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=%d omem=%d "
-    "tot-mem=%d events=%s cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s io-thread=0 "
-    "tot-net-in=%d tot-net-out=%d tot-cmds=%d"
+    "multi=%d watch=%d qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=%d rbs=0 rbp=0 obl=0 oll=%d "
+    "omem=%d tot-mem=%d events=%s cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s "
+    "io-thread=0 tot-net-in=%d tot-net-out=%d tot-cmds=%d"
 )
 
 
 def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     """Return a line of CLIENT LIST; ``asking``: the bytes of the request for it, if it is its."""
     now = client.server.clock()
+    queued = 0 if client.queue is None else client.queue.size
     pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
         *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
         -1 if client.queue is None else len(client.queue.commands),
-        *(len(client.watched), held, pending > 0, pending, held + pending),
+        *(len(client.watched), held, queued, pending > 0, pending, held + queued + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
         -1 if tracking is None else tracking.redirect,
         *(client.protocol, text(client.lib_name), text(client.lib_version)),

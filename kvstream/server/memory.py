@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kvstream.engine import Engine
 from kvstream.server.client import Client
+from kvstream.server.paging import Paging
 from kvstream.storage.batch import Family
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -21,6 +22,7 @@ class Server(Protocol):
 
     engine: Engine
     clients: dict[int, Client]
+    paging: Paging
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def memory_of(server: Server) -> Memory:
         blocks=database.property_int("rocksdb.block-cache-usage", Family.MESSAGES),
         memtables=_of_families(server, "rocksdb.cur-size-all-mem-tables"),
         readers=_of_families(server, "rocksdb.estimate-table-readers-mem"),
-        clients=sum(waiting(each) + each.pending_output() for each in server.clients.values()),
+        clients=sum(held_by(server, each) for each in server.clients.values()),
     )
 
 
@@ -65,9 +67,9 @@ def _of_families(server: Server, name: str) -> int:
     return sum(server.engine.database.property_int(name, family) for family in Family)
 
 
-def waiting(client: Client) -> int:
-    """Return the bytes that a client has sent and that have yet to be run."""
-    return client.reader.buffered + client.unread.size
+def held_by(server: Server, client: Client) -> int:
+    """Return the bytes of what a client has sent that has yet to be run, and of its replies."""
+    return client.query + client.pending_output() + server.paging.memory_of(client)
 
 
 def resident_bytes() -> int:

@@ -13,7 +13,13 @@ MEGABYTE = 1 << 20
 OUTPUT_MAX = 256 * MEGABYTE
 """Bytes of replies that wait for a client to read them; beyond that it is cut off. Redis has no
 such limit for plain clients, so that one slow reader can take all of its memory."""
+CLIENTS_MEMORY_MAX = 1024 * MEGABYTE
+"""Bytes that all clients together may take by what they have sent and not read: as much as one may
+send, and four times what one may leave unread. It is Redis's ``maxmemory-clients``, 0 there."""
 MAXCLIENTS = 10_000
+STREAM_ENTRY_MAX_BYTES = 64 * MEGABYTE
+"""Bytes of an entry that XADD takes. To pack, log and keep one takes three times its size beside
+what was sent, and the loop does nothing else meanwhile: some 4 ms a megabyte."""
 BULK_MAX = 512 * MEGABYTE
 """Longest argument of a request: Redis's ``proto-max-bulk-len``."""
 QUERY_MAX = 1024 * MEGABYTE
@@ -77,6 +83,10 @@ class ServerOptions:
     """The hard limit of plain clients; 0: none."""
     output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
     """By Redis's names of the classes: normal, slave, pubsub; all clients here are of the first."""
+    stream_entry_max_bytes: int = STREAM_ENTRY_MAX_BYTES
+    """From BURST_BYTES_MAX to ENTRY_BYTES_MAX; what is restored or loaded may have more."""
+    maxmemory_clients: int | bytes = CLIENTS_MEMORY_MAX
+    """Bytes, or a share of ``maxmemory`` as ``5%``; 0: no limit."""
     maxclients: int = MAXCLIENTS
     timeout: int = 0
     """An idle client is closed after it; 0: never."""
@@ -130,3 +140,9 @@ class ServerOptions:
         if self.output_max != OUTPUT_MAX:
             limits[b"normal"] = OutputLimit(self.output_max)
         self.output_limits = limits
+
+    @property
+    def clients_memory_max(self) -> int:
+        """Bytes that all clients together may take; 0: as many as there are."""
+        most = self.maxmemory_clients
+        return most if isinstance(most, int) else self.maxmemory * int(most[:-1]) // 100

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
+from kvstream.commands.paging import memory_of
 from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
 from kvstream.errors import KVStreamError, UnknownOutcome
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
+from kvstream.server.bursts import Burst
 from kvstream.server.client import Client
 from kvstream.server.paging import Paging
 from kvstream.storage.durability import Committer
@@ -20,6 +22,8 @@ from kvstream.turn import TurnFailed
 LONG = 64 << 10
 """A reply from this size on is not kept until all others are made: its client may not read."""
 
+HELD_MAX = 64 << 20
+"""Bytes that may wait for an fsync: beyond that no more is made before it has ended."""
 OF_ROWS: Final = frozenset({Entries, Rows, Streams})
 """Replies that are made at once."""
 _UNWRITTEN: Final = frozenset({Blocked, Later, Stepwise, Paged})
@@ -122,7 +126,9 @@ class Outbox:
         self._committer = committer
         self._poster = poster
         self._paging = paging
-        self._waiting: deque[tuple[int, list[Kept], list[Client]]] = deque()
+        self._waiting: deque[tuple[int, list[Kept], list[Client], int]] = deque()
+        self.held = 0
+        """Bytes of memory that the replies that wait take."""
         self.gatherer: Gatherer | None = None
         """None: each turn asks for its fsync at once."""
 
@@ -133,15 +139,19 @@ class Outbox:
     @property
     def waiting(self) -> int:
         """The number of replies that wait; a burst's are one."""
-        return sum([len(slots) for _, slots, _ in self._waiting])
+        return sum([len(slots) for _, slots, _, _ in self._waiting])
 
     def send(self, sequence: int, slots: list[Kept]) -> None:
         """Write replies once the write of that number is durable, behind those of earlier turns."""
         closing = closing_clients(slots)  # behind these, not before
         if not self._waiting and not self._committer.delays(sequence):
             return self._write(slots, closing)
-        self._waiting.append((sequence, slots, closing))
-        if self.gatherer is not None and self._committer.delays(sequence):
+        size = sum(map(_memory_of, slots))
+        self._waiting.append((sequence, slots, closing, size))
+        self.held += size
+        if self.held > HELD_MAX:  # whoever asks waits for the fsync in any case
+            self.wait()
+        elif self.gatherer is not None and self._committer.delays(sequence):
             self.gatherer.begin()
         else:
             self.ask()
@@ -169,7 +179,8 @@ class Outbox:
     def _drain(self, sequence: int, error: KVStreamError | None) -> None:
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
-            _, slots, closing = waiting.popleft()
+            _, slots, closing, size = waiting.popleft()
+            self.held -= size
             if error is not None:
                 for slot in slots:
                     if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
@@ -188,6 +199,17 @@ class Outbox:
         """Have a long reply written behind what is written now: nothing follows it."""
         if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
             self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
+
+
+def _memory_of(kept: Kept) -> int:
+    """Return the bytes that a reply, or a burst with its entries, takes while it waits."""
+    if isinstance(kept, Slot):
+        reply = kept.reply
+        if type(reply) is bytes:
+            return len(reply)
+        return len(kept.made) + (memory_of(reply) if type(reply) is list else 0)
+    size = len(kept.encoded())
+    return size + sum(len(row) for row, _ in kept.entries) if isinstance(kept, Burst) else size
 
 
 def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvstream.commands.paging import memory_of
 from kvstream.commands.replies import Paged
 from kvstream.errors import KVStreamError
 from kvstream.resp.replies import CHUNK, encode_pages
@@ -32,6 +33,8 @@ class Reply:
 
     pages: Iterator[bytes]
     command: str
+    memory: int
+    """Bytes that it took when it began."""
     moved: float
     """When the last page went out."""
 
@@ -56,7 +59,13 @@ class Paging:
     def begin(self, client: Client, reply: Paged, protocol: int) -> None:
         """Have a reply written; what its client was told before is on its way."""
         pages = encode_pages(reply.reply, protocol)
-        self.under_way[client] = Reply(pages, client.last_command, self._owner.clock())
+        held = memory_of(reply)
+        self.under_way[client] = Reply(pages, client.last_command, held, self._owner.clock())
+
+    def memory_of(self, client: Client) -> int:
+        """Return the bytes that the reply takes which is being written to a client."""
+        reply = self.under_way.get(client)
+        return 0 if reply is None else reply.memory
 
     def release(self, client: Client) -> None:
         """Let a client go on whose long reply will not come; as any other it may."""

@@ -129,13 +129,23 @@ OWN = (
     "SHUTDOWN stops at once; what was acknowledged stays, with or without SAVE. It cannot be "
     "aborted.",
     "`client-output-buffer-limit` of plain clients is 256 MB, where Redis has none: a client "
-    "that does not read would take all memory. MGET, and inside EXEC XRANGE and XREVRANGE, are "
+    "that does not read would take all memory. MGET is "
     "refused where one reply would need more memory than that, XREADGROUP of new entries gives "
-    "fewer; Redis closes the connection.",
-    "Long replies of XRANGE, XREVRANGE, XREAD, XPENDING, KEYS and XINFO STREAM FULL are written "
-    "page by page while others are served: they show the store as it was at one moment, and take "
-    "little memory however long they are. A client that takes nothing of one for a minute is cut "
-    "off; damage that is met in the middle, and DEBUG RELOAD, close the connection.",
+    "fewer; Redis closes the connection. The reply of an EXEC is one reply: reads in it are "
+    "refused behind those that take as much.",
+    "`maxmemory-clients` is 1 GB, where Redis has no limit, and is held against what clients have "
+    "sent and not read: the client that takes most is closed, unless NO-EVICT is on. It is looked "
+    "at whenever a sixteenth of it has come or gone, and once a second.",
+    "`stream-entry-max-bytes`, 64mb, is the largest entry that XADD takes, by the bytes of its "
+    "fields and values: 1mb to 512mb, which is what Redis takes. While an entry is written nobody "
+    "else is served, 3 ms a megabyte, and it takes three times its size. What comes by RESTORE, "
+    "COPY, KVSTREAM.LOAD or a migration into a store may be larger. A plain string is as large as "
+    "`proto-max-bulk-len` lets it be, and takes four times that while it is written.",
+    "Long replies of XRANGE, XREVRANGE, XREAD, XPENDING, KEYS, XINFO STREAM FULL, GET and MGET are "
+    "written page by page, inside EXEC too, while others are served: they show the store as it was "
+    "at one moment, and take little memory however long they are. A client that takes nothing of "
+    "one for a minute is cut off; damage that is met in the middle, and DEBUG RELOAD, close the "
+    "connection.",
     "SCAN looks at no more than 1000 keys in one call, with TYPE at 250, whatever COUNT asks for.",
     "Settings that would promise what is not done are told as they are (`appendonly yes`, "
     "`notify-keyspace-events` empty), and setting them to something else is refused with the "

@@ -16,7 +16,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.options import Durability
 from kvstream.server.kept_settings import ALIASES, KEPT
 from kvstream.server.options import OutputLimit
-from kvstream.server.values import Parse
+from kvstream.server.values import Parse, memory_or_share
 from kvstream.server.values import count as _count
 from kvstream.server.values import memory as _memory
 from kvstream.server.values import split as _split
@@ -192,6 +192,10 @@ def _look_at_memory(executor: "Executor") -> None:
     executor.limits.look_at_memory()
 
 
+def _bound_clients(executor: "Executor") -> None:
+    executor.limits.look_soon()
+
+
 def _read_output_limits(executor: "Executor") -> bytes:
     return b" ".join(
         b"%b %d %d %d" % (name, limit.hard, limit.soft, limit.seconds)
@@ -302,6 +306,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
     b"maxclients": _option("maxclients", _count(1, U32_MAX, unsigned=True)),
     b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
+    b"maxmemory-clients": _option("maxmemory_clients", memory_or_share, _bound_clients),
     b"metrics-host": _told(lambda executor: _shown(executor.options.metrics_host)),
     b"metrics-port": _told(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
     b"metrics-streams": _told(lambda executor: b"%d" % executor.options.metrics_streams),

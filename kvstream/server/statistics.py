@@ -49,6 +49,8 @@ class Statistics:
         self.connections = 0
         self.rejected_connections = 0
         self.output_disconnections = self.input_disconnections = 0
+        self.evicted_clients = 0
+        """Those closed for want of memory."""
         self.keyspace_hits = self.keyspace_misses = 0
         """Keys that commands which read have found, and not."""
         self.bytes_in = 0

@@ -8,7 +8,7 @@ range drops the single changes inside it.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol, TypeAlias
 
 
@@ -21,6 +21,8 @@ class Family(IntEnum):
 
 
 Row = tuple[bytes, bytes]
+Change = tuple[bytes, bytes | None]
+"""A key, and what is put there; None: it is deleted."""
 
 Pages: TypeAlias = Generator[list[Row], int, None]
 """Rows of a range in order: an empty page first, then as many each time as are sent for."""
@@ -66,6 +68,8 @@ def pages_by(
         count = yield page
 
 
+SNAPSHOT_ROWS, SNAPSHOT_BYTES = 256, 64 << 10
+"""A page of a snapshot with changes of the batch ends with the row that reaches either."""
 _FEW = 8
 """So many new keys are put in their places one by one."""
 
@@ -155,12 +159,24 @@ class Batch:
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
     ) -> Iterator[list[Row]]:
-        """Yield the committed rows of ``lower <= key < upper`` as they are now, page by page.
+        """Yield the rows of ``lower <= key < upper`` as they are now, page by page.
 
-        The batch must have changed nothing: what it has is not seen.
+        What is changed later is not seen. What this batch has put there is held in memory.
         """
-        assert not self, "a snapshot has committed rows alone"
-        return self._rows.snapshot(family, lower, upper, reverse)
+        lower = self._behind_deleted(family, lower)
+        found = self._rows.snapshot(family, lower, upper, reverse)
+        if not self._touches(family, lower, upper):
+            return found
+        changes = iter(list(self._changes(family, lower, upper, reverse)))
+        rows = chain.from_iterable(found)
+        return _paged(merged(rows, changes, self._deleted_ranges(family), reverse))
+
+    def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
+        """Return the changes so far, on top of what ``rows_of`` makes of the committed rows."""
+        copy = Batch(rows_of(self._rows))
+        copy.puts = tuple([puts.copy() for puts in self.puts])
+        copy.ranges = self.ranges.copy()
+        return copy
 
     @property
     def committed(self) -> Rows:
@@ -229,24 +245,55 @@ class Batch:
     def _in_deleted_range(self, family: int, key: bytes) -> bool:
         return any(fam == family and low <= key < high for fam, low, high in self.ranges)
 
-    def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
+    def _deleted_ranges(self, family: int) -> list[tuple[bytes, bytes]]:
+        return [(low, high) for fam, low, high in self.ranges if fam == family]
+
+    def _changes(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Change]:
+        """Yield the changes of ``lower <= key < upper`` in order."""
         puts = self.puts[family]
         order, first, end = self._between(family, lower, upper)
         places = range(end - 1, first - 1, -1) if reverse else range(first, end)
-        changes = map(order.__getitem__, places)  # who looks for one row meets few of them
-        own = next(changes, None)
-        for key, value in self._rows.scan(family, lower, upper, reverse):
-            while own is not None and (own > key if reverse else own < key):
-                if (changed := puts[own]) is not None:
-                    yield own, changed
-                own = next(changes, None)
-            if own == key:
-                if (changed := puts[key]) is not None:
-                    yield key, changed
-                own = next(changes, None)
-            elif not self._in_deleted_range(family, key):
-                yield key, value
-        while own is not None:
-            if (changed := puts[own]) is not None:
-                yield own, changed
+        return ((key, puts[key]) for key in map(order.__getitem__, places))
+
+    def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
+        changes = self._changes(family, lower, upper, reverse)  # who wants one row meets few
+        rows = self._rows.scan(family, lower, upper, reverse)
+        return merged(rows, changes, self._deleted_ranges(family), reverse)
+
+
+def merged(
+    rows: Iterator[Row],
+    changes: Iterator[Change],
+    deleted: list[tuple[bytes, bytes]],
+    reverse: bool,
+) -> Iterator[Row]:
+    """Yield rows as changes leave them; all are in order, and ``deleted`` ranges go first."""
+    own = next(changes, None)
+    for key, value in rows:
+        while own is not None and (own[0] > key if reverse else own[0] < key):
+            if own[1] is not None:
+                yield own  # type: ignore[misc]
             own = next(changes, None)
+        if own is not None and own[0] == key:
+            if own[1] is not None:
+                yield own  # type: ignore[misc]
+            own = next(changes, None)
+        elif not deleted or not any(low <= key < high for low, high in deleted):
+            yield key, value
+    while own is not None:
+        if own[1] is not None:
+            yield own  # type: ignore[misc]
+        own = next(changes, None)
+
+
+def _paged(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    page: list[Row] = []
+    size = 0
+    for row in rows:
+        page.append(row)
+        size += len(row[1])
+        if len(page) == SNAPSHOT_ROWS or size >= SNAPSHOT_BYTES:
+            yield page
+            page, size = [], 0
+    if page:
+        yield page

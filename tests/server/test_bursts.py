@@ -187,7 +187,7 @@ def test_nobody_can_tell_a_burst_from_requests_one_by_one(
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
         with patch("kvstream.server.arrivals.burst_of", lambda client, data: None):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
-            with patch("kvstream.server.appends._plain", lambda argv: None):
+            with patch("kvstream.server.appends._plain", lambda argv, most: None):
                 alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)
         assert taken == apart == alone
 

@@ -21,6 +21,7 @@ UNLIKE_REDIS = {
     b"dir",
     b"disable-thp",
     b"enable-debug-command",
+    b"maxmemory-clients",
     b"port",
     b"set-proc-title",
     b"supervised",
@@ -30,7 +31,7 @@ UNLIKE_REDIS = {
 OURS = {
     *(b"dump-target", b"hot-entries-memory"),
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
-    *(b"stream-idmp-duration", b"stream-idmp-maxsize"),
+    *(b"stream-entry-max-bytes", b"stream-idmp-duration", b"stream-idmp-maxsize"),
     *(b"aof-load-corrupt-tail-max-size", b"cluster-compatibility-sample-ratio"),
     *(b"cluster-slot-migration-handoff-max-lag-bytes", b"cluster-slot-stats-enabled"),
     b"cluster-slot-migration-write-pause-timeout",
@@ -58,8 +59,10 @@ def test_defaults_are_those_of_redis(served: Served, redis_port: int) -> None:
 
 def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
     with served.asker() as asker:
+        asker.ask("CONFIG SET maxmemory 1gb")
         assert asker.ask("CONFIG SET maxmemory-clients 5%") == b"OK"
         assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"5%"
+        assert served.executor.options.clients_memory_max == (1 << 30) // 20
         for wrong in ("x", "-1%", "%"):
             answer = asker.ask("CONFIG", "SET", "maxmemory-clients", wrong)
             assert answer.endswith("argument must be a memory or percent value")

@@ -1,5 +1,6 @@
 """Limits: who may come in, how much a client may send and leave unread, for how long."""
 
+import re
 import resource
 import socket
 import time
@@ -12,7 +13,7 @@ import pytest
 from kvstream.server.limits import DESCRIPTORS, Limits
 from kvstream.server.net import is_local
 from tests.patience import PATIENCE_S, until
-from tests.server.asking import Failure
+from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Server, request
 
@@ -138,6 +139,74 @@ def test_unfinished_requests_are_limited(served: Served) -> None:
     with served.asker() as asker:
         told = asker.ask("INFO stats")
         assert b"client_query_buffer_limit_disconnections:1\r\n" in told
+
+
+def test_what_multi_queues_counts_as_an_unfinished_request(served: Served) -> None:
+    with served.asker() as asker, served.asker() as other:
+        asker.ask("CONFIG SET client-query-buffer-limit 1mb")
+        asker.ask("MULTI")
+        for _ in range(3):
+            assert asker.ask("SET", "k", b"v" * 300_000) == b"QUEUED"
+        assert re.search(rb"multi=3 .* multi-mem=900\d\d\d ", other.ask("CLIENT LIST"))
+        asker.send("SET", "k", b"v" * 300_000)
+        assert asker.is_closed()
+    with served.asker() as asker:
+        assert asker.ask("EXISTS k") == 0
+        assert b"client_query_buffer_limit_disconnections:1\r\n" in asker.ask("INFO stats")
+
+
+MEGABYTE = 1 << 20
+CLIENTS_MAX = 8 * MEGABYTE
+
+
+def unfinished(asker: Asker, size: int) -> None:
+    """Send the first bytes of a longer argument."""
+    asker.send_bytes(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % (4 * CLIENTS_MAX) + b"x" * size)
+
+
+def test_of_clients_that_take_too_much_together_the_largest_is_closed(serve: Serve) -> None:
+    served = serve(maxmemory_clients=CLIENTS_MAX)
+    with served.asker() as small, served.asker() as large, served.asker() as asker:
+        unfinished(small, 3 * MEGABYTE)
+        until(lambda: held(served) >= 3 * MEGABYTE)
+        unfinished(large, 4 * MEGABYTE)
+        until(lambda: held(served) >= 7 * MEGABYTE)
+        assert b"evicted_clients:0\r\n" in asker.ask("INFO stats")
+        asker.ask("MULTI")
+        asker.ask("SET", "k", b"v" * 2 * MEGABYTE)
+        assert large.is_closed()
+        assert asker.ask("EXEC") == [b"OK"]
+        assert b"evicted_clients:1\r\n" in asker.ask("INFO stats")
+        with suppress(OSError):  # the other side closes while we send
+            small.send_bytes(b"x" * 2 * CLIENTS_MAX)
+        assert small.is_closed()
+
+
+def test_who_is_not_to_be_evicted_is_not_closed(serve: Serve) -> None:
+    served = serve(maxmemory_clients=0)
+    with served.asker() as kept, served.asker() as small, served.asker() as asker:
+        kept.ask("CLIENT NO-EVICT on")
+        unfinished(kept, 4 * MEGABYTE)
+        unfinished(small, MEGABYTE)
+        until(lambda: held(served) >= 5 * MEGABYTE)
+        asker.ask("CONFIG SET maxmemory-clients 4500kb")
+        assert small.is_closed()
+        assert len(asker.ask("CLIENT LIST TYPE normal").splitlines()) == 2
+
+
+def test_replies_that_are_not_read_count(serve: Serve) -> None:
+    served = serve(maxmemory_clients=CLIENTS_MAX)
+    with served.asker() as asker, served.asker() as slow:
+        asker.ask("SET", "k", b"v" * MEGABYTE)
+        with suppress(ConnectionError):  # it may be closed by then
+            for _ in range(60):
+                slow.send("GET", "k")
+        until(lambda: b"evicted_clients:1\r\n" in asker.ask("INFO stats"))
+        assert asker.ask("CLIENT LIST").count(b"\n") == 1
+
+
+def held(served: Served) -> int:
+    return sum(client.query for client in list(served.executor.clients.values()))
 
 
 def test_protected_mode_lets_nobody_in_from_elsewhere_without_a_password(served: Served) -> None:

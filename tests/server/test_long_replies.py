@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -164,14 +164,87 @@ def test_who_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) ->
         assert statistics.quantiles(took, n=100)[98] < 0.050
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "XRANGE s - + COUNT 100",
+        "XREVRANGE s + - COUNT 100",
+        "XREAD COUNT 100 STREAMS s 0",
+        "XREAD COUNT 100 STREAMS none s 0 0",
+    ],
+)
+def test_few_large_entries_take_no_more_memory_than_a_few_pages(tmp_path: Path, asked: str) -> None:
+    with served(tmp_path / "store", LIMIT) as (pid, port), Asker(port) as asker:
+        for number in range(1, 61):
+            asker.ask("XADD", "s", f"{number}-1", "f", b"v" * MEGABYTE)
+        asker.ask("DEBUG", "RELOAD")  # or compaction may begin while memory is looked at
+        asker.ask("XRANGE s - + COUNT 1")
+        before = resident(pid)
+        forget_peak(pid)
+        answer = asker.ask(asked)
+        entries = answer[0][1] if asked.startswith("XREAD") else answer
+        assert len(entries) == 60
+        assert {len(fields[1]) for _, fields in entries} == {MEGABYTE}
+        assert resident(pid, peak=True) - before < 2 * LIMIT
+
+
+def test_few_large_entries_are_delivered_as_far_as_the_limit_lets(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 16mb 0 0")
+        asker.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        for number in range(1, 13):
+            asker.ask("XADD", "s", f"{number}-1", "f", b"v" * MEGABYTE)
+        given = []
+        while answer := asker.ask("XREADGROUP GROUP g c COUNT 12 STREAMS s >"):
+            [[_, entries]] = answer
+            assert 1 <= len(entries) <= 4  # a quarter of the limit
+            given += [eid for eid, _ in entries]
+        assert given == [b"%d-1" % number for number in range(1, 13)]
+
+
 def test_several_strings_beyond_the_limit_are_refused(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
-        asker.ask("SET", "k", b"v" * MEGABYTE)
-        assert len(asker.ask("MGET", "k", "k")) == 2
-        assert asker.ask("MGET", *["k"] * 3).startswith("ERR the reply would exceed")
+        asker.ask("SET", "k", b"v" * 10_000)
+        assert len(asker.ask("MGET", *["k"] * 200)) == 200
+        assert asker.ask("MGET", *["k"] * 300).startswith("ERR the reply would exceed")
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0")
-        assert len(asker.ask("MGET", *["k"] * 10)) == 10
+        assert len(asker.ask("MGET", *["k"] * 300)) == 300
+
+
+def test_a_transaction_takes_no_more_memory_than_a_few_pages(long_stream: Path) -> None:
+    asked = [["GET", "large"], ["XRANGE", "s", "-", "+"], ["MGET", "large", "large"]]
+    with served(long_stream, LIMIT) as (pid, port), ExitStack() as opened:
+        askers = [opened.enter_context(Asker(port)) for _ in range(4)]
+        read_by_pages(askers[0])
+        before = resident(pid)
+        forget_peak(pid)
+        for asker in askers:
+            asker.send_bytes(b"".join(request(*words) for words in (["MULTI"], *asked, ["EXEC"])))
+        for asker in askers:
+            assert [asker.read() for _ in range(4)] == [b"OK", *[b"QUEUED"] * 3]
+            large, entries, several = asker.read()
+            assert [large, *several] == [LARGE] * 3
+            assert len(entries) == ENTRIES
+        assert resident(pid, peak=True) - before < 3 * LIMIT  # of fifty times as much
+
+
+def test_the_replies_of_a_transaction_are_one_with_one_limit(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
+        for _ in range(10):
+            asker.ask("XADD", "s", "*", "f", "v" * 5000)
+        reads = [["XRANGE", "s", "-", "+"]] * 60
+        for words in (["MULTI"], *reads, ["XLEN", "s"], ["SET", "k", "v"]):
+            asker.ask(*words)
+        *read, length, done = asker.ask("EXEC")
+        answered = [each for each in read if isinstance(each, list)]
+        assert 35 < len(answered) < 60
+        assert {len(each) for each in answered} == {10}
+        refused = read[len(answered) :]
+        assert all(each.startswith("ERR the reply would exceed") for each in refused)
+        assert (length, done) == (10, b"OK")
+        assert len(asker.ask("XRANGE", "s", "-", "+")) == 10
 
 
 @pytest.mark.parametrize(("fields", "count"), [(("f", "v" * 1000), 1500), (("f", "v") * 200, 600)])

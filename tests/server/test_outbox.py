@@ -10,8 +10,8 @@ import pytest
 from kvstream.errors import StoreReadOnly
 from kvstream.operations import dumping, pages
 from kvstream.options import Durability
-from kvstream.server import works
-from tests.patience import PATIENCE_S
+from kvstream.server import outbox, works
+from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker, Worker, request
 
 
@@ -166,3 +166,29 @@ def test_what_was_sent_behind_a_long_command_stays_behind_it(
         server.turn()
         outbox.wait()
     assert worker.heard().split(b"\r\n")[2:] == [b":1", b""]
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_no_more_is_made_than_may_wait_for_the_disk(
+    server: Server, disk: SlowDisk, adds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "HELD_MAX", 1 << 20)
+    value, talker = b"v" * (300 << 10), server.client()
+    words = ["XADD", "s", "*", "f", value] if adds else ["GET", "k"]
+
+    def turns() -> None:
+        for each in (["SET", "k", value], *[words] * 40):
+            talker.send(*each)
+            server.turn()
+
+    running = threading.Thread(target=turns)
+    running.start()
+    until(lambda: server.executor.outbox.held > 1 << 20)
+    threading.Event().wait(0.1)
+    assert server.executor.outbox.held < 2 << 20  # one turn's more
+    disk.release()
+    running.join(PATIENCE_S)
+    said = _heard(talker, 5 + 40 * (22 if adds else len(value)))
+    assert said.startswith(b"+OK\r\n")
+    assert said.count(b"$") == 40
+    assert server.executor.outbox.held == 0

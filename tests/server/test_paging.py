@@ -13,14 +13,16 @@ from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.layout.rows import Rows
 from kvstream.operations import pages
+from kvstream.operations.checks import check
 from kvstream.options import Durability
 from kvstream.resp.replies import CHUNK
 from kvstream.server.draining import drain
+from kvstream.server.memory import held_by
 from kvstream.server.net import Listener
 from kvstream.server.paging import AHEAD, IDLE_S
 from kvstream.storage.batch import Batch
 from tests.patience import PATIENCE_S
-from tests.server.talking import Server, Talker, sound
+from tests.server.talking import Server, Talker, parsed, sound
 
 VALUE = b"v" * 200
 ENTRIES = 2000
@@ -101,6 +103,36 @@ def random_read() -> list[str]:
     )
 
 
+def random_write(number: int) -> list[str]:
+    """Return a command that changes what ``random_read`` reads, or nothing."""
+    eid = f"{random.randint(1, ENTRIES)}-1"
+    return random.choice(
+        [
+            ["XADD", "s", f"{ENTRIES + number}-1", "f", "new"],
+            ["XDEL", "s", eid],
+            ["XTRIM", "s", "MAXLEN", str(ENTRIES - number)],
+            ["XACK", "s", "g", eid],
+            ["XREADGROUP", "GROUP", "g", random.choice("ab"), "COUNT", "7", "STREAMS", "s", ">"],
+            ["XCLAIM", "s", "g", "c", "0", eid],
+            ["SET", f"key:{random.randint(0, 1600)}", "v"],
+            ["DEL", f"key:{random.randint(0, 1600)}"],
+            ["SETRANGE", "long", str(random.randint(0, LONG)), "patched" * 20_000],
+            ["XGROUP", "CREATE", "s", f"g{number}", "$"],
+            ["SET", "long", "w" * random.choice([LONG - 5, 2 * LONG])],
+            ["PING"],
+        ]
+    )
+
+
+LONG = 3 << 19
+"""Bytes of a string that is answered in pages."""
+LONG_READS = [
+    ["GET", "long"],
+    ["MGET", "long", "key:1", "long", "none"],
+    ["XREAD", "STREAMS", *[f"t{number}" for number in range(40)], "s", *["0"] * 41],
+]
+
+
 @pytest.mark.unmeasured
 @pytest.mark.parametrize("protocol", ["2", "3"])
 def test_a_reply_in_pages_is_the_whole_reply(
@@ -129,6 +161,51 @@ def test_a_reply_in_pages_is_the_whole_reply(
             assert reader.ask(*words) == whole, words
             assert not reader.client.paged
     assert held(server) == 0
+
+
+def filled_server(directory: Path, protocol: str, paged: bool) -> tuple[Server, Talker]:
+    server = Server(directory, clock=ManualClock())
+    talker = Reader(server, 1)
+    talker.client.pages = paged
+    talker.ask("HELLO", protocol)
+    talker.send("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    for number in range(1, ENTRIES + 1):
+        talker.send("XADD", "s", f"{number}-1", "f", VALUE)
+    for number in range(40):
+        for at in range(1, 40):
+            talker.send("XADD", f"t{number}", f"{at}-1", "f", VALUE)
+    for number in range(1500):
+        talker.send("SET", f"key:{number}", "v")
+    talker.send("SET", "long", b"l" * LONG)
+    server.turn()
+    talker.heard()
+    return server, talker
+
+
+@pytest.mark.unmeasured
+@pytest.mark.parametrize("protocol", ["2", "3"])
+def test_a_transaction_in_pages_answers_what_one_in_memory_does(
+    tmp_path: Path, protocol: str
+) -> None:
+    made = [filled_server(tmp_path / str(paged), protocol, paged) for paged in (True, False)]
+    for turn in range(1, 4):
+        queue = []
+        for at in range(5):
+            queue.append(random.choice([random_write(10 * turn + at), random_read()]))
+            queue.append(random.choice([random_read(), *LONG_READS]))
+        random.shuffle(queue)
+        queue.insert(random.randrange(len(queue)), LONG_READS[0])
+        replies = []
+        for server, talker in made:
+            for words in (["SET", "other", "v"], ["MULTI"], *queue, ["EXEC"]):
+                talker.send(*words)  # one turn: what is read was changed in it by others, too
+            server.turn()
+            replies.append(talker.heard())
+        assert replies[0] == replies[1], queue
+    for server, _ in made:
+        assert held(server) == 0
+        assert server.engine.run(check) == []
+        server.engine.close()
 
 
 STREAMS = ["STREAMS", "s", ">"]
@@ -203,7 +280,9 @@ def test_what_is_found_to_have_expired_does_not_keep_a_stream_from_being_shown(
 
 
 @pytest.mark.usefixtures("filled")
-def test_reads_of_a_transaction_stay_in_its_turn(server: Server, reader: Reader) -> None:
+def test_a_read_of_a_transaction_shows_what_came_before_it_there(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
     reader.ask("MULTI")
     reader.send("XADD", "s", f"{ENTRIES + 1}-1", "f", "mine")
     reader.send("XRANGE", "s", "-", "+")
@@ -211,10 +290,140 @@ def test_reads_of_a_transaction_stay_in_its_turn(server: Server, reader: Reader)
     server.turn()
     reader.heard()
     reader.reads = False
-    said = reader.ask("EXEC")
+    assert reader.ask("EXEC") == b""
+    assert ann.ask("EXISTS", "s") == b":0\r\n"
+    said = reader.rest()
     assert said.startswith(b"*3\r\n$6\r\n")
+    assert said.count(VALUE) == ENTRIES
     assert b"mine" in said
     assert said.endswith(b":1\r\n")
+    assert held(server) == 0
+
+
+def execute(reader: Reader, *queue: list[str]) -> None:
+    """Send a transaction, and take what comes before the reply of EXEC."""
+    reader.ask("MULTI")
+    for words in queue:
+        assert reader.ask(*words) == b"+QUEUED\r\n"
+    reader.reads = False
+    reader.send("EXEC")
+
+
+WRITE = ["XADD", "s", f"{ENTRIES + 1}-1", "f", "mine"]
+BOTH_WAYS = [["XRANGE", "s", "-", "+"], ["XLEN", "s"], ["XREVRANGE", "s", "+", "-"]]
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("queue", [BOTH_WAYS, [WRITE, *BOTH_WAYS, ["XTRIM", "s", "MAXLEN", "1"]]])
+@pytest.mark.parametrize("change", ["XTRIM s MAXLEN 3", "XDEL s 1-1 7-1", "DEL s", "FLUSHALL"])
+def test_a_transaction_shows_the_store_as_it_was_whatever_others_do_meanwhile(
+    server: Server, ann: Talker, reader: Reader, queue: list[list[str]], change: str
+) -> None:
+    execute(reader, *queue)
+    said = reader.page()
+    assert said.startswith(b"*%d\r\n" % len(queue))
+    assert len(said) < 4 * CHUNK
+    ann.ask(*change.split())
+    ann.ask("XADD", "s", "*", "f", "of others")
+    said += reader.rest()
+    answers = parsed(said)[queue.index(BOTH_WAYS[0]) :]
+    wrote = queue[0] is WRITE
+    assert [eid for eid, _ in answers[0]] == [b"%d-1" % at for at in range(1, ENTRIES + 1 + wrote)]
+    assert answers[1] == ENTRIES + wrote
+    assert answers[2] == answers[0][::-1]
+    assert (b"mine" in said) == wrote
+    assert b"of others" not in said
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_who_leaves_in_the_middle_of_a_transaction_leaves_nothing(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    execute(reader, WRITE, *BOTH_WAYS)
+    assert reader.page()
+    assert held(server) > 0
+    reader.leave()
+    assert held(server) == 0
+    assert not server.executor.paging.under_way
+    assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + 1)
+
+
+@pytest.mark.usefixtures("filled")
+def test_who_stops_reading_in_the_middle_of_a_transaction_is_cut_off(
+    server: Server, reader: Reader
+) -> None:
+    execute(reader, WRITE, *BOTH_WAYS)
+    assert reader.page()
+    server.now += IDLE_S + 1
+    server.executor.tick()
+    assert reader.closed
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_transaction_under_way_ends_with_the_store_that_it_is_made_from(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    execute(reader, WRITE, *BOTH_WAYS)
+    assert reader.page()
+    server.engine.reopen()
+    reader.rest()
+    assert reader.closed
+    assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + 1)
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("failures", [1, 5])
+def test_a_transaction_that_meets_a_full_disk_is_whole_or_not_at_all(
+    server: Server, ann: Talker, reader: Reader, failures: int
+) -> None:
+    database, tries = server.engine.database, iter(range(100))
+    written = database.write
+
+    def write(batch: Batch, frees: bool = False) -> int:
+        if next(tries) < failures:
+            raise StoreFull("no room")
+        return written(batch, frees)
+
+    with patch.object(database, "write", write):
+        execute(reader, WRITE, *BOTH_WAYS)
+        ann.send("SET", "k", "v")
+        said = reader.rest()
+    done = failures == 1  # what is run again has room
+    assert said.startswith(b"*4\r\n" if done else b"-MISCONF")
+    assert said.count(VALUE) == 2 * ENTRIES * done
+    assert ann.heard().startswith(b"+OK" if done else b"-MISCONF")
+    assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + done)
+    assert reader.ask("PING") == b"+PONG\r\n"
+    assert held(server) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_a_transaction_holds_in_memory_is_its_client_s(server: Server, reader: Reader) -> None:
+    execute(reader, *[["XRANGE", "s", "-", "+", "COUNT", "100"]] * 60)
+    server.executor.run()
+    reader.client.pending_output = lambda: 0
+    assert 60 * 100 * len(VALUE) < held_by(server.executor, reader.client) < 4 << 20
+    assert reader.rest().count(VALUE) == 6000
+    assert held_by(server.executor, reader.client) == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_transaction_holds_no_more_iterators_than_it_has_memory_for(
+    server: Server, ann: Talker, reader: Reader
+) -> None:
+    ann.ask("CONFIG", "SET", "client-output-buffer-limit", f"normal {1 << 18} 0 0")
+    execute(reader, *[BOTH_WAYS[0]] * 24, ["XLEN", "s"])
+    server.executor.run()
+    assert 8 < held(server) <= 16  # of 16 KB each
+    read = parsed(reader.rest())
+    refused = [each for each in read if isinstance(each, Exception)]
+    assert [len(each) for each in read[: 24 - len(refused)]] == [ENTRIES] * (24 - len(refused))
+    assert "the reply would exceed" in str(refused[0])
+    assert read[-1] == ENTRIES
+    assert held(server) == 0
 
 
 @pytest.mark.usefixtures("filled")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kvstream.storage import batch as batches
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.database import Database
+from kvstream.storage.still import Still
 from tests.storage.stores import SMALL
 
 FAMILIES = [Family.MESSAGES, Family.TREES]
@@ -124,6 +126,41 @@ def test_every_read_of_a_batch_sees_its_own_changes(
         values = [model.rows[family].get(key) for key in wanted]
         assert batch.get_many(family, wanted) == values
         assert [batch.get(family, key) for key in wanted] == values
+
+
+@pytest.mark.usefixtures("few")
+@sharing_a_store
+@given(
+    committed=st.lists(changes, max_size=8),
+    own=st.lists(changes, max_size=12),
+    later=st.lists(changes, max_size=6),
+    data=st.data(),
+)
+def test_a_snapshot_shows_the_changes_before_it_and_none_of_those_behind_it(
+    shared: Database,
+    committed: list[Change],
+    own: list[Change],
+    later: list[Change],
+    data: st.DataObject,
+) -> None:
+    model = started(shared, committed)
+    batch = Batch(shared)
+    for change in own:
+        apply(batch, change)
+        model.apply(change)
+    family, (lower, upper) = data.draw(families), data.draw(bounds)
+    expected = model.between(family, lower, upper)
+    with patch.object(batches, "SNAPSHOT_ROWS", data.draw(st.integers(1, 4))):
+        pages = [batch.snapshot(family, lower, upper, reverse) for reverse in (False, True)]
+        copied = batch.copied(partial(Still, families=tuple(FAMILIES)))
+        for change in later:
+            apply(batch, change)
+        shared.write(batch)
+        for rows, ordered in zip(pages, (expected, expected[::-1]), strict=True):
+            assert [row for page in rows for row in page] == ordered
+    last = upper or b"\0"
+    below = model.between(family, lower, last + b"\0")[:3]
+    assert copied.seeks(family).send((lower, last, 3))[: len(below)] == below
 
 
 @sharing_a_store

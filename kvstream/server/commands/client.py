@@ -98,7 +98,7 @@ def _on_or_off(raw: bytes) -> bool:
 
 
 def client_no_evict(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Noted and shown; no client is closed for want of memory."""
+    """Keep this connection when others are closed for want of memory."""
     client.no_evict = _on_or_off(argv[2])
     return OK
 
@@ -270,7 +270,7 @@ client_help = help_of(
     ("    MAXAGE <seconds>", "that are as old"),
     ("    SKIPME (YES|NO)", "leave this connection alone: YES unless given"),
     ("LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)|ID <number> ...]", "Show connections."),
-    ("NO-EVICT (ON|OFF)", "Noted; no client is closed for want of memory."),
+    ("NO-EVICT (ON|OFF)", "Do not close this connection for want of memory."),
     ("NO-TOUCH (ON|OFF)", "Noted; reads leave no trace at the keys."),
     ("PAUSE <milliseconds> [WRITE|ALL]", "Run nothing for that time, or nothing that writes."),
     ("REPLY (ON|OFF|SKIP)", "Write replies, none, or not the next one."),

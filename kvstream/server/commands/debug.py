@@ -109,7 +109,7 @@ def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
                 strings.put(txn, name, value[:size].ljust(size, b"\0") if size else value)
         return not some
 
-    if client.pages:
+    if client.steps:
         return behind_steps(step, lambda txn, session: OK)
     while not step(txn):
         pass

@@ -20,7 +20,7 @@ from kvstream.server.commands.connection import REDIS_VERSION
 from kvstream.server.commands.context import server_of
 from kvstream.server.commands.info_absent import ABSENT
 from kvstream.server.invalidation import shown
-from kvstream.server.memory import PAGE_BYTES, memory_of, waiting
+from kvstream.server.memory import PAGE_BYTES, memory_of
 from kvstream.server.settings import read
 from kvstream.version import VERSION
 
@@ -87,7 +87,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     names = {name for client in readers for name in _awaited(client)}
     groups = [client for client in readers if client.last_command == "xreadgroup"]
     on_nokey = {name for client in groups for name in _awaited(client)}
-    inputs = [waiting(client) for client in server.clients.values()]
+    inputs = [client.query for client in server.clients.values()]
     outputs = [client.pending_output() for client in server.clients.values()]
     return (
         ("connected_clients", len(server.clients)),
@@ -191,6 +191,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("instantaneous_input_kbps", f"{read / 1024:.2f}"),
         ("instantaneous_output_kbps", f"{written / 1024:.2f}"),
         ("rejected_connections", counted.rejected_connections),
+        ("evicted_clients", counted.evicted_clients),
         ("expired_keys", server.engine.catalog.expired),
         ("expired_keys_active", server.engine.catalog.expired_unasked),
         ("keyspace_hits", counted.keyspace_hits),

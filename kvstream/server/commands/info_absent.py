@@ -30,7 +30,7 @@ _NAMES = {
     "Stats": """
         total_net_repl_input_bytes total_net_repl_output_bytes instantaneous_input_repl_kbps
         instantaneous_output_repl_kbps sync_full sync_partial_ok sync_partial_err expired_subkeys
-        expired_subkeys_active expired_time_cap_reached_count evicted_keys evicted_clients
+        expired_subkeys_active expired_time_cap_reached_count evicted_keys
         evicted_scripts total_eviction_exceeded_time current_eviction_exceeded_time
         pubsub_channels pubsub_patterns pubsubshard_channels latest_fork_usec total_forks
         migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses
