@@ -67,6 +67,8 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
         # One family that is hardly written to would else keep the whole log alive.
         "set_max_total_wal_size": (options.wal_bytes_max,),
         "set_max_open_files": (open_files_max(),),
+        # One flush and two compactions at a time: level 0 does not wait for lower levels.
+        "set_max_background_jobs": (3,),
         # Spread the writing of tables, so that the fsync of the log does not queue behind it.
         "set_bytes_per_sync": (MEGABYTE,),
         # The information log of RocksDB: four files of 4 MB, not a thousand without bound.
@@ -99,7 +101,7 @@ def _messages(options: StoreOptions) -> FamilySettings:
             # the level below, and merging it rewrites that level: it is to be small. Small tables
             # overlap few others. Their size doubles from level to level: it is 64 MB at the last
             # one of a store of some gigabytes.
-            "set_max_bytes_for_level_base": (64 * MEGABYTE,),
+            "set_max_bytes_for_level_base": (32 * MEGABYTE,),
             "set_target_file_size_base": (16 * MEGABYTE,),
             "set_target_file_size_multiplier": (2,),
             **_STALLS,
