@@ -69,7 +69,8 @@ class Database:
         for family in self._families:
             family.set_write_options(no_slowdown)
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
-        self._stalls = Stalls(self._families, buffer_sizes(self._options), opened.directory)
+        buffers = buffer_sizes(self._options)
+        self._stalls: Any = Stalls(self._families, buffers, opened.directory)
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
         self._count_ranges: Any = upkeep.RangeDeletes(self._families).count
@@ -392,7 +393,7 @@ class Database:
                 raise classified(error) from None
 
     def _replace_handles(self, gone: Any) -> None:
-        self._root = self._write_rows = self._count_ranges = gone
+        self._root = self._write_rows = self._count_ranges = self._stalls = gone
         self._families = [gone] * len(Family)
         self._handles = []
         fork.unregister(self)
