@@ -23,7 +23,7 @@ from bench.serving import SERVED, run_served
 from bench.serving_claims import SERVED_CLAIMS
 from bench.sparking import SPARKED_ROWS, run_sparked
 from bench.sparking_claims import SPARKED_CLAIMS
-from bench.workload import FULL, LOADED_MB, QUICK, Sizes
+from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 
 LOAD_VARIABLE = "KVSTREAM_LOAD"
 WIDTH = 120
@@ -91,7 +91,7 @@ def main(
     work = Path(tempfile.mkdtemp(prefix="bench-data-", dir=folder or Path.cwd()))
     sizes = QUICK if quick else FULL
     if LOAD_VARIABLE in os.environ:
-        sizes = replace(sizes, sparked_mb=LOADED_MB)
+        sizes = replace(sizes, sparked_mb=LOADED_MB, loaded=LOADED)
     given = {"sparked": sparked, "sparked_mb": sparked_mb}
     sizes = replace(sizes, **{name: size for name, size in given.items() if size is not None})
     report = Report(os.getloadavg()[0])

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.gaps import loop_gaps
+from bench.loading import bulk_load
 from bench.peer import redis_server
 from bench.results import Claim
 from bench.workload import BATCH, Fields, Sizes, entries
@@ -140,5 +141,6 @@ CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
     "head": ("first entry of a trimmed stream", head_of_a_trimmed_stream),
     "stuck": ("stuck entries of a busy group", stuck_entries),
     "large": ("a large store: open and memory", large_store),
+    "bulk": ("bulk load, worst call", bulk_load),
     "gaps": ("how long the server keeps others waiting", loop_gaps),
 }

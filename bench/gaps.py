@@ -40,7 +40,11 @@ class Line:
 
     def ask(self, *requests: Words) -> bytes:
         """Send requests, read all their replies, and return the end of the last one."""
-        self._socket.sendall(b"".join(framed(*each) for each in requests) + framed("ECHO", "end"))
+        return self.send(b"".join(framed(*each) for each in requests))
+
+    def send(self, framed_requests: bytes) -> bytes:
+        """Do so with requests that are framed already."""
+        self._socket.sendall(framed_requests + framed("ECHO", "end"))
         last = b""
         while not last.endswith(_END):
             data = self._socket.recv(CHUNK)

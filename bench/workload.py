@@ -42,6 +42,8 @@ class Sizes:
     """Entries delivered and acknowledged before the stuck ones are looked for."""
     large: int
     """Entries of the store whose opening and memory are measured."""
+    loaded: int
+    """Entries of a bulk load whose calls are timed one by one."""
     served: int
     """Requests to a server, one at a time from each client."""
     moved: int
@@ -66,6 +68,7 @@ FULL = Sizes(
     trimmed=1_000_000,
     acked=1_000_000,
     large=10_000_000,
+    loaded=10_000_000,
     served=100_000,
     moved=2_000_000,
     sparked=4_000_000,
@@ -83,6 +86,7 @@ QUICK = Sizes(
     trimmed=10_000,
     acked=10_000,
     large=50_000,
+    loaded=20_000,
     served=1_000,
     moved=20_000,
     sparked=20_000,
@@ -90,5 +94,5 @@ QUICK = Sizes(
     keys=2_000,
     window_s=0.05,
 )
-LOADED_MB = 10_000
+LOADED_MB, LOADED = 10_000, 60_000_000
 """The same with KVSTREAM_LOAD in the environment: some minutes, and the space on disk."""

@@ -92,6 +92,8 @@ class Engine(Owned):
                 self._spare = txn
             if always:
                 self._settle(sequence, signals)
+            if self.database.pause_s:
+                self.database.rest()
         except KVStreamError:
             raise
         except BaseException:  # an interrupt, perhaps of a call that was as good as done
@@ -162,6 +164,8 @@ class Engine(Owned):
                     self._serve(signals)
             if self._always:
                 self._settle(sequence, signals)
+            if self.database.pause_s:
+                self.database.rest()
         except BaseException as error:
             if self.is_open_here() and self._open is txn:  # perhaps an interrupt came first
                 self.abandon_turn()

@@ -25,7 +25,7 @@
     │   ├── StoreLocked               another opener holds it
     │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
-    │   ├── WriteStalled              compaction cannot keep up; nothing was written
+    │   ├── WriteStalled              compaction stands still; nothing was written
     │   ├── UnknownOutcome            the write may or may not be durable
     │   ├── SourceNotReady            a server that is followed has nothing to give yet
     │   └── UnsafeDirectory           the data directory is not ours alone
@@ -237,7 +237,7 @@ class StoreFull(StoreError):
 
 
 class WriteStalled(StoreError):
-    """Compaction cannot keep up with the writes; nothing of this one was written."""
+    """Flushes and compaction stand still, and writes with them; nothing of this one was written."""
 
 
 class UnknownOutcome(StoreError):

@@ -69,12 +69,14 @@ class StoreOptions:
     databases: int = DATABASES
     block_cache_bytes: int = 64 * MEGABYTE
     write_buffer_bytes: int = 16 * MEGABYTE
+    """One of three of the entries' family; two wait to be flushed at the most."""
     tree_write_buffer_bytes: int = 4 * MEGABYTE
     """Small, so that dead pending rows leave the memtable soon."""
     wal_bytes_max: int = 64 * MEGABYTE
     free_space_reserve: int = FREE_SPACE_RESERVE
     stall_seconds_max: float = 10.0
-    """How long a write waits for compaction before it is refused with WriteStalled."""
+    """How long flushes and compaction may make no progress before a write that waits for them is
+    refused with WriteStalled; while they go on it waits."""
     stream_node_max_entries: int = STREAM_NODE_MAX_ENTRIES
     stream_node_max_bytes: int = STREAM_NODE_MAX_BYTES
     stream_idmp_duration_s: int = STREAM_IDMP_DURATION_S

@@ -95,13 +95,16 @@ class Turn:
         if self.grows:
             self.txn.frees = False
         try:
-            self._sequence = self._engine.commit_turn(self.txn)
-            return self._sequence
+            self._sequence = sequence = self._engine.commit_turn(self.txn)
         except BaseException as error:
             self._restore()
             if not isinstance(error, Exception):
                 raise
             raise TurnFailed from error
+        database = self._engine.database
+        if database.pause_s:
+            database.rest()
+        return sequence
 
     def tell(self, sequence: int) -> None:
         """Tell the waiters that were served, now that the commit of that number is written."""

@@ -15,22 +15,21 @@ from typing import Any, Self
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
+from kvstream.errors import StoreClosed, StoreError, StoreReadOnly
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
 from kvstream.storage import fork, moments, reads, table_reads, tables, upkeep
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, is_stall
+from kvstream.storage.families import buffer_sizes
 from kvstream.storage.gate import Gate
 from kvstream.storage.opener import Opener
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.single import LARGE_WRITE, write_alone
+from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
-
-STALL_PAUSE_S = 0.001
-"""RocksDB grants a slowed-down writer new bytes once a millisecond."""
 
 _CLOSED = "the store is closed"
 
@@ -50,6 +49,8 @@ class Database:
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
         self._scans, self._giving = reads.Scans(), threading.Lock()
+        self.pause_s = 0.0
+        """How long who has written is to rest, without any lock, so that compaction keeps up."""
         self._closed = False
         self._ending: list[Any] = []  # handles that are not used any more, and not closed yet
         self._gate = Gate(opened.directory, options.free_space_reserve)
@@ -68,6 +69,8 @@ class Database:
         for family in self._families:
             family.set_write_options(no_slowdown)
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
+        buffers = buffer_sizes(self._options)
+        self._stalls: Any = Stalls(self._families, buffers, opened.directory)
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
         self._count_ranges: Any = upkeep.RangeDeletes(self._families).count
@@ -156,18 +159,28 @@ class Database:
         if monotonic() >= gate.open_until:
             gate.admit(frees)
         try:
-            if not write_alone(self._families, batch):
-                self._write_rows(self._prepared(batch, frees))
+            size = write_alone(self._families, batch)
+            if not size:
+                size = self._write_prepared(batch, frees)
         except Exception as error:
-            self._write_failed(error, batch, frees)
+            size = self._write_failed(error, batch, frees)
         if gate.recovers:
             gate.passed()
+        stalls = self._stalls
+        stalls.unseen += size
+        if stalls.unseen >= LOOK_BYTES:
+            self.pause_s = stalls.look()
         if batch.ranges:
             self._count_ranges(batch.ranges)
         return self.sequence
 
-    def _prepared(self, batch: Batch, frees: bool) -> WriteBatch:
-        """Return the batch for RocksDB, which takes each one only once, even if it fails."""
+    def rest(self) -> None:
+        """Pause as the last write asks for; other threads run, and should find no lock held."""
+        pause_s, self.pause_s = self.pause_s, 0.0
+        sleep(pause_s)
+
+    def _write_prepared(self, batch: Batch, frees: bool) -> int:
+        """Write a batch and return its bytes; RocksDB takes one of its own only once."""
         prepared: Any = WriteBatch(True)
         for family, lower, upper in batch.ranges:
             prepared.delete_range(lower, upper, self._handles[family])
@@ -179,23 +192,21 @@ class Database:
                         del prepared[key]
                     else:
                         prepared[key] = value
-        if prepared.size_in_bytes() > LARGE_WRITE:
-            self._gate.admit(frees, prepared.size_in_bytes())
-        return prepared  # type: ignore[no-any-return]
+        size: int = prepared.size_in_bytes()
+        if size > LARGE_WRITE:
+            self._gate.admit(frees, size)
+        self._write_rows(prepared)
+        return size
 
-    def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> None:
+    def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> int:
         """Wait out a stall and write after all; raise what any other failure means."""
-        deadline = monotonic() + self._options.stall_seconds_max
+        stop = Stop(self._stalls, self._options.stall_seconds_max)
         while is_stall(error):
-            if monotonic() >= deadline:
-                raise WriteStalled("compaction cannot keep up with the writes") from None
-            sleep(STALL_PAUSE_S)
+            stop.wait()
             try:
-                self._write_rows(self._prepared(batch, frees))
+                return self._write_prepared(batch, frees)
             except Exception as again:
                 error = again
-            else:
-                return
         raise self._gate.failed(error, recovers=True) from None
 
     def ingest(self, family: int, paths: list[Path]) -> None:
@@ -382,7 +393,7 @@ class Database:
                 raise classified(error) from None
 
     def _replace_handles(self, gone: Any) -> None:
-        self._root = self._write_rows = self._count_ranges = gone
+        self._root = self._write_rows = self._count_ranges = self._stalls = gone
         self._families = [gone] * len(Family)
         self._handles = []
         fork.unregister(self)

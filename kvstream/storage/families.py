@@ -19,6 +19,11 @@ OPEN_FILES_MAX = 512
 """Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
 TEMPLATE = Path(__file__).with_name("template")
 """The first options of every family, as a directory that ``Options.load_latest`` reads."""
+LEVEL0_STOP = 64
+"""Tables at level 0 at which RocksDB stops writes; ``stalls`` slows writers down long before."""
+WRITE_BUFFERS = 3
+"""Write buffers of a family: one is filled while two wait for a disk that pauses. With four RocksDB
+would slow writes down by itself, which is a stop for us."""
 DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
 """The least that RocksDB takes; no row is ever written there."""
 
@@ -62,6 +67,8 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
         # One family that is hardly written to would else keep the whole log alive.
         "set_max_total_wal_size": (options.wal_bytes_max,),
         "set_max_open_files": (open_files_max(),),
+        # One flush and two compactions at a time: level 0 does not wait for lower levels.
+        "set_max_background_jobs": (3,),
         # Spread the writing of tables, so that the fsync of the log does not queue behind it.
         "set_bytes_per_sync": (MEGABYTE,),
         # The information log of RocksDB: four files of 4 MB, not a thousand without bound.
@@ -78,14 +85,26 @@ def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
     return tuple(_SETTINGS[family](options) for family in Family)
 
 
+def buffer_sizes(options: StoreOptions) -> list[int]:
+    """Return the size of one write buffer of every family, in the order of ``Family``."""
+    trees = options.tree_write_buffer_bytes
+    return [options.write_buffer_bytes, trees, trees]
+
+
 def _messages(options: StoreOptions) -> FamilySettings:
     """Appended in order, read in order, deleted in ranges; seldom got one by one."""
     return FamilySettings(
         "messages",
         {
             "set_write_buffer_size": (options.write_buffer_bytes,),
-            "set_target_file_size_base": (64 * MEGABYTE,),
-            "set_max_bytes_for_level_base": (256 * MEGABYTE,),
+            # Each table at level 0 has rows of all streams, so its range overlaps most tables of
+            # the level below, and merging it rewrites that level: it is to be small. Small tables
+            # overlap few others. Their size doubles from level to level: it is 64 MB at the last
+            # one of a store of some gigabytes.
+            "set_max_bytes_for_level_base": (32 * MEGABYTE,),
+            "set_target_file_size_base": (16 * MEGABYTE,),
+            "set_target_file_size_multiplier": (2,),
+            **_STALLS,
             # Gets are of rows that exist: no filter for the last level, which holds most of them.
             "set_optimize_filters_for_hits": (True,),
             **_LARGE_VALUES,
@@ -102,6 +121,7 @@ def _metadata(options: StoreOptions) -> FamilySettings:
             "set_write_buffer_size": (options.tree_write_buffer_bytes,),
             "set_memtable_whole_key_filtering": (True,),
             "set_memtable_prefix_bloom_ratio": (0.02,),
+            **_STALLS,
         },
     )
 
@@ -114,6 +134,7 @@ def _trees(options: StoreOptions) -> FamilySettings:
             "set_write_buffer_size": (options.tree_write_buffer_bytes,),
             "set_target_file_size_base": (8 * MEGABYTE,),
             "set_max_bytes_for_level_base": (32 * MEGABYTE,),
+            **_STALLS,
             **_DELETION_COLLECTOR,
         },
     )
@@ -144,4 +165,13 @@ _SETTINGS = {Family.MESSAGES: _messages, Family.METADATA: _metadata, Family.TREE
 _DELETION_COLLECTOR: Settings = {
     # Of 1024 rows in a row 512 deleted, or half of a file: compact it.
     "add_compact_on_deletion_collector_factory": (1024, 512, 0.5),
+}
+
+_STALLS: Settings = {
+    "set_max_write_buffer_number": (WRITE_BUFFERS,),
+    # Slowdowns of RocksDB are stops for us: none begins before the stop itself. See ``stalls``.
+    "set_level_zero_slowdown_writes_trigger": (LEVEL0_STOP,),
+    "set_level_zero_stop_writes_trigger": (LEVEL0_STOP,),
+    "set_soft_pending_compaction_bytes_limit": (0,),
+    "set_hard_pending_compaction_bytes_limit": (0,),
 }

@@ -13,17 +13,20 @@ LARGE_WRITE = 1 * MEGABYTE
 """Writes of more bytes than this are held against the free space one by one."""
 
 
-def write_alone(families: list[Any], batch: Batch) -> bool:
-    """Write a batch that is one row put or deleted, and not a large one; tell whether it was."""
+def write_alone(families: list[Any], batch: Batch) -> int:
+    """Write a batch that is one row put or deleted, and not a large one.
+
+    Returns the bytes of the row; 0 where it is no such batch, and nothing was written.
+    """
     messages, metadata, trees = batch.puts
     if len(messages) + len(metadata) + len(trees) != 1 or batch.ranges:
-        return False
+        return 0
     ((key, value),) = (messages or metadata or trees).items()
     family = families[0 if messages else 1 if metadata else 2]
     if value is None:
         del family[key]
-    elif len(value) <= LARGE_WRITE:
+        return len(key)
+    if len(value) <= LARGE_WRITE:
         family[key] = value
-    else:
-        return False
-    return True
+        return len(key) + len(value)
+    return 0

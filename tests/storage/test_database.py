@@ -1,6 +1,7 @@
 """Reading and writing rows."""
 
 import gc
+import re
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -376,3 +377,28 @@ def test_every_table_of_every_family_is_read_back_once_it_is_written(database: D
     _, *families = path.read_text().split("[CFOptions ")
     checked = {text.split("]")[0] for text in families if "paranoid_file_checks=true" in text}
     assert checked == {'"messages"', '"metadata"', '"trees"'}
+
+
+def test_rocksdb_slows_no_family_down_and_stops_it_late(database: Database) -> None:
+    """A slowdown of RocksDB's is a stop for us: see ``stalls``."""
+    (path,) = database.directory.glob("OPTIONS-*")
+    shared, *families = path.read_text().split("[CFOptions ")
+    assert "max_background_jobs=3\n" in shared
+    noted = {text.split("]")[0]: dict(re.findall(r"(\w+)=(\d+)", text)) for text in families}
+    del noted['"default"']
+    assert len(noted) == 3
+    for options in noted.values():
+        assert options["level0_slowdown_writes_trigger"] == "64"
+        assert options["level0_stop_writes_trigger"] == "64"
+        assert options["max_write_buffer_number"] == "3"
+        assert options["soft_pending_compaction_bytes_limit"] == "0"
+        assert options["hard_pending_compaction_bytes_limit"] == "0"
+
+
+def test_levels_of_messages_begin_small_and_their_tables_grow(database: Database) -> None:
+    (path,) = database.directory.glob("OPTIONS-*")
+    text = path.read_text().split('[CFOptions "messages"]')[1].split("[")[0]
+    options = dict(re.findall(r"(\w+)=(\d+)", text))
+    assert options["max_bytes_for_level_base"] == str(32 << 20)
+    assert options["target_file_size_base"] == str(16 << 20)
+    assert options["target_file_size_multiplier"] == "2"

@@ -1,5 +1,6 @@
 """Stalls and tombstones: a store under load stays responsive, and says when it cannot go on."""
 
+import os
 import statistics
 import threading
 import time
@@ -11,8 +12,18 @@ import pytest
 
 from kvstream.errors import WriteStalled
 from kvstream.options import MEGABYTE, StoreOptions
+from kvstream.storage import opener
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.storage.families import (
+    LEVEL0_STOP,
+    WRITE_BUFFERS,
+    FamilySettings,
+    Settings,
+    database_settings,
+    family_settings,
+)
+from kvstream.storage.stalls import LEVEL0_FREE, LOOK_BYTES, MEMORY_FREE, PAUSE_MAX_S
 from kvstream.storage.upkeep import RANGE_DELETES_IN_MEMTABLE
 from tests.patience import PATIENCE_S, until
 from tests.storage.stores import SMALL, key_of, put, value_of
@@ -20,19 +31,24 @@ from tests.storage.stores import SMALL, key_of, put, value_of
 DEFAULTS = StoreOptions(free_space_reserve=0)
 
 
+def stops_at(tables: int) -> dict[str, str]:
+    """Return the options with which so many tables at level 0 stop the writes."""
+    return dict.fromkeys(
+        ("level0_slowdown_writes_trigger", "level0_stop_writes_trigger"), str(tables)
+    )
+
+
 def stalled(database: Database) -> Callable[[], None]:
     """Bring the messages to a halt, as when compaction is behind; return what lets them go on."""
     messages = database._families[Family.MESSAGES]
     # Two tables stop the writes, but would not be compacted before there are four.
-    messages.set_options({"level0_slowdown_writes_trigger": "1", "level0_stop_writes_trigger": "2"})
+    messages.set_options(stops_at(2))
     for number in range(2):
         put(database, {b"%d" % number: b""})
         messages.flush(True)
 
     def release() -> None:
-        messages.set_options(
-            {"level0_slowdown_writes_trigger": "20", "level0_stop_writes_trigger": "36"}
-        )
+        messages.set_options(stops_at(LEVEL0_STOP))
 
     return release
 
@@ -74,6 +90,91 @@ def test_a_write_that_stalls_too_long_is_refused_and_not_written(directory: Path
     release()
     put(database, {b"key": b"value"})
     assert database.get(0, b"key") == b"value"
+    database.close()
+
+
+def test_a_stopped_write_waits_for_as_long_as_compaction_goes_on(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction takes a multiple of the time after which a write is refused."""
+    stall_seconds_max, bytes_s, tables = 0.5, MEGABYTE, 8
+    database = Database.open(directory, SMALL)
+    behind(database, tables)
+    database.close()
+
+    def throttled(*arguments: object, **named: object) -> Settings:
+        settings = database_settings(*arguments, **named)  # type: ignore[arg-type]
+        return settings | {"set_ratelimiter": (bytes_s, 100_000, 10)}
+
+    monkeypatch.setattr(opener, "database_settings", throttled)
+    monkeypatch.setattr(opener, "family_settings", uncompacted)
+    database = Database.open(directory, replace(SMALL, stall_seconds_max=stall_seconds_max))
+    messages = database._families[Family.MESSAGES]
+    messages.set_options(stops_at(tables // 2))
+    messages.set_options({"disable_auto_compactions": "false"})
+    began = time.monotonic()
+    put(database, {b"key": b"value"})
+    assert time.monotonic() - began > 2 * stall_seconds_max
+    assert database.get(0, b"key") == b"value"
+    assert database.failure is None
+    database.close()
+
+
+def uncompacted(options: StoreOptions) -> tuple[FamilySettings, ...]:
+    """Return the settings of the families, of which none is compacted."""
+    disabled: Settings = {"set_disable_auto_compactions": (True,)}
+    return tuple(
+        FamilySettings(each.name, each.options | disabled) for each in family_settings(options)
+    )
+
+
+def behind(database: Database, tables: int) -> None:
+    """Have messages in so many more tables at level 0, which are not compacted."""
+    messages = database._families[Family.MESSAGES]
+    messages.set_options({"disable_auto_compactions": "true"})
+    for number in range(tables):
+        rows = {key_of(n): os.urandom(1000) for n in range(number, 250 * tables, tables)}
+        put(database, rows)
+        messages.flush(True)
+
+
+def pause_after(database: Database, size: int) -> float:
+    """Write so many bytes and return the pause that the writer is asked for."""
+    database.pause_s = 0.0
+    put(database, {b"one": os.urandom(size // 2), b"two": os.urandom(size // 2)})
+    pause_s = database.pause_s
+    database.pause_s = 0.0
+    return pause_s
+
+
+def test_writers_pause_the_longer_the_more_compaction_is_behind(directory: Path) -> None:
+    database = Database.open(directory, DEFAULTS)
+    assert pause_after(database, 2 * LOOK_BYTES) == 0
+    behind(database, LEVEL0_FREE)
+    assert pause_after(database, 2 * LOOK_BYTES) == 0
+    behind(database, 8)
+    little = pause_after(database, 2 * LOOK_BYTES)
+    assert pause_after(database, LOOK_BYTES // 8) == 0
+    assert 0 < little < pause_after(database, 4 * LOOK_BYTES) <= PAUSE_MAX_S
+    behind(database, 8)
+    assert little < pause_after(database, 2 * LOOK_BYTES) <= PAUSE_MAX_S
+    assert pause_after(database, 16 * MEGABYTE) == PAUSE_MAX_S
+    database.compact()
+    assert pause_after(database, 2 * LOOK_BYTES) == 0
+    database.close()
+
+
+def test_writers_pause_before_all_write_buffers_are_full(directory: Path) -> None:
+    database = Database.open(directory, DEFAULTS)
+    messages = database._families[Family.MESSAGES]
+    full = int(WRITE_BUFFERS * DEFAULTS.write_buffer_bytes * MEMORY_FREE)
+    while messages.property_int_value("rocksdb.cur-size-all-mem-tables") <= full:
+        assert pause_after(database, MEGABYTE) == 0
+        # As if the flushes of full buffers took long.
+        messages.set_options({"write_buffer_size": str(WRITE_BUFFERS * 16 * MEGABYTE)})
+    assert pause_after(database, 4 * MEGABYTE) > 0
+    database.flush()
+    assert pause_after(database, 2 * LOOK_BYTES) == 0
     database.close()
 
 
