@@ -26,7 +26,8 @@ class Target:
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.port = free_port()
-        self._words = (directory, "--port", str(self.port), *options)
+        self._directory = directory
+        self._options = ("--port", str(self.port), *options)
         self.start()
 
     @property
@@ -34,7 +35,7 @@ class Target:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self, *options: str) -> None:
-        self.process = ServerProcess(*self._words, *options)
+        self.process = ServerProcess(self._directory, *self._options, *options)
 
     def end(self, how: str) -> None:
         self.process.kill() if how == "kill" else self.process.stop()
