@@ -158,7 +158,8 @@ class Import:
                 done.totals.present += taken is Taken.PRESENT
             done.position.advance(row.raw, row.lines)
             done.rows += 1
-        self._save(changes, done, finished=False)
+        if done.rows or any(map(self._store.exists, self._note_keys)):
+            self._save(changes, done, finished=False)
         return done
 
     def _finish(self, changes: Changes) -> None:

@@ -7,7 +7,7 @@ but others on the machine see arguments: whoever does so is told.
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from kvstream.migration.items import Selection
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.options import DATABASES_MAX
 from kvstream.remote.errors import AccessDenied
+from kvstream.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -119,10 +120,8 @@ def opened(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T
             raise
         password = click.prompt(f"Password of the {side}", hide_input=True, err=True)
         found = opening(replace(place, password=password))
-    try:
+    with found if isinstance(found, Store) else closing(found):  # type: ignore[type-var]
         yield found
-    finally:
-        found.close()  # type: ignore[attr-defined]
 
 
 def _somebody_is_there() -> bool:

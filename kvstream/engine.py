@@ -369,10 +369,11 @@ class Engine(Owned):
             self.catalog.forget()
             self.database.reopen(from_log)
 
-    def close(self) -> None:
+    def close(self, discard: bool = False) -> None:
         """Make everything durable and let go of the directory; a second call does nothing.
 
-        Where the first was interrupted the second goes on with it.
+        Where the first was interrupted the second goes on with it. ``discard``: remove the
+        directory if this opening made it and nothing was ever written.
         """
         with self._lock:
             if self._open is not None:
@@ -388,7 +389,7 @@ class Engine(Owned):
         finally:
             # RocksDB cannot be closed meanwhile
             with self._compacting, self._flushing, self.committer.held():
-                self.database.close()
+                self.database.close(discard)
                 fork.unregister(self)
 
     def _write_seen(self) -> None:

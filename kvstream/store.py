@@ -84,7 +84,7 @@ class Store:
         try:
             return cls(engine, db)
         except BaseException:  # an interrupt: nobody else could close it
-            engine.close()
+            engine.close(discard=True)
             raise
 
     def __repr__(self) -> str:
@@ -107,7 +107,8 @@ class Store:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        """Close the store; after an error, remove a directory made here that has nothing in it."""
+        self.engine.close(discard=error is not None)
 
     def _name(self, key: Name) -> bytes:
         return qualified(self.db, name_bytes(key))

@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S, worked_s
 from tests.server.asking import Asker
 
 KILOBYTE = 1024
-_ADDRESS = re.compile(r" at 127\.0\.0\.1:(\d+)$")
+_ADDRESS = re.compile(r" at 127\.0\.0\.1:(\d+)(?: and \S+ with TLS)?$")
 
 
 class ServerProcess:

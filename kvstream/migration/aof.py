@@ -69,7 +69,7 @@ class AppendOnlyFile:
             start = 0
             if Header.decode(file.read(MAGIC_BYTES)) is not None:
                 file.seek(0)
-                self._now = records = FileReader(file, tail=True)
+                self._now = records = FileReader(file)
                 yield from records
                 start = records.offset
             file.seek(start)

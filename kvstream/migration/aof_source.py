@@ -1,8 +1,7 @@
 """An append-only file, or the directory of one, as a source.
 
 What a log holds is known once all its commands have been run: they are, in a store in a temporary
-folder, which is then the source. Keys of types that kvstream does not have are named as far as the
-log's base tells of them.
+folder, which is then the source. Keys whose values only Redis can tell are named and skipped.
 """
 
 import tempfile
@@ -19,7 +18,7 @@ from kvstream.layout.keys import qualified
 from kvstream.migration.aof import AppendOnlyFile
 from kvstream.migration.commands_file import Unit
 from kvstream.migration.items import Item, Selection
-from kvstream.migration.replication.applying import Applier
+from kvstream.migration.replay import Replay, Unheld
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import strings
 from kvstream.rdb.file_reader import KeyRecord, OtherRecord, StreamRecord, StringRecord
@@ -40,7 +39,6 @@ class AofSource:
     def __init__(self, path: Path, scratch: Path | None = None) -> None:
         """``scratch``: where the temporary store is made; None: where temporary files are."""
         self._closing = ExitStack()
-        self._others: dict[tuple[int, bytes], OtherRecord] = {}
         self.remarks: list[str] = []
         """What was met in the log and not understood, or cut off."""
         try:
@@ -49,6 +47,7 @@ class AofSource:
             directory = Path(self._closing.enter_context(folder)) / "store"
             store = Store.open(directory, durability="no", databases=DATABASES)
             self._closing.callback(store.close)
+            self._replay = Replay(store.engine)
             self._load(store, AppendOnlyFile(path))
             self._source = StoreSource(store)
         except BaseException:
@@ -65,35 +64,40 @@ class AofSource:
         return None
 
     def item(self, db: int, key: bytes) -> Item | None:
-        return self._source.item(db, key)
+        held = self._replay.unheld.get((db, key))
+        return self._source.item(db, key) if held is None else _skipped(db, key, held)
 
     def items(self, selection: Selection) -> Iterator[Item]:
-        yield from self._source.items(selection)
-        for (db, key), record in self._others.items():
+        """Yield the keys selected; RequestError, before the first, where one cannot be told."""
+        unheld = self._replay.unheld
+        for (db, key), held in unheld.items():
+            if held.why and selection.has(db, key):
+                raise RequestError(
+                    f"the log does not tell what key {key!r} of database {db} holds: {held.why}; "
+                    "leave it out with --match, or take an RDB file or the live server"
+                )
+        for item in self._source.items(selection):
+            if (item.db, item.key) not in unheld:
+                yield item
+        for (db, key), held in unheld.items():
             if selection.has(db, key):
-                yield Item(db, key, record.kind, record.expire_at_ms or 0, size=record.size)
+                yield _skipped(db, key, held)
 
     # --- running the log ------------------------------------------------------------------------
 
     def _load(self, store: Store, log: AppendOnlyFile) -> None:
-        applier = Applier(store.engine)
         units: list[Unit] = []
         for part in log:
             if isinstance(part, Unit):
                 units.append(part)
                 if len(units) == BATCH:
-                    self._run(store.engine, applier, units)
+                    self._run(store.engine, units)
                     units = []
             elif isinstance(part, KeyRecord):
                 self._take(store.select(part.db), part)
-        self._run(store.engine, applier, units)
-        if applier.again:
-            db, key = next(iter(applier.again))
-            raise RequestError(
-                f"the log copies or renames {key!r} of database {db} from a key that it does not "
-                "tell: take an RDB file, or the live server"
-            )
-        self._remark(log, applier)
+        self._run(store.engine, units)
+        store.engine.run(self._replay.finish)
+        self._remark(log)
 
     def _take(self, store: Store, record: KeyRecord) -> None:
         at_ms = record.expire_at_ms or 0
@@ -103,26 +107,30 @@ class AofSource:
             name = qualified(record.db, record.key)
             store.engine.run(strings.put, name, record.value(), at_ms)
         elif isinstance(record, OtherRecord):
-            self._others[record.db, record.key] = record
+            self._replay.unheld[record.db, record.key] = Unheld(record.kind, at_ms, record.size)
 
-    def _run(self, engine: Engine, applier: Applier, units: Iterable[Unit]) -> None:
+    def _run(self, engine: Engine, units: Iterable[Unit]) -> None:
         """Run units of commands in one commit."""
 
         def work(txn: Any) -> None:
             commands = (command for unit in units for command in unit.commands)
             for db, same in groupby(commands, key=itemgetter(0)):
-                applier.db = db
-                applier.apply_all(txn, [argv for _, argv in same])
+                self._replay.db = db
+                self._replay.apply_all(txn, [argv for _, argv in same])
 
         engine.run(work)
 
-    def _remark(self, log: AppendOnlyFile, applier: Applier) -> None:
+    def _remark(self, log: AppendOnlyFile) -> None:
         if log.cut is not None:
             self.remarks.append(
                 f"{log.cut.path.name}: the last {log.cut.size} bytes are no whole command, as a "
                 "crash leaves them: they were passed over"
             )
-        for name, count in sorted(applier.skipped.items()):
-            self.remarks.append(f"{count} commands {name} are for keys of types that are skipped")
-        for refusal, count in sorted(applier.refused.items()):
+        for name, count in sorted(self._replay.skipped.items()):
+            self.remarks.append(f"{count} commands {name}, which kvstream does not have")
+        for refusal, count in sorted(self._replay.refused.items()):
             self.remarks.append(f"{count} times refused: {refusal}")
+
+
+def _skipped(db: int, key: bytes, held: Unheld) -> Item:
+    return Item(db, key, held.kind, held.expire_at_ms, size=held.size)

@@ -37,6 +37,7 @@ class Phase(StrEnum):
     RECEIVING = "receiving a snapshot"
     LOADING = "loading a snapshot"
     FOLLOWING = "following"
+    AWAITING = "waiting for the target"
     LEADING = "leading over"
     """The source stands still: what is left is copied, and both are compared."""
     DONE = "led over"

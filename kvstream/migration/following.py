@@ -1,7 +1,7 @@
 """Following a source as a program starts it: one call each for what the command line does."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from os import PathLike
 
 from kvstream.arguments import Name, path_of
@@ -9,8 +9,16 @@ from kvstream.migration.face import PlaceLike, check_pair, place_of, selection_o
 from kvstream.migration.items import Selection
 from kvstream.migration.journal import default_folder
 from kvstream.migration.replication.cutover import CutOver
-from kvstream.migration.replication.pair import Pair, Said, check_followed, open_end, open_pair
+from kvstream.migration.replication.pair import (
+    End,
+    Pair,
+    Said,
+    check_followed,
+    open_end,
+    open_pair,
+)
 from kvstream.migration.server import Server
+from kvstream.store import Store
 
 PAUSE_S = 60.0
 """How long the source stays paused after a cut-over: producers are pointed elsewhere meanwhile."""
@@ -64,6 +72,11 @@ def cut_over(
         return pair.cut_over(pause_s, lambda: watch(pair))
 
 
+def _opened(end: End) -> AbstractContextManager[End]:
+    """Close a target at the end; a store that knows of an error discards what it made in vain."""
+    return end if isinstance(end, Store) else closing(end)
+
+
 @contextmanager
 def _following(
     source: PlaceLike,
@@ -80,7 +93,7 @@ def _following(
     folder = default_folder() if state is None else path_of(state)
     with (
         closing(Server(here)) as server,
-        closing(open_end(there)) as end,
+        _opened(open_end(there)) as end,
         open_pair(server, there, end, selection, folder, said) as pair,
     ):
         yield pair

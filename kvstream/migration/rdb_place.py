@@ -48,7 +48,7 @@ class RdbSource:
         self._path = path
         self._reader: FileReader | None = None
         with path.open("rb", buffering=0) as file:
-            if not verify(file):  # it has none: walk through it, so that it breaks off now
+            if not verify(file):  # walk through it, so that it breaks off now
                 file.seek(0)
                 for _ in FileReader(file):
                     pass
@@ -69,8 +69,14 @@ class RdbSource:
                 if isinstance(record, KeyRecord):
                     if selection.has(record.db, record.key):
                         yield _item_of(record)
-                elif isinstance(record, FunctionRecord) and _FUNCTIONS not in self.remarks:
-                    self.remarks.append(_FUNCTIONS)
+                elif isinstance(record, FunctionRecord):
+                    self._remark(_FUNCTIONS)
+            if behind := os.fstat(file.fileno()).st_size - self._reader.offset:
+                self._remark(f"{behind} bytes behind the end of the file are not read")
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:  # the items may be asked for twice
+            self.remarks.append(text)
 
     def item(self, db: int, key: bytes) -> Item | None:
         """Nobody can ask for one key of a file."""

@@ -139,13 +139,16 @@ class StoreTarget:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._databases = [store.select(db) for db in range(store.engine.options.databases)]
+        self._finished = False
         self.existing = StoreSource(store)
 
     def close(self) -> None:
-        self._store.close()
+        """Close the store; one that was made for a run that wrote nothing is not left behind."""
+        self._store.engine.close(discard=not self._finished)
 
     def finish(self) -> None:
         self._store.sync()
+        self._finished = True
 
     def losses(self, state: StreamState) -> list[Loss]:
         return []

@@ -15,7 +15,17 @@ from kvstream.options import DATABASES_MAX
 from kvstream.rdb import skipping
 from kvstream.rdb.crc64 import crc64
 from kvstream.rdb.kinds import STREAM_KINDS
-from kvstream.rdb.opcodes import CRC_BYTES, MAGIC_BYTES, NUMBERS, OPCODES, Header, Opcode
+from kvstream.rdb.opcodes import (
+    CRC_BYTES,
+    MAGIC_BYTES,
+    NUMBERS,
+    OPCODES,
+    VALKEY_VERSION,
+    VERSION_MAX,
+    Dialect,
+    Header,
+    Opcode,
+)
 from kvstream.rdb.primitives import CHUNK_BYTES, Reader
 from kvstream.rdb.skipping import (
     HASH_BY_TEMPLATE,
@@ -117,22 +127,21 @@ class FileReader:
 
     ``file`` is anything with ``read``, and stays the caller's. Damage is noticed where it stands,
     except for what the checksum alone can tell: that comes in place of the last step. Whoever must
-    not begin before that calls ``verify``. ``tail`` says that other bytes may follow, as in an
-    append-only file.
+    not begin before that calls ``verify``. Bytes behind the end are not looked at, as no server
+    does: an append-only file has its commands there, a diskless sync its mark.
     """
 
-    def __init__(self, file: BinaryIO, *, tail: bool = False) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._reader = Reader(file.read)
-        self._tail = tail
         self._ended = False
         self._summed = False
         self._open: StreamRecord | StringRecord | None = None
         self._templates = Templates()
         self._db = 0
         self._forget()
-        self.header = _header(self._reader)
-        self._opcodes = OPCODES[self.header.dialect]
-        self._types = OBJECT_TYPES[self.header.dialect]
+        self.header, dialect = _header(self._reader)
+        self._opcodes = OPCODES[dialect]
+        self._types = OBJECT_TYPES[dialect]
 
     def _forget(self) -> None:
         """Begin with a key of which nothing is known."""
@@ -143,7 +152,7 @@ class FileReader:
 
     @property
     def offset(self) -> int:
-        """Bytes of the file that were walked; after the last record, where it ends."""
+        """Bytes of the file that were walked; after the last record, those of the RDB itself."""
         return self._reader.offset
 
     @property
@@ -155,6 +164,8 @@ class FileReader:
         """Give the records; once more begun, go on where it was left."""
         while not self._ended:
             self._pass_over()
+            if self._reader.ended():
+                raise self._reader.bad("the file has no end: it was cut off")
             at = self._reader.offset
             number = self._reader.byte()
             opcode = self._opcodes.get(number)
@@ -181,8 +192,6 @@ class FileReader:
         if self.header.has_checksum:
             told = self._reader.little(CRC_BYTES)
             self._summed = _agree(told, found, at)
-        if not self._tail and not self._reader.ended():
-            raise self._reader.bad("the file has an end, and more bytes behind it")
 
     # --- records that are no keys ---------------------------------------------------------------
 
@@ -299,14 +308,21 @@ _READ: dict[Opcode, Callable[[FileReader], Record | None]] = {
 }
 
 
-def _header(reader: Reader) -> Header:
+def _header(reader: Reader) -> tuple[Header, Dialect]:
     try:
         header = Header.decode(reader.take(MAGIC_BYTES))
     except BadPayload:  # shorter than that
         header = None
     if header is None:
         raise BadPayload("no RDB file begins like this", 0)
-    return header
+    dialect = header.dialect
+    if dialect is None:
+        raise BadPayload(
+            f"{header.magic} files of version {header.version} are not known: known are REDIS 1 to "
+            f"{VERSION_MAX} and VALKEY {VALKEY_VERSION}",
+            0,
+        )
+    return header, dialect
 
 
 def _agree(told: int, found: int, at: int) -> bool:
@@ -317,21 +333,20 @@ def _agree(told: int, found: int, at: int) -> bool:
 
 
 def verify(file: BinaryIO) -> bool:
-    """Hold a whole file against its checksum, in one pass; False where it has none.
+    """Tell whether a file ends with the checksum of all before it; it is read in one pass.
 
-    BadPayload where it is wrong, and where the file has no end. Nothing may follow the file.
+    False says little: it may have none, or be damaged, or have more bytes behind its end. Only
+    walking through it tells which. BadPayload where no RDB file begins like this.
     """
     reader = Reader(file.read)
-    header = _header(reader)
-    after_end = CRC_BYTES if header.has_checksum else 0
-    crc, held, at = reader.crc, reader.rest(), MAGIC_BYTES
+    header, _ = _header(reader)
+    if not header.has_checksum:
+        return False
+    crc, held = reader.crc, reader.rest()
     while chunk := file.read(CHUNK_BYTES):
-        ready = max(len(held) - after_end - 1, 0)
+        ready = max(len(held) - CRC_BYTES, 0)
         crc = crc64(held[:ready], crc)
         held = held[ready:] + chunk
-        at += ready
-    if len(held) <= after_end or held[-1 - after_end] != NUMBERS[Opcode.EOF]:
-        raise BadPayload("the file has no end: it was cut off", at + len(held))
-    stop = len(held) - after_end
-    told, found = int.from_bytes(held[stop:], "little"), crc64(held[:stop], crc)
-    return _agree(told, found, at + stop)
+    body, told = held[:-CRC_BYTES], held[-CRC_BYTES:]
+    is_ended = body[-1:] == bytes((NUMBERS[Opcode.EOF],))
+    return is_ended and crc64(body, crc) == int.from_bytes(told, "little")

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from kvstream.images import NodeImage, StreamState
 from kvstream.rdb import skipping
 from kvstream.rdb.crc64 import crc64, joined
-from kvstream.rdb.opcodes import CRC_BYTES, NUMBERS, VALKEY_FIRST, Header, Opcode
+from kvstream.rdb.opcodes import CRC_BYTES, NUMBERS, VALKEY_VERSION, Header, Opcode
 from kvstream.rdb.primitives import (
     FIXED_LENGTH_BYTES,
     encode_fixed_length,
@@ -54,7 +54,7 @@ class FileWriter:
         self._target = target
         self._compress = compress
         self._section: _Section | None = None
-        magic = "VALKEY" if target.version >= VALKEY_FIRST else "REDIS"
+        magic = "VALKEY" if target.version == VALKEY_VERSION else "REDIS"
         self._out.write(Header(magic, target.version).encode())
         self._describe(ctime_s)
 

@@ -2,8 +2,8 @@
 
 ::
 
-    file   := magic record* 0xFF crc(u64 LE)          crc of all bytes before it; 0: not computed;
-                                                      absent below version 5
+    file   := magic record* 0xFF crc(u64 LE) byte*    crc of all bytes before it; 0: not computed;
+                                                      absent below version 5; no server reads on
     magic  := "REDIS" version(4 digits) | "VALKEY" version(3 digits)
     record := opcode(u8) fields | type(u8) key(STRING) object
 
@@ -20,8 +20,10 @@ CRC_SINCE = 5
 """The first version whose files end with a checksum."""
 SHARED_LAST = 11
 """The last version on which Redis and Valkey agree."""
-VALKEY_FIRST = 80
-"""Valkey leaves 12 to 79 to Redis."""
+VERSION_MAX = 16
+"""The highest version of Redis: met in payloads of Redis 8.10, whose files say 15."""
+VALKEY_VERSION = 80
+"""The version of Valkey 9, whose streams are those of Redis 7.2. It leaves 12 to 79 to Redis."""
 
 
 class Dialect(Enum):
@@ -31,8 +33,6 @@ class Dialect(Enum):
     """Up to version 11: Redis to 7.2, Valkey to 8, and others."""
     REDIS = "Redis"
     VALKEY = "Valkey"
-    UNKNOWN = "unknown"
-    """Versions that nobody is known to write: only what all agree on has a meaning."""
 
 
 class Opcode(Enum):
@@ -71,7 +71,6 @@ _SHARED = {
 }
 OPCODES: dict[Dialect, dict[int, Opcode]] = {
     Dialect.SHARED: _SHARED,
-    Dialect.UNKNOWN: _SHARED,
     Dialect.REDIS: {**_SHARED, 243: Opcode.KEY_META, 242: Opcode.HASH_TEMPLATE},
     Dialect.VALKEY: {**_SHARED, 243: Opcode.SLOT_IMPORT},
 }
@@ -90,13 +89,13 @@ class Header(NamedTuple):
     version: int
 
     @property
-    def dialect(self) -> Dialect:
-        """Whose numbers the file has."""
+    def dialect(self) -> Dialect | None:
+        """Whose numbers the file has; None for a version that no known server writes."""
         if self.magic == "VALKEY":
-            return Dialect.VALKEY if self.version >= VALKEY_FIRST else Dialect.UNKNOWN
+            return Dialect.VALKEY if self.version == VALKEY_VERSION else None
         if self.version <= SHARED_LAST:
             return Dialect.SHARED
-        return Dialect.REDIS if self.version < VALKEY_FIRST else Dialect.UNKNOWN
+        return Dialect.REDIS if self.version <= VERSION_MAX else None
 
     @property
     def has_checksum(self) -> bool:

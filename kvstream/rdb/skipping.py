@@ -200,7 +200,6 @@ _VALKEY = {22: ObjectType("hash", "hashtable", _each(_string, _string, _eight))}
 
 OBJECT_TYPES: dict[Dialect, dict[int, ObjectType]] = {
     Dialect.SHARED: _SHARED,
-    Dialect.UNKNOWN: _SHARED,
     Dialect.REDIS: _SHARED | _REDIS,
     Dialect.VALKEY: _SHARED | _VALKEY,
 }

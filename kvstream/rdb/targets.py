@@ -13,12 +13,6 @@ from kvstream.images import NEVER, ConsumerImage, GroupImage, StreamState
 from kvstream.options import STREAM_IDMP_DURATION_S, STREAM_IDMP_MAXSIZE
 from kvstream.rdb.kinds import Kind
 
-VERSION_MAX = 16
-"""The highest RDB version met in payloads of Redis 8.10, whose files say 15."""
-
-VALKEY_VERSION = 80
-"""The RDB version of Valkey 9, whose streams are those of ACTIVE_TIMES."""
-
 NACKED_CONSUMER = b"kvstream-nacked"
 """Has what was given back by XNACK where the target cannot leave it without an owner."""
 

@@ -1,6 +1,7 @@
 """What goes wrong on the way to a server, as errors of kvstream that tell no password."""
 
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -85,6 +86,16 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
             return UnknownOutcome(f"the server may or may not have done it: {said}")
         return ServerUnavailable(f"the server does not answer: {said}")
     return RequestError(said)
+
+
+def is_tls_refusal(error: BaseException | None) -> bool:
+    """Tell whether TLS failed for a reason that trying again does not mend, as a certificate."""
+    passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    while error is not None:
+        if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:

@@ -100,6 +100,9 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
             _end_hard("the disk did not take all in time")
         if not ending.idle:  # closing the store would wait for it
             _end_hard("a save or a compaction is broken off; all is durable", 0)
+    except BaseException:
+        engine.close(discard=True)
+        raise
     finally:
         engine.close()
 

@@ -349,11 +349,12 @@ class Database:
             self._replace_handles(gone)
             raise
 
-    def close(self) -> None:
+    def close(self, discard: bool = False) -> None:
         """Write what is in memory into tables and close the store; idempotent.
 
         Scans that others still hold raise StoreClosed when they go on. Where the last flush fails,
         the log holds what was durable. An interrupted call is gone on with by the next one.
+        ``discard``: remove the directory if this opening made it and nothing was ever written.
         """
         if self._closed:
             return
@@ -367,10 +368,10 @@ class Database:
         except Exception:
             self._let_go()
             raise
-        self._let_go()
+        self._let_go(discard)
 
-    def _let_go(self) -> None:
-        self._opened.release()
+    def _let_go(self, discard: bool = False) -> None:
+        self._opened.release(discard)
         self._closed = True
         self._latest_sequence = fork.Gone(_CLOSED)
 

@@ -68,6 +68,8 @@ class Directory:
         self.path = path
         self.read_only = read_only
         self._descriptor = descriptor
+        self._made: list[Path] = []
+        """What this opening has made: the directory and those above it, the lowest last."""
         fork.register(self)
 
     @classmethod
@@ -79,17 +81,21 @@ class Directory:
         to be made; then nothing has been written.
         """
         path = _real(directory)
-        if create and not read_only and not os.path.lexists(path):
-            _make(path)
+        makes = create and not read_only and not os.path.lexists(path)
+        made = _make(path) if makes else []
         self = cls(path, _open_directory(path), read_only)
+        self._made = made
         try:
             if locks:
                 self._lock()
             self._check_owner()
             self._check_files()
             self._check_layout(create and not read_only)
-        except BaseException:
+        except StoreLocked:
             self.release()
+            raise
+        except BaseException:
+            self.discard()
             raise
         return self
 
@@ -99,6 +105,18 @@ class Directory:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)  # flock goes with the last descriptor of this opening
+
+    def discard(self) -> None:
+        """Give up the lock; remove the directory if this opening made it and no row was written.
+
+        So a command that fails before it writes leaves nothing behind. RocksDB must be closed.
+        """
+        if self._descriptor >= 0 and self._made and not self.holds_rows():
+            shutil.rmtree(self.path, ignore_errors=True)
+            with suppress(OSError):  # of somebody else by now, or not empty
+                for path in reversed(self._made[:-1]):
+                    path.rmdir()
+        self.release()
 
     def refuse_after_fork(self) -> None:
         """Close the child's descriptor: the lock stays with the parent and dies with it."""
@@ -198,8 +216,10 @@ class Directory:
     def _check_owner(self) -> None:
         status = os.fstat(self._descriptor)
         _refuse_foreign(self.path, status)
-        if not os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
-            raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
+        with suppress(FileNotFoundError):  # whoever made it has just discarded it
+            if os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
+                return
+        raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
 
     def _check_files(self) -> None:
         with os.scandir(self.path) as entries:
@@ -293,15 +313,18 @@ def _real(directory: Path) -> Path:
     return Path(os.path.realpath(directory.parent)) / directory.name
 
 
-def _make(path: Path) -> None:
+def _make(path: Path) -> list[Path]:
+    """Make a directory and those above it that are missing; return them, the lowest last."""
+    missing = [above for above in reversed(path.parents) if not above.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(DIRECTORY_MODE)
     except FileExistsError:
-        return  # another opener was faster; the lock decides
+        return []  # another opener was faster; the lock decides
     except OSError as error:
         raise StoreError(f"cannot make {path}: {error.strerror}") from None
     durable_files.sync_directory(path.parent)
+    return [*missing, path]
 
 
 def _open_directory(path: Path) -> int:

@@ -81,9 +81,11 @@ class Opened:
         if self.view is not None:
             self.view.remove()
 
-    def release(self) -> None:
+    def release(self, discard: bool = False) -> None:
         """Give up the directory too; idempotent."""
         self.let_go()
+        if discard:
+            self.directory.discard()
         self.directory.release()
 
 
@@ -95,7 +97,7 @@ def open_any(
     try:
         return way(place, options, opener)
     except BaseException as error:
-        place.release()
+        place.discard()
         if isinstance(error, OSError):
             raise StoreError(f"cannot open the store in {place.path}: {error}") from None
         raise

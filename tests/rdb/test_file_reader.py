@@ -19,7 +19,7 @@ from kvstream.rdb.file_reader import (
     StringRecord,
     verify,
 )
-from kvstream.rdb.opcodes import Header
+from kvstream.rdb.opcodes import MAGIC_BYTES, Header
 from tests.rdb.building import (
     EOF,
     MODULE_VALUES,
@@ -247,9 +247,8 @@ def test_byte_243_says_one_thing_in_redis_and_another_in_valkey() -> None:
         assert isinstance(found, StringRecord)
         with pytest.raises(BadPayload):
             list(FileReader(io.BytesIO(built(bad, key, magic=magic))))
-    for magic in (b"REDIS0011", b"REDIS0080", b"VALKEY079"):
-        with pytest.raises(BadPayload, match="243 is unknown"):
-            list(FileReader(io.BytesIO(built(metadata, key, magic=magic))))
+    with pytest.raises(BadPayload, match="243 is unknown"):
+        list(FileReader(io.BytesIO(built(metadata, key, magic=b"REDIS0011"))))
 
 
 @pytest.mark.parametrize(
@@ -261,9 +260,8 @@ def test_byte_243_says_one_thing_in_redis_and_another_in_valkey() -> None:
         (b"REDIS0016", 33),
         (b"REDIS0009", 241),
         (b"VALKEY080", 23),
-        (b"VALKEY081", 242),
+        (b"VALKEY080", 242),
         (b"VALKEY080", 26 + 7),
-        (b"REDIS0080", 24),
     ],
 )
 def test_an_unknown_type_is_refused_with_its_offset_and_key(magic: bytes, type_: int) -> None:
@@ -302,6 +300,17 @@ def test_what_does_not_begin_like_one_is_no_file(data: bytes) -> None:
         assert caught.value.offset == 0
 
 
+@pytest.mark.parametrize(
+    "magic", [b"REDIS0017", b"REDIS0080", b"REDIS0099", b"VALKEY011", b"VALKEY079", b"VALKEY081"]
+)
+def test_a_version_that_no_server_writes_is_refused_before_anything_else(magic: bytes) -> None:
+    whole = built(record(0, string(b"1")), magic=magic)
+    for data in (whole, magic + built(record(0, string(b"1")))[9:]):  # the checksum, too, is wrong
+        for read in (FileReader, verify):
+            with pytest.raises(BadPayload, match=f"version {int(magic[-3:])} are not known"):
+                read(io.BytesIO(data))
+
+
 def test_a_header_is_written_as_it_is_read() -> None:
     for data in (b"REDIS0003", b"REDIS0012", b"VALKEY080", b"REDIS9999"):
         header = Header.decode(data)
@@ -323,10 +332,10 @@ def test_a_wrong_checksum_is_told_in_place_of_the_end() -> None:
     damaged = SAMPLE[:at] + b"!" + SAMPLE[at + 1 :]
     reader = iter(FileReader(io.BytesIO(damaged)))
     assert [isinstance(next(reader), StringRecord) for _ in range(300)] == [True] * 300
-    for read in (lambda: next(reader), lambda: verify(io.BytesIO(damaged))):
-        with pytest.raises(BadPayload, match="the checksum is") as caught:
-            read()
-        assert caught.value.offset == len(SAMPLE) - 8
+    with pytest.raises(BadPayload, match="the checksum is") as caught:
+        next(reader)
+    assert caught.value.offset == len(SAMPLE) - 8
+    assert not verify(io.BytesIO(damaged))
 
 
 def test_a_file_without_a_checksum_is_read_and_not_verified() -> None:
@@ -353,21 +362,28 @@ def test_a_file_that_was_cut_off_anywhere_is_refused() -> None:
         *range(40, len(SAMPLE) - 40, 61),
         *range(len(SAMPLE) - 40, len(SAMPLE)),
     ):
-        for read in (walked, lambda data: verify(io.BytesIO(data))):
-            with pytest.raises(BadPayload) as caught:
-                read(SAMPLE[:size])
-            assert caught.value.offset is not None
-            assert caught.value.offset <= size
+        with pytest.raises(BadPayload) as caught:
+            walked(SAMPLE[:size])
+        assert caught.value.offset is not None
+        assert caught.value.offset <= size
+        if size >= MAGIC_BYTES:
+            assert not verify(io.BytesIO(SAMPLE[:size]))
 
 
-def test_bytes_behind_the_end_are_refused_where_none_are_expected() -> None:
-    with pytest.raises(BadPayload, match="more bytes behind it") as caught:
-        walked(SAMPLE + b"*1\r\n")
-    assert caught.value.offset == len(SAMPLE)
-    reader = FileReader(io.BytesIO(SAMPLE + b"*1\r\n"), tail=True)
+@pytest.mark.parametrize("data", [SAMPLE, SAMPLE[:-8] + bytes(8), b"REDIS0004" + SAMPLE[9:-8]])
+@pytest.mark.parametrize("behind", [b"\0", b"*1\r\n", b"f" * 40, bytes(4096), b"\xff" + bytes(8)])
+def test_bytes_behind_the_end_are_not_read(data: bytes, behind: bytes) -> None:
+    reader = FileReader(io.BytesIO(data + behind))
     assert len(list(reader)) == 300
-    assert reader.offset == len(SAMPLE)
+    assert reader.offset == len(data)
     assert list(reader) == []
+    assert not verify(io.BytesIO(data + behind))
+
+
+def test_damage_before_the_end_is_found_where_bytes_are_behind_it() -> None:
+    for at in (SAMPLE.index(b"key 7") + 4, len(SAMPLE) - 4):
+        with pytest.raises(BadPayload, match="the checksum is"):
+            walked(SAMPLE[:at] + b"!" + SAMPLE[at + 1 :] + b"f" * 40)
 
 
 def test_a_database_that_no_store_has_is_refused() -> None:

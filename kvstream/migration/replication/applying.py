@@ -29,10 +29,23 @@ _ID, _TIME, _RETRYCOUNT, _LAST_ID = 5, 7, 9, 13
 
 
 class Applier(Interpreter):
-    """Runs the commands of one source in order, each in the database that SELECT has named."""
+    """Runs the commands of one source in order, each in the database that SELECT has named.
 
-    def __init__(self, engine: Engine, selection: Selection | None = None, db: int = 0) -> None:
+    ``counts_reads``: an XCLAIM that stands for a delivery also counts the entry as read. Servers
+    before 7.2 do not tell their replicas so, and the live source has counted it. Redis itself,
+    loading such a log, does not: its XCLAIM leaves entries-read as it is.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        selection: Selection | None = None,
+        db: int = 0,
+        *,
+        counts_reads: bool = True,
+    ) -> None:
         super().__init__(selection or Selection(), engine.options.databases, db)
+        self._counts_reads = counts_reads
         self._session = Session(engine.options.databases)
         self._alike: Sequence[Argv] = ()
         """What is run together with the command at hand."""
@@ -80,11 +93,7 @@ class Applier(Interpreter):
             self.note_run(run)
 
     def _claim(self, txn: Txn, argv: Argv) -> None:
-        """Do what a delivery or claim has done at the source, at the moment when it did.
-
-        A delivery moves the group, and is counted as it was there: servers before 7.2 do not tell
-        how many entries a group has read.
-        """
+        """Do what a delivery or claim has done at the source, at the moment when it did."""
         name, at_ms = self._session.prefix + argv[1], int(argv[_TIME])
         ids = [stream_id(each[_ID]) for each in (argv, *self._alike)]
         last_id = ids[-1] if self._alike else stream_id(argv[_LAST_ID])
@@ -92,7 +101,7 @@ class Applier(Interpreter):
         is_delivery = ids[-1] == last_id and ids[0] > group.last_delivered
         # A source whose clock is ahead has delivered in our future; that stays true.
         txn.now_ms = at_ms if is_delivery else max(txn.now_ms, at_ms)
-        if is_delivery:
+        if is_delivery and self._counts_reads:
             advance_over(stream, group, [eid.packed for eid in ids])
             txn.member_changed(group)
         claims.claim(

@@ -1,7 +1,8 @@
 """Following a source: its snapshot, then its commands, over as many links as it takes.
 
 A lost link is made again, and the source asked to go on behind the last command that was applied;
-where it cannot, a snapshot is taken anew. What is received while a snapshot is being loaded stays
+where it cannot, a snapshot is taken anew. A target that is away is waited for, and asked how far it
+has come: the source goes on from there. What is received while a snapshot is being loaded stays
 with the source, which keeps it for its replicas (``client-output-buffer-limit replica``).
 """
 
@@ -28,6 +29,7 @@ from kvstream.migration.replication.protocol import (
     SnapshotEnd,
 )
 from kvstream.migration.replication.targets import Target
+from kvstream.remote.errors import error_of, is_tls_refusal
 
 if TYPE_CHECKING:
     import redis
@@ -38,6 +40,8 @@ RETRY_S, RETRY_S_MAX = 0.1, 5.0
 """Pause before a lost link is made again: the first, and what it grows to while there is none."""
 COMMIT_COMMANDS = 256
 """Commands from which on a commit is made: each further one would have to look through more."""
+AWAY_TOLD_S = 30.0
+"""Between two lines that say that the target is still away."""
 SILENCE_S = 60.0
 """A source says something every ten seconds; one that is silent for so long is gone."""
 
@@ -112,7 +116,8 @@ class Follower:
     def follow(self, until: Callable[[], bool]) -> None:
         """Follow until ``until`` says so; it is asked several times a second.
 
-        What a source refuses for good, and what the target cannot do, is raised.
+        What a source refuses for good, and what the target cannot do, is raised; and, while the
+        source is led over and stands still, that the target is away.
         """
         while not until():
             self._seen(self._level if self.is_following else Phase.CONNECTING)
@@ -122,6 +127,36 @@ class Follower:
                 self._said(f"{error}; connecting again")
                 self._disconnect()
                 self._rest(until)
+            except self.target.passing as error:
+                self._disconnect()
+                if self._level is Phase.LEADING or is_tls_refusal(error):
+                    raise
+                self._await_target(error, until)
+
+    def _await_target(self, error: Exception, until: Callable[[], bool]) -> None:
+        """Ask the target again and again how far it has come, until it answers."""
+        told_at = began = time.monotonic()
+        self._said(
+            f"the target is away: {error}; waiting for it until it is back, or this is stopped, "
+            f"and asking again every {RETRY_S_MAX:g} s at the most"
+        )
+        self._pause_s = RETRY_S
+        while not until():
+            self._seen(Phase.AWAITING)
+            self._rest(until)
+            try:
+                self.target.recover()
+            except self.target.passing as again:
+                if is_tls_refusal(again):
+                    raise
+                now = time.monotonic()
+                if now - told_at >= AWAY_TOLD_S:
+                    told_at = now
+                    self._said(f"the target has been away for {now - began:.0f} s: {again}")
+            else:
+                self._said(f"the target is back, at offset {self.offset}")
+                self._pause_s = RETRY_S
+                return
 
     def _rest(self, until: Callable[[], bool]) -> None:
         end = time.monotonic() + self._pause_s
@@ -269,20 +304,19 @@ _IDLE = frozenset((b"PING", b"REPLCONF", b"SELECT", b"MULTI", b"EXEC"))
 _OFFSET = re.compile(rb"^master_repl_offset:([0-9]+)", re.MULTILINE)
 
 
-class _link_errors:
-    """What fails while a connection is made is a reason to try again, but for a wrong password."""
+@contextmanager
+def _link_errors() -> Iterator[None]:
+    """Tell failures to connect that pass from those that do not: a password, a certificate."""
+    import redis
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        import redis
-
-        wrong = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
-        if isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
-            error, wrong
-        ):
-            raise SourceNotReady(f"no connection to the source: {error}") from None
+    try:
+        yield
+    except (redis.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+        raise error_of(error) from None
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        if is_tls_refusal(error):
+            raise error_of(error) from None
+        raise SourceNotReady(f"no connection to the source: {error}") from None
 
 
 class Lag:

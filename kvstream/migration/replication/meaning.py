@@ -19,7 +19,10 @@ from kvstream.commands.command import Command, Container, Flag
 from kvstream.commands.streams import POLICIES
 from kvstream.commands.table import COMMANDS
 from kvstream.migration.items import Selection
+from kvstream.migration.replication.foreign import SILENT_MODULES, foreign
 from kvstream.operations.append import automatic_iid
+from kvstream.rdb.opcodes import Dialect
+from kvstream.rdb.skipping import OBJECT_TYPES
 
 Name = tuple[int, bytes]
 """A key and the database that it is in."""
@@ -41,6 +44,10 @@ class Meaning:
     """Keys whose value only the source can tell: they are to be copied whole."""
     is_known: bool = True
     """False: kvstream has no such command; what it does to keys that we have is in ``runs``."""
+    is_unheard: bool = False
+    """Nobody can tell which keys it has changed, but that ``again`` may name some of them."""
+    became: list[tuple[Name, str]] = field(default_factory=list)
+    """Keys of a type that kvstream does not have, with that type."""
     flushed: list[int] = field(default_factory=list)
     """Databases whose followed keys are all gone."""
     moved: tuple[Name, Name, bool] | None = None
@@ -72,7 +79,7 @@ _KEPT_TYPES = (0, 15, 19, 21, 26, 27)
 """The first bytes of payloads of what kvstream keeps: strings and streams."""
 SILENT = frozenset(
     b"asking auth client cluster config debug echo function latency memory module multi ping "
-    b"publish readonly replconf script slowlog spublish wait".split()
+    b"pfselftest publish readonly readwrite replconf script slowlog spublish wait waitaof".split()
 )
 """Commands that touch no key: nothing is lost where they are passed over."""
 
@@ -88,7 +95,7 @@ def meaning(db: int, argv: Argv, selection: Selection) -> Meaning:
     if isinstance(found, Container):
         found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
     if found is None:
-        return Meaning(is_known=word in SILENT)
+        return _foreign(context, argv)
     return _as_it_is(context, found, argv)
 
 
@@ -174,8 +181,10 @@ def _restore(context: Context, argv: Argv) -> Meaning:
         return Meaning()
     gone = context.run(b"DEL", argv[1])
     if argv[3][:1] and argv[3][0] not in _KEPT_TYPES:
-        return Meaning([gone], is_known=False)
-    return Meaning([gone, context.run(*argv)])
+        kind = OBJECT_TYPES[Dialect.REDIS].get(argv[3][0])
+        became = [((context.db, argv[1]), "unknown" if kind is None else kind.name)]
+        return Meaning([gone], is_known=False, became=became)
+    return Meaning([gone, context.run(b"RESTORE", *argv[1:])])
 
 
 # --- whole databases ----------------------------------------------------------------------------
@@ -271,44 +280,63 @@ def _xtrim(context: Context, argv: Argv) -> Meaning:
 # --- commands that kvstream has not -------------------------------------------------------------
 
 
-def _replaces(place: int) -> Rule:
-    """Return the rule of a command that puts another type in the place of a key."""
+def _foreign(context: Context, argv: Argv) -> Meaning:
+    """Return what a command means that is not in the table: nothing to the keys that we have."""
+    word = argv[0].lower()
+    found = foreign(argv)
+    if found is None:
+        is_silent = word in SILENT
+        return Meaning(
+            is_known=is_silent, is_unheard=not is_silent and not word.startswith(SILENT_MODULES)
+        )
+    kind, keys = found
+    became = [((context.db, key), kind) for key in keys if context.has(key)]
+    return Meaning(is_known=False, became=became)
+
+
+def _replaces(kind: str) -> Rule:
+    """Return the rule of a command that puts another type in the place of its first key."""
 
     def rule(context: Context, argv: Argv) -> Meaning:
-        return _replaced(context, argv[place : place + 1])
+        return _replaced(context, argv[1:2], kind)
 
     return rule
 
 
-def _replaced(context: Context, keys: Sequence[bytes]) -> Meaning:
+def _replaced(context: Context, keys: Sequence[bytes], kind: str) -> Meaning:
     wanted = [key for key in keys if context.has(key)]
-    return Meaning([context.run(b"DEL", *wanted)] if wanted else [], is_known=False)
+    became = [((context.db, key), kind) for key in wanted]
+    runs = [context.run(b"DEL", *wanted)] if wanted else []
+    return Meaning(runs, is_known=False, became=became)
 
 
-def _stores(*words: bytes) -> Rule:
+def _stores(kind: str, *words: bytes) -> Rule:
     """Return the rule of a command whose option names the key that gets the result."""
 
     def rule(context: Context, argv: Argv) -> Meaning:
         given = [argv[at + 1] for at, word in enumerate(argv[:-1]) if word.upper() in words]
-        return _replaced(context, given[-1:])
+        return _replaced(context, given[-1:], kind)
 
     return rule
 
 
-def _changes(place: int) -> Rule:
-    """Return the rule of a command that writes a string in a way that kvstream cannot."""
+def _changes(context: Context, argv: Argv) -> Meaning:
+    """Tell of a string that is written in a way that kvstream cannot."""
+    keys = [(context.db, key) for key in argv[1:2] if context.has(key)]
+    return Meaning(again=keys, is_known=False)
 
-    def rule(context: Context, argv: Argv) -> Meaning:
-        keys = [(context.db, key) for key in argv[place : place + 1] if context.has(key)]
-        return Meaning(again=keys, is_known=False)
 
-    return rule
+def _bitop(context: Context, argv: Argv) -> Meaning:
+    """Tell of a string that takes the place of a key of any type."""
+    keys = [(context.db, key) for key in argv[2:3] if context.has(key)]
+    return Meaning([context.run(b"DEL", key) for _, key in keys], again=keys, is_known=False)
 
 
 def _script(context: Context, argv: Argv) -> Meaning:
     """Tell of a script that was sent as such: before Redis 5, that is what was done."""
     keys = argv[3 : 3 + _number(argv, 2)]
-    return Meaning(again=[(context.db, key) for key in keys if context.has(key)], is_known=False)
+    again = [(context.db, key) for key in keys if context.has(key)]
+    return Meaning(again=again, is_known=False, is_unheard=True)
 
 
 _RULES: dict[bytes, Rule] = {
@@ -322,20 +350,21 @@ _RULES: dict[bytes, Rule] = {
     b"move": _move,
     b"copy": _copy,
     b"restore": _restore,
+    b"restore-asking": _restore,
     b"flushdb": _flushdb,
     b"flushall": lambda context, argv: Meaning(flushed=[EVERY_DATABASE]),
     b"swapdb": _swapdb,
     b"xadd": _xadd,
     b"xtrim": _xtrim,
+    **dict.fromkeys(b"sunionstore sinterstore sdiffstore".split(), _replaces("set")),
     **dict.fromkeys(
-        b"sunionstore sinterstore sdiffstore zunionstore zinterstore zdiffstore zrangestore "
-        b"geosearchstore".split(),
-        _replaces(1),
+        b"zunionstore zinterstore zdiffstore zrangestore geosearchstore".split(),
+        _replaces("zset"),
     ),
-    b"sort": _stores(b"STORE"),
-    b"georadius": _stores(b"STORE", b"STOREDIST"),
-    b"georadiusbymember": _stores(b"STORE", b"STOREDIST"),
-    **dict.fromkeys(b"setbit bitfield pfadd pfmerge".split(), _changes(1)),
-    b"bitop": _changes(2),
+    b"sort": _stores("list", b"STORE"),
+    b"georadius": _stores("zset", b"STORE", b"STOREDIST"),
+    b"georadiusbymember": _stores("zset", b"STORE", b"STOREDIST"),
+    **dict.fromkeys(b"setbit bitfield pfadd pfmerge pfcount".split(), _changes),
+    b"bitop": _bitop,
     **dict.fromkeys(b"eval evalsha fcall".split(), _script),
 }

@@ -7,7 +7,7 @@ found at the cut-over, when every key is compared.
 from collections.abc import Sequence
 from typing import Any
 
-from kvstream.errors import KVStreamError, RequestError
+from kvstream.errors import KVStreamError, RequestError, UnknownOutcome
 from kvstream.migration.items import Selection
 from kvstream.migration.replication.interpreting import Interpreter
 from kvstream.migration.replication.journal import Journal, State, journal_key
@@ -16,7 +16,7 @@ from kvstream.migration.replication.protocol import Position, Received
 from kvstream.migration.replication.targets import JOURNAL_DB, owe, refuse_others
 from kvstream.migration.server import Server
 from kvstream.remote.connection import Words
-from kvstream.remote.errors import error_of, translated
+from kvstream.remote.errors import ServerUnavailable, error_of, translated
 
 _CLEARED = 1000
 """Keys that are deleted at once."""
@@ -25,13 +25,20 @@ _CLEARED = 1000
 class FollowingServer:
     """A server that follows a source."""
 
+    passing: tuple[type[Exception], ...] = (ServerUnavailable, UnknownOutcome)
+
     def __init__(self, server: Server, source: str, selection: Selection) -> None:
         self._server = server
+        self._source = source
         self._selection = selection
         self._key = journal_key(source, selection)
         self._databases = self._count_databases()
-        value = server.connection(JOURNAL_DB).ask("GET", self._key)
-        self.journal = Journal(source) if value is None else Journal.decode(value)
+        self.recover()
+
+    def recover(self) -> None:
+        """Read the journal, which a transaction whose reply was lost has written, or not."""
+        value = self._server.connection(JOURNAL_DB).ask("GET", self._key)
+        self.journal = Journal(self._source) if value is None else Journal.decode(value)
         if value is None:
             refuse_others(self._keys(db) for db in self._followed())
         self._stream = self._new_stream(self.journal.db)

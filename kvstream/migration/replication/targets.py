@@ -21,6 +21,12 @@ class Target(Protocol):
     """What follows a source, whatever it is."""
 
     journal: Journal
+    passing: tuple[type[Exception], ...]
+    """What its calls raise while it cannot be reached: ``recover`` goes on when it is back."""
+
+    def recover(self) -> None:
+        """Read how far it has come: the last call has been done, or not."""
+        ...
 
     def begin(self) -> None:
         """Have nothing of the source, and note that a snapshot is being loaded."""
@@ -58,6 +64,8 @@ def owe(journal: Journal, stream: Interpreter) -> None:
 class FollowingStore:
     """An open store that follows a source; nothing expires in it meanwhile."""
 
+    passing: tuple[type[Exception], ...] = ()
+
     def __init__(self, engine: Engine, source: str, selection: Selection) -> None:
         self._engine = engine
         self._selection = selection
@@ -80,6 +88,9 @@ class FollowingStore:
         applier = Applier(self._engine, self._selection, db)
         owe(self.journal, applier)
         return applier
+
+    def recover(self) -> None:
+        """A store in this process is never away."""
 
     def begin(self) -> None:
         self.journal = Journal(self.journal.source)
