@@ -90,7 +90,7 @@ class Arrivals:
         """Say to clients which keep what they have read what has changed since the last time."""
         slots = self.trackers.messages()
         if slots:
-            self.outbox.send(self.engine.last_sequence, slots)
+            self.outbox.send(self.engine.seen_sequence, slots)
 
     def add(self, client: Client) -> None:
         self.clients[client.id] = client

@@ -56,6 +56,8 @@ class Calls:
         """Some commands, or all of them, are to wait."""
         self.crowded = False
         """The process takes more memory than it may."""
+        self.read_only: ErrorReply | None = None
+        """Why nothing may be written until the store is opened again."""
         self.took_long = False
         """A call has taken long since this was set to False."""
         self.set_slow()
@@ -72,8 +74,10 @@ class Calls:
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
-        if self.crowded and _adds(client, command):
+        if self.crowded and _asks(client, command, Flag.DENYOOM):
             return _OOM
+        if self.read_only is not None and _asks(client, command, Flag.WRITE):
+            return self.read_only
         return None
 
     def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
@@ -136,6 +140,10 @@ class Calls:
             self._note_long(client, command, argv, spent)
         return reply
 
+    def note_failure(self, failure: KVStreamError | None) -> None:
+        """Refuse commands that write from here on, or with None no more."""
+        self.read_only = None if failure is None else ErrorReply.of(failure)
+
     def show(self, client: Client, argv: Argv) -> None:
         """Show a call to those who have asked for all of them."""
         if self.monitors:
@@ -183,11 +191,11 @@ class Calls:
         self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
 
 
-def _adds(client: Client, command: Command) -> bool:
-    """Tell whether a command may make the store larger; EXEC: whether one that it runs may."""
+def _asks(client: Client, command: Command, flag: Flag) -> bool:
+    """Tell whether a command has a flag; EXEC: whether one that it runs has."""
     if command.name == "exec" and client.queue is not None:
-        return any(Flag.DENYOOM in queued.flags for queued, _ in client.queue.commands)
-    return Flag.DENYOOM in command.flags
+        return any(flag in queued.flags for queued, _ in client.queue.commands)
+    return flag in command.flags
 
 
 def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:

@@ -45,6 +45,8 @@ class Slot:
     """False: CLIENT REPLY wants nothing written. None: nobody has asked, and it is written."""
     made: bytes = b""
     """The reply in bytes, where it has been made already."""
+    reads: bool = False
+    """What makes the reply changes nothing, but may tidy up what has expired."""
 
     def encoded(self) -> bytes:
         """Return the reply in bytes, none where it is not to be written."""
@@ -72,7 +74,7 @@ class Slot:
 
     def fail(self, error: ErrorReply) -> None:
         """Tell that the log could not be made durable instead of what is not durable."""
-        if self.keeps and not isinstance(self.reply, Blocked):
+        if self.keeps and not isinstance(self.reply, Blocked | ErrorReply):
             self.reply, self.made = error, b""
 
 
@@ -140,6 +142,8 @@ class Outbox:
         closing = closing_clients(slots)  # behind these, not before
         if not self._waiting and not self._committer.delays(sequence):
             return self._write(slots, closing)
+        if self._waiting:  # they go out in order: a read may have nothing of its own to wait for
+            sequence = max(sequence, self._waiting[-1][0])
         self._waiting.append((sequence, slots, closing))
         if self.gatherer is not None and self._committer.delays(sequence):
             self.gatherer.begin()

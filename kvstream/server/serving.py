@@ -96,8 +96,8 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
     try:
         with _signals_kept(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             ending = runner.run(serve(engine, options, started, tls))
-        if not ending.durable:
-            _end_hard("the disk did not take all in time")
+        if ending.undurable:
+            _end_hard(ending.undurable)
         if not ending.idle:  # closing the store would wait for it
             _end_hard("a save or a compaction is broken off; all is durable", 0)
     finally:

@@ -73,7 +73,7 @@ class Works:
         assert isinstance(unit, partial)  # of ``answer``
         client, command, argv = unit.args
         following = partial(unit.func, client, replace(command, run=reply.step), argv)
-        again = Slot(client, None, following, slot.db, slot.protocol)
+        again = Slot(client, None, following, slot.db, slot.protocol, reads=slot.reads)
         self._under_way[client] = Work(again, command, reply.undo)
 
     def forget(self, client: Client) -> None:

@@ -52,9 +52,9 @@ class Database:
         self._scans, self._giving = reads.Scans(), threading.Lock()
         self._closed = False
         self._ending: list[Any] = []  # handles that are not used any more, and not closed yet
-        self._gate = Gate(opened.directory, options.free_space_reserve)
+        self.gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
-            self._gate.shut(StoreReadOnly("the store was opened read-only"))
+            self.gate.shut(StoreReadOnly("the store was opened read-only"))
         self._hold(rows, opened)
 
     def _hold(self, rows: Rdict, opened: Opened) -> None:
@@ -152,7 +152,7 @@ class Database:
         room, so it is let in below the reserve of free space. Raises StoreFull, WriteStalled or
         StoreReadOnly with nothing written, UnknownOutcome when RocksDB failed in the middle.
         """
-        gate = self._gate
+        gate = self.gate
         if monotonic() >= gate.open_until:
             gate.admit(frees)
         try:
@@ -180,7 +180,7 @@ class Database:
                     else:
                         prepared[key] = value
         if prepared.size_in_bytes() > LARGE_WRITE:
-            self._gate.admit(frees, prepared.size_in_bytes())
+            self.gate.admit(frees, prepared.size_in_bytes())
         return prepared  # type: ignore[no-any-return]
 
     def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> None:
@@ -196,16 +196,16 @@ class Database:
                 error = again
             else:
                 return
-        raise self._gate.failed(error, recovers=True) from None
+        raise self.gate.failed(error, recovers=True) from None
 
     def ingest(self, family: int, paths: list[Path]) -> None:
         """Take tables in, all or none, durably; none of their rows may be there already."""
-        self._gate.admit(False, sum(path.stat().st_size for path in paths))
+        self.gate.admit(False, sum(path.stat().st_size for path in paths))
         try:
             with self._giving:
                 tables.take_in(self._families[family], paths)
         except Exception as error:
-            raise self._gate.failed(error, recovers=True) from None
+            raise self.gate.failed(error, recovers=True) from None
 
     def staging(self) -> Path:
         """Return the folder in which tables are made that the store is to take in."""
@@ -214,11 +214,11 @@ class Database:
     @property
     def failure(self) -> StoreError | None:
         """Why the store takes no writes now; None when it does."""
-        return self._gate.failure
+        return self.gate.failure
 
     def refusal(self) -> StoreError | None:
         """Return why a write that takes space would be refused now; None: it would be tried."""
-        return self._gate.refusal()
+        return self.gate.refusal()
 
     @property
     def sequence(self) -> int:
@@ -232,24 +232,24 @@ class Database:
         Other threads run and write meanwhile. Once it has failed no fsync is tried again: the
         system may have dropped what it could not write, and would report success.
         """
-        self._gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
+        self.gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
         sequence = self.sequence
         try:
             self._root.flush_wal(True)
             if self._opened.watermark is not None:
                 self._opened.watermark.record(sequence)
         except Exception as error:
-            raise self._gate.failed(error, recovers=False) from None
+            raise self.gate.failed(error, recovers=False) from None
         return sequence
 
     def flush(self) -> None:
         """Write all that is in memory into tables, durably; other threads run meanwhile."""
-        self._gate.refuse_failed()
+        self.gate.refuse_failed()
         try:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
-            raise self._gate.failed(error, recovers=False) from None
+            raise self.gate.failed(error, recovers=False) from None
 
     def catch_up(self) -> None:
         """See what the process has written since that holds the store which is followed here."""
@@ -276,14 +276,14 @@ class Database:
 
     def compact(self) -> None:
         """Compact every column family, so that what is deleted leaves the disk."""
-        self._gate.refuse_failed()
+        self.gate.refuse_failed()
         try:
             for family in self._families:
                 family.compact_range(None, None)
             # compact_range() keeps its errors to itself, but RocksDB then refuses to write.
             self._write_rows(WriteBatch(True))
         except Exception as error:
-            raise self._gate.failed(error, recovers=True) from None
+            raise self.gate.failed(error, recovers=True) from None
 
     def verify(self) -> int:
         """Read and check every row, and return their number; Corruption at the first damage."""
@@ -333,7 +333,7 @@ class Database:
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"
-            self._gate.shut(StoreClosed(why))
+            self.gate.shut(StoreClosed(why))
             gone = self._latest_sequence = fork.Gone(why)
             self._replace_handles(gone)
             raise
@@ -350,7 +350,7 @@ class Database:
         with suppress(StoreError):  # else the next opening has something to recover
             self.flush()
             sound = True
-        self._gate.shut(StoreClosed(_CLOSED))
+        self.gate.shut(StoreClosed(_CLOSED))
         try:
             self._release_rows(sound)
         except Exception:
@@ -393,6 +393,6 @@ class Database:
         for handle in (*used, *self._ending, *self._scans.live()):
             fork.leak(handle)
         self._closed = True
-        self._gate.shut(StoreClosed(fork.FORKED))
+        self.gate.shut(StoreClosed(fork.FORKED))
         gone = self._latest_sequence = fork.Gone(fork.FORKED)
         self._replace_handles(gone)

@@ -30,6 +30,9 @@ class Gate:
         """Monotonic time up to which small writes need not ask."""
         self.failure: StoreError | None = None
         self.recovers = False
+        """The failure is a full disk, which may end."""
+        self.is_shut = False
+        """No write is let in until the store is opened again."""
         self._directory = directory
         self._reserve = reserve
 
@@ -37,6 +40,7 @@ class Gate:
         """Let no write in any more."""
         self.failure = failure
         self.recovers = False
+        self.is_shut = True
         self.open_until = 0.0
 
     def admit(self, frees: bool, size: int = 0) -> None:
@@ -75,7 +79,7 @@ class Gate:
     def passed(self) -> None:
         """Note that RocksDB took a write after the disk was full."""
         self.failure = None
-        self.recovers = False
+        self.recovers = self.is_shut = False
 
     def failed(self, error: Exception, recovers: bool) -> Exception:
         """Stop the writes because of ``error``, and return what to raise for it.
@@ -86,9 +90,13 @@ class Gate:
         if meaning is error or isinstance(meaning, StoreClosed):
             return meaning  # no error of the engine
         if recovers and is_no_space(error) and (self.failure is None or self.recovers):
-            self.shut(StoreFull(str(error)))
-            self.recovers = True
+            self.failure, self.recovers, self.open_until = StoreFull(str(error)), True, 0.0
             return meaning
         if self.failure is None or self.recovers:
-            self.shut(StoreReadOnly(f"a write failed before, so the store is read-only: {error}"))
+            self.shut(
+                StoreReadOnly(
+                    "the disk failed, so the store is read-only: reads go on, and writes do once "
+                    f"the disk is sound and the store is opened again: {error}"
+                )
+            )
         return meaning if isinstance(meaning, Corruption) else UnknownOutcome(str(error))
