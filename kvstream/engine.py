@@ -20,7 +20,6 @@ from kvstream.errors import (
     RequestError,
     StoreClosed,
     StoreError,
-    UnknownOutcome,
 )
 from kvstream.expiry import Expiry
 from kvstream.meta.catalog import Catalog
@@ -100,9 +99,10 @@ class Engine(Owned):
                 self._spare = txn
             if always:
                 self._settle(sequence, signals)
-        except BaseException as error:
-            if _may_be_done(error):
-                self._news |= signals
+        except KVStreamError:
+            raise
+        except BaseException:  # an interrupt, perhaps of a call that was as good as done
+            self._news |= signals
             raise
         return result
 
@@ -169,7 +169,7 @@ class Engine(Owned):
         except BaseException as error:
             if self.is_open_here() and self._open is txn:  # perhaps an interrupt came first
                 self.abandon_turn()
-            elif _may_be_done(error):
+            elif not isinstance(error, KVStreamError):
                 self._news |= signals
             raise
 
@@ -407,11 +407,3 @@ class Engine(Owned):
             txn = self._begin()
             txn.write_seen()
             self._commit(txn)
-
-
-def _may_be_done(error: BaseException) -> bool:
-    """Say whether a call that raised may have made news: it was interrupted, or its fsync failed.
-
-    After a full disk such news can still become durable.
-    """
-    return isinstance(error, UnknownOutcome) or not isinstance(error, KVStreamError)

@@ -1,12 +1,14 @@
 """What every call goes through besides its handler: rights, counters, the slow log, MONITOR."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from kvstream.commands.command import LATER, Answer, Command, Container, Flag, Stepwise
-from kvstream.commands.replies import ErrorReply
+from kvstream.commands.replies import ErrorReply, internal_error
 from kvstream.errors import KVStreamError, RequestError
+from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.meta.usage import Usage
 from kvstream.server.acl import NoPermission
@@ -18,8 +20,10 @@ from kvstream.server.listing import listed
 from kvstream.server.lookups import Lookups
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
-from kvstream.server.slowlog import Slowlog
+from kvstream.server.slowlog import Shown, Slowlog
 from kvstream.server.statistics import Statistics
+
+_log = logging.getLogger(__name__)
 
 _US = 1_000_000
 LONG_S = 0.0001
@@ -51,6 +55,7 @@ class Calls:
         self.latency = Latency()
         self.trackers = trackers
         self.denials = Denials(options.acllog_length)
+        self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
         self.paused = False
         """Some commands, or all of them, are to wait."""
@@ -158,7 +163,7 @@ class Calls:
         except OSError as error:  # of a file that an administrator has named
             return ErrorReply("ERR", str(error))
         except Exception as error:
-            return ErrorReply("ERR", f"internal error: {type(error).__name__}")
+            return internal_error(error)
 
     def appended(self, name: bytes, count: int, seconds: float, txn: Txn) -> None:
         """Count XADDs to a stream that have run together."""
@@ -168,6 +173,13 @@ class Calls:
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
         """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
         self.statistics.deny(kind)
+        if kind == "auth":
+            text = "%s has no right to be user %s: wrong name or password"
+            self._logins.log(_log, logging.WARNING, text, client.address, Shown([user]))
+        else:
+            text = "%s, user %s, has no right to %s %s"
+            given = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
+            self._denied.log(_log, logging.INFO, text, *given)
         in_multi = client.queue is not None or client.last_command == "exec"
         context = "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
@@ -187,8 +199,10 @@ class Calls:
             self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
             return
-        now, name = int(time.time()), client.name
-        self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
+        now, name, words = int(time.time()), client.name, told(argv)
+        self.slowlog.add(now, round(spent * _US), words, client.address, name)
+        text = "a request of %s took %.3f ms: %s"
+        self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Shown(words))
 
 
 def _asks(client: Client, command: Command, flag: Flag) -> bool:

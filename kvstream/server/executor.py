@@ -323,6 +323,7 @@ class Executor(Arrivals):
                 self._slots.append(slot)
             elif is_unknown and not slot.reads:
                 slot.reply, slot.made = told(failure), b""
+                slot.is_wanted()
                 self._slots.append(slot)
             else:
                 sequence = max(sequence, self._run_again(slot, slot.unit))

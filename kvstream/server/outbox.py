@@ -1,5 +1,6 @@
 """Replies on their way: kept until what they tell of is as durable as the store promises."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +8,17 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
-from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
-from kvstream.errors import KVStreamError, UnknownOutcome
+from kvstream.commands.replies import (
+    Entries,
+    ErrorReply,
+    Paged,
+    Reply,
+    Rows,
+    Streams,
+    internal_error,
+)
+from kvstream.errors import DataError, KVStreamError, UnknownOutcome
+from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
@@ -16,6 +26,8 @@ from kvstream.server.client import Client
 from kvstream.server.paging import Paging
 from kvstream.storage.durability import Committer
 from kvstream.turn import TurnFailed
+
+_log, _damage = logging.getLogger(__name__), Throttle()
 
 LONG = 64 << 10
 """A reply from this size on is not kept until all others are made: its client may not read."""
@@ -238,8 +250,10 @@ def _send(client: Client, replies: bytes | list[bytes]) -> None:
 def told(failure: TurnFailed) -> ErrorReply:
     """Return what a client is told whose request could not be run."""
     cause = failure.__cause__
+    if isinstance(cause, DataError):
+        _damage.log(_log, logging.ERROR, "a request has met damage: %s", cause)
     if isinstance(cause, KVStreamError):
         return ErrorReply.of(cause)
     if isinstance(cause, Exception):
-        return ErrorReply("ERR", f"internal error: {type(cause).__name__}")
+        return internal_error(cause)
     raise failure

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kvstream.blocking import RETRY_PAUSE_MS_MAX, retry_pause_s
 from kvstream.commands.command import Blocked
-from kvstream.commands.replies import ErrorReply, Reply
+from kvstream.commands.replies import ErrorReply, Reply, internal_error
 from kvstream.engine import Engine
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
@@ -100,7 +100,7 @@ class Waits:
         elif isinstance(error, KVStreamError):
             reply = ErrorReply.of(error)
         else:
-            reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
+            reply = internal_error(error)
         self.end(client)
         self._teller.tell(client, reply)
 

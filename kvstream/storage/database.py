@@ -6,6 +6,7 @@ read error is raised, never a shorter result. It knows nothing of streams, and o
 whether it works: after the first failed write or flush the store reads on and writes no more.
 """
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -16,6 +17,7 @@ from typing import Any, Self
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
+from kvstream.logs import Throttle
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
 from kvstream.storage import fork, moments, reads, table_reads, tables, upkeep
@@ -26,6 +28,8 @@ from kvstream.storage.gate import Gate
 from kvstream.storage.opener import Opener
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.single import LARGE_WRITE, write_alone
+
+_log = logging.getLogger(__name__)
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
@@ -51,6 +55,7 @@ class Database:
         self._options = options
         self._scans, self._giving = reads.Scans(), threading.Lock()
         self._closed = False
+        self._stalls = Throttle()
         self._ending: list[Any] = []  # handles that are not used any more, and not closed yet
         self.gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
@@ -85,6 +90,8 @@ class Database:
             rows, opened = open_any(place, options, Opener(options))
             if not options.read_only:
                 tables.clear_staging(place.path)
+            if opened.loss is not None:
+                _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
             return cls(rows, opened, options)
         except BaseException:
             place.release()
@@ -188,13 +195,19 @@ class Database:
         deadline = monotonic() + self._options.stall_seconds_max
         while is_stall(error):
             if monotonic() >= deadline:
-                raise WriteStalled("compaction cannot keep up with the writes") from None
+                stalled = WriteStalled("compaction cannot keep up with the writes")
+                self._stalls.log(_log, logging.WARNING, "a write was refused: %s", stalled)
+                raise stalled from None
             sleep(STALL_PAUSE_S)
             try:
                 self._write_rows(self._prepared(batch, frees))
             except Exception as again:
                 error = again
             else:
+                waited_s = monotonic() - deadline + self._options.stall_seconds_max
+                self._stalls.log(
+                    _log, logging.INFO, "a write waited %.3f s for compaction", waited_s
+                )
                 return
         raise self.gate.failed(error, recovers=True) from None
 

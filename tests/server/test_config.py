@@ -26,7 +26,7 @@ UNLIKE_REDIS = {
 """Settings that have another value here: what is true, or a default that docs/commands.md tells."""
 
 OURS = {
-    *(b"dump-target", b"hot-entries-memory"),
+    *(b"dump-target", b"hot-entries-memory", b"log-format"),
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
     *(b"stream-idmp-duration", b"stream-idmp-maxsize"),
     *(b"aof-load-corrupt-tail-max-size", b"cluster-compatibility-sample-ratio"),
