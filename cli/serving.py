@@ -13,6 +13,7 @@ from kvstream.cli.examples import example
 from kvstream.cli.parameters import PathOnly
 from kvstream.cli.session import patiently
 from kvstream.commands.settings import SETTINGS
+from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.options import ENTRY_BYTES_MAX, MEGABYTE, Durability, StoreOptions
 from kvstream.server.config_file import TABLE, ConfigFile
 from kvstream.server.options import (
@@ -216,6 +217,25 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     default=STREAM_ENTRY_MAX_BYTES,
     show_default=True,
     help="Bytes of an entry that XADD takes.",
+)
+@_option(
+    "--loglevel",
+    type=click.Choice(list(LEVELS)),
+    default=LEVEL,
+    show_default=True,
+    help="What is logged. Each level has those behind it; CONFIG SET changes it.",
+)
+@_option(
+    "--logfile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where it is logged; stderr otherwise. A file that is moved away is made anew.",
+)
+@_option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
 )
 @_option(
     "--metrics-port",

@@ -6,7 +6,7 @@ caller, and every waiter, hears of a write only once it is on disk.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
@@ -14,7 +14,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kvstream.clock import Clock, SystemClock
 from kvstream.copies import LOG_MOST, Copying
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreClosed, StoreError
+from kvstream.errors import (
+    InvalidArgument,
+    KVStreamError,
+    RequestError,
+    StoreClosed,
+    StoreError,
+)
 from kvstream.expiry import Expiry
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
@@ -53,6 +59,7 @@ class Engine(Owned):
         whoever commits next, a tenth of a second later at the most, lets their waiters try."""
         self._closed = False
         self.database = Database.open(directory, self.options)
+        self._gate = self.database.gate
         try:
             copying = Copying(self.database.directory, lambda target: self.checkpoint(target, 0))
             self.expiry = Expiry(self.run, copying.look)
@@ -105,12 +112,11 @@ class Engine(Owned):
         """Return an empty transaction: the last one that has ended, where there is one."""
         if self._closed:
             raise StoreClosed
-        txn = self._spare
+        txn, read_only = self._spare, self._gate.is_shut
         if txn is None:
-            now_ms = self._now_ms()
-            return Txn(self.database, self.catalog, now_ms, self.waiters, self.options.read_only)
+            return Txn(self.database, self.catalog, self._now_ms(), self.waiters, read_only)
         self._spare = None
-        txn.reset(self._now_ms())
+        txn.reset(self._now_ms(), read_only)
         return txn
 
     def _commit(self, txn: Txn) -> int:
@@ -135,9 +141,7 @@ class Engine(Owned):
 
     def _settle(self, sequence: int, signals: dict[bytes, None]) -> None:
         """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
-        # A store whose log has failed is still read, as it is in memory.
-        if sequence or self.database.failure is None:
-            self.committer.wait(sequence or self._last_sequence)
+        self.committer.wait(sequence or self.seen_sequence)
         if signals:
             with self._lock:
                 self._serve(signals)
@@ -174,9 +178,12 @@ class Engine(Owned):
             raise
 
     @property
-    def last_sequence(self) -> int:
-        """The sequence number of the last write of this engine."""
-        return self._last_sequence
+    def seen_sequence(self) -> int:
+        """The number of the last write that a read may have seen, and has to wait for.
+
+        0 once the log has failed: the fsync may never come, and what is in memory can be read.
+        """
+        return self._last_sequence if self.database.failure is None else 0
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -198,9 +205,9 @@ class Engine(Owned):
             raise
 
     def commit_turn(self, txn: Txn) -> int:
-        """Write what the turn changed; return the number of the last write that it may have seen.
+        """Write what the turn changed; return the number of the write to be waited for.
 
-        Where that fails the turn is undone.
+        That is its own one, or else ``seen_sequence``. Where the write fails the turn is undone.
         """
         try:
             self._open = None
@@ -208,7 +215,7 @@ class Engine(Owned):
                 raise StoreError("the transaction failed inside and cannot be committed")
             sequence = self._commit(txn)
             self._spare = txn
-            return sequence or self._last_sequence
+            return sequence or self.seen_sequence
         except BaseException:
             txn.abandon(changed=True)
             raise
@@ -285,15 +292,20 @@ class Engine(Owned):
         """Let the waiters of some keys try again with the next commit of any kind."""
         self._news |= dict.fromkeys(names)
 
-    def serve(self, names: list[bytes]) -> None:
-        """Let the waiters of some keys try again, in the order in which they came."""
-        with self._lock:
-            self._serve(dict.fromkeys(names))
+    def serve(self, names: Iterable[bytes], groups: Container[bytes | None] | None = None) -> None:
+        """Let the waiters of some keys try again, in the order in which they came.
 
-    def _serve(self, signals: dict[bytes, None]) -> None:
+        ``groups``: those alone that read for one of them.
+        """
+        with self._lock:
+            self._serve(dict.fromkeys(names), groups)
+
+    def _serve(
+        self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
+    ) -> None:
         """Let the waiters of each key try, in the order in which they came."""
         for name in list(signals):
-            self.waiters.serve(name, self._serve_one)
+            self.waiters.serve(name, self._serve_one, groups)
 
     def _serve_one(self, waiter: Waiter) -> bool:
         if waiter.found is None:
@@ -309,7 +321,7 @@ class Engine(Owned):
                 outcome.error = error
             if outcome.reply is None and outcome.error is None:
                 return False
-            waiter.found = sequence or self._last_sequence, outcome
+            waiter.found = sequence or self.seen_sequence, outcome
         sequence, outcome = waiter.found
         self.committer.after(
             sequence,

@@ -8,7 +8,7 @@ served it, and may set an event or call into an asyncio loop. It is called once 
 thread was interrupted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 
@@ -30,7 +30,7 @@ class Outcome:
 class Waiter:
     """One blocked command."""
 
-    __slots__ = ("attempt", "deliver", "done", "found", "keeps", "names", "shares")
+    __slots__ = ("attempt", "deliver", "done", "found", "group", "keeps", "names", "shares")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Waiter:
         deliver: Callable[[Outcome], None],
         shares: bytes | None = None,
         keeps: bool = False,
+        group: bytes | None = None,
     ) -> None:
         self.names = names
         self.attempt = attempt
@@ -52,6 +53,8 @@ class Waiter:
         self.shares = shares
         """What it takes from together with others, as readers of one group do: where one of them
         finds nothing new of a key, none behind it will."""
+        self.group = group
+        """The group that it reads for; None: not known, or none."""
         self.keeps = keeps
         """Who is told keeps it until it is durable; others are told only then."""
 
@@ -99,14 +102,22 @@ class Waiters:
                 waiter.deliver(Outcome(error=error()))
                 self.remove(waiter)
 
-    def serve(self, name: bytes, attempt: Callable[[Waiter], bool]) -> None:
+    def serve(
+        self,
+        name: bytes,
+        attempt: Callable[[Waiter], bool],
+        groups: Container[bytes | None] | None = None,
+    ) -> None:
         """Let the waiters of a key try, first come first; ``attempt`` tells whether it found any.
 
-        However many readers of a group wait, an entry costs as many attempts as it serves, and one.
+        ``groups``: those alone that read for one of them. However many readers of a group wait, an
+        entry costs as many attempts as it serves, and one.
         """
         exhausted: set[bytes] = set()
         for waiter in self.of(name):
             if waiter.shares in exhausted or waiter.done:
+                continue
+            if groups is not None and waiter.group not in groups:
                 continue
             if not attempt(waiter) and waiter.shares is not None:
                 exhausted.add(waiter.shares)

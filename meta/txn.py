@@ -74,7 +74,7 @@ class Txn:
         """What expires at or before this moment is gone: now, but where another server tells what
         has expired, as a master tells its replicas."""
         self.read_only = read_only
-        """The store cannot be written."""
+        """The store cannot be written: reads tidy nothing up."""
         self.keeps_expired = read_only
         """What has expired is passed over, not deleted: nothing is made in its place."""
         self.failed = False
@@ -94,12 +94,12 @@ class Txn:
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
 
-    def reset(self, now_ms: int) -> None:
+    def reset(self, now_ms: int, read_only: bool) -> None:
         """Make a committed transaction ready to be another one: cheaper than making a new one."""
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.noted = False
         self.groups_dropped = 0
-        self.keeps_expired = self.read_only
+        self.read_only = self.keeps_expired = read_only
         self.signals = {}  # those of the former one may still be served
         if self.missing:
             self.missing.clear()

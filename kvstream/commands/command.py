@@ -35,6 +35,8 @@ class Blocked:
     """What is answered when the time is over."""
     shares: bytes | None = None
     """What it takes from together with others: see ``Waiter``."""
+    group: bytes | None = None
+    """The group that it reads for."""
 
 
 class Later(Enum):
@@ -175,6 +177,8 @@ class Command:
     run: Handler
     since: str
     """The version of Redis that brought it."""
+    tells: bool = field(init=False, repr=False)
+    """Its reply is about what is in the store."""
     writes: bool = field(init=False, repr=False)
     grows: bool = field(init=False, repr=False)
     is_admin: bool = field(init=False, repr=False)
@@ -183,6 +187,7 @@ class Command:
     """What its flags say that is asked for with every call."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tells", not self.flags.isdisjoint((Flag.WRITE, Flag.READONLY)))
         for name, flag in _ASKED.items():
             object.__setattr__(self, name, flag in self.flags)
 

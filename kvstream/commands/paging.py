@@ -34,7 +34,7 @@ from kvstream.operations.delete import Live, Outcome
 from kvstream.operations.erasing import LongErasure
 from kvstream.operations.reads import Reply as Found
 from kvstream.operations.witness import LONG_ROWS
-from kvstream.records import Entry
+from kvstream.records import AnyEntry
 
 OBJECT_BYTES = 48
 """What a small value takes beside its bytes."""
@@ -138,7 +138,7 @@ def _memory_of_streams(streams: Sequence[Pair] | Gradual) -> int:
     return sum([_memory_of_pair(found) for _, found in streams])
 
 
-def _memory_of_pair(found: Sequence[Entry] | Gradual) -> int:
+def _memory_of_pair(found: Sequence[AnyEntry] | Gradual) -> int:
     return memory_of(found) if isinstance(found, Gradual) else entries.memory_of_entries(found)
 
 

@@ -148,7 +148,8 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     idle = options.claim_min_idle_ms
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
     shares = group if idle is None else None  # each CLAIM may find something else idle enough
-    wait = Blocked(names, attempt, options.timeout_ms or None, retry_at, shares=shares)
+    timeout_ms = options.timeout_ms or None
+    wait = Blocked(names, attempt, timeout_ms, retry_at, shares=shares, group=group)
     if session.steps and options.is_plain and wanted == [(names[0], deliver.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
         if work is not None:

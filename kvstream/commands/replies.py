@@ -6,6 +6,7 @@ the records of the core until they are written: no list is built for each of the
 knows nothing of commands.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -14,7 +15,10 @@ from kvstream.errors import KVStreamError
 from kvstream.ids import StreamID
 from kvstream.layout.rows import Rows as Rows
 from kvstream.layout.written import Written as Written
+from kvstream.logs import Throttle
 from kvstream.records import AnyEntry
+
+_log, _internal = logging.getLogger(__name__), Throttle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,12 @@ class ErrorReply:
         """The error as it goes over the wire, in one line whatever names it quotes."""
         text = f"{self.code} {self.text}".encode("utf-8", "surrogateescape")
         return text.rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def internal_error(error: Exception) -> ErrorReply:
+    """Log an error that should not have happened, and return what a client is told of it."""
+    _internal.log(_log, logging.ERROR, "a request has failed inside", error=error)
+    return ErrorReply("ERR", f"internal error: {type(error).__name__}")
 
 
 class NullArray:

@@ -10,7 +10,7 @@ from kvstream.layout.written import Written
 from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.records import Entry
+from kvstream.records import AnyEntry, Entry
 from kvstream.storage.batch import Family, Row
 
 _MESSAGES = Family.MESSAGES
@@ -161,7 +161,7 @@ def memory_of(page: list[Row]) -> int:
     return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
 
 
-def memory_of_entries(found: Sequence[Entry]) -> int:
+def memory_of_entries(found: Sequence[AnyEntry]) -> int:
     """Return about how many bytes of memory entries take, decoded or not."""
     if isinstance(found, Rows):
         return memory_of(found.page)

@@ -1,5 +1,6 @@
 """What comes in: the clients of a server, and what they have sent that has yet to be run."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +24,8 @@ from kvstream.server.paging import Paging
 from kvstream.server.saving import Saving
 from kvstream.server.waits import Waits
 from kvstream.server.works import Works
+
+_log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -58,6 +61,8 @@ class Arrivals:
         self.loads = Loads(engine)
         self.stop: Callable[[], None] = lambda: None
         """Has the server stop soon."""
+        self.set_level: Callable[[str], None] = lambda name: None
+        """Has a process that serves log by another level; in others the program decides."""
         self.started_at = int(time.time())
         self.memory_at_start = resident_bytes()
         self.clock = clock
@@ -91,10 +96,11 @@ class Arrivals:
         """Say to clients which keep what they have read what has changed since the last time."""
         slots = self.trackers.messages()
         if slots:
-            self.outbox.send(self.engine.last_sequence, slots)
+            self.outbox.send(self.engine.seen_sequence, slots)
 
     def add(self, client: Client) -> None:
         self.clients[client.id] = client
+        _log.debug("client %d connects from %s", client.id, client.address)
         self.statistics.connections += 1
         client.reader.bulk_max = self.options.bulk_max
         client.reader.query_max = self.options.query_max
@@ -158,6 +164,7 @@ class Arrivals:
 
     def gone(self, client: Client) -> None:
         """Forget a client whose connection has ended."""
+        _log.debug("client %d of %s is gone", client.id, client.address)
         client.closing, client.direct = True, False
         client.requests.clear()
         client.unread.clear()

@@ -1,12 +1,14 @@
 """What every call goes through besides its handler: rights, counters, the slow log, MONITOR."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from kvstream.commands.command import LATER, Answer, Command, Container, Flag, Stepwise
-from kvstream.commands.replies import ErrorReply
+from kvstream.commands.replies import ErrorReply, internal_error
 from kvstream.errors import KVStreamError, RequestError
+from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.meta.usage import Usage
 from kvstream.server.acl import NoPermission
@@ -18,8 +20,10 @@ from kvstream.server.listing import listed
 from kvstream.server.lookups import Lookups
 from kvstream.server.monitoring import tell, told
 from kvstream.server.options import ServerOptions
-from kvstream.server.slowlog import Slowlog
+from kvstream.server.slowlog import Shown, Slowlog
 from kvstream.server.statistics import Statistics
+
+_log = logging.getLogger(__name__)
 
 _US = 1_000_000
 LONG_S = 0.0001
@@ -60,11 +64,14 @@ class Calls:
         self.latency = Latency()
         self.trackers = trackers
         self.denials = Denials(options.acllog_length)
+        self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
         self.paused = False
         """Some commands, or all of them, are to wait."""
         self.crowded = False
         """The process takes more memory than it may."""
+        self.read_only: ErrorReply | None = None
+        """Why nothing may be written until the store is opened again."""
         self.took_long = False
         """A call has taken long since this was set to False."""
         self.set_slow()
@@ -79,8 +86,10 @@ class Calls:
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
-        if self.crowded and _adds(client, command):
+        if self.crowded and _asks(client, command, Flag.DENYOOM):
             return _OOM
+        if self.read_only is not None and _asks(client, command, Flag.WRITE):
+            return self.read_only
         return None
 
     def _refusal_by_rights(
@@ -98,7 +107,7 @@ class Calls:
         """Return why a queued command may not run, if it may not by now."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is None:
-            return _OOM if self.crowded and _adds(client, command) else None
+            return _OOM if self.crowded and Flag.DENYOOM in command.flags else None
         error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
         self.statistics.rejected(error.code)
         return error
@@ -170,6 +179,10 @@ class Calls:
             self._note_long(client, command, argv, spent)
         return reply
 
+    def note_failure(self, failure: KVStreamError | None) -> None:
+        """Refuse commands that write from here on, or with None no more."""
+        self.read_only = None if failure is None else ErrorReply.of(failure)
+
     def show(self, client: Client, argv: Argv) -> None:
         """Show a call to those who have asked for all of them."""
         if self.monitors:
@@ -184,7 +197,7 @@ class Calls:
         except OSError as error:  # of a file that an administrator has named
             return ErrorReply("ERR", str(error))
         except Exception as error:
-            return ErrorReply("ERR", f"internal error: {type(error).__name__}")
+            return internal_error(error)
 
     def appended(self, name: bytes, count: int, seconds: float, txn: Txn) -> None:
         """Count XADDs to a stream that have run together."""
@@ -194,6 +207,13 @@ class Calls:
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
         """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
         self.statistics.deny(kind)
+        if kind == "auth":
+            text = "%s has no right to be user %s: wrong name or password"
+            self._logins.log(_log, logging.WARNING, text, client.address, Shown([user]))
+        else:
+            text = "%s, user %s, has no right to %s %s"
+            given = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
+            self._denied.log(_log, logging.INFO, text, *given)
         in_multi = client.queue is not None or client.last_command == "exec"
         context = "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
@@ -213,15 +233,17 @@ class Calls:
             self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
             return
-        now, name = int(time.time()), client.name
-        self.slowlog.add(now, round(spent * _US), told(argv), client.address, name)
+        now, name, words = int(time.time()), client.name, told(argv)
+        self.slowlog.add(now, round(spent * _US), words, client.address, name)
+        text = "a request of %s took %.3f ms: %s"
+        self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Shown(words))
 
 
-def _adds(client: Client, command: Command) -> bool:
-    """Tell whether a command may make the store larger; EXEC: whether one that it runs may."""
+def _asks(client: Client, command: Command, flag: Flag) -> bool:
+    """Tell whether a command has a flag; EXEC: whether one that it runs has."""
     if command.name == "exec" and client.queue is not None:
-        return any(Flag.DENYOOM in queued.flags for queued, _ in client.queue.commands)
-    return Flag.DENYOOM in command.flags
+        return any(flag in queued.flags for queued, _ in client.queue.commands)
+    return flag in command.flags
 
 
 def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:

@@ -23,8 +23,8 @@ LAST_S = 1.0
 class Ending(NamedTuple):
     """What a server has come to."""
 
-    durable: bool
-    """All that was answered is on disk."""
+    undurable: str
+    """Why not all that was written is known to be on disk; empty: it is."""
     idle: bool
     """No save, no compaction and no bulk load is left at work."""
 
@@ -52,7 +52,8 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     for client in list(executor.clients.values()):
         client.abort()
     await _until(lambda: not executor.clients, until + LAST_S)
-    return Ending(sync.done and sync.error is None, idle)
+    undurable = str(sync.error or "") if sync.done else "the disk did not take all in time"
+    return Ending(undurable, idle)
 
 
 def _has_work(executor: Executor) -> bool:

@@ -16,7 +16,7 @@ from kvstream.commands.command import LATER, Blocked, Command, Container, Later,
 from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine import Engine
-from kvstream.errors import RequestError
+from kvstream.errors import RequestError, UnknownOutcome
 from kvstream.meta.hot import Hot
 from kvstream.resp.replies import write_rows
 from kvstream.server.appends import WORDS_MIN, Appends
@@ -66,6 +66,7 @@ class Executor(Arrivals):
         self.works = Works(self)
         self.outbox = Outbox(engine.committer, self, self.paging)
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
+        self._gate = engine.database.gate
         engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
 
     # --- turns ----------------------------------------------------------------------------------
@@ -77,6 +78,8 @@ class Executor(Arrivals):
         begun, until = perf_counter(), self._pace.begin()
         if self.options.maxmemory:
             self.limits.look_at_memory()
+        if self._gate.is_shut is (self.calls.read_only is None):
+            self.calls.note_failure(self._gate.failure if self._gate.is_shut else None)
         left = TURN_REQUESTS
         self._runner = get_ident()
         try:
@@ -93,8 +96,8 @@ class Executor(Arrivals):
                     del ready[client]
                     left -= self._run_requests(turn, client, left)
                 self._finish(turn)
-            except TurnFailed:
-                self._run_alone()
+            except TurnFailed as failure:
+                self._run_alone(failure)
         except BaseException:  # KeyboardInterrupt, where a client's own thread runs the turn
             self._abandon()
             raise
@@ -232,13 +235,16 @@ class Executor(Arrivals):
             return
         if command.grows:
             turn.grows = True
-        slot = self._run_unit(turn, client, partial(self.calls.answer, client, command, argv))
+        unit = partial(self.calls.answer, client, command, argv)
+        slot = self._run_unit(turn, client, unit, command.tells, not command.writes)
         if command.name == "watch":
             slot.unit = None  # should the turn fail: its client is in MULTI by then, or behind it
 
-    def _run_unit(self, turn: Turn, client: Client, unit: Operation) -> Slot:
+    def _run_unit(
+        self, turn: Turn, client: Client, unit: Operation, keeps: bool, reads: bool
+    ) -> Slot:
         told = client.answers is Answers.ON or None  # an EXEC may change it: from its end on
-        slot = Slot(client, None, unit, client.db, client.protocol, told=told)
+        slot = Slot(client, None, unit, client.db, client.protocol, keeps, told, b"", reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
         if not told or type(reply) in _SEEN_TO or turn.txn.signals:
@@ -284,7 +290,7 @@ class Executor(Arrivals):
         assert slot.unit is not None
         self._runner = get_ident()
         try:
-            self._run_again(slot, slot.unit)
+            sequence = self._run_again(slot, slot.unit)
         finally:
             self._turn = None
         slots, self._slots = self._slots, []
@@ -294,7 +300,7 @@ class Executor(Arrivals):
             if not slot.client.paged and slot.client.block is None:
                 self.ready[slot.client] = None
         if slots:  # the answer, and those of others whom the step has woken
-            self.outbox.send(self.engine.last_sequence, slots)
+            self.outbox.send(sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
         if self._appends.waiting:
@@ -306,8 +312,12 @@ class Executor(Arrivals):
         if slots:
             self.outbox.send(sequence, slots)
 
-    def _run_alone(self) -> None:
-        """Run each unit of a failed turn again, in a turn of its own."""
+    def _run_alone(self, failure: TurnFailed) -> None:
+        """Run each unit of a failed turn again, in a turn of its own.
+
+        Where nobody knows whether the write of the turn is there, units that write are told so.
+        """
+        is_unknown = isinstance(failure.__cause__, UnknownOutcome)
         self._appends.clear()
         kept, self._slots = self._slots, []
         slots = [slot for each in kept for slot in self._appends.apart(each)]
@@ -315,21 +325,26 @@ class Executor(Arrivals):
         for slot in slots:
             self.let_go(slot)
         behind: dict[Client, list[Argv]] = {}
+        sequence = self.engine.seen_sequence
         for slot in slots:
             client = slot.client
             if client.block is not None or client.paged:  # by one that was just run again
                 behind.setdefault(client, []).append(Again(slot))
             elif slot.unit is None:
                 self._slots.append(slot)
+            elif is_unknown and not slot.reads:
+                slot.reply, slot.made = told(failure), b""
+                slot.is_wanted()
+                self._slots.append(slot)
             else:
-                self._run_again(slot, slot.unit)
+                sequence = max(sequence, self._run_again(slot, slot.unit))
         for client, requests in behind.items():
             if client in self.first:
                 requests.insert(0, client.requests.popleft())
             client.requests.extendleft(reversed(requests))
         rest, self._slots = self._slots, []
         if rest:
-            self.outbox.send(self.engine.last_sequence, rest)
+            self.outbox.send(sequence, rest)
 
     def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Answer a request that could not be answered when it was to be run again."""
@@ -347,16 +362,21 @@ class Executor(Arrivals):
         finally:
             client.select(db)
 
-    def _run_again(self, slot: Slot, unit: Operation) -> None:
+    def _run_again(self, slot: Slot, unit: Operation) -> int:
+        """Run a unit in a turn of its own; return the number of the write to be waited for."""
         client, db = slot.client, slot.client.db
         client.select(slot.db)
         slot.made = b""
         self._turn = turn = Turn(self.engine)
+        if slot.reads and self.engine.database.failure is not None:
+            turn.txn.read_only = turn.txn.keeps_expired = True  # to tidy up would make it fail
         kept, self._slots = self._slots, [slot]
         try:
             slot.reply = turn.run(unit)
             self._settle(turn, slot)
-            turn.tell(turn.commit())
+            sequence = turn.commit()
+            turn.tell(sequence)
+            return sequence
         except TurnFailed as failure:
             if client.block is not None:
                 self.waits.end(client)
@@ -364,9 +384,10 @@ class Executor(Arrivals):
                 self.taken_back(client)
             self.works.forget(client)
             self.paging.release(client)
-            slot.reply = told(failure)
+            slot.reply, slot.made = told(failure), b""
             slot.is_wanted()
             self._slots = [slot]
+            return self.engine.seen_sequence
         finally:
             client.select(db)
             self._slots = kept + self._slots
@@ -389,7 +410,9 @@ class Executor(Arrivals):
             self._answer(client, refusal)
             return
         turn.grows |= any(command.grows for command, _ in queue.commands)
-        self._run_unit(turn, client, partial(run_queue, self.calls, client, queue, watched))
+        reads = not any(command.writes for command, _ in queue.commands)
+        unit = partial(run_queue, self.calls, client, queue, watched)
+        self._run_unit(turn, client, unit, True, reads)
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -407,5 +430,5 @@ class Executor(Arrivals):
             return
         slots, self._slots = self._slots, []
         self._answer(client, reply, keeps=True)
-        self.outbox.send(self.engine.last_sequence, self._slots)
+        self.outbox.send(self.engine.seen_sequence, self._slots)
         self._slots = slots

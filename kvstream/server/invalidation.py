@@ -237,7 +237,8 @@ class Trackers:
 
 
 def _said(client: Client, what: bytes, of: Reply) -> Slot:
-    return Slot(client, Push([what, of]), protocol=RESP3, told=True)
+    # Not a reply: an error in its place would be taken for one.
+    return Slot(client, Push([what, of]), protocol=RESP3, keeps=False, told=True)
 
 
 def shown(trackers: Trackers) -> Mapping[str, int]:

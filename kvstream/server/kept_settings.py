@@ -153,7 +153,6 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"hll-sparse-max-bytes": (3000, memory(0)),
     b"lfu-decay-time": (1, count(0, _INT_MAX)),
     b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
-    b"loglevel": (b"notice", word(b"debug", b"verbose", b"notice", b"warning", b"nothing")),
     b"lookahead": (16, count(1, _INT_MAX)),
     b"max-new-connections-per-cycle": (10, count(1, 1000, unsigned=True)),
     b"max-new-tls-connections-per-cycle": (1, count(1, 1000, unsigned=True)),

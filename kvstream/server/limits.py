@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kvstream.commands.replies import ErrorReply
 from kvstream.engine import Engine
+from kvstream.logs import Throttle
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import ARGUMENT_BYTES
 from kvstream.server.acl import Acl
@@ -36,10 +37,10 @@ FIRST_BYTES_A_SECOND = 1024
 LOOKS_AT_CLIENTS = 16
 """How often clients are looked at while so many bytes come and go as all of them may take."""
 WARN_S = 60.0
-"""Between two warnings of the same kind: who attacks must not fill the disk with them."""
+"""Between two warnings of HTTP, which browsers send by the thousand."""
 _HTTP = frozenset({b"post", b"host:"})
 """How a request of HTTP begins, or goes on: a browser that was made to talk to this port."""
-_FULL = ErrorReply("ERR", "max number of clients reached")
+FULL = ErrorReply("ERR", "max number of clients reached")
 _PROTECTED = ErrorReply(
     "DENIED",
     "Redis is running in protected mode because no password is set for the default user: this "
@@ -75,7 +76,9 @@ class Limits:
         self._owner = owner
         self.entering = 0
         """Connections that are no clients yet: those whose handshake is under way."""
-        self._warned_at = self._evicted_at = -WARN_S
+        self._refusals, self._cuts = Throttle(), Throttle()
+        self._http = Throttle(1, WARN_S)
+        self._evicted_at = -WARN_S
         self._moved = 0
         """Bytes that had been read and written when clients were last looked at."""
         self.near = 0
@@ -88,20 +91,22 @@ class Limits:
         owner = self._owner
         return len(owner.clients) + self.entering < owner.options.maxclients
 
-    def refuse(self) -> None:
+    def refuse(self, address: str, error: ErrorReply) -> None:
         """Count a connection that was not let in."""
         self._owner.statistics.rejected_connections += 1
+        why = "maxclients has been reached" if error is FULL else "protected mode, see its options"
+        self._refusals.log(_log, logging.WARNING, "a connection of %s is refused: %s", address, why)
 
-    def refusal(self, is_local: bool) -> bytes | None:
+    def refusal(self, is_local: bool, address: str = "this process") -> bytes | None:
         """Return what a new connection is told before it is closed; None: it may come in."""
         owner, default = self._owner, self._owner.acl.default
         if not self.has_room():
-            refusal = _FULL
+            refusal = FULL
         elif owner.options.protected_mode and not is_local and default.nopass and default.on:
             refusal = _PROTECTED
         else:
             return None
-        self.refuse()
+        self.refuse(address, refusal)
         return encode(refusal, 2)
 
     def admits(self, client: Client) -> bool:
@@ -114,6 +119,8 @@ class Limits:
         refused = not client.authenticated and pending > STRANGER_UNREAD
         if refused or 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
             self._owner.statistics.output_disconnections += 1
+            text = "%s is cut off: it has not read %d bytes of replies"
+            self._cuts.log(_log, logging.WARNING, text, client.address, pending)
             client.lost = True
             return False
         return True
@@ -207,11 +214,8 @@ class Limits:
         if word.lower() not in _HTTP:
             return False
         owner = self._owner
-        if owner.clock() - self._warned_at >= WARN_S:
-            self._warned_at = owner.clock()
-            _log.warning(
-                "%s sends HTTP, maybe by somebody else's will: connection closed", client.address
-            )
+        text = "%s sends HTTP, maybe by somebody else's will: connection closed"
+        self._http.log(_log, logging.WARNING, text, client.address)
         owner.drop(client)
         return True
 
@@ -231,7 +235,11 @@ class Limits:
         """Have commands that add refused where the process takes more than it may."""
         owner = self._owner
         most = owner.options.maxmemory
-        owner.calls.crowded = 0 < most < resident_bytes()
+        crowded = 0 < most < resident_bytes()
+        if crowded is not owner.calls.crowded:
+            text = "more than maxmemory is in use: commands that add are refused"
+            _log.warning(text if crowded else "less than maxmemory is in use again")
+        owner.calls.crowded = crowded
 
     def bound_replies(self) -> None:
         """Have the store refuse a reply that nobody may be sent, before it is made."""

@@ -149,7 +149,7 @@ class Listener:
         """Make a client of a new connection, or tell it why not."""
         peer = transport.get_extra_info("peername")
         local = is_local(peer)
-        refusal = self.executor.limits.refusal(local)
+        refusal = self.executor.limits.refusal(local, address_of(peer))
         if refusal is not None:
             transport.write(refusal)
             return None
@@ -170,8 +170,8 @@ class Listener:
         client.is_local = local
         client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
-        client.address = _address(peer)
-        client.local_address = _address(transport.get_extra_info("sockname"))
+        client.address = address_of(peer)
+        client.local_address = address_of(transport.get_extra_info("sockname"))
         self.executor.add(client)
         return client
 
@@ -279,7 +279,7 @@ def _keep_alive(transport: asyncio.Transport, seconds: int) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _address(name: object) -> str:
+def address_of(name: object) -> str:
     """Return an address as CLIENT LIST shows it."""
     if isinstance(name, tuple):
         host = f"[{name[0]}]" if ":" in name[0] else name[0]

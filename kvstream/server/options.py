@@ -6,6 +6,7 @@ What CONFIG SET may change is changed in the executor's own copy.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvstream.logs import LEVEL
 from kvstream.server.config_file import ConfigFile
 
 MEGABYTE = 1 << 20
@@ -129,6 +130,13 @@ class ServerOptions:
     """Settings that CONFIG SET has changed."""
     config_file: ConfigFile | None = None
     """What CONFIG REWRITE writes to, and settings that hold from the start."""
+
+    loglevel: str = LEVEL
+    """What is logged: debug, verbose, notice, warning, or nothing."""
+    logfile: Path | None = None
+    """None: stderr."""
+    log_format: str = "text"
+    """text, or json for one object a line."""
 
     metrics_port: int | None = None
     """Where Prometheus may ask; 0: any that is free, None: nothing is measured."""

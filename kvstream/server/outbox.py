@@ -1,5 +1,6 @@
 """Replies on their way: kept until what they tell of is as durable as the store promises."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +9,17 @@ from typing import Any, Final, Protocol, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.paging import memory_of
-from kvstream.commands.replies import Entries, ErrorReply, Paged, Reply, Rows, Streams
-from kvstream.errors import KVStreamError, UnknownOutcome
+from kvstream.commands.replies import (
+    Entries,
+    ErrorReply,
+    Paged,
+    Reply,
+    Rows,
+    Streams,
+    internal_error,
+)
+from kvstream.errors import DataError, KVStreamError, UnknownOutcome
+from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
@@ -18,6 +28,8 @@ from kvstream.server.client import Client
 from kvstream.server.paging import Paging
 from kvstream.storage.durability import Committer
 from kvstream.turn import TurnFailed
+
+_log, _damage = logging.getLogger(__name__), Throttle()
 
 LONG = 64 << 10
 """A reply from this size on is not kept until all others are made: its client may not read."""
@@ -49,6 +61,8 @@ class Slot:
     """False: CLIENT REPLY wants nothing written. None: nobody has asked, and it is written."""
     made: bytes = b""
     """The reply in bytes, where it has been made already."""
+    reads: bool = False
+    """What makes the reply changes nothing, but may tidy up what has expired."""
 
     def encoded(self) -> bytes:
         """Return the reply in bytes, none where it is not to be written."""
@@ -76,7 +90,7 @@ class Slot:
 
     def fail(self, error: ErrorReply) -> None:
         """Tell that the log could not be made durable instead of what is not durable."""
-        if self.keeps and not isinstance(self.reply, Blocked):
+        if self.keeps and not isinstance(self.reply, Blocked | ErrorReply):
             self.reply, self.made = error, b""
 
 
@@ -146,6 +160,8 @@ class Outbox:
         closing = closing_clients(slots)  # behind these, not before
         if not self._waiting and not self._committer.delays(sequence):
             return self._write(slots, closing)
+        if self._waiting:  # they go out in order: a read may have nothing of its own to wait for
+            sequence = max(sequence, self._waiting[-1][0])
         size = sum(map(_memory_of, slots))
         self._waiting.append((sequence, slots, closing, size))
         self.held += size
@@ -256,8 +272,10 @@ def _send(client: Client, replies: bytes | list[bytes]) -> None:
 def told(failure: TurnFailed) -> ErrorReply:
     """Return what a client is told whose request could not be run."""
     cause = failure.__cause__
+    if isinstance(cause, DataError):
+        _damage.log(_log, logging.ERROR, "a request has met damage: %s", cause)
     if isinstance(cause, KVStreamError):
         return ErrorReply.of(cause)
     if isinstance(cause, Exception):
-        return ErrorReply("ERR", f"internal error: {type(cause).__name__}")
+        return internal_error(cause)
     raise failure

@@ -175,6 +175,11 @@ OWN = (
     "A secured connection counts among the clients from its first byte on; its handshake may take "
     "10 seconds. SIGHUP has the certificates read anew: CONFIG SET does not change them. The "
     "versions of TLS are 1.2 and 1.3, the ciphers those of OpenSSL; there is no renegotiation.",
+    "`loglevel` is Redis's; `logfile`, empty for stderr, and `log-format`, text or json, are set "
+    "when the server starts. A logfile that was moved away is made anew.",
+    "After a failed write or fsync commands that write answer MISCONF until the server is started "
+    "again, and all others, PING among them, go on; Redis refuses PING too, and ends after a "
+    "failed fsync at `appendfsync always`.",
     "When the server is stopped it answers what has come, ends those who wait, and closes "
     "connections once they have read all, or after `shutdown-timeout`.",
     "DEBUG is for clients on the same machine unless `enable_debug_command` says otherwise; "

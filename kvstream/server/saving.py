@@ -4,6 +4,7 @@ With no directory for checkpoints a save makes everything written durable where 
 for the end of a job as they wait for a key: by a name that no key can have.
 """
 
+import logging
 import re
 import shutil
 import threading
@@ -16,12 +17,17 @@ from kvstream.commands.command import Attempt, Blocked
 from kvstream.commands.replies import OK, Reply
 from kvstream.engine import Engine
 from kvstream.errors import RequestError
+from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 
 RETRY_S = 5
 """After a save that failed, the next one that nobody has asked for waits so long."""
+FSYNC = "fsync"
 _PREFIX = "checkpoint-"
 _NAME = re.compile(_PREFIX + "[0-9]{20}")
+
+
+_log = logging.getLogger(__name__)
 
 
 class Job:
@@ -34,17 +40,23 @@ class Job:
         self.begun = time.monotonic()
         self.seconds = 0.0
         self._engine = engine
+        self._name = name
         self._token = name[:1].encode()  # keys have two bytes at least: their database
         self._work = work
         self.thread = threading.Thread(target=self._run, name=f"kvstream-{name}", daemon=True)
 
     def _run(self) -> None:
+        _log.info("the %s begins", self._name)
         try:
             self._work()
         except Exception as error:
             self.error = error
+            _log.warning("the %s has failed: %s", self._name, error)
         finally:
             self.seconds = time.monotonic() - self.begun
+            if self.error is None:
+                level = logging.INFO if self._name == FSYNC else NOTICE
+                _log.log(level, "the %s took %.3f s", self._name, self.seconds)
             self.done = True
             self._engine.serve([self._token])
 
@@ -138,7 +150,7 @@ class Saving:
 
     def start_sync(self) -> Job:
         """Begin to make all durable that is committed by then."""
-        job = Job(self._engine, "fsync", self._engine.sync, None)
+        job = Job(self._engine, FSYNC, self._engine.sync, None)
         job.thread.start()
         return job
 

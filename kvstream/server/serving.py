@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kvstream import served
 from kvstream.engine import Engine
+from kvstream.logs import NOTICE, logging_to
 from kvstream.options import StoreOptions
 from kvstream.server import certificates
 from kvstream.server.commands.info import RUN_ID
@@ -26,6 +27,7 @@ from kvstream.server.notification import READY, STOPPING, notify
 from kvstream.server.options import OUTPUT_MAX, ServerOptions
 from kvstream.server.settings import change_of
 from kvstream.server.tls import SecuredServer, listen_secured
+from kvstream.version import VERSION
 
 __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
@@ -51,6 +53,12 @@ class Places(NamedTuple):
     metrics_url: str | None
     """None: metrics are not served."""
 
+    def __str__(self) -> str:
+        ports = [str(self.port)] if self.port else []
+        ports += [f"{self.tls_port} (TLS)"] if self.tls_port else []
+        metrics = "" if self.metrics_url is None else f", metrics at {self.metrics_url}"
+        return f"{self.host}, port {' and '.join(ports)}{metrics}"
+
 
 Started = Callable[[Places], None]
 
@@ -58,13 +66,19 @@ _log = logging.getLogger(__name__)
 
 
 async def serve(
-    engine: Engine, options: ServerOptions, started: Started, tls: SSLContext | None = None
+    engine: Engine,
+    options: ServerOptions,
+    started: Started,
+    tls: SSLContext | None = None,
+    set_level: Callable[[str], None] = lambda name: None,
 ) -> Ending:
     """Serve an open store until SIGTERM or SIGINT.
 
-    A second signal ends the process at once. SIGHUP has the certificates read anew.
+    A second signal ends the process at once. SIGHUP has the certificates read anew. ``set_level``
+    has the process log by another level.
     """
     executor = Executor(engine, TABLE, options=options)
+    executor.set_level = set_level
     listener = Listener(executor, tls)
     stop = asyncio.Event()
     executor.stop = stop.set
@@ -76,9 +90,12 @@ async def serve(
         servers = await _listen(listener)
         host = servers[0].sockets[0].getsockname()[0]
         _note(executor, host)
-        started(Places(host, executor.options.port, executor.options.tls_port, metrics_url))
+        places = Places(host, executor.options.port, executor.options.tls_port, metrics_url)
+        _log.log(NOTICE, "ready for clients at %s", places)
+        started(places)
         notify(READY)
         await stop.wait()
+        _log.log(NOTICE, "stops; clients to be answered and let go: %d", len(executor.clients))
         served.forget(engine.database.directory)
         notify(STOPPING)
         listener.stopping = True
@@ -92,19 +109,26 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
     tls = certificates.load(options) if options.tls_port else None
     gc.freeze()  # what is loaded by now stays
     gc.set_threshold(*GARBAGE)
-    engine = Engine(directory, store)
-    try:
-        with _signals_kept(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            ending = runner.run(serve(engine, options, started, tls))
-        if not ending.durable:
-            _end_hard("the disk did not take all in time")
-        if not ending.idle:  # closing the store would wait for it
-            _end_hard("a save or a compaction is broken off; all is durable", 0)
-    except BaseException:
-        engine.close(discard=True)
-        raise
-    finally:
-        engine.close()
+    with logging_to(options.logfile, options.log_format, options.loglevel) as set_level:
+        _log.log(
+            NOTICE,
+            "kvstream %s, process %d, opens %s with durability %s",
+            *(VERSION, os.getpid(), directory, store.durability),
+        )
+        engine = Engine(directory, store)
+        try:
+            with _signals_kept(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                ending = runner.run(serve(engine, options, started, tls, set_level))
+            if ending.undurable:
+                _end_hard(ending.undurable)
+            if not ending.idle:  # closing the store would wait for it
+                _end_hard("a save or a compaction is broken off; all is durable", 0)
+        except BaseException:
+            engine.close(discard=True)
+            raise
+        finally:
+            engine.close()
+        _log.log(NOTICE, "the store is closed, everything is durable")
 
 
 def _note(executor: Executor, host: str) -> None:
@@ -132,14 +156,15 @@ async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
 
 
 def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
-    def end() -> None:
+    def end(number: signal.Signals) -> None:
         if stop.is_set():
             _end_hard("told a second time")
+        _log.log(NOTICE, "%s has come", number.name)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in _ENDING:
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, end, number)
     loop.add_signal_handler(signal.SIGHUP, _read_certificates, listener)
 
 
@@ -166,6 +191,7 @@ def _read_certificates(listener: Listener) -> None:
         return
     try:
         listener.tls = certificates.load(listener.executor.options)
+        _log.log(NOTICE, "the certificates were read anew")
     except certificates.BadCertificate as error:
         _log.warning("goes on with the certificates that it has: %s", error)
 

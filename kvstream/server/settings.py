@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kvstream.commands.args import I64_MAX, integer
+from kvstream.commands.args import I64_MAX, integer, text
 from kvstream.commands.settings import SETTINGS, failure, memory_size, shown, within
 from kvstream.errors import InvalidArgument
+from kvstream.logs import LEVELS
 from kvstream.options import Durability
 from kvstream.server.kept_settings import ALIASES, KEPT
 from kvstream.server.options import OutputLimit
@@ -237,6 +238,19 @@ def _checkpoint_dir(executor: "Executor") -> bytes:
     return _shown(executor.options.checkpoint_dir or executor.engine.database.directory)
 
 
+def _level(raw: bytes) -> str:
+    name = text(raw).lower()
+    if name not in LEVELS:
+        raise InvalidArgument(
+            "argument(s) must be one of the following: debug, verbose, notice, warning, nothing"
+        )
+    return name
+
+
+def _set_level(executor: "Executor") -> None:
+    executor.set_level(executor.options.loglevel)
+
+
 _NO_REPLICAS = "there are no replicas: every write would be refused"
 
 
@@ -256,7 +270,7 @@ _NONE = dict.fromkeys(
     (
         *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
         *(b"aof_rewrite_cpulist", b"bgsave_cpulist", b"bio_cpulist", b"server_cpulist"),
-        *(b"logfile", b"pidfile", b"replicaof", b"slaveof"),
+        *(b"pidfile", b"replicaof", b"slaveof"),
         *(b"tls-ca-cert-dir", b"tls-dh-params-file", b"tls-ciphers", b"tls-ciphersuites"),
     ),
     b"",
@@ -304,6 +318,9 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"latency-monitor-threshold": _option("latency_threshold_ms", _count(0), _watch_latency),
     b"latency-tracking": _option("latency_tracking", _truth),
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
+    b"log-format": _told(lambda executor: _shown(executor.options.log_format)),
+    b"logfile": _told(lambda executor: _shown(executor.options.logfile)),
+    b"loglevel": _option("loglevel", _level, _set_level),
     b"maxclients": _option("maxclients", _count(1, U32_MAX, unsigned=True)),
     b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
     b"maxmemory-clients": _option("maxmemory_clients", memory_or_share, _bound_clients),

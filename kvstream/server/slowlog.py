@@ -1,8 +1,11 @@
 """The slow log: the last commands that took long, their words cut as Redis cuts them."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+
+from kvstream.server.monitoring import quoted
 
 WORDS_MAX = 32
 BYTES_MAX = 128
@@ -34,7 +37,7 @@ class Slowlog:
     def add(self, at: int, microseconds: int, argv: list[bytes], address: str, name: bytes) -> None:
         if self._entries.maxlen == 0:
             return
-        entry = SlowCommand(self._next, at, microseconds, _cut(argv), address, name)
+        entry = SlowCommand(self._next, at, microseconds, cut(argv), address, name)
         self._entries.appendleft(entry)
         self._next += 1
 
@@ -50,7 +53,17 @@ class Slowlog:
         self._entries.clear()
 
 
-def _cut(argv: list[bytes]) -> list[bytes]:
+class Shown:
+    """Words as a line of the log shows them, cut; made only where that line is written."""
+
+    def __init__(self, argv: Sequence[bytes]) -> None:
+        self._argv = argv
+
+    def __str__(self) -> str:
+        return " ".join(map(quoted, cut(self._argv)))
+
+
+def cut(argv: Sequence[bytes]) -> list[bytes]:
     """Return the words of a request, the rest of long ones told in numbers."""
     words = [_cut_word(word) for word in argv[:WORDS_MAX]]
     if len(argv) > WORDS_MAX:

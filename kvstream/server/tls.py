@@ -10,7 +10,9 @@ import logging
 import socket
 from functools import partial
 
-from kvstream.server.net import BACKLOG, Connection, Listener
+from kvstream.logs import Throttle
+from kvstream.server.limits import FULL
+from kvstream.server.net import BACKLOG, Connection, Listener, address_of
 
 SHUTDOWN_S = 5.0
 """Time in which the other side must agree to the end of a connection."""
@@ -39,6 +41,7 @@ class SecuredServer:
 
     def __init__(self, listener: Listener, sockets: list[socket.socket]) -> None:
         self._listener = listener
+        self._failures = Throttle()
         self.sockets = sockets
         self._loop = asyncio.get_running_loop()
         self._open()
@@ -57,31 +60,31 @@ class SecuredServer:
     def _accept(self, door: socket.socket) -> None:
         for _ in range(BACKLOG):
             try:
-                connection, _address = door.accept()
+                connection, address = door.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 _log.warning("cannot accept connections: %s", error.strerror)
                 self._pause()
                 return
-            self._welcome(connection)
+            self._welcome(connection, address_of(address))
 
     def _pause(self) -> None:
         for each in self.sockets:
             self._loop.remove_reader(each)
         self._loop.call_later(NO_DESCRIPTORS_PAUSE_S, self._open)
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _welcome(self, connection: socket.socket, address: str) -> None:
         limits = self._listener.executor.limits
         if not limits.has_room():
-            limits.refuse()
+            limits.refuse(address, FULL)
             connection.close()  # it would not understand us
             return
         connection.setblocking(False)
         limits.entering += 1
-        self._listener.begin(self._shake_hands(connection))
+        self._listener.begin(self._shake_hands(connection, address))
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _shake_hands(self, connection: socket.socket, address: str) -> None:
         executor = self._listener.executor
         done = False
         try:
@@ -93,8 +96,9 @@ class SecuredServer:
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
             done = True
-        except OSError:  # no TLS, no good certificate, too slow, gone
-            pass
+        except OSError as error:  # no TLS, no good certificate, too slow, gone
+            text = "the handshake of %s has failed: %s"
+            self._failures.log(_log, logging.INFO, text, address, error)
         finally:
             executor.limits.entering -= 1
             if not done:

@@ -5,12 +5,14 @@ due is looked up in a heap.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
-from kvstream.blocking import retry_pause_s
+from kvstream.blocking import RETRY_PAUSE_MS_MAX, retry_pause_s
 from kvstream.commands.command import Attempt, Blocked, Command
-from kvstream.commands.replies import ErrorReply, Paged, Reply, Streams
+from kvstream.commands.replies import ErrorReply, Paged, Reply, Streams, internal_error
 from kvstream.engine import Engine
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
@@ -19,8 +21,11 @@ from kvstream.server.calls import Calls
 from kvstream.server.client import Argv, Block, Client
 from kvstream.server.deadlines import Deadlines
 from kvstream.server.pausing import Pause
-from kvstream.turn import Turn
+from kvstream.turn import Turn, TurnFailed
 from kvstream.waiters import Outcome, Waiter
+
+POLL_S = RETRY_PAUSE_MS_MAX / 1000
+"""How often those look again who do not know when something may be claimed."""
 
 
 class Teller(Protocol):
@@ -68,7 +73,7 @@ class Waits:
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
         told = partial(self._delivered, client, wait)
-        waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True)
+        waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True, group=wait.group)
         now = self._teller.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
@@ -84,7 +89,11 @@ class Waits:
             due = block.wait.retry_at(txn)
         except KVStreamError:  # the key or group is gone or damaged: the waiter will be told
             due = None
-        block.retry = self._teller.clock() + retry_pause_s(due, txn.now_ms)
+        now, pause_s = self._teller.clock(), retry_pause_s(due, txn.now_ms)
+        if pause_s < POLL_S:
+            block.retry = now + pause_s
+        else:  # all who merely look again do so together
+            block.retry = (now // POLL_S + 1) * POLL_S
         self._deadlines.add(client, block, block.retry)
 
     def _delivered(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
@@ -103,7 +112,7 @@ class Waits:
         elif isinstance(error, KVStreamError):
             reply = ErrorReply.of(error)
         else:
-            reply = ErrorReply("ERR", f"internal error: {type(error).__name__}")
+            reply = internal_error(error)
         self.end(client)
         if isinstance(error, NoPermission):
             self._calls.deny(client, error.kind, error.object, client.user.name)
@@ -151,15 +160,27 @@ class Waits:
         now = self._teller.clock()
         if self.pause.until is not None and self.pause.until <= now:
             self.pause.end()
+        retries: list[tuple[Client, Block]] = []
         while found := self._deadlines.take(now):
             client, block = found
-            if block.until is not None and block.until <= now:
-                if self._engine.cancel(block.waiter):
-                    self._tell(client, block.wait, Outcome(block.wait.expired))
-                continue
-            self._engine.serve(block.wait.names)
-            if client.block is block:
-                self._engine.run(self._set_retry, client, block)
+            if block.until is None or now < block.until:
+                retries.append(found)
+            elif client.block is block and self._engine.cancel(block.waiter):
+                self._tell(client, block.wait, Outcome(block.wait.expired))
+        if retries:
+            self._try_again(retries)
+
+    def _try_again(self, retries: list[tuple[Client, Block]]) -> None:
+        """Let all who are due try, each once however many they are, and look when they are next."""
+        waits = [block.wait for _, block in retries]
+        names = dict.fromkeys(chain.from_iterable(wait.names for wait in waits))
+        self._engine.serve(names, {wait.group for wait in waits})
+        with suppress(TurnFailed):  # of what the transaction had to write beside
+            turn = Turn(self._engine)  # which waits for no fsync: this is the loop
+            for client, block in retries:
+                if client.block is block:
+                    self._set_retry(turn.txn, client, block)
+            turn.commit()
 
 
 def _attempt_if_permitted(

@@ -74,7 +74,7 @@ class Works:
         client, command, argv = unit.args
         step = replace(command, run=reply.step)
         following = partial(self._owner.calls.answer_later, client, step, argv)
-        again = Slot(client, None, following, slot.db, slot.protocol)
+        again = Slot(client, None, following, slot.db, slot.protocol, reads=slot.reads)
         self._under_way[client] = Work(again, command, reply.undo)
 
     def forget(self, client: Client) -> None:

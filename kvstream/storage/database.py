@@ -6,6 +6,7 @@ read error is raised, never a shorter result. It knows nothing of streams, and o
 whether it works: after the first failed write or flush the store reads on and writes no more.
 """
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -15,7 +16,8 @@ from typing import Any, Self
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from kvstream.errors import StoreClosed, StoreError, StoreReadOnly
+from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
+from kvstream.logs import Throttle
 from kvstream.options import StoreOptions
 from kvstream.storage import directory as directories
 from kvstream.storage import fork, moments, reads, table_reads, tables, upkeep
@@ -28,6 +30,8 @@ from kvstream.storage.opener import Opener
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.single import LARGE_WRITE, write_alone
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
+
+_log = logging.getLogger(__name__)
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
@@ -52,10 +56,11 @@ class Database:
         self.pause_s = 0.0
         """How long who has written is to rest, without any lock, so that compaction keeps up."""
         self._closed = False
+        self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are not used any more, and not closed yet
-        self._gate = Gate(opened.directory, options.free_space_reserve)
+        self.gate = Gate(opened.directory, options.free_space_reserve)
         if options.read_only:
-            self._gate.shut(StoreReadOnly("the store was opened read-only"))
+            self.gate.shut(StoreReadOnly("the store was opened read-only"))
         self._hold(rows, opened)
 
     def _hold(self, rows: Rdict, opened: Opened) -> None:
@@ -88,6 +93,8 @@ class Database:
             rows, opened = open_any(place, options, Opener(options))
             if not options.read_only:
                 tables.clear_staging(place.path)
+            if opened.loss is not None:
+                _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
             return cls(rows, opened, options)
         except BaseException:
             place.release()
@@ -155,7 +162,7 @@ class Database:
         room, so it is let in below the reserve of free space. Raises StoreFull, WriteStalled or
         StoreReadOnly with nothing written, UnknownOutcome when RocksDB failed in the middle.
         """
-        gate = self._gate
+        gate = self.gate
         if monotonic() >= gate.open_until:
             gate.admit(frees)
         try:
@@ -194,29 +201,37 @@ class Database:
                         prepared[key] = value
         size: int = prepared.size_in_bytes()
         if size > LARGE_WRITE:
-            self._gate.admit(frees, size)
+            self.gate.admit(frees, size)
         self._write_rows(prepared)
         return size
 
     def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> int:
         """Wait out a stall and write after all; raise what any other failure means."""
-        stop = Stop(self._stalls, self._options.stall_seconds_max)
+        stop, begun = Stop(self._stalls, self._options.stall_seconds_max), monotonic()
         while is_stall(error):
-            stop.wait()
             try:
-                return self._write_prepared(batch, frees)
+                stop.wait()
+            except WriteStalled as stalled:
+                self._stall_log.log(_log, logging.WARNING, "a write was refused: %s", stalled)
+                raise
+            try:
+                size = self._write_prepared(batch, frees)
             except Exception as again:
                 error = again
-        raise self._gate.failed(error, recovers=True) from None
+            else:
+                waited_s = monotonic() - begun
+                self._stall_log.log(_log, logging.INFO, "a write waited %.3f s for space", waited_s)
+                return size
+        raise self.gate.failed(error, recovers=True) from None
 
     def ingest(self, family: int, paths: list[Path]) -> None:
         """Take tables in, all or none, durably; none of their rows may be there already."""
-        self._gate.admit(False, sum(path.stat().st_size for path in paths))
+        self.gate.admit(False, sum(path.stat().st_size for path in paths))
         try:
             with self._giving:
                 tables.take_in(self._families[family], paths)
         except Exception as error:
-            raise self._gate.failed(error, recovers=True) from None
+            raise self.gate.failed(error, recovers=True) from None
 
     def staging(self) -> Path:
         """Return the folder in which tables are made that the store is to take in."""
@@ -225,11 +240,11 @@ class Database:
     @property
     def failure(self) -> StoreError | None:
         """Why the store takes no writes now; None when it does."""
-        return self._gate.failure
+        return self.gate.failure
 
     def refusal(self) -> StoreError | None:
         """Return why a write that takes space would be refused now; None: it would be tried."""
-        return self._gate.refusal()
+        return self.gate.refusal()
 
     @property
     def sequence(self) -> int:
@@ -243,24 +258,24 @@ class Database:
         Other threads run and write meanwhile. Once it has failed no fsync is tried again: the
         system may have dropped what it could not write, and would report success.
         """
-        self._gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
+        self.gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
         sequence = self.sequence
         try:
             self._root.flush_wal(True)
             if self._opened.watermark is not None:
                 self._opened.watermark.record(sequence)
         except Exception as error:
-            raise self._gate.failed(error, recovers=False) from None
+            raise self.gate.failed(error, recovers=False) from None
         return sequence
 
     def flush(self) -> None:
         """Write all that is in memory into tables, durably; other threads run meanwhile."""
-        self._gate.refuse_failed()
+        self.gate.refuse_failed()
         try:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
-            raise self._gate.failed(error, recovers=False) from None
+            raise self.gate.failed(error, recovers=False) from None
 
     def catch_up(self) -> None:
         """See what the process has written since that holds the store which is followed here."""
@@ -287,14 +302,14 @@ class Database:
 
     def compact(self) -> None:
         """Compact every column family, so that what is deleted leaves the disk."""
-        self._gate.refuse_failed()
+        self.gate.refuse_failed()
         try:
             for family in self._families:
                 family.compact_range(None, None)
             # compact_range() keeps its errors to itself, but RocksDB then refuses to write.
             self._write_rows(WriteBatch(True))
         except Exception as error:
-            raise self._gate.failed(error, recovers=True) from None
+            raise self.gate.failed(error, recovers=True) from None
 
     def verify(self) -> int:
         """Read and check every row, and return their number; Corruption at the first damage."""
@@ -344,7 +359,7 @@ class Database:
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"
-            self._gate.shut(StoreClosed(why))
+            self.gate.shut(StoreClosed(why))
             gone = self._latest_sequence = fork.Gone(why)
             self._replace_handles(gone)
             raise
@@ -362,7 +377,7 @@ class Database:
         with suppress(StoreError):  # else the next opening has something to recover
             self.flush()
             sound = True
-        self._gate.shut(StoreClosed(_CLOSED))
+        self.gate.shut(StoreClosed(_CLOSED))
         try:
             self._release_rows(sound)
         except Exception:
@@ -405,6 +420,6 @@ class Database:
         for handle in (*used, *self._ending, *self._scans.live()):
             fork.leak(handle)
         self._closed = True
-        self._gate.shut(StoreClosed(fork.FORKED))
+        self.gate.shut(StoreClosed(fork.FORKED))
         gone = self._latest_sequence = fork.Gone(fork.FORKED)
         self._replace_handles(gone)

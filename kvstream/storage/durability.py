@@ -61,6 +61,8 @@ class Committer:
         self.on_fsync: Callable[[float], None] | None = None
         """Told the seconds of every fsync of the log, in the thread that did it; must not raise."""
         self._database = database
+        self._writes_nothing = database.failure is not None
+        """The store was opened read-only."""
         self._waits = level is Durability.ALWAYS
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -182,7 +184,7 @@ class Committer:
             Durability.EVERYSEC: self._flush_every_second,
         }
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if self.level not in work or self._database.failure is not None:
+        if self.level not in work or self._writes_nothing:
             return
         thread = threading.Thread(target=work[self.level], name="kvstream-committer", daemon=True)
         thread.start()

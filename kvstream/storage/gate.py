@@ -5,6 +5,7 @@ itself once there is space, so writes are tried again then; or it has failed for
 opening it again can mend. This module knows errors and bytes, not RocksDB.
 """
 
+import logging
 from time import monotonic
 
 from kvstream.errors import (
@@ -18,6 +19,8 @@ from kvstream.errors import (
 from kvstream.storage.directory import Directory
 from kvstream.storage.failures import classified, is_no_space
 
+_log = logging.getLogger(__name__)
+
 ADMISSION_S = 0.1
 """How long one look at the free space holds good; a look costs a third of a write."""
 
@@ -30,6 +33,11 @@ class Gate:
         """Monotonic time up to which small writes need not ask."""
         self.failure: StoreError | None = None
         self.recovers = False
+        """The failure is a full disk, which may end."""
+        self.is_shut = False
+        """No write is let in until the store is opened again."""
+        self._is_low = False
+        """There was less free space than the reserve."""
         self._directory = directory
         self._reserve = reserve
 
@@ -37,6 +45,7 @@ class Gate:
         """Let no write in any more."""
         self.failure = failure
         self.recovers = False
+        self.is_shut = True
         self.open_until = 0.0
 
     def admit(self, frees: bool, size: int = 0) -> None:
@@ -47,9 +56,16 @@ class Gate:
         if free >= self._reserve:
             # While the disk was full only a moment ago, each write asks.
             self.open_until = 0.0 if self.recovers else monotonic() + ADMISSION_S
+            if self._is_low and not size:
+                self._is_low = False
+                _log.warning("there is free space again: writes go on")
         elif not frees:
             self.open_until = 0.0
-            raise self._full(free)
+            full = self._full(free)
+            if not self._is_low and not size:
+                self._is_low = True
+                _log.warning("writes that take space are refused: %s", full)
+            raise full
 
     def _full(self, free: int) -> StoreFull:
         return StoreFull(
@@ -74,8 +90,9 @@ class Gate:
 
     def passed(self) -> None:
         """Note that RocksDB took a write after the disk was full."""
+        _log.warning("the disk has space again: writes go on")
         self.failure = None
-        self.recovers = False
+        self.recovers = self.is_shut = False
 
     def failed(self, error: Exception, recovers: bool) -> Exception:
         """Stop the writes because of ``error``, and return what to raise for it.
@@ -86,9 +103,15 @@ class Gate:
         if meaning is error or isinstance(meaning, StoreClosed):
             return meaning  # no error of the engine
         if recovers and is_no_space(error) and (self.failure is None or self.recovers):
-            self.shut(StoreFull(str(error)))
-            self.recovers = True
+            if self.failure is None:
+                _log.warning("the disk is full, writes are refused until it is not: %s", error)
+            self.failure, self.recovers, self.open_until = StoreFull(str(error)), True, 0.0
             return meaning
         if self.failure is None or self.recovers:
-            self.shut(StoreReadOnly(f"a write failed before, so the store is read-only: {error}"))
+            failure = StoreReadOnly(
+                "the disk failed, so the store is read-only: reads go on, and writes do once "
+                f"the disk is sound and the store is opened again: {error}"
+            )
+            _log.error("%s", failure)
+            self.shut(failure)
         return meaning if isinstance(meaning, Corruption) else UnknownOutcome(str(error))

@@ -71,7 +71,7 @@ class Stalls:
             each.property_int_value("rocksdb.current-super-version-number")
             for each in self._families
         )
-        return (self._place.size(".sst"), *versions)
+        return (self._place.size(".sst"), self._place.size(".blob"), *versions)
 
 
 class Stop:

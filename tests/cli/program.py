@@ -22,6 +22,8 @@ ENVIRONMENT = {
     # Compiled once, not by each process anew; where it may not write, Python does without.
     "PYTHONPYCACHEPREFIX": str(ROOT / ".pytest_cache" / "compiled"),
     "PYTHONDONTWRITEBYTECODE": "",
+    # Tests look whether a server had anything to complain about.
+    "KVSTREAM_SERVE_LOGLEVEL": "warning",
 }
 
 
@@ -45,6 +47,7 @@ class Program:
     ) -> Result:
         """Run it in this process, and assert its exit code."""
         words = [*self.place, "--wait", "0", *arguments]
+        env = {"KVSTREAM_SERVE_LOGLEVEL": "warning", **(env or {})}
         result = CliRunner().invoke(main, words, input=input, env=env, prog_name="kvstream")
         shown = f"{shlex.join(arguments)}\n{result.stdout}\n{result.stderr}"
         assert result.exception is None or isinstance(result.exception, SystemExit), shown

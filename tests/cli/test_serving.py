@@ -295,7 +295,7 @@ def _own_address() -> str:
 def test_without_a_password_only_this_machine_is_served(tmp_path: Path) -> None:
     arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--host", "0.0.0.0")
     address = _own_address()
-    with served(*arguments) as (_, lines):
+    with served(*arguments, "--loglevel", "nothing") as (_, lines):  # refusals are logged
         with socket.create_connection((address, port_of(lines)), timeout=PATIENCE_S) as stranger:
             told = b"".join(iter(lambda: stranger.recv(1000), b""))
         assert told.startswith(b"-DENIED Redis is running in protected mode")

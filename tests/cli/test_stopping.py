@@ -196,7 +196,10 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(
         until(lambda: is_refused(server.port))  # so it has heard the first one
         assert server.process.poll() is None  # it waits for us to read
         server.signal(second)
-        assert server.end() == (1, "ends at once: told a second time\n")
+        code, told = server.end()
+        assert code == 1
+        assert told.endswith(" WARNING ends at once: told a second time\n")
+        assert told.count("\n") == 1
     with Store.open(tmp_path / "store") as store:
         assert len(store.stream("s")) == 1
         assert store.check() == []

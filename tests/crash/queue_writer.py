@@ -107,7 +107,7 @@ def main(directory: str, level: str, seed: int) -> None:
         command = worker.choose()
         say("try", command.__name__)
         ids, engine = command(), store.engine
-        say("did", command.__name__, ids, engine.last_sequence, engine.committer.durable_sequence)
+        say("did", command.__name__, ids, engine.seen_sequence, engine.committer.durable_sequence)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ def test_shutdown_is_refused_with_what_to_do_instead(here: Peer) -> None:
 
 def test_a_pipeline_is_one_turn_however_long_it_is(store: Store, here: Peer) -> None:
     client = here.client()
-    before = store.engine.last_sequence
+    before = store.engine.seen_sequence
     with client.pipeline(transaction=False) as pipe:
         for n in range(1000):
             pipe.xadd("s", {"n": n, "text": "x" * 100})
         pipe.execute()
-    written = store.engine.last_sequence
+    written = store.engine.seen_sequence
     client.xadd("t", {"a": 1})
     assert before < written
     assert client.xlen("s") == 1000
@@ -183,7 +183,7 @@ def test_acknowledged_with_always_is_on_disk(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(PATIENCE_S)
         assert max(lengths) == 160
-        sequence = store.engine.last_sequence
+        sequence = store.engine.seen_sequence
         client.xadd("s", {"last": 1})
         assert store.engine.committer.durable_sequence > sequence
         assert store.check() == []

@@ -24,11 +24,14 @@ from kvstream.server.metrics.service import metered
 from kvstream.server.net import Listener, listen
 from kvstream.server.options import ServerOptions
 from kvstream.server.tls import SecuredServer, listen_secured
+from tests.faultshim.fixtures import fault_library, faulty_disk
 from tests.patience import PATIENCE_S
 from tests.peers import PeerProcess
 from tests.ports import free_port
 from tests.server.asking import Asker
 from tests.server.talking import Server, Talker, Worker, sound
+
+__all__ = ["fault_library", "faulty_disk"]
 
 Serve = Callable[..., "Served"]
 

@@ -50,6 +50,11 @@ class Talker:
     def send_bytes(self, data: bytes) -> None:
         self._server.executor.received(self.client, data)
 
+    @property
+    def has_heard(self) -> bool:
+        """Tell whether something has come since the last call of ``heard``."""
+        return bool(self._said)
+
     def heard(self) -> bytes:
         """Return what came since the last call."""
         said, self._said = self._said, b""

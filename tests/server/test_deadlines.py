@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -114,3 +115,49 @@ def test_a_deadline_goes_before_another_try(server: Server) -> None:
     server.wait(0.5)
     assert talker.heard() == b"*-1\r\n"
     assert server.executor.due() is None
+
+
+CLAIMERS = 50
+
+
+def test_all_who_are_due_are_seen_to_at_once(server: Server) -> None:
+    """After a stop, or with many who claim: ends are told first, and each tries but once."""
+    writer = server.client()
+    writer.ask("XADD", "s", "1-1", "f", "v")
+    claimers = [server.client() for _ in range(CLAIMERS)]
+    for number, talker in enumerate(claimers):
+        group = f"g{number % 10}"
+        writer.ask("XGROUP", "CREATE", "s", group, "0")
+        writer.ask("XREADGROUP", "GROUP", group, "old", "STREAMS", "s", ">")
+        claim = ("BLOCK", "0", "CLAIM", "100000", "STREAMS", "s", ">")
+        assert talker.ask("XREADGROUP", "GROUP", group, "c", *claim) == b""
+        server.now += 0.013  # each came at a time of its own
+    plain = wait_for(server, "other", 500)
+    tried: list[bool] = []
+    for talker in claimers:
+        block = talker.client.block
+        assert block is not None
+        block.waiter.attempt = counted(
+            block.waiter.attempt, lambda: tried.append(not plain.has_heard)
+        )
+    server.wait(10.0)
+    assert plain.heard() == b"*-1\r\n"
+    assert tried == [False] * CLAIMERS
+    tried.clear()
+    server.wait(0.5)  # those who merely look again do so together
+    server.wait(0.5)
+    assert len(tried) == CLAIMERS
+
+
+def _note(tried: list[bool], plain: Talker) -> None:
+    tried.append(not plain.has_heard)
+
+
+def counted(attempt: Callable[[Any], Any], note: Callable[[], None]) -> Callable[[Any], Any]:
+    """Return an attempt that is noted."""
+
+    def run(txn: Any) -> Any:
+        note()
+        return attempt(txn)
+
+    return run

@@ -566,7 +566,7 @@ def test_replies_are_begun_once_they_are_durable(
     reader.send("XRANGE", "s", "-", "+")
     assert reader.rest() == b""
     go_on.set()
-    server.engine.committer.wait(server.engine.last_sequence)
+    server.engine.committer.wait(server.engine.seen_sequence)
     while not (reader.client.paged and server.executor.paging.under_way):
         for function in posted[:]:
             posted.remove(function)

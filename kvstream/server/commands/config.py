@@ -1,16 +1,23 @@
 """CONFIG: the settings of streams and of the server as one table."""
 
+import logging
+
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.commands.settings import SETTINGS, failure
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.glob import matcher
+from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 from kvstream.server.client import Client
 from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of
 from kvstream.server.kept_settings import HIDDEN
+from kvstream.server.monitoring import told
 from kvstream.server.settings import SERVER_SETTINGS, change_of, read
+from kvstream.server.slowlog import Shown
+
+_log = logging.getLogger(__name__)
 
 _SIGNS = frozenset(b"*?[")
 """What makes a word a pattern; a name is shown as it was given."""
@@ -47,6 +54,7 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     for change in changes:
         change()
     server_of(client).options.changed |= given.keys()
+    _log_change(client, argv)
     return OK
 
 
@@ -66,7 +74,14 @@ def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise RequestError("The server is running without a config file")
     changed = sorted(server.options.changed)
     file.rewrite({text(name): text(read(server, name)) for name in changed})
+    _log_change(client, argv)
     return OK
+
+
+def _log_change(client: Client, argv: Argv) -> None:
+    """Log a change of settings, without what may be passwords."""
+    user, words = Shown([client.user.name]), Shown(told(list(argv)))
+    _log.log(NOTICE, "%s, user %s: %s", client.address, user, words)
 
 
 config_help = help_of(

@@ -1,17 +1,22 @@
 """Commands of those who operate the server: saving, stopping, watching it work."""
 
+import logging
 import time
 
 from kvstream.commands.args import Argv, at_least, integer, syntax_error
 from kvstream.commands.command import Answer, Blocked
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 from kvstream.options import Durability
 from kvstream.server.client import Answers, Client
 from kvstream.server.commands.context import server_of
 from kvstream.server.commands.help import help_of, not_so
+from kvstream.server.slowlog import Shown
 from kvstream.version import VERSION
+
+_log = logging.getLogger(__name__)
 
 _US = 1_000_000
 
@@ -135,6 +140,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
     client.answers = Answers.OFF  # nobody answers SHUTDOWN: the connection ends
     if b"SAVE" in words:
         server.saving.start_save(argv, server.statistics.changes)
+    _log.log(NOTICE, "%s, user %s, has sent SHUTDOWN", client.address, Shown([client.user.name]))
     server.stop()
     return OK
 

@@ -1,0 +1,280 @@
+"""What a server logs: events, levels, formats; and what a library does not."""
+
+import errno
+import json
+import logging
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.commands.replies import internal_error
+from kvstream.errors import StoreFull, StoreReadOnly
+from kvstream.logs import WINDOW_LINES, WINDOW_S, JsonFormatter, TextFormatter, Throttle
+from kvstream.storage.directory import Directory
+from kvstream.storage.gate import Gate
+from tests.cli.program import ENVIRONMENT
+from tests.faultshim.disk import FaultyDisk
+from tests.patience import PATIENCE_S, until
+from tests.server.asking import Failure
+from tests.serving import ServerProcess
+
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (DEBUG|VERBOSE|NOTICE|WARNING|ERROR) \S.*"
+)
+
+
+class Logged:
+    """A server that logs into a file."""
+
+    def __init__(self, folder: Path, *arguments: str, level: str = "notice", **more: Any) -> None:
+        self.path = folder / "log"
+        given = ["--logfile", str(self.path), "--loglevel", level, *arguments]
+        self.server = ServerProcess(more.pop("store", folder / "store"), *given, **more)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines()
+
+    def with_(self, text: str) -> list[str]:
+        """Return the lines that have a text in them, once there is one."""
+        until(lambda: text in self.path.read_text(), text)
+        return [line for line in self.lines if text in line]
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Iterator[Logged]:
+    started = Logged(tmp_path)
+    yield started
+    started.server.end()
+
+
+def test_the_life_of_a_server_is_told_on_stderr(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "store", "--loglevel", "notice", "--durability", "always")
+    server.process.send_signal(signal.SIGTERM)
+    told = server.process.communicate(timeout=PATIENCE_S)[1].splitlines()
+    assert all(LINE.fullmatch(line) for line in told), told
+    texts = [line.split(" ", 3)[3] for line in told]
+    pid = server.process.pid
+    assert re.fullmatch(
+        rf"kvstream \S+, process {pid}, opens {tmp_path}/store with durability always", texts[0]
+    )
+    assert texts[1:] == [
+        f"ready for clients at 127.0.0.1, port {server.port}",
+        "SIGTERM has come",
+        "stops; clients to be answered and let go: 0",
+        "the store is closed, everything is durable",
+    ]
+
+
+def test_levels_filter_and_can_be_changed(tmp_path: Path) -> None:
+    config = tmp_path / "kvstream.toml"
+    config.write_text("timeout = 0\n")
+    log = tmp_path / "log"
+    options = "--config", str(config), "--logfile", str(log), "--loglevel", "nothing"
+    server = ServerProcess(tmp_path / "store", *options)
+    with server.asker() as asker:
+        assert asker.ask("CONFIG GET loglevel") == [b"loglevel", b"nothing"]
+        asker.ask("AUTH nobody x")
+        assert log.read_text() == ""
+        assert asker.ask("CONFIG SET loglevel debug") == b"OK"
+        server.asker().close()
+        until(lambda: "DEBUG client" in log.read_text())
+        assert "SET" in log.read_text()
+        assert isinstance(asker.ask("CONFIG SET loglevel loud"), Failure)
+        assert asker.ask("CONFIG SET loglevel warning") == b"OK"
+        asker.ask("CONFIG SET timeout 0")
+        asker.ask("AUTH nobody x")
+        until(lambda: "wrong name or password" in log.read_text())
+        assert '"timeout"' not in log.read_text()
+        assert asker.ask("CONFIG REWRITE") == b"OK"
+        assert asker.ask("CONFIG GET logfile") == [b"logfile", str(log).encode()]
+        assert isinstance(asker.ask("CONFIG SET logfile x"), Failure)
+    assert config.read_text() == 'timeout = 0\nloglevel = "warning"\n'
+    server.end()
+
+
+def test_lines_are_json_on_demand(tmp_path: Path) -> None:
+    started = Logged(tmp_path, "--log-format", "json")
+    with started.server.asker() as asker:
+        assert asker.ask("CONFIG GET log-format") == [b"log-format", b"json"]
+        asker.ask("AUTH", "no\nbody", "x")
+    started.server.end()
+    told = [json.loads(line) for line in started.lines]
+    assert {tuple(each) for each in told} == {("time", "level", "logger", "message")}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told[0]["time"])
+    assert {each["level"] for each in told} == {"notice", "warning"}
+    assert all(each["logger"].startswith("kvstream.server.") for each in told)
+    assert [each for each in told if r'"no\nbody"' in each["message"]]
+
+
+def test_failed_logins_are_told_now_and_then_without_passwords(logged: Logged) -> None:
+    with logged.server.asker() as asker:
+        for number in range(5 * WINDOW_LINES):
+            assert isinstance(asker.ask("AUTH", "who\n2026", f"guess{number}"), Failure)
+        asker.ask("HELLO 3 AUTH default guess")
+    logged.with_("wrong name or password")
+    logged.server.end()
+    found = logged.with_("wrong name or password")
+    assert WINDOW_LINES <= len(found) <= 3 * WINDOW_LINES
+    assert r"127.0.0.1:" in found[0]
+    assert r'user "who\n2026"' in found[0]
+    assert "guess" not in logged.path.read_text()
+    assert all(LINE.fullmatch(line) for line in logged.lines)
+
+
+def test_what_users_may_not_do_is_told_to_who_wants_it(tmp_path: Path) -> None:
+    logged = Logged(tmp_path, level="verbose")
+    with logged.server.asker() as asker:
+        asker.ask("ACL SETUSER ann on nopass ~a* +get")
+        asker.ask("AUTH ann x")
+        asker.ask("SET a 1")
+        asker.ask("GET b")
+    logged.with_('user "ann", has no right to command "set"')
+    logged.with_('user "ann", has no right to key "b"')
+    logged.server.end()
+
+
+def test_refused_clients_are_told(tmp_path: Path) -> None:
+    logged = Logged(tmp_path, "--maxclients", "1")
+    with logged.server.asker(), logged.server.asker() as second:
+        assert second.read().startswith("ERR max number of clients")
+    logged.with_("is refused: maxclients has been reached")
+    logged.server.end()
+
+
+def test_settings_and_slow_requests_are_told_without_passwords(logged: Logged) -> None:
+    with logged.server.asker() as asker:
+        asker.ask("CONFIG SET slowlog-log-slower-than 0 requirepass s3cret")
+        asker.ask("AUTH s3cret")
+        asker.ask("XADD", "s", "*", "f", "v" * 1000)
+        asker.ask("BGSAVE")
+        logged.with_("the save took")
+        asker.ask("BGREWRITEAOF")
+        logged.with_("the compaction took")
+    assert logged.with_('"requirepass" "(redacted)"')
+    assert '"AUTH" "(redacted)"' in "\n".join(logged.lines)
+    [slow] = logged.with_('"XADD" "s" "*" "f"')
+    assert re.search(r"took \d+\.\d{3} ms: ", slow)
+    assert "(872 more bytes)" in slow
+    assert "s3cret" not in logged.path.read_text()
+
+
+def test_a_file_that_is_moved_away_is_made_anew(logged: Logged) -> None:
+    old = logged.path.rename(logged.path.with_name("log.1"))
+    with logged.server.asker() as asker:
+        asker.ask("CONFIG SET timeout 0")
+    logged.with_('"timeout"')
+    assert "ready for clients" in old.read_text()
+    assert '"timeout"' not in old.read_text()
+
+
+def test_a_logfile_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    words = "--dir", tmp_path / "store", "--port", 0, "--logfile", tmp_path / "none" / "log"
+    ended = subprocess.run(
+        [sys.executable, "-m", "kvstream", "serve", *map(str, words)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 2
+    assert "No such file or directory" in ended.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_full_disk_and_its_end_are_told_once(faulty_disk: FaultyDisk, tmp_path: Path) -> None:
+    logged = Logged(
+        tmp_path, store=faulty_disk.root / "store", environment=faulty_disk.environment()
+    )
+    with logged.server.asker() as asker:
+        asker.ask("SET k v")
+        faulty_disk.fail("write", errno.ENOSPC, ".log")
+        for _ in range(3):
+            assert isinstance(asker.ask("SET k w"), Failure)
+        faulty_disk.heal()
+        until(lambda: asker.ask("SET k w") == b"OK")
+        faulty_disk.fail("write", errno.EIO, ".log")
+        assert isinstance(asker.ask("SET k x"), Failure)
+        assert isinstance(asker.ask("SET k x"), Failure)
+    assert len(logged.with_("WARNING the disk is full, writes are refused until it is not")) == 1
+    assert len(logged.with_("WARNING the disk has space again")) == 1
+    assert len(logged.with_("ERROR the disk failed, so the store is read-only")) == 1
+    logged.server.process.kill()
+    logged.server.process.communicate()
+
+
+def test_what_goes_wrong_inside_is_told_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(ValueError, match="inside") as raised:
+        raise ValueError("inside")
+    assert internal_error(raised.value).text == "internal error: ValueError"
+    [record] = caplog.records
+    text = TextFormatter().format(record)
+    assert LINE.fullmatch(text.splitlines()[0])
+    assert text.endswith("ValueError: inside")
+    assert json.loads(JsonFormatter().format(record))["exception"].endswith("ValueError: inside")
+
+
+def test_only_some_lines_of_a_kind_are_let_through(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    throttle, logger = Throttle(clock=lambda: now), logging.getLogger("kvstream.tests")
+    for number in range(WINDOW_LINES + 3):
+        throttle.log(logger, logging.WARNING, "line %d", number)
+    assert len(caplog.messages) == WINDOW_LINES
+    now += WINDOW_S
+    throttle.log(logger, logging.WARNING, "line %d", 99)
+    assert caplog.messages[-1] == "line 99 (3 more were not logged)"
+    throttle.log(logger, logging.WARNING, "line %d", 100)
+    assert caplog.messages[-1] == "line 100"
+
+
+def test_states_of_a_store_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Directory.acquire(tmp_path / "store", read_only=False, create=True)
+    gate, free = Gate(directory, 100), 50
+    monkeypatch.setattr(directory, "free_bytes", lambda: free)
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            gate.admit(frees=False)
+    free = 200
+    gate.admit(frees=False)
+    full = Exception("IO error: No space left on device")
+    for _ in range(2):
+        gate.failed(full, recovers=True)
+    gate.passed()
+    for _ in range(2):
+        gate.failed(Exception("IO error: broken"), recovers=False)
+    assert isinstance(gate.failure, StoreReadOnly)
+    starts = ("writes that", "there is", "the disk is full", "the disk has", "the disk failed")
+    for message, start in zip(caplog.messages, starts, strict=True):
+        assert message.startswith(start)
+    directory.release()
+
+
+def test_a_library_configures_nothing(tmp_path: Path) -> None:
+    program = (
+        "import logging, sys, kvstream\n"
+        "with kvstream.Store.open(sys.argv[1]) as store:\n"
+        "    store.stream('s').add({'f': 'v'})\n"
+        "logging.getLogger('kvstream.storage').error('not shown')\n"
+        "handlers = logging.getLogger('kvstream').handlers\n"
+        "assert [type(each) for each in handlers] == [logging.NullHandler], handlers\n"
+        "assert not logging.getLogger().handlers and not logging.getLogger('asyncio').handlers\n"
+        "assert logging.getLogger('kvstream').level == logging.NOTSET\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store")],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
