@@ -227,7 +227,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option(
     "--logfile",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathOnly(dir_okay=False),
     help="Where it is logged; stderr otherwise. A file that is moved away is made anew.",
 )
 @_option(
