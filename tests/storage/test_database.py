@@ -150,12 +150,16 @@ def test_a_snapshot_ends_with_the_store(directory: Path) -> None:
         seeks.send((key_of(0), key_of(4), 5))
 
 
-def test_a_snapshot_has_what_is_committed_alone(database: Database) -> None:
+def test_a_snapshot_has_what_is_committed_and_what_the_batch_has_put_so_far(
+    database: Database,
+) -> None:
     batch = Batch(database)
     assert list(batch.snapshot(Family.MESSAGES, *EVERYTHING)) == []
-    batch.put(Family.TREES, b"key", b"value")
-    with pytest.raises(AssertionError, match="committed"):
-        batch.snapshot(Family.MESSAGES, *EVERYTHING)
+    batch.put(Family.TREES, b"key", b"of another family")
+    batch.put(Family.MESSAGES, b"first", b"value")
+    snapshot = batch.snapshot(Family.MESSAGES, *EVERYTHING)
+    batch.put(Family.MESSAGES, b"later", b"value")
+    assert list(snapshot) == [[(b"first", b"value")]]
 
 
 def test_bounds_made_on_the_way_stay_alive_as_long_as_the_scan(database: Database) -> None:
