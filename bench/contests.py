@@ -12,7 +12,7 @@ from redis import Redis
 
 from bench.workload import BATCH, PAGE, Fields, Sizes
 from kvstream import Store
-from kvstream.ids import MIN_ID
+from kvstream.types.ids import MIN_ID
 
 GROUP = "billing"
 CONSUMER = "worker-1"

@@ -15,8 +15,8 @@ from bench.results import Claim
 from bench.sparking import bench_session
 from bench.workload import Sizes, entries
 from kvstream import Store
+from kvstream.bulkload.parts import PartWriter
 from kvstream.layout.values import encode_flat
-from kvstream.parts import PartWriter
 
 BATCH_ROWS = 500
 BATCHES = 20
@@ -76,8 +76,8 @@ def _copying(source: Path, target: Path, state: Path) -> Iterator[None]:
 
 def _arrivals(target: Path) -> Iterator[int]:
     """Yield whenever another batch is in the store, which is watched beside who writes it."""
-    from kvstream.spark.reading.stores import length_of
-    from kvstream.spark.reading.watching import catch_up, follower
+    from kvstream.spark.read.progress import catch_up, follower
+    from kvstream.spark.read.stores import length_of
 
     with follower(str(target), 0) as store:
         expected = 1

@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 from kvstream.cli.contracts import AnyStream, Scratch, Session
-from kvstream.cli.examples import example
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import PathOnly
-from kvstream.cli.tables import Column, count_column
-from kvstream.cli.text import number
+from kvstream.cli.parameters import PathOnly, example
+from kvstream.cli.tables import Column, count_column, number
 
 BATCH, PAGE, READ = 1000, 1000, 100
 FIELDS = {"sku": "a1-4711-blue", "quantity": "2", "price": "19.90", "note": "x" * 64}

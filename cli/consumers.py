@@ -3,13 +3,20 @@
 import click
 
 from kvstream.cli.contracts import AnyStore, Changes, Session
-from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import consumer_argument, group_argument, stream_argument
+from kvstream.cli.parameters import consumer_argument, example, group_argument, stream_argument
 from kvstream.cli.session import existing_group
-from kvstream.cli.tables import Column, age_column, count_column, name_column
-from kvstream.cli.text import duration, plural, printable, quoted
+from kvstream.cli.tables import (
+    Column,
+    age_column,
+    count_column,
+    duration,
+    name_column,
+    plural,
+    printable,
+    quoted,
+)
 from kvstream.errors import RequestError
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from kvstream.arguments import Name
-from kvstream.ids import IDLike, StreamID
+from kvstream.engine.coerce import Name
 from kvstream.layout.values import FieldPart, FieldsLike
-from kvstream.operations.acks import NackMode
+from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome
-from kvstream.operations.references import RefPolicy
-from kvstream.records import (
+from kvstream.operations.trim import RefPolicy
+from kvstream.types.ids import IDLike, StreamID
+from kvstream.types.records import (
     BareEntry,
     Claimed,
     ClaimedIDs,

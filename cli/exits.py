@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from kvstream.cli.text import printable
+from kvstream.cli.tables import printable
 from kvstream.errors import (
     BadPayload,
     Corruption,

@@ -7,14 +7,21 @@ from typing import Any
 import click
 
 from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Changes, Session
-from kvstream.cli.examples import example
 from kvstream.cli.exits import nothing_unless
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Position, group_argument, stream_argument
+from kvstream.cli.parameters import Position, example, group_argument, stream_argument
 from kvstream.cli.session import existing_group, existing_stream
-from kvstream.cli.tables import Column, count_column, id_columns, name_column
-from kvstream.cli.text import number, plural, printable, time_of
-from kvstream.ids import MIN_ID, StreamID
+from kvstream.cli.tables import (
+    Column,
+    count_column,
+    id_columns,
+    name_column,
+    number,
+    plural,
+    printable,
+    time_of,
+)
+from kvstream.types.ids import MIN_ID, StreamID
 
 _PENDING_PAGE = 10_000
 

@@ -9,13 +9,11 @@ from typing import Any
 import click
 
 from kvstream.cli.contracts import AnyStore, Session
-from kvstream.cli.examples import example
 from kvstream.cli.exits import ExitCode, nothing_unless
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration, Moment, Name, StreamName, stream_argument
+from kvstream.cli.parameters import Duration, Moment, Name, StreamName, example, stream_argument
 from kvstream.cli.session import IMPORT_PREFIX, existing_key
-from kvstream.cli.tables import Column, id_columns, name_column
-from kvstream.cli.text import duration, number, plural, printable
+from kvstream.cli.tables import Column, duration, id_columns, name_column, number, plural, printable
 
 _MS = 1000
 

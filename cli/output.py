@@ -3,31 +3,84 @@
 ``output_options`` gives a command ``--json`` and ``--max-width``, and an ``Output`` that knows what
 was chosen. With ``--json`` every answer is one JSON object a line, whatever the command. Where
 stdout is no terminal, tables have neither frames nor colours, and one line a row.
+
+A bar on stderr for what takes long; nothing where stderr is no terminal, or ``--quiet``.
 """
 
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import click
 
-from kvstream.cli.json_values import dumps, jsonable
+from kvstream.cli.rows import dumps, jsonable
 from kvstream.cli.tables import (
+    NAME_WIDTH_MIN,
     Column,
     age_column,
     block,
+    clipped,
     count_column,
     id_columns,
     name_column,
+    number,
     plain,
+    printable,
     sheet,
+    shortened,
 )
-from kvstream.cli.text import printable, shortened
-from kvstream.records import AnyEntry
+from kvstream.types.records import AnyEntry
+
+_FIGURES_WIDTH = 45
+"""What numbers take behind the title; the bar has what is left."""
+
+
+class Meter(Protocol):
+    """Told how far the work has come: units of ``total``, and rows."""
+
+    def __call__(self, done: int, rows: int) -> None: ...
+
+
+@contextmanager
+def meter(title: str, total: int | None, quiet: bool) -> Iterator[Meter]:
+    """Show a bar while the work goes on; ``total`` None: nobody knows how much there is."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, rows: None
+        return
+    from rich.console import Console  # here, since most runs show no bar
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]} rows, {task.fields[rate]}/s"),
+        TimeElapsedColumn() if total is None else TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        room = shutil.get_terminal_size().columns - _FIGURES_WIDTH
+        title = clipped(title, max(NAME_WIDTH_MIN, room))
+        task = progress.add_task(title, total=total, rows="0", rate="0")
+
+        def show(done: int, rows: int) -> None:
+            elapsed = progress.tasks[0].elapsed or 0
+            rate = round(rows / elapsed) if elapsed > 0 else 0
+            progress.update(task, completed=done, rows=number(rows), rate=number(rate))
+
+        yield show
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,6 +3,8 @@
 A name is the very bytes that the shell has passed. Where an ID may stand a time may stand too: a
 date or date and time as in ISO 8601, UTC unless it says otherwise, or ``now-15m``. It knows no
 command.
+
+How help texts carry their examples, so that tests and documents can find them.
 """
 
 import os
@@ -16,11 +18,30 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from kvstream.arguments import refuse_url
 from kvstream.cli.places import complete_names
-from kvstream.clock import SystemClock
+from kvstream.engine.coerce import refuse_url
 from kvstream.errors import InvalidArgument
-from kvstream.ids import StreamID, parse_add_id
+from kvstream.types.clock import SystemClock
+from kvstream.types.ids import StreamID, parse_add_id
+
+_MARK = "\b\nExample:\n"
+_PROMPT = "  $ "
+
+
+def example(*lines: str) -> str:
+    """Return the epilog of a command whose example is these command lines."""
+    return _MARK + "\n".join(_PROMPT + line for line in lines)
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """Return the command lines of a command's example."""
+    epilog = command.epilog or ""
+    return [
+        line.removeprefix(_PROMPT)
+        for line in epilog.removeprefix(_MARK).splitlines()
+        if line.startswith(_PROMPT)
+    ]
+
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]

@@ -14,7 +14,7 @@ from kvstream.cli.contracts import Session
 from kvstream.cli.remote.session import ServerSession
 from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
 from kvstream.errors import KVStreamError
-from kvstream.options import Durability
+from kvstream.types.options import Durability
 
 PATIENCE_S = 1.0
 """How long the shell waits for the names that a server has."""

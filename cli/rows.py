@@ -9,26 +9,367 @@
 
 A row keeps its raw bytes, since positions in a source are counted in them. Nothing here knows a
 store.
+
+Bytes and entries as JSON and back, without loss.
+
+::
+
+    bytes  := "text"                    when they are valid UTF-8
+            | {"base64": "..."}         otherwise
+    fields := {"field": bytes, ...}     when the names are text and none repeats
+            | [[bytes, bytes], ...]     otherwise
+    entry  := {"id": "ms-seq", "fields": fields}        fields null: the message is gone
+
+Reading takes more than writing gives: numbers as they are spelled, true and false, nested values as
+JSON text; null leaves the field out. It knows no file and no store.
+
+Files and pipes as lines of bytes, and how far into them an import has come.
+
+A ``Source`` never reads ahead of the lines that it has given out, so that a position in it is
+exact; and it can tell that a pipe has nothing more for now. It knows no format and no store.
 """
 
+import base64
+import binascii
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import json
+import os
+import select
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, Protocol
 
-from kvstream.cli.json_values import (
-    Pairs,
-    Unreadable,
-    dumps,
-    entry_json,
-    fields_json,
-    loads_entry,
-    loads_fields,
+import xxhash
+
+from kvstream.errors import RequestError
+from kvstream.types.ids import StreamID
+from kvstream.types.options import ENTRY_BYTES_MAX
+from kvstream.types.records import AnyEntry, Entry
+
+BASE64 = "base64"
+
+Pairs = list[tuple[bytes, bytes]]
+
+_MEMBERS = {"stream", "id", "fields", "idle_ms", "deliveries"}
+"""What an object may hold beside its fields to be taken as an entry, not as a flat object."""
+
+
+class Unreadable(ValueError):
+    """A text that is no JSON, or no entry."""
+
+
+class _Object(tuple[tuple[str, Any], ...]):
+    """A JSON object: its pairs in order, repeated names included."""
+
+
+class _Number(str):
+    """A JSON number as it is spelled."""
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def bytes_json(value: bytes) -> str | dict[str, str]:
+    """Return what stands for ``value`` in JSON."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {BASE64: base64.b64encode(value).decode("ascii")}
+
+
+def fields_json(pairs: Sequence[tuple[bytes, bytes]]) -> Any:
+    """Return what stands for the fields of an entry in JSON."""
+    names = [bytes_json(name) for name, _ in pairs]
+    values = [bytes_json(value) for _, value in pairs]
+    if all(isinstance(name, str) for name in names) and len({*map(str, names)}) == len(names):
+        return dict(zip(map(str, names), values, strict=True))
+    return [list(pair) for pair in zip(names, values, strict=True)]
+
+
+def entry_json(entry: AnyEntry) -> dict[str, Any]:
+    """Return what stands for an entry in JSON."""
+    shown: dict[str, Any] = {"id": str(entry.id), "fields": _fields_of(entry)}
+    if entry.deliveries is not None:
+        shown |= {"idle_ms": entry.idle_ms, "deliveries": entry.deliveries}
+    return shown
+
+
+def _fields_of(entry: AnyEntry) -> Any:
+    if entry.fields is None:
+        return None
+    if type(entry.fields) is dict:
+        try:  # text alone, as nearly always: a third of the time
+            return {name.decode(): value.decode() for name, value in entry.fields.items()}
+        except UnicodeDecodeError:
+            pass
+    return fields_json(entry.pairs)
+
+
+def jsonable(value: Any) -> Any:
+    """Return what stands for any value of the public API in JSON."""
+    if isinstance(value, AnyEntry):
+        return entry_json(value)
+    if isinstance(value, StreamID):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes_json(value)
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: jsonable(getattr(value, field.name)) for field in dataclass_fields(value)
+        }
+    if isinstance(value, Mapping):
+        return _mapping(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return jsonable(value._asdict())
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def _mapping(value: Mapping[Any, Any]) -> Any:
+    names = [jsonable(name) for name in value]
+    values = [jsonable(item) for item in value.values()]
+    if all(isinstance(name, str) for name in names):
+        return dict(zip(names, values, strict=True))
+    return [list(pair) for pair in zip(names, values, strict=True)]
+
+
+def dumps(value: Any, ascii_only: bool = False) -> str:
+    """Return a value that ``jsonable`` made as one line."""
+    return (_ASCII_ENCODER if ascii_only else _ENCODER).encode(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_ASCII_ENCODER = json.JSONEncoder()
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def loads_entry(line: bytes) -> tuple[str | None, Pairs]:
+    """Return the ID, None where there is none, and the fields of one line of JSON.
+
+    The line is ``{"id": ..., "fields": ...}`` with the ID optional, or else a flat object whose
+    names are fields. Raises Unreadable.
+    """
+    value = _loads(line)
+    if not isinstance(value, _Object):
+        raise Unreadable("a line must be a JSON object")
+    members = dict(value)
+    if "fields" in members and members.keys() <= _MEMBERS:
+        fields = members["fields"]
+        if isinstance(fields, _Object | list):
+            return _id_text(members.get("id")), _pairs(fields)
+    return None, _pairs(value)
+
+
+def _id_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Unreadable("the id must be a string")
+    return str(value)
+
+
+def loads_fields(text: str) -> Pairs:
+    """Return the fields that a JSON text stands for."""
+    return _pairs(_loads(text.encode("utf-8", "surrogateescape")))
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return _DECODER.decode(text.decode())
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"not UTF-8 at byte {error.start + 1}") from None
+    except RecursionError:
+        raise Unreadable("nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"not JSON at character {error.pos + 1}: {error.msg}") from None
+    except ValueError as error:
+        raise Unreadable(str(error)) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_Object,
+    parse_int=_Number,
+    parse_float=_Number,
+    parse_constant=_refuse_constant,
 )
-from kvstream.cli.sources import Source
-from kvstream.options import ENTRY_BYTES_MAX
-from kvstream.records import Entry
+
+
+def _pairs(fields: Any) -> Pairs:
+    """Return the fields of a decoded object, or of a list of pairs; those of null are left out."""
+    if isinstance(fields, list):
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in fields):
+            raise Unreadable("a list of fields must be made of [field, value] pairs")
+    elif not isinstance(fields, _Object):
+        raise Unreadable("fields must be an object or a list of [field, value] pairs")
+    pairs = [(_bytes(name), _bytes(value)) for name, value in fields if value is not None]
+    if not pairs:
+        raise Unreadable("no fields")
+    return pairs
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, str):
+        if isinstance(value, _Object) and len(value) == 1 and value[0][0] == BASE64:
+            return _unbase64(value[0][1])
+        value = _compact(value)
+    text: str = value
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("text with half a surrogate pair") from None
+
+
+def _unbase64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise Unreadable('{"base64": ...} does not hold base64') from None
+
+
+def _compact(value: Any) -> str:
+    """Return a decoded value as JSON text, its numbers spelled as they were."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, _Object):
+        inner = (f"{json.dumps(name, ensure_ascii=False)}:{_compact(item)}" for name, item in value)
+        return "{" + ",".join(inner) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_compact, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+CHUNK = 256 * 1024
+LINE_BYTES_MAX = 1 << 30
+"""Longest line: an entry of the greatest size, with room for its escapes."""
+
+
+class Source:
+    """A file or a pipe, line by line."""
+
+    def __init__(self, stream: BinaryIO, label: str, identity: bytes | None = None) -> None:
+        self.label = label
+        """What messages call it."""
+        self.identity = identity
+        """What a later run knows it by; None: it cannot be known again."""
+        self.size: int | None = None
+        """Its bytes, where they can be known."""
+        self._read = _reader(stream)
+        self._descriptor = _pollable(stream)
+        self._buffer = b""
+        self._at = 0
+        if self._descriptor is None:
+            self.size = _size(stream)
+
+    def readline(self) -> bytes:
+        """Return the next line with its newline; the last may lack it; empty at the end."""
+        parts: list[bytes] = []
+        length = 0
+        while (end := self._buffer.find(b"\n", self._at) + 1) == 0:
+            parts.append(self._buffer[self._at :])
+            length += len(parts[-1])
+            if length > LINE_BYTES_MAX:
+                raise RequestError(f"{self.label}: a line of more than {LINE_BYTES_MAX:,} bytes")
+            self._buffer, self._at = self._read(CHUNK), 0
+            if not self._buffer:
+                return b"".join(parts)
+        parts.append(self._buffer[self._at : end])
+        self._at = end
+        return b"".join(parts)
+
+    def read(self, length: int) -> bytes:
+        """Return the next bytes, ``length`` of them at most; empty at the end."""
+        if self._at == len(self._buffer):
+            self._buffer, self._at = self._read(CHUNK), 0
+        part = self._buffer[self._at : self._at + length]
+        self._at += len(part)
+        return part
+
+    def pauses(self) -> bool:
+        """Tell whether the next line is yet to come through the pipe."""
+        if self._descriptor is None or self._buffer.find(b"\n", self._at) >= 0:
+            return False
+        readable, _, _ = select.select([self._descriptor], [], [], 0)
+        return not readable
+
+
+def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
+    """Return what reads from ``stream`` without waiting for more than there is."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return stream.read
+    return lambda length: os.read(descriptor, length)
+
+
+def _pollable(stream: BinaryIO) -> int | None:
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+    return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
+
+
+def _size(stream: BinaryIO) -> int | None:
+    try:
+        return os.fstat(stream.fileno()).st_size
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def identity_of(path: Path | None, name: bytes | None) -> bytes | None:
+    """Return what a source is known by: the name given, or else the path of a regular file."""
+    if name is not None:
+        return b"name:" + name
+    if path is None or not path.is_file():
+        return None
+    return b"file:" + os.fsencode(path.resolve())
+
+
+class Position:
+    """How far a source has been worked off, and the digest of all bytes up to there."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.line = 0
+        """Lines worked off."""
+        self._hash = xxhash.xxh3_128()
+
+    def copy(self) -> "Position":
+        """Return the same position, to go on from while this one stays."""
+        other = Position()
+        other.offset, other.line, other._hash = self.offset, self.line, self._hash.copy()
+        return other
+
+    def advance(self, raw: bytes, lines: int) -> None:
+        """Count ``raw`` as worked off."""
+        self._hash.update(raw)
+        self.offset += len(raw)
+        self.line += lines
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    def skip(self, source: Source, offset: int, line: int) -> None:
+        """Read on to where an earlier run has come to; less where the source ends before."""
+        while self.offset < offset and (part := source.read(min(CHUNK, offset - self.offset))):
+            self.advance(part, 0)
+        self.line = line
+
 
 ID_COLUMN = "kvstream:id"
 FIELDS_COLUMN = "kvstream:fields"

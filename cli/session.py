@@ -2,27 +2,132 @@
 
 It opens and closes the store; it knows no command. Whoever only looks opens the store read-only:
 then several may look at once, and nothing in it changes.
+
+A store in a directory, with what the commands ask for beyond the library.
+
+It knows no command.
+
+Which process holds a store, as far as the system tells: Linux lists the locks in a file.
 """
 
+import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import click
 
-from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Scratch
-from kvstream.cli.holder import holder_of
-from kvstream.cli.local import LocalStore
-from kvstream.cli.text import quoted
+from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Changes, IDList, Listed, Scratch
+from kvstream.cli.tables import quoted
 from kvstream.errors import NoGroup, NoSuchKey, StoreLocked, WrongType
-from kvstream.ids import MIN_ID, StreamID
-from kvstream.options import Durability
+from kvstream.layout.values import FieldsLike
+from kvstream.store import Store
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.options import Durability
 
 T = TypeVar("T")
+
+
+class LocalStore(Store):
+    """A store that this process holds."""
+
+    shared: ClassVar[bool] = False
+
+    def atomically(self, keys: Sequence[bytes], work: Callable[[Changes], T]) -> T:
+        """Do all that ``work`` writes in one commit."""
+        with self.transaction():
+            return work(_LocalChanges(self))
+
+    def listed(self, pattern: bytes | None) -> Iterator[Listed]:
+        """Yield the keys with what they are."""
+        for key in self.scan_keys(pattern):
+            kind = self.type(key)
+            info = self.stream(key).info() if kind == "stream" else None
+            yield Listed(key, kind, info, self.ttl(key))
+
+    def back_up(self, target: Path | None) -> str:
+        """Write a checkpoint into a new directory, and return its path."""
+        if target is None:
+            raise click.UsageError("name the NEW_DIRECTORY of the checkpoint")
+        self.checkpoint(target)
+        return str(target)
+
+    def size_on_disk(self) -> int:
+        size: int = self.stats()["size_on_disk"]
+        return size
+
+
+class _LocalChanges:
+    """Writes inside a transaction of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(
+        self, stream: bytes, fields: FieldsLike, id: str = "*", maxlen: int | None = None
+    ) -> None:
+        self._store.stream(stream).add(fields, id, maxlen=maxlen)
+
+    def expire(self, key: bytes, seconds: float) -> None:
+        self._store.expire(key, seconds)
+
+    def persist(self, key: bytes) -> None:
+        self._store.persist(key)
+
+    def ack(self, stream: bytes, group: bytes, ids: IDList) -> None:
+        self._store.stream(stream).group(group).ack(ids)
+
+    def set_group_id(self, stream: bytes, group: bytes, id: StreamID) -> None:
+        self._store.stream(stream).group(group).set_id(id)
+
+    def delete_consumer(self, stream: bytes, group: bytes, consumer: bytes) -> None:
+        self._store.stream(stream).group(group).delete_consumer(consumer)
+
+
+LOCKS = Path("/proc/locks")
+COMMAND_LENGTH_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds a store."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" + (f" ({self.command})" if self.command else "")
+
+
+def holder_of(directory: Path) -> Holder | None:
+    """Return a process that holds the lock on ``directory``; None where nobody can tell."""
+    try:
+        status = os.stat(directory)
+        listed = LOCKS.read_text("ascii", "replace")
+    except OSError:
+        return None
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in listed.splitlines():
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:262147 0 EOF
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == device:
+            pid = int(words[4])
+            return Holder(pid, _command(pid)) if pid > 0 else None
+    return None
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    text = b" ".join(words).decode("utf-8", "replace")
+    return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 3] + "..."
+
 
 IMPORT_PREFIX = b"kvstream:import:"
 """Opens the names of the streams in which imports keep how far they have come."""

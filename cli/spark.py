@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.examples import example
-from kvstream.cli.parameters import RangeBound
-from kvstream.cli.text import printable
+from kvstream.cli.parameters import RangeBound, example
+from kvstream.cli.tables import printable
 from kvstream.errors import DataError
 
 if TYPE_CHECKING:
@@ -258,8 +257,8 @@ def _session(
     ctx: click.Context, job: str
 ) -> Iterator[tuple["SparkSession", Callable[[str], None]]]:
     """Give a session of Spark and a place to tell progress; one made here ends with the job."""
-    from kvstream.spark.failures import plainly
-    from kvstream.spark.sessions import is_running, session
+    from kvstream.spark.options import plainly
+    from kvstream.spark.spark_session import is_running, session
 
     options = ctx.obj
     given = _pairs(options["conf"], "--conf")

@@ -88,7 +88,7 @@ def sums_of_the_lake(folder: Path) -> dict[Key, Sum]:
 
 def picture(sums: dict[Key, Sum]) -> str:
     """Return a plot of the mean temperature at each hour of the day, as SVG."""
-    from kvstream.spark.jobs.plots import lines
+    from kvstream.spark.jobs.reporting import lines
 
     series = []
     for source in SOURCES:

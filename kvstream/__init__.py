@@ -1,7 +1,5 @@
 """kvstream: durable message streams in your own process, with the semantics of Redis Streams."""
 
-from kvstream.clock import Clock, ManualClock, SystemClock
-from kvstream.connecting import connect, connect_async
 from kvstream.consumer import Consumer
 from kvstream.errors import (
     BadPayload,
@@ -37,12 +35,16 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.group import Group
-from kvstream.ids import StreamID
-from kvstream.operations.acks import NackMode
+from kvstream.inprocess.connect import connect, connect_async
+from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome
-from kvstream.operations.references import RefPolicy
-from kvstream.options import Durability, StoreOptions
-from kvstream.records import (
+from kvstream.operations.trim import RefPolicy
+from kvstream.store import Store
+from kvstream.stream import Stream
+from kvstream.types.clock import Clock, ManualClock, SystemClock
+from kvstream.types.ids import StreamID
+from kvstream.types.options import Durability, StoreOptions
+from kvstream.types.records import (
     BareEntry,
     Claimed,
     ClaimedIDs,
@@ -59,8 +61,6 @@ from kvstream.records import (
     StreamDetail,
     StreamInfo,
 )
-from kvstream.store import Store
-from kvstream.stream import Stream
 from kvstream.version import VERSION as __version__
 
 __all__ = [

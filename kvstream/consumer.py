@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Literal, cast, overload
 
-from kvstream.arguments import (
+from kvstream.engine.blocking_reads import group_read
+from kvstream.engine.coerce import (
     NUMBER_MAX,
     IDs,
     Mode,
@@ -14,14 +15,15 @@ from kvstream.arguments import (
     wait_of,
     whole,
 )
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from kvstream.errors import InvalidArgument
-from kvstream.ids import IDLike, range_start
 from kvstream.layout.keys import key_of
-from kvstream.operations import acks, claims, deliver, groups
-from kvstream.operations.acks import NackMode
-from kvstream.reading import group_read
-from kvstream.records import (
+from kvstream.operations import ack as acks
+from kvstream.operations import claim as claims
+from kvstream.operations import groups, readgroup
+from kvstream.operations.ack import NackMode
+from kvstream.types.ids import IDLike, range_start
+from kvstream.types.records import (
     BareEntry,
     Claimed,
     ClaimedIDs,
@@ -74,7 +76,7 @@ class Consumer:
             if claim_min_idle is not None:
                 claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
             found = self._engine.run(
-                deliver.read_new,
+                readgroup.read_new,
                 self._key,
                 self._group,
                 self._name,

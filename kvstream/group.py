@@ -2,7 +2,8 @@
 
 from typing import Any, Literal, overload
 
-from kvstream.arguments import (
+from kvstream.consumer import Consumer, claimed_of
+from kvstream.engine.coerce import (
     IDs,
     Mode,
     Name,
@@ -14,15 +15,17 @@ from kvstream.arguments import (
     optional,
     whole,
 )
-from kvstream.consumer import Consumer, claimed_of
-from kvstream.engine import Engine
-from kvstream.ids import IDLike, StreamID, range_end, range_start
+from kvstream.engine.engine import Engine
 from kvstream.layout.keys import key_of
-from kvstream.operations import acks, claims, groups, inspect
-from kvstream.operations.acks import NackMode
+from kvstream.operations import ack as acks
+from kvstream.operations import claim as claims
+from kvstream.operations import groups
+from kvstream.operations import info as inspect
+from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome
-from kvstream.operations.references import RefPolicy
-from kvstream.records import (
+from kvstream.operations.trim import RefPolicy
+from kvstream.types.ids import IDLike, StreamID, range_end, range_start
+from kvstream.types.records import (
     BareEntry,
     Claimed,
     ClaimedIDs,

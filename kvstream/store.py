@@ -5,8 +5,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from kvstream import bulk
-from kvstream.arguments import (
+from kvstream.bulkload import commit
+from kvstream.bulkload.parts import BulkTicket, Part
+from kvstream.bulkload.restore import Loader
+from kvstream.engine.blocking_reads import group_read, plain_read
+from kvstream.engine.coerce import (
     AnyPath,
     Level,
     Name,
@@ -19,23 +22,22 @@ from kvstream.arguments import (
     store_options,
     whole,
 )
-from kvstream.clock import Clock
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from kvstream.errors import InvalidArgument
-from kvstream.glob import matcher
-from kvstream.ids import U64_MAX, IDLike, StreamID
-from kvstream.images import StreamSource
 from kvstream.layout.keys import key_of, qualified
-from kvstream.loading import Loader
-from kvstream.operations import appending, checks, dooming, images, keyspace, payloads, staging
-from kvstream.operations.appending import BulkResult
-from kvstream.operations.images import StreamImage
-from kvstream.operations.loading import Loaded
-from kvstream.options import Durability, StoreOptions
-from kvstream.parts import BulkTicket, Part
-from kvstream.reading import group_read, plain_read
-from kvstream.records import Entry, Fault, HistoryEntry, UnfinishedLoad
+from kvstream.operations import append, checks, keyspace
+from kvstream.operations import dump as payloads
+from kvstream.operations import load as images
+from kvstream.operations import unfinished_loads as staging
+from kvstream.operations.append import BulkResult
+from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
+from kvstream.types.clock import Clock
+from kvstream.types.glob import matcher
+from kvstream.types.ids import U64_MAX, IDLike, StreamID
+from kvstream.types.images import StreamSource
+from kvstream.types.options import Durability, StoreOptions
+from kvstream.types.records import Entry, Fault, HistoryEntry, UnfinishedLoad
 
 _KEYS_PAGE = 1000
 
@@ -217,7 +219,7 @@ class Store:
     def delete(self, *keys: Name) -> int:
         """Delete keys in one commit, and return how many there were; any size takes no time."""
         names = [key_of(self._name(key)) for key in keys]
-        return self.engine.run(dooming.delete_all, self.db, names)
+        return self.engine.run(keyspace.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
         """Rename a key; NoSuchKey where there is none, False where the target exists and stays."""
@@ -338,7 +340,7 @@ class Store:
         not named are written once more by ``bulk_load``. A ticket is for one load.
         """
         names = [name_bytes(key) for key in keys]
-        return self.engine.run(bulk.ticket, self.db, names)
+        return self.engine.run(commit.ticket, self.db, names)
 
     def bulk_load(
         self, ticket: BulkTicket, parts: Iterable[Part], *, mark: tuple[Name, int] | None = None
@@ -349,7 +351,7 @@ class Store:
         commit, and where it is there with that number, or a higher one, nothing is done. Others
         wait while rows are written once more. IDTooSmall where IDs are not above a stream's last.
         """
-        return bulk.load(self.engine, ticket, parts, mark_of(mark, self.db))
+        return commit.load(self.engine, ticket, parts, mark_of(mark, self.db))
 
     def bulk_append(
         self,
@@ -362,7 +364,7 @@ class Store:
         For what fits into one commit, with the same ``mark``.
         """
         wanted = {self._name(key): entries for key, entries in streams.items()}
-        return self.engine.run(appending.append_many, wanted, mark_of(mark, self.db))
+        return self.engine.run(append.append_many, wanted, mark_of(mark, self.db))
 
     # --- care -----------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Literal, overload
 
-from kvstream.arguments import (
+from kvstream.engine.blocking_reads import plain_read, read_position
+from kvstream.engine.coerce import (
     NUMBER_MAX,
     IDs,
     Name,
@@ -17,10 +18,9 @@ from kvstream.arguments import (
     wait_of,
     whole,
 )
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from kvstream.errors import BusyGroup, InvalidArgument, shown
 from kvstream.group import Group
-from kvstream.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
     FieldPart,
@@ -30,13 +30,16 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.operations import append, delete, groups, inspect, ranges, reads, trim
+from kvstream.operations import append, delete, groups, trim
+from kvstream.operations import info as inspect
+from kvstream.operations import range as ranges
+from kvstream.operations import read as reads
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
-from kvstream.operations.references import RefPolicy
-from kvstream.reading import plain_read, read_position
-from kvstream.records import Entry, GroupInfo, StreamDetail, StreamInfo
+from kvstream.operations.trim import RefPolicy
+from kvstream.types.ids import IDLike, StreamID, parse_add_id, range_end, range_start
+from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
 
 _SCAN_PAGE = 1000
 

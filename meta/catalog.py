@@ -3,44 +3,154 @@
 Objects are loaded on first use, shared by all transactions, changed in place under the engine's
 lock, and written by the transaction that changed them. Tree IDs and generations come from one
 persisted allocator and are never used twice.
+
+What is deleted of streams while long commands look at them bit by bit.
+
+Entries are only ever appended, trimmed at the head, or deleted from the middle. Who looks at a
+stream between the commits of others sees the first two in its record; the third is told here.
+
+Consumers that are active: what a group's record tells of the last one (meta/records.py).
+
+The numbers of generations and trees: from one persisted counter, and never given out twice.
+
+::
+
+    allocator row := "A" -> u64        the next number
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from weakref import WeakSet
 
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
     U16,
+    U64,
     database_bounds,
     database_of,
+    decode_number,
     key_count_row,
     stream_row,
     successor,
     tree_prefix,
 )
-from kvstream.meta import presence, staged
-from kvstream.meta.allocator import Allocator
-from kvstream.meta.burying import bury
-from kvstream.meta.databases import Databases
-from kvstream.meta.doomed import Doomed
-from kvstream.meta.erasures import Erasures
-from kvstream.meta.filling import catch_up
-from kvstream.meta.flushed import Bounds, Flushed
-from kvstream.meta.hot import Hot
-from kvstream.meta.index import KeyIndex
-from kvstream.meta.limits import Limits
+from kvstream.meta import unfinished_loads
+from kvstream.meta.filling import Limits, catch_up
+from kvstream.meta.keyspace import Databases, KeyIndex
+from kvstream.meta.lazyfree import Bounds, Doomed, Flushed, bury
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.reply_cache import Hot
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree, as_is
 from kvstream.meta.txn import Txn
-from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
+from kvstream.types.ids import StreamID
+from kvstream.types.options import StoreOptions
+
+
+class ErasureWatch:
+    """The entries that were deleted from one stream since somebody began to look at it."""
+
+    def __init__(self, stream: StreamMeta) -> None:
+        self.stream = stream
+        self._before = stream.erased
+        self._noted: list[Sequence[StreamID]] = []
+
+    def note(self, ids: Sequence[StreamID]) -> None:
+        self._noted.append(ids)
+
+    def holds(self, stream: StreamMeta) -> bool:
+        """Tell whether it is still that stream, and its last ID was not set back."""
+        return stream is self.stream and stream.erased == self._before + len(self._noted)
+
+    def erased(self) -> set[StreamID]:
+        """Return what was deleted."""
+        return set().union(*self._noted)
+
+
+class Erasures:
+    """Those who are told of deletions."""
+
+    def __init__(self) -> None:
+        self._watches: WeakSet[ErasureWatch] = WeakSet()
+
+    def watch(self, stream: StreamMeta) -> ErasureWatch:
+        """Have what is deleted of a stream told to who keeps what is returned."""
+        watch = ErasureWatch(stream)
+        self._watches.add(watch)
+        return watch
+
+    def note(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
+        """Count one deletion of entries of a stream, and tell of it."""
+        stream.erased += 1
+        if self._watches:
+            for watch in self._watches:
+                if watch.stream is stream:
+                    watch.note(ids)
+
+
+def note(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
+    """Have a group's record tell that a consumer is active now; its own then need not."""
+    told = group.activity
+    if told.name != consumer.name:
+        former = txn.catalog.consumer(txn, group, told.name) if told.is_known else None
+        if former is not None:
+            txn.member_changed(former)
+        told.name = consumer.name
+    told.number += 1
+    told.at_ms = consumer.seen_ms = consumer.active_ms = txn.now_ms
+    consumer.activity = told.number
+    txn.catalog.seen.pop(consumer.row, None)
+    txn.member_changed(group)
+
+
+def recall(group: GroupMeta, consumer: ConsumerMeta) -> None:
+    """Set the times of a consumer, as loaded from its record, to those that the group tells."""
+    told = group.activity
+    if told.name == consumer.name and told.is_known and consumer.activity < told.number:
+        consumer.seen_ms = consumer.active_ms = told.at_ms
+        consumer.activity = told.number
+
+
+def forget(group: GroupMeta, consumer: ConsumerMeta) -> None:
+    """Have a group's record tell nothing of a consumer that is no more."""
+    if group.activity.name == consumer.name:
+        group.activity.tell_nobody()
+
+
+_METADATA = Family.METADATA
+
+
+class Allocator:
+    """Gives out numbers; what a transaction that failed was given is lost."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        """The next number to give out; 0: still to be read."""
+        self._first_free = 1
+        """Above every number that was given out since the store was opened, used or not."""
+
+    def take(self, txn: Txn, count: int = 1) -> range:
+        """Return so many numbers, one after the other."""
+        if not self._next:
+            value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
+            self._next = max(self._first_free, decode_number(ALLOCATOR_KEY, value, missing=1))
+        first = self._next
+        self._next = self._first_free = first + count
+        txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next))
+        return range(first, first + count)
+
+    def forget(self) -> None:
+        """Have the row read again."""
+        self._next = 0
+
 
 STREAMS_MAX = 30_000
 """Streams kept in memory, of 2 KB each without groups; the least recently loaded leave first."""
 
-_METADATA, _TREES, _MESSAGES = Family.METADATA, Family.TREES, Family.MESSAGES
+_TREES, _MESSAGES = Family.TREES, Family.MESSAGES
 
 
 class Catalog:
@@ -57,7 +167,7 @@ class Catalog:
         self.crowded = False
         """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
         self.held: set[bytes] = set()
-        """Prefixes above whose last entries rows may stand that do not count (meta/intake.py)."""
+        """Prefixes above whose last entries rows may stand that do not count: see ``ingestion``."""
         self.hot = Hot()
         """Entries that clients were shown lately."""
         self.flushed, self.doomed = Flushed(), Doomed()
@@ -217,9 +327,9 @@ class Catalog:
         txn.frees = True
         self._let_go(txn, db)
         stored = self.databases.stored(txn, db)
-        for load in staged.all_of(txn):
+        for load in unfinished_loads.all_of(txn):
             if database_of(load.stream.name) == stored:  # its entries go with this commit too
-                staged.discard(txn, load)
+                unfinished_loads.discard(txn, load)
         swept = self.flushed.of(txn, stored).swept
         self.flushed.put(txn, stored, Bounds(txn.allocate(), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
@@ -344,7 +454,7 @@ class Catalog:
             record = txn.batch.get(_TREES, row)
             if record is not None:
                 consumer = group.consumers[name] = ConsumerMeta.decode(name, row, record)
-                presence.recall(group, consumer)
+                recall(group, consumer)
         return consumer
 
     def owner(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
@@ -375,7 +485,7 @@ class Catalog:
         consumer.runs.drop(txn.batch)
         txn.batch.delete(_TREES, consumer.row)
         txn.forget_member(consumer)
-        presence.forget(group, consumer)
+        forget(group, consumer)
         group.consumers.pop(consumer.name, None)
         group.consumers_count -= 1
         txn.member_changed(group)

@@ -2,19 +2,63 @@
 
 A new node starts where Redis would start one: after ``stream-node-max-entries`` entries, or before
 the one that would bring the listpack to ``stream-node-max-bytes``.
+
+The settings that commands ask for: Redis's ``stream-*``, and what a reply may be.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.errors import ReplyTooLarge
 from kvstream.layout.compiled import twins
 from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names
-from kvstream.meta.measuring import data_size, measure, set_names
-from kvstream.meta.nodes import put_open
+from kvstream.meta.nodes import data_size, measure, put_open, set_names
 from kvstream.meta.records import UNREAD, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.types.options import ENTRY_BYTES_MAX, StoreOptions
+
+
+@dataclass(slots=True)
+class Limits:
+    """The settings in force: they may change while the store is open."""
+
+    node_max_entries: int
+    node_max_bytes: int
+    idmp_duration_s: int
+    idmp_maxsize: int
+    dump_target: str
+    """The server that payloads are meant for, or ``auto``."""
+    entry_max_bytes: int = ENTRY_BYTES_MAX
+    """Bytes of the names and values of an entry that XADD takes; what is restored may have more."""
+    reply_max: int = 0
+    """Bytes of memory that one reply of a read may take; 0: as many as there are."""
+    reply_held: int = 0
+    """Bytes of memory that the replies before it in the same EXEC take: all of them are one."""
+
+    @property
+    def reply_left(self) -> int:
+        """Bytes of memory that the next reply may take; 0: as many as there are."""
+        return max(self.reply_max - self.reply_held, 1) if self.reply_max else 0
+
+    def too_large(self) -> ReplyTooLarge:
+        """Return the error of a reply that would take more."""
+        return ReplyTooLarge.beyond(self.reply_max)
+
+    @classmethod
+    def of(cls, options: StoreOptions) -> Self:
+        """Return those that a store is opened with."""
+        return cls(
+            options.stream_node_max_entries,
+            options.stream_node_max_bytes,
+            options.stream_idmp_duration_s,
+            options.stream_idmp_maxsize,
+            options.dump_target,
+        )
+
 
 _MESSAGES: int = Family.MESSAGES
 NODE_BYTES_MAX = 1 << 30

@@ -18,12 +18,12 @@ from struct import error as StructError
 from typing import Any
 
 from kvstream.errors import Corruption
-from kvstream.ids import StreamID
-from kvstream.images import IdempotencyImage
 from kvstream.layout.keys import COUNTED_MAX, U64, successor, tree_prefix
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.types.ids import StreamID
+from kvstream.types.images import IdempotencyImage
 
 _TREES = Family.TREES
 _PRODUCER = Struct(">QQ")

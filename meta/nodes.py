@@ -9,23 +9,147 @@ fills is kept in the stream's record; each closed one has a row in the stream's 
 
 A node leaves when its last live entry does, as in Redis; when that was the open node, the one
 before it is open again.
+
+The bytes of a stream's open node, as Redis's listpack would take them.
+
+Appending keeps an upper bound from the length of each value; ``measure`` makes it exact, from the
+entries noted since, or from their rows where the store was opened anew.
+
+How many live entries lie between two IDs: counted by nodes, a page of them at a time.
+
+What is counted is what there is when the counting begins. Only the two nodes in which
+the bounds fall are looked into, and that at once; the nodes between them are read bit by bit.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
+from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.ids import MIN_ID, PACKED, StreamID, new_id
+from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES, U64, key_of, successor, tree_prefix
-from kvstream.meta.measuring import measure, set_names
-from kvstream.meta.node import encode_node, live_in, lives_in
-from kvstream.meta.records import Node, StreamMeta
+from kvstream.layout.listpack import (
+    SMALL_INTEGER_BYTES,
+    SMALL_INTEGER_MAX,
+    elements_size,
+    entry_size,
+    foreign_entry_size,
+    integer_size,
+)
+from kvstream.layout.values import Names, decode_checked, decode_page
+from kvstream.meta.records import Node, StreamMeta, encode_node, live_in, lives_in
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
-from kvstream.storage.families import LARGE_VALUE
+from kvstream.storage.options import LARGE_VALUE
+from kvstream.types.ids import MIN_ID, PACKED, StreamID, new_id
+from kvstream.types.records import Fields, RepeatedFields
+
+_NEAR_VALUE = 128
+"""Values below this take at most one byte more in a listpack than in msgpack."""
+_FEW = 16
+"""Below this many fields msgpack's map takes one byte to open."""
+_HEAD_NEAR = 10
+"""Most bytes of an entry's flags, near deltas and counter, when it has the node's few fields."""
+_WHOLE_NODE = 1 << 30
+"""Rows of a page that takes what a node holds, however many that is."""
+
+
+def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> None:
+    """Note the field names of the open node, and how tightly its entries can be bounded.
+
+    An entry with the node's own names does not repeat them, and each of its values, while none is
+    of 128 bytes, takes at most one byte more as a listpack element than in msgpack. So its length,
+    less the names and the two bytes that open it, plus one for each value and its own head, is an
+    upper bound of its bytes; and a close one, so that entries are seldom measured.
+    """
+    if plain != stream.names:
+        stream.names = plain
+        stream.cool()
+    stream.names_seen, stream.empty_bytes = given, 0
+    count = len(plain)
+    overhead = sum(map(len, plain)) + count
+    stream.near = _NEAR_VALUE + overhead if count < _FEW else 0
+    stream.width = _HEAD_NEAR + count - overhead - 2
+
+
+def measure(batch: Batch, stream: StreamMeta) -> None:
+    """Count the open node's unmeasured entries into its bytes, exactly."""
+    entries = stream.unmeasured
+    if entries is None:
+        entries = _read_back(batch, stream)
+    if entries:
+        stream.open_bytes += _entries_size(stream, entries)
+    stream.measured = stream.open_last
+    stream.unmeasured, stream.slack = [], 0
+
+
+def data_size(value: bytes) -> int:
+    """Return the bytes of an entry's fields and values themselves."""
+    if twins is not None:
+        size = twins.data_size(value)
+        if size is not None:
+            return size
+    return sum(map(len, _flat(decode_page([value])[0])))
+
+
+def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]:
+    lower = max(stream.open_first, stream.measured.next())
+    upper = stream.prefix + stream.open_last.packed + b"\x00"
+    rows = batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
+    decode_checked([value for _, value in rows])
+    return [(StreamID.unpack(key[-16:]), value) for key, value in rows]
+
+
+def _flat(fields: Fields) -> list[bytes]:
+    if type(fields) is RepeatedFields:
+        return list(fields.flat)
+    return [part for pair in fields.items() for part in pair]
+
+
+def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
+    """Return the listpack bytes of ``entries`` in the open node."""
+    if twins is not None:
+        size = twins.entries_size(entries, stream.names, *stream.open_first)
+        if size is not None:
+            return size
+    return size_in_python(entries, stream.names, stream.open_first)
+
+
+def size_in_python(
+    entries: list[tuple[StreamID, bytes]], names: tuple[bytes, ...], first: StreamID
+) -> int:
+    """Return the listpack bytes of ``entries`` in a node of such names and first ID."""
+    count = len(names)
+    fields = decode_page([value for _, value in entries])
+    heads = _deltas_size(first, entries)
+    if list(map(tuple, fields)).count(names) == len(fields) and list(map(type, fields)).count(
+        dict
+    ) == len(fields):
+        own = list(chain.from_iterable(map(dict.values, fields)))
+        return heads + len(fields) * entry_size(count) + elements_size(own)[0]
+    return heads + sum(_one_size(names, _flat(each)) for each in fields)
+
+
+def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
+    master_ms, master_seq = first
+    size = 0
+    for (ms, seq), _ in entries:
+        ms -= master_ms
+        seq -= master_seq
+        size += SMALL_INTEGER_BYTES if ms <= SMALL_INTEGER_MAX else integer_size(ms)
+        size += SMALL_INTEGER_BYTES if 0 <= seq <= SMALL_INTEGER_MAX else integer_size(seq)
+    return size
+
+
+def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
+    count = len(flat) // 2
+    if tuple(flat[::2]) == names:
+        return entry_size(count) + elements_size(flat[1::2])[0]
+    return foreign_entry_size(count) + elements_size(flat)[0]
+
 
 FIRST_PAGE, PAGE_MAX = 4, 256
 """Rows of nodes that are read at once: mostly one is asked for, sometimes thousands."""
@@ -371,3 +495,64 @@ def _rows_between(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID)
     upper = stream.prefix + last.packed + b"\x00"
     rows = txn.batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, WHOLE_NODE)
     return len(rows)
+
+
+LIVE = Struct(">20xI")
+"""The live entries in a node's row."""
+
+
+def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[int]:
+    """Return numbers that add up to the live entries of ``start <= id <= end`` as they are now."""
+    start, end = max(start, stream.first), min(end, stream.last)
+    if stream.length == 0 or start > end:
+        return iter(())
+    if start == stream.first and end == stream.last:
+        return iter((stream.length,))
+    if stream.open_live and start >= stream.open_first:
+        return iter((_rows(txn, stream, start, end),))
+    parts: list[int] = []
+    if stream.open_live and end >= stream.open_first:
+        whole = end == stream.last
+        parts.append(stream.open_live if whole else _rows(txn, stream, stream.open_first, end))
+    low, high = _node_at(txn, stream, start), _node_at(txn, stream, end)
+    if high is None:
+        return iter(parts)
+    if low is None or low.first != high.first:
+        whole = high.last <= end
+        parts.append(high.live if whole else _rows(txn, stream, high.first, end))
+    if low is not None:
+        parts.append(_rows(txn, stream, start, min(low.last, end)))
+    above = start if low is None else low.first
+    return chain(parts, _whole_nodes(txn, stream, above, high.first))
+
+
+def _node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
+    """Return the last closed node that begins at an ID or before."""
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
+    page = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
+    return Node.decode(StreamID.unpack(page[0][0][8:]), page[0][1]) if page else None
+
+
+def _rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
+    if start > end:
+        return 0
+    lower, upper = stream.prefix + start.packed, stream.prefix + end.packed + b"\x00"
+    return len(txn.batch.page(Family.MESSAGES, lower, upper, WHOLE_NODE))
+
+
+def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID) -> Iterator[int]:
+    """Return the live entries of the closed nodes that begin between two IDs, a page at a time."""
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + above.packed + b"\x00", prefix + below.packed
+    if lower >= upper:
+        return iter(())
+    return map(live_of, txn.batch.snapshot(Family.TREES, lower, upper))
+
+
+def live_of(page: list[Row]) -> int:
+    """Return how many live entries the nodes of a page have."""
+    try:
+        return sum([LIVE.unpack_from(value)[0] for _, value in page])
+    except StructError as error:
+        raise Corruption(f"the record of a node is damaged: {error!r}") from error

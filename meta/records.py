@@ -14,7 +14,7 @@
                 prefix_length(u32) prefix names(msgpack array)                 cold: kept as bytes
     group    := version(u8=2) last_delivered(id) entries_read(i64, -1 unknown)
                 indexed(u8) pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
-                consumers_tree(u64) runs_tree(u64) times_tree(u64) activity (meta/activity.py)
+                consumers_tree(u64) runs_tree(u64) times_tree(u64) activity (meta/records.py)
     consumer := version(u8=2) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
                 activity(u64)
 
@@ -27,26 +27,166 @@ A stream's record may lag behind its rows: an entry that did no more than join t
 written alone, up to BEHIND_MAX times, and found again above ``last`` when the stream is loaded.
 
 The counts ``pending`` and ``nacked``, of groups and consumers, are those of ``indexed`` groups; in
-any other they are 0, and follow from its runs (meta/indexes.py).
+any other they are 0, and follow from its runs (meta/pel_index.py).
+
+A node of a stream, and its row's bytes.
+
+::
+
+    node := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
+
+An ``id`` is 16 bytes. Numbers are big-endian.
+
+Which of a group's consumers was active last, and when: told by the record of the group.
+
+A delivery writes the group's record in any case. It tells the consumer's seen and active time as
+well, so that the consumer's own record is written only when another one takes its place. An
+activity has a number, that the record of a consumer bears as well: where it is behind that of the
+group, and the group names the consumer, the times are those of the group.
+
+::
+
+    activity := number(u64) at_ms(i64, -1 none) length(u32) name
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
+from struct import error as StructError
 
 import msgpack
 
-from kvstream.errors import WrongType
-from kvstream.ids import MIN_ID, StreamID, new_id
+from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
-from kvstream.meta.activity import Activity
-from kvstream.meta.ahead import Ahead
-from kvstream.meta.node import Node as Node
-from kvstream.meta.node import damage_told, decode_names
-from kvstream.meta.run_index import RunIndex
-from kvstream.meta.run_watch import RunWatches
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.reply_cache import Ahead
+from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches
 from kvstream.meta.trees import Tree, as_is
+from kvstream.types.ids import MIN_ID, StreamID, new_id
+
+_HEAD = Struct(">QqI")
+_NOBODY = -1
+
+
+@dataclass(slots=True)
+class Activity:
+    """The last activity of a group's consumers."""
+
+    number: int = 0
+    at_ms: int = _NOBODY
+    name: bytes = b""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is such a consumer: it may have been deleted."""
+        return self.at_ms != _NOBODY
+
+    def encode(self) -> bytes:
+        return _HEAD.pack(self.number, self.at_ms, len(self.name)) + self.name
+
+    @classmethod
+    def decode(cls, packed: bytes) -> "Activity":
+        """Raises ValueError or struct.error for what is none."""
+        number, at_ms, length = _HEAD.unpack_from(packed)
+        name = packed[_HEAD.size :]
+        if len(name) != length:
+            raise ValueError(f"a name of {len(name)} bytes, not {length}")
+        return cls(number, at_ms, name)
+
+    def tell_nobody(self) -> None:
+        self.at_ms, self.name = _NOBODY, b""
+
+
+_NODE = Struct(">QQ III")
+_LIVE = Struct(">20x I")
+_pack_names = msgpack.Packer(use_bin_type=False).pack
+_KEPT_MAX = 4096
+_names_before: tuple[tuple[bytes, ...] | None, bytes] = None, b""
+
+
+@contextmanager
+def damage_told(kind: str, name: object) -> Iterator[None]:
+    """Make what decoding a damaged record raises a Corruption that names it."""
+    try:
+        yield
+    except (StructError, ValueError) as error:
+        raise damaged(kind, name, error) from error
+
+
+def damaged(kind: str, name: object, error: Exception) -> Corruption:
+    """Return the error for a record that cannot be decoded."""
+    return Corruption(f"the record of {kind} {name!r} is damaged: {error!r}")
+
+
+@lru_cache(maxsize=64)  # most nodes of a stream have those of the one before
+def decode_names(packed: bytes) -> tuple[bytes, ...]:
+    """Return field names as a record holds them; ValueError where they are none."""
+    names = msgpack.unpackb(packed, raw=True, use_list=False)
+    if type(names) is not tuple or not all(type(name) is bytes for name in names):
+        raise ValueError("the field names are none")
+    return names
+
+
+@dataclass(slots=True)
+class Node:
+    """One node of a stream: ``first`` is its key; the open one stands in the stream's record.
+
+    ``first`` and ``last`` are the first and last ID ever appended; ``appended`` counts them all,
+    ``live`` those not deleted.
+    """
+
+    first: StreamID
+    last: StreamID
+    appended: int
+    live: int
+    size: int
+    names: tuple[bytes, ...]
+    is_open: bool
+
+    @classmethod
+    def decode(cls, first: StreamID, value: bytes) -> "Node":
+        try:  # a trim decodes thousands: no context manager
+            ms, seq, appended, live, size = _NODE.unpack_from(value)
+            names = decode_names(value[_NODE.size :])
+        except (StructError, ValueError) as error:
+            raise damaged("node", first, error) from error
+        return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
+
+    def encode(self) -> bytes:
+        return encode_node(self.last, self.appended, self.live, self.size, self.names)
+
+
+def encode_node(
+    last: StreamID, appended: int, live: int, size: int, names: tuple[bytes, ...]
+) -> bytes:
+    """Return the bytes of a node's row.
+
+    Most nodes have the names of the one before, in the very same object.
+    """
+    global _names_before
+    before, tail = _names_before
+    if before is not names:
+        tail = _pack_names(names)
+        if len(tail) <= _KEPT_MAX:
+            _names_before = names, tail
+    return _NODE.pack(*last, appended, live, size) + tail
+
+
+def live_in(value: bytes) -> int:
+    """Return the live entries that a node's row tells, without the rest of it."""
+    return lives_in([value])[0]
+
+
+def lives_in(values: list[bytes]) -> list[int]:
+    """Do so for many rows."""
+    try:
+        return [live for (live,) in map(_LIVE.unpack_from, values)]
+    except StructError as error:
+        raise Corruption(f"the record of a node is damaged: {error!r}") from error
+
 
 STREAM_KIND = 1
 RECORD_VERSION = 1

@@ -10,8 +10,8 @@ import pytest
 def small_pieces(whole: int = 4) -> Iterator[None]:
     """Have strings of more bytes than ``whole`` in pieces of eight, read two at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstream.meta.pieces.WHOLE_BYTES_MAX", whole)
-        patch.setattr("kvstream.meta.pieces.PIECE_BYTES", 8)
-        patch.setattr("kvstream.meta.pieces.PAGE_BYTES", 16)
-        patch.setattr("kvstream.meta.pieces.DELETE_RANGE_ROWS", 4)
+        patch.setattr("kvstream.meta.strings.WHOLE_BYTES_MAX", whole)
+        patch.setattr("kvstream.meta.strings.PIECE_BYTES", 8)
+        patch.setattr("kvstream.meta.strings.PAGE_BYTES", 16)
+        patch.setattr("kvstream.meta.strings.DELETE_RANGE_ROWS", 4)
         yield

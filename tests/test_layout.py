@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ import kvstream.meta
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("kvstream", "meta", "cli", "demo", "bench")
 FILE_LINES_MAX = 800
+FOLDER_MODULES_MAX = 25
 FUNCTION_LINES_MAX = 70
 
 
@@ -88,6 +90,19 @@ def test_every_file_beside_modules_is_named_for_the_wheel() -> None:
         if path.is_file() and path.suffix not in {".py", *built}
     }
     assert found == wanted
+
+
+def test_design_shows_the_floors_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    section = (ROOT / "design.md").read_text().partition("## 2. The floors")[2]
+    shown = [line.split()[0] for line in section.split("```")[1].strip().splitlines()]
+    assert shown == [name for layer in layers for name in layer.split(" | ")]
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_hold() -> None:
+    counts = Counter(path.parent for path in sources() if path.name != "__init__.py")
+    assert [str(folder) for folder, count in counts.items() if count > FOLDER_MODULES_MAX] == []
 
 
 def test_every_folder_with_modules_is_a_package() -> None:

@@ -13,20 +13,9 @@ from kvstream.cli.remote.words import (
     option,
 )
 from kvstream.errors import NoGroup
-from kvstream.ids import IDLike, StreamID
-from kvstream.operations.acks import NackMode
+from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome
-from kvstream.operations.references import RefPolicy
-from kvstream.records import (
-    BareEntry,
-    Claimed,
-    ClaimedIDs,
-    Entry,
-    GroupInfo,
-    HistoryEntry,
-    PendingEntry,
-    PendingSummary,
-)
+from kvstream.operations.trim import RefPolicy
 from kvstream.remote.connection import Connection, Word
 from kvstream.remote.replies import (
     RemoteConsumerInfo,
@@ -37,6 +26,17 @@ from kvstream.remote.replies import (
     pending_entries_of,
     pending_of,
     streams_of,
+)
+from kvstream.types.ids import IDLike, StreamID
+from kvstream.types.records import (
+    BareEntry,
+    Claimed,
+    ClaimedIDs,
+    Entry,
+    GroupInfo,
+    HistoryEntry,
+    PendingEntry,
+    PendingSummary,
 )
 
 

@@ -11,8 +11,7 @@ import click
 
 from kvstream.cli.contracts import Scratch
 from kvstream.cli.session import retried
-from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, connect
-from kvstream.remote.errors import ServerLoading
+from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, ServerLoading, connect
 
 if TYPE_CHECKING:
     from kvstream.cli.remote.store import RemoteStore

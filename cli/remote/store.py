@@ -8,16 +8,16 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from kvstream.arguments import Name, name_bytes
 from kvstream.cli.contracts import Changes, IDList, Listed
 from kvstream.cli.remote.stream import RemoteStream, add_words
 from kvstream.cli.remote.words import duration, flag, id_word, id_words, milliseconds, option
+from kvstream.engine.coerce import Name, name_bytes
 from kvstream.errors import KVStreamError, NoSuchKey, RequestError, WrongType
-from kvstream.ids import IDLike, StreamID
 from kvstream.layout.values import FieldsLike
-from kvstream.records import Fault, HistoryEntry
 from kvstream.remote.connection import Connection, Word, Words
 from kvstream.remote.replies import sections_of, stream_info_of, streams_of
+from kvstream.types.ids import IDLike, StreamID
+from kvstream.types.records import Fault, HistoryEntry
 
 T = TypeVar("T")
 

@@ -13,13 +13,11 @@ from kvstream.cli.remote.words import (
     option,
     trim_words,
 )
-from kvstream.cli.text import quoted
+from kvstream.cli.tables import quoted
 from kvstream.errors import BusyGroup, InvalidArgument
-from kvstream.ids import IDLike, StreamID, range_end, range_start
 from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
-from kvstream.operations.references import RefPolicy
-from kvstream.records import Entry, GroupInfo, HistoryEntry, StreamDetail, StreamInfo
+from kvstream.operations.trim import RefPolicy
 from kvstream.remote.connection import Connection, Words
 from kvstream.remote.replies import (
     entries_of,
@@ -30,6 +28,8 @@ from kvstream.remote.replies import (
     stream_info_of,
     streams_of,
 )
+from kvstream.types.ids import IDLike, StreamID, range_end, range_start
+from kvstream.types.records import Entry, GroupInfo, HistoryEntry, StreamDetail, StreamInfo
 
 PAGE_MIN, PAGE_MAX = 10, 1000
 """Entries of one read while a stream is gone through: the first, and the most."""

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from kvstream.arguments import trim_of
-from kvstream.ids import IDLike, StreamID
-from kvstream.operations.references import RefPolicy
-from kvstream.operations.trim import Strategy
+from kvstream.engine.coerce import trim_of
+from kvstream.operations.trim import RefPolicy, Strategy
 from kvstream.remote.connection import Word
+from kvstream.types.ids import IDLike, StreamID
 
 Words = tuple[Word, ...]
 

@@ -4,7 +4,6 @@
 """
 
 from kvstream.commands.command import Blocked, Command, Container, Flag, Keys, Session
-from kvstream.commands.dispatcher import Dispatcher
 from kvstream.commands.replies import (
     NULL_ARRAY,
     OK,
@@ -19,7 +18,7 @@ from kvstream.commands.replies import (
     Streams,
     flatten,
 )
-from kvstream.commands.table import COMMANDS, find
+from kvstream.commands.table import COMMANDS, Dispatcher, find
 
 __all__ = [
     "COMMANDS",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 from kvstream.layout.compiled import twins
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from kvstream.commands import paging
+from kvstream.commands import reply_pages
 from kvstream.commands.args import (
     Args,
     Argv,
@@ -13,17 +13,16 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import Answer, Session
-from kvstream.commands.many_ids import Step, about, are_many
 from kvstream.commands.replies import OK, Reply, Simple
-from kvstream.commands.streams import policy_and_ids
+from kvstream.commands.streams import Step, about, are_many, policy_and_ids
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import StreamID, ascending_packed, is_ascending
 from kvstream.meta.txn import Txn
-from kvstream.operations import acks, groups
-from kvstream.operations.acks import NackMode
+from kvstream.operations import ack, groups
+from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Live, Outcome
 from kvstream.operations.groups import existing_group, existing_stream, group_of_key
-from kvstream.operations.moving import LongAck, LongNack
+from kvstream.operations.incremental import LongAck, LongNack
+from kvstream.types.ids import StreamID, ascending_packed, is_ascending
 
 _MODES = {mode.encode(): mode for mode in NackMode}
 _CREATE_WORDS_MAX = 8
@@ -150,7 +149,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
         if _has_no_group(txn, name, group):  # Redis does not look at the IDs then
             return 0
         raise
-    return acks.acknowledge_packed(txn, name, group, ids)
+    return ack.acknowledge_packed(txn, name, group, ids)
 
 
 def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
@@ -163,10 +162,10 @@ def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     ids = stream_ids(raw)
 
     def operation(txn: Txn, live: Live) -> list[Outcome]:
-        return acks.acknowledge_and_delete(txn, name, group, ids, policy, live)
+        return ack.acknowledge_and_delete(txn, name, group, ids, policy, live)
 
-    answer = partial(paging.of_outcomes, session)
-    return paging.of_erasure(session, txn, name, ids, operation, answer)
+    answer = partial(reply_pages.of_outcomes, session)
+    return reply_pages.of_erasure(session, txn, name, ids, operation, answer)
 
 
 def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
@@ -190,12 +189,12 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
         if is_ascending(ids):
             return LongNack(name, group, ids, *asked).step
         some = [*map(StreamID.unpack, ids)]
-        return lambda txn: acks.negative_acknowledge(txn, name, group, some, *asked)
+        return lambda txn: ack.negative_acknowledge(txn, name, group, some, *asked)
 
     if are_many(session, count):
         return about(words, begin)
     ids = stream_ids(words)
-    return acks.negative_acknowledge(txn, name, group, ids, mode, *_nack_options(args))
+    return ack.negative_acknowledge(txn, name, group, ids, mode, *_nack_options(args))
 
 
 def _nack_options(args: Args) -> tuple[int | None, bool]:

@@ -13,17 +13,18 @@ from kvstream.commands.args import (
     wrong_arity,
 )
 from kvstream.commands.command import LATER, Answer, Session
-from kvstream.commands.paging import in_steps, is_long, is_put_off
 from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
+from kvstream.commands.reply_pages import in_steps, is_long, is_put_off
 from kvstream.errors import InvalidArgument
-from kvstream.glob import matcher
-from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import copying, dooming, keyspace
-from kvstream.operations.copying import LongCopy, LongMove
-from kvstream.operations.dooming import LongCount, LongDelete
+from kvstream.operations import copy as copying
+from kvstream.operations import keyspace
+from kvstream.operations.copy import LongCopy, LongMove
+from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import kept
+from kvstream.types.glob import matcher
+from kvstream.types.ids import U64_MAX
 
 SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
@@ -37,16 +38,16 @@ _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys and answer how many there were."""
-    if session.steps and len(argv) > dooming.LONG_KEYS:
+    if session.steps and len(argv) > keyspace.LONG_KEYS:
         return in_steps(LongDelete(session.db, argv[1:]).step, int)
-    return dooming.delete_all(txn, session.db, argv[1:])
+    return keyspace.delete_all(txn, session.db, argv[1:])
 
 
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer how many of the keys exist; one named twice counts twice."""
-    if session.steps and len(argv) > dooming.LONG_KEYS:
+    if session.steps and len(argv) > keyspace.LONG_KEYS:
         return in_steps(LongCount(session.db, argv[1:]).step, int)
-    return dooming.count_all(txn, session.db, argv[1:])
+    return keyspace.count_all(txn, session.db, argv[1:])
 
 
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:

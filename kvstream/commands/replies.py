@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kvstream.errors import KVStreamError
-from kvstream.ids import StreamID
 from kvstream.layout.rows import Rows as Rows
-from kvstream.layout.written import Written as Written
+from kvstream.layout.rows import Written as Written
 from kvstream.logs import Throttle
-from kvstream.records import AnyEntry
+from kvstream.types.ids import StreamID
+from kvstream.types.records import AnyEntry
 
 _log, _internal = logging.getLogger(__name__), Throttle()
 

@@ -1,14 +1,19 @@
-"""XADD, XLEN, XRANGE, XREVRANGE, XDEL, XDELEX, XTRIM, XREAD, XSETID, XCFGSET and XIDMPRECORD."""
+"""XADD, XLEN, XRANGE, XREVRANGE, XDEL, XDELEX, XTRIM, XREAD, XSETID, XCFGSET and XIDMPRECORD.
+
+Commands about very many IDs: these are packed in the first steps, some in each.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
-from kvstream.commands import paging
+from kvstream.commands import reply_pages
 from kvstream.commands.args import (
     Args,
     Argv,
     Option,
+    packed_ids,
     range_end,
     range_start,
     stream_id,
@@ -16,17 +21,81 @@ from kvstream.commands.args import (
     syntax_error,
     text,
 )
-from kvstream.commands.command import Answer, Session
+from kvstream.commands.command import Answer, Session, Stepwise
 from kvstream.commands.replies import NULL_ARRAY, OK, Entries, Reply
 from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID, NoSuchKey, RequestError
-from kvstream.ids import MIN_ID, AddID, StreamID
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, delete, ranges, showing
+from kvstream.operations import append, delete
+from kvstream.operations import range as ranges
+from kvstream.operations import range as showing
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX, Idempotency
-from kvstream.operations.references import RefPolicy
-from kvstream.operations.trim import Strategy, Trim
+from kvstream.operations.delete import LONG_ROWS
+from kvstream.operations.trim import RefPolicy, Strategy, Trim
 from kvstream.operations.trim import trim as trim_operation
+from kvstream.types.ids import MIN_ID, AddID, StreamID
+
+Step: TypeAlias = "Callable[[Txn], Reply | None]"
+"""Goes on with a command; None: it is not done."""
+Begin: TypeAlias = "Callable[[Txn, list[bytes]], Step]"
+"""Returns what is to be done about IDs."""
+
+PACKED_TOGETHER = 5000
+"""IDs that one step packs: half a millisecond or so."""
+
+
+def are_many(session: Session, words: int) -> bool:
+    """Tell whether a command with so many words for IDs is to be done in steps."""
+    return session.steps and words > LONG_ROWS
+
+
+def about(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:
+    """Return what packs the IDs that words are, and then does what ``begin`` returns.
+
+    ``until_other``: what is no ID, and all behind it, is something else.
+    """
+    packing = _Packing(words, begin, until_other)
+
+    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
+        reply = packing.step(txn)
+        return going_on if reply is None else reply
+
+    going_on = Stepwise(run)
+    return going_on
+
+
+class _Packing:
+    def __init__(self, words: Argv, begin: Begin, until_other: bool) -> None:
+        self._words, self._begin, self._until_other = words, begin, until_other
+        self._ids: list[bytes] = []
+        self._work: Step | None = None
+
+    def step(self, txn: Txn) -> "Reply | None":
+        if self._work is not None:
+            return self._work(txn)
+        some = self._words[len(self._ids) : len(self._ids) + PACKED_TOGETHER]
+        try:
+            self._ids += packed_ids(some)
+        except InvalidID:
+            if not self._until_other:
+                raise
+            self._ids += _leading(some)
+            self._work = self._begin(txn, self._ids)
+        if len(self._ids) == len(self._words):
+            self._work = self._begin(txn, self._ids)
+        return None
+
+
+def _leading(words: Argv) -> list[bytes]:
+    """Return the IDs that stand before the first word that is none."""
+    ids: list[bytes] = []
+    for word in words:
+        try:
+            ids += packed_ids([word])
+        except InvalidID:
+            break
+    return ids
+
 
 POLICIES = {policy.encode(): policy for policy in RefPolicy}
 
@@ -237,8 +306,8 @@ def _range(
             raise syntax_error()
         count = args.integer()
     name = session.prefix + argv[1]
-    if paging.may_be_long(txn, session, [name], count):
-        return paging.of_range(txn, session, name, start, end, count, reverse)
+    if reply_pages.may_be_long(txn, session, [name], count):
+        return reply_pages.of_range(txn, session, name, start, end, count, reverse)
     if not reverse and count is not None and showing.is_kept(txn, count):
         stream = txn.stream(name)
         if stream is None or not showing.is_large(stream, count):
@@ -273,7 +342,7 @@ def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: delete.Live) -> int:
         return delete.delete(txn, name, ids, live)
 
-    return paging.of_erasure(session, txn, name, ids, operation, int)
+    return reply_pages.of_erasure(session, txn, name, ids, operation, int)
 
 
 def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:
@@ -309,8 +378,8 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: delete.Live) -> list[delete.Outcome]:
         return delete.delete_with_policy(txn, name, ids, policy, live)
 
-    answer = partial(paging.of_outcomes, session)
-    return paging.of_erasure(session, txn, name, ids, operation, answer)
+    answer = partial(reply_pages.of_outcomes, session)
+    return reply_pages.of_erasure(session, txn, name, ids, operation, answer)
 
 
 # --- counters and settings ----------------------------------------------------------------------

@@ -1,11 +1,16 @@
-"""Commands of plain strings: SET, GET, MGET, INCR and their kind."""
+"""Commands of plain strings: SET, GET, MGET, INCR and their kind.
+
+What SET, DELEX and MSETEX do only under a condition, and DIGEST, by which some of these compare.
+
+A lock is taken by SET NX and given up by DELEX IFEQ: no script is needed to compare and delete.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 
-from kvstream.commands import conditions, paging
+from kvstream.commands import reply_pages
 from kvstream.commands.args import (
     I64_MAX,
     I64_MIN,
@@ -20,9 +25,73 @@ from kvstream.commands.args import (
 from kvstream.commands.command import Answer, Session
 from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
 from kvstream.errors import InvalidArgument
+from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, putting, several, strings
-from kvstream.operations.putting import LongPut
+from kvstream.operations import keyspace, strings
+from kvstream.operations.strings import LongPut
+
+COMPARING = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
+"""Conditions that compare a value, or its digest, with the word that follows."""
+_NEGATIVE = (b"IFNE", b"IFDNE")
+_BY_DIGEST = (b"IFDEQ", b"IFDNE")
+_DIGEST_DIGITS = 16
+_KEYS_MAX = (1 << 31) - 1
+
+
+def is_met(txn: Txn, name: bytes, condition: bytes, wanted: bytes = b"") -> bool:
+    """Tell whether the condition of a SET holds; WrongType where it compares what is no string."""
+    if not condition:
+        return True
+    if condition in (b"NX", b"XX"):
+        return keyspace.exists(txn, name) is (condition == b"XX")
+    value = strings.get(txn, name)
+    if value is None:
+        return condition in _NEGATIVE
+    return _is_equal(value, condition, wanted) is not (condition in _NEGATIVE)
+
+
+def _is_equal(value: bytes, condition: bytes, wanted: bytes) -> bool:
+    if condition not in _BY_DIGEST:
+        return value == wanted
+    if len(wanted) != _DIGEST_DIGITS:
+        raise InvalidArgument("must be exactly 16 hexadecimal characters")
+    return strings.digest(value) == wanted.lower()
+
+
+def digest(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the XXH3 of a string in 16 hexadecimal digits; a null for a missing key."""
+    value = strings.get(txn, session.prefix + argv[1])
+    return None if value is None else strings.digest(value)
+
+
+def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete a key, where given only a string that is or is not equal to something; 1 if it was."""
+    name = session.prefix + argv[1]
+    if len(argv) == 2:
+        return int(keyspace.delete(txn, name))
+    if len(argv) != 4:
+        raise wrong_arity("delex")
+    key = txn.key(name)
+    if key is None:
+        return 0
+    if not isinstance(key, StringMeta):
+        raise InvalidArgument("Key should be of string type if conditions are specified")
+    condition = argv[2].upper()
+    if condition not in COMPARING:
+        raise InvalidArgument("Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE")
+    return int(is_met(txn, name, condition, argv[3]) and keyspace.delete(txn, name))
+
+
+def pairs_of(argv: Argv) -> tuple[list[tuple[bytes, bytes]], Argv]:
+    """Return the keys and values of an MSETEX, and the words behind them."""
+    number = integer(argv[1], "invalid numkeys value")
+    if not 0 < number <= _KEYS_MAX:
+        raise InvalidArgument("invalid numkeys value")
+    end = 2 + 2 * number
+    if len(argv) < end:
+        raise InvalidArgument("wrong number of key-value pairs")
+    return list(zip(argv[2:end:2], argv[3:end:2], strict=True)), argv[end:]
+
 
 _UNITS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 """Milliseconds in a unit, and whether it counts from now."""
@@ -116,7 +185,7 @@ _MSETEX_OPTIONS: dict[bytes, Option[_Options]] = {
 }
 _SET_OPTIONS: dict[bytes, Option[_Options]] = {
     **_MSETEX_OPTIONS,
-    **{word: (1, partial(_take_comparison, word)) for word in conditions.COMPARING},
+    **{word: (1, partial(_take_comparison, word)) for word in COMPARING},
     b"GET": (0, _take_get),
 }
 _GETEX_OPTIONS: dict[bytes, Option[_Options]] = {**_TIMES, b"PERSIST": (0, _take_persist)}
@@ -151,7 +220,7 @@ def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
     expire_at = options.expire_at(txn, "set") or (None if options.keepttl else 0)
     name = session.prefix + argv[1]
     old = strings.get(txn, name) if options.get else None
-    done = conditions.is_met(txn, name, options.condition, options.wanted)
+    done = is_met(txn, name, options.condition, options.wanted)
     if done:
         strings.put(txn, name, argv[2], expire_at)
     if options.get:
@@ -211,30 +280,30 @@ def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
 
 def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings, whatever they held before."""
-    if session.steps and len(argv) > 2 * putting.LONG_NAMES:
-        return paging.in_steps(_long_put(session, argv).step, lambda done: OK)
-    several.put_several(txn, dict(_pairs(session, argv)))
+    if session.steps and len(argv) > 2 * strings.LONG_NAMES:
+        return reply_pages.in_steps(_long_put(session, argv).step, lambda done: OK)
+    strings.put_several(txn, dict(_pairs(session, argv)))
     return OK
 
 
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings where there is none of them; 1 if they were set."""
-    if session.steps and len(argv) > 2 * putting.LONG_NAMES:
-        return paging.in_steps(_long_put(session, argv, only_new=True).step, int)
+    if session.steps and len(argv) > 2 * strings.LONG_NAMES:
+        return reply_pages.in_steps(_long_put(session, argv, only_new=True).step, int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
         return 0
-    several.put_several(txn, dict(pairs))
+    strings.put_several(txn, dict(pairs))
     return 1
 
 
 def msetex(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set several keys to strings that expire, where NX or XX hold for all; 1 if they were set."""
-    pairs, rest = conditions.pairs_of(argv)
+    pairs, rest = pairs_of(argv)
     options = _parse(rest, 0, _MSETEX_OPTIONS)
     expire_at = options.expire_at(txn, "msetex") or (None if options.keepttl else 0)
     named = [(session.prefix + key, value) for key, value in pairs]
-    if not all(conditions.is_met(txn, name, options.condition) for name, _ in named):
+    if not all(is_met(txn, name, options.condition) for name, _ in named):
         return 0
     for name, value in named:
         strings.put(txn, name, value, expire_at)
@@ -260,7 +329,7 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 def get(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer a string; a null for a missing key."""
     name = session.prefix + argv[1]
-    return paging.of_string(txn, session, name) if session.pages else strings.get(txn, name)
+    return reply_pages.of_string(txn, session, name) if session.pages else strings.get(txn, name)
 
 
 def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -286,13 +355,15 @@ def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
 def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Answer several strings; a null for each key that is missing or of another type."""
     keys = argv[1:]
-    if session.steps and len(keys) > several.LONG_NAMES:
-        work = several.LongGet(session.db, keys)
-        return paging.in_steps(work.step, lambda found: paging.paged(session, found, len(found)))
+    if session.steps and len(keys) > strings.LONG_NAMES:
+        work = strings.LongGet(session.db, keys)
+        return reply_pages.in_steps(
+            work.step, lambda found: reply_pages.paged(session, found, len(found))
+        )
     names = [session.prefix + key for key in keys]
     if not session.pages:
-        return several.get_several(txn, names)
-    found = several.get_several(txn, names, lambda large: paging.of_large(txn, large))
+        return strings.get_several(txn, names)
+    found = strings.get_several(txn, names, lambda large: reply_pages.of_large(txn, large))
     return Paged(found) if any(type(value) is Bulk for value in found) else found
 
 

@@ -1,20 +1,15 @@
-"""The one table of commands: dispatch, arity errors and docs/commands.md are made of it."""
+"""The one table of commands: dispatch, arity errors and docs/commands.md are made of it.
+
+The dispatcher: one request in, one reply out, for a caller that may wait.
+
+A server does the same with ``find`` and the handlers, and queues what is Blocked instead of
+waiting.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
-from kvstream.commands import (
-    claims,
-    conditions,
-    dumping,
-    groups,
-    inspect,
-    keyspace,
-    objects,
-    reads,
-    settings,
-    streams,
-    strings,
-)
+from kvstream.commands import claim, config, dump, groups, info, keyspace, read, streams, strings
 from kvstream.commands.args import Argv, text, wrong_arity
 from kvstream.commands.command import (
     COUNTED_PAIRS,
@@ -25,11 +20,19 @@ from kvstream.commands.command import (
     PAIRS,
     SECOND,
     STREAMS,
+    Answer,
+    Blocked,
     Command,
     Container,
     Flag,
+    Later,
+    Session,
+    Stepwise,
 )
-from kvstream.errors import RequestError
+from kvstream.commands.replies import ErrorReply, Reply
+from kvstream.engine.blocking_reads import wait_for
+from kvstream.engine.engine import Engine
+from kvstream.errors import KVStreamError, RequestError
 
 _READ = frozenset({Flag.READONLY})
 _FAST_READ = frozenset({Flag.READONLY, Flag.FAST})
@@ -56,35 +59,35 @@ _XGROUP = (
     Command("xgroup|setid", -5, _WRITE, SECOND, groups.xgroup_setid, "5.0.0"),
 )
 _XINFO = (
-    Command("xinfo|consumers", 4, _READ, SECOND, inspect.xinfo_consumers, "5.0.0"),
-    Command("xinfo|groups", 3, _READ, SECOND, inspect.xinfo_groups, "5.0.0"),
-    Command("xinfo|help", 2, _FAST, NO_KEYS, inspect.xinfo_help, "5.0.0"),
-    Command("xinfo|stream", -3, _READ, SECOND, inspect.xinfo_stream, "5.0.0"),
+    Command("xinfo|consumers", 4, _READ, SECOND, info.xinfo_consumers, "5.0.0"),
+    Command("xinfo|groups", 3, _READ, SECOND, info.xinfo_groups, "5.0.0"),
+    Command("xinfo|help", 2, _FAST, NO_KEYS, info.xinfo_help, "5.0.0"),
+    Command("xinfo|stream", -3, _READ, SECOND, info.xinfo_stream, "5.0.0"),
 )
 _CONFIG = (
-    Command("config|get", -3, _ADMIN, NO_KEYS, settings.config_get, "2.0.0"),
-    Command("config|help", 2, _FAST, NO_KEYS, settings.config_help, "5.0.0"),
-    Command("config|set", -4, _ADMIN, NO_KEYS, settings.config_set, "2.0.0"),
+    Command("config|get", -3, _ADMIN, NO_KEYS, config.config_get, "2.0.0"),
+    Command("config|help", 2, _FAST, NO_KEYS, config.config_help, "5.0.0"),
+    Command("config|set", -4, _ADMIN, NO_KEYS, config.config_set, "2.0.0"),
 )
 _MEMORY = (
-    Command("memory|help", 2, _FAST, NO_KEYS, objects.memory_help, "4.0.0"),
-    Command("memory|usage", -3, _READ, SECOND, objects.memory_usage, "4.0.0"),
+    Command("memory|help", 2, _FAST, NO_KEYS, dump.memory_help, "4.0.0"),
+    Command("memory|usage", -3, _READ, SECOND, dump.memory_usage, "4.0.0"),
 )
 _OBJECT = (
-    Command("object|encoding", 3, _READ, SECOND, objects.encoding, "2.2.3"),
-    Command("object|freq", 3, _READ, SECOND, objects.freq, "4.0.0"),
-    Command("object|help", 2, _FAST, NO_KEYS, objects.object_help, "6.2.0"),
-    Command("object|idletime", 3, _READ, SECOND, objects.idletime, "2.2.3"),
-    Command("object|refcount", 3, _READ, SECOND, objects.refcount, "2.2.3"),
+    Command("object|encoding", 3, _READ, SECOND, dump.encoding, "2.2.3"),
+    Command("object|freq", 3, _READ, SECOND, dump.freq, "4.0.0"),
+    Command("object|help", 2, _FAST, NO_KEYS, dump.object_help, "6.2.0"),
+    Command("object|idletime", 3, _READ, SECOND, dump.idletime, "2.2.3"),
+    Command("object|refcount", 3, _READ, SECOND, dump.refcount, "2.2.3"),
 )
 
 STREAM_COMMANDS: tuple[Command | Container, ...] = (
     Command("xack", -4, _FAST_WRITE, FIRST, groups.xack, "5.0.0"),
     Command("xackdel", -6, _FAST_WRITE, FIRST, groups.xackdel, "8.2.0"),
     Command("xadd", -5, _FAST_GROW, FIRST, streams.xadd, "5.0.0"),
-    Command("xautoclaim", -6, _FAST_WRITE, FIRST, claims.xautoclaim, "6.2.0"),
+    Command("xautoclaim", -6, _FAST_WRITE, FIRST, claim.xautoclaim, "6.2.0"),
     Command("xcfgset", -2, _FAST_WRITE, FIRST, streams.xcfgset, "8.6.0"),
-    Command("xclaim", -6, _FAST_WRITE, FIRST, claims.xclaim, "5.0.0"),
+    Command("xclaim", -6, _FAST_WRITE, FIRST, claim.xclaim, "5.0.0"),
     Command("xdel", -3, _FAST_WRITE, FIRST, streams.xdel, "5.0.0"),
     Command("xdelex", -5, _FAST_WRITE, FIRST, streams.xdelex, "8.2.0"),
     _container("xgroup", "5.0.0", _XGROUP),
@@ -92,10 +95,10 @@ STREAM_COMMANDS: tuple[Command | Container, ...] = (
     _container("xinfo", "5.0.0", _XINFO),
     Command("xlen", 2, _FAST_READ, FIRST, streams.xlen, "5.0.0"),
     Command("xnack", -7, _FAST_WRITE, FIRST, groups.xnack, "8.8.0"),
-    Command("xpending", -3, _READ, FIRST, claims.xpending, "5.0.0"),
+    Command("xpending", -3, _READ, FIRST, claim.xpending, "5.0.0"),
     Command("xrange", -4, _READ, FIRST, streams.xrange, "5.0.0"),
-    Command("xread", -4, _BLOCKS | _READ, STREAMS, reads.xread, "5.0.0"),
-    Command("xreadgroup", -7, _BLOCKS | _WRITE, STREAMS, reads.xreadgroup, "5.0.0"),
+    Command("xread", -4, _BLOCKS | _READ, STREAMS, read.xread, "5.0.0"),
+    Command("xreadgroup", -7, _BLOCKS | _WRITE, STREAMS, read.xreadgroup, "5.0.0"),
     Command("xrevrange", -4, _READ, FIRST, streams.xrevrange, "5.0.0"),
     Command("xsetid", -3, _FAST_GROW, FIRST, streams.xsetid, "5.0.0"),
     Command("xtrim", -4, _WRITE, FIRST, streams.xtrim, "5.0.0"),
@@ -104,7 +107,7 @@ KEY_COMMANDS: tuple[Command | Container, ...] = (
     Command("copy", -3, _GROW, FIRST_TWO, keyspace.copy, "6.2.0"),
     Command("dbsize", 1, _FAST_READ, NO_KEYS, keyspace.dbsize, "1.0.0"),
     Command("del", -2, _WRITE, EVERY, keyspace.delete, "1.0.0"),
-    Command("dump", 2, _READ, FIRST, dumping.dump, "2.6.0"),
+    Command("dump", 2, _READ, FIRST, dump.dump, "2.6.0"),
     Command("exists", -2, _FAST_READ, EVERY, keyspace.exists, "1.0.0"),
     Command("expire", -3, _FAST_WRITE, FIRST, keyspace.expire, "1.0.0"),
     Command("expireat", -3, _FAST_WRITE, FIRST, keyspace.expireat, "1.2.0"),
@@ -123,7 +126,7 @@ KEY_COMMANDS: tuple[Command | Container, ...] = (
     Command("randomkey", 1, _READ, NO_KEYS, keyspace.randomkey, "1.0.0"),
     Command("rename", 3, _WRITE, FIRST_TWO, keyspace.rename, "1.0.0"),
     Command("renamenx", 3, _FAST_WRITE, FIRST_TWO, keyspace.renamenx, "1.0.0"),
-    Command("restore", -4, _GROW, FIRST, dumping.restore, "2.6.0"),
+    Command("restore", -4, _GROW, FIRST, dump.restore, "2.6.0"),
     Command("scan", -2, _READ, NO_KEYS, keyspace.scan, "2.8.0"),
     Command("swapdb", 3, _FAST_WRITE, NO_KEYS, keyspace.swapdb, "4.0.0"),
     Command("touch", -2, _FAST_READ, EVERY, keyspace.exists, "3.2.1"),
@@ -135,8 +138,8 @@ STRING_COMMANDS: tuple[Command | Container, ...] = (
     Command("append", 3, _FAST_GROW, FIRST, strings.append, "2.0.0"),
     Command("decr", 2, _FAST_GROW, FIRST, strings.decr, "1.0.0"),
     Command("decrby", 3, _FAST_GROW, FIRST, strings.decrby, "1.0.0"),
-    Command("delex", -2, _FAST_WRITE, FIRST, conditions.delex, "8.4.0"),
-    Command("digest", 2, _FAST_READ, FIRST, conditions.digest, "8.4.0"),
+    Command("delex", -2, _FAST_WRITE, FIRST, strings.delex, "8.4.0"),
+    Command("digest", 2, _FAST_READ, FIRST, strings.digest, "8.4.0"),
     Command("get", 2, _FAST_READ, FIRST, strings.get, "1.0.0"),
     Command("getdel", 2, _FAST_WRITE, FIRST, strings.getdel, "6.2.0"),
     Command("getex", -2, _FAST_WRITE, FIRST, strings.getex, "6.2.0"),
@@ -211,3 +214,33 @@ def _unknown(argv: Argv) -> RequestError:
     name = text(argv[0][:_QUOTED_MAX])
     behind = f", with args beginning with: {text(quoted)}" if quoted else ""
     return RequestError(f"unknown command '{name}'{behind}")
+
+
+_MS = 1000
+
+
+class Dispatcher:
+    """A client's door to an open store, in its own process."""
+
+    def __init__(self, engine: Engine, db: int = 0) -> None:
+        self.engine = engine
+        self.session = Session(engine.options.databases, db)
+
+    def execute(self, argv: Argv) -> Reply:
+        """Run one command, waiting where it blocks; an error becomes an ErrorReply.
+
+        Inside ``engine.transaction()`` it becomes a part of that commit, and nothing waits.
+        """
+        try:
+            command = find(argv)
+            reply: Answer = self.engine.run(command.run, self.session, argv)
+            assert not isinstance(reply, Later | Stepwise)  # the session takes no pages
+            return self._wait(reply) if isinstance(reply, Blocked) else reply
+        except KVStreamError as error:
+            return ErrorReply.of(error)
+
+    def _wait(self, wait: Blocked) -> Reply:
+        timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS
+        found: Any = wait_for(self.engine, wait.names, wait.attempt, timeout_s, wait.retry_at)
+        reply: Reply = wait.expired if found is None else found
+        return reply

@@ -18,7 +18,7 @@ from kvstream.errors import KVStreamError
 from kvstream.inprocess.connection import closes_all
 from kvstream.inprocess.homes import Door
 from kvstream.inprocess.host import Host
-from kvstream.server.client import Client
+from kvstream.server.runtime.client import Client
 
 _Base: Any = redis.asyncio.connection.UnixDomainSocketConnection
 """Any, since each release of redis-py has other types for it."""

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvstream.arguments import AnyPath, path_of, store_options
+from kvstream.engine.coerce import AnyPath, path_of, store_options
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
 from kvstream.inprocess.host import CLOSED, Host
-from kvstream.storage import directory, fork
+from kvstream.storage import directory
 from kvstream.store import Store
 
 LET_GO_S = 10
@@ -76,7 +76,9 @@ class Home:
                 raise StoreClosed(ended.ended)
             self._lent.size()  # raises where it is closed
             return Host(self._lent.engine, self._see_out)
-        if ended is not None and ended.ended != fork.FORKED:  # what is the parent's is left to it
+        if (
+            ended is not None and ended.ended != directory.FORKED
+        ):  # what is the parent's is left to it
             self._close()
         self._owned = Store.open(self.name, **self._options)
         return Host(self._owned.engine, self._see_out)
@@ -137,7 +139,7 @@ class Home:
 
     def _close(self, quietly: bool = False) -> None:
         host, store = self._host, self._owned
-        if host is None or host.ended == fork.FORKED:
+        if host is None or host.ended == directory.FORKED:
             return
         self._host = self._owned = None
         if host.is_busy_here():  # of a store that was lent: here is somebody's transaction

@@ -20,17 +20,17 @@ from typing import NoReturn, Protocol, cast
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import Answer, Command, Container, Session
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
+from kvstream.engine.waiters import Signal
 from kvstream.errors import InvalidArgument, RequestError, StoreClosed
 from kvstream.meta.txn import Txn
-from kvstream.options import ENTRY_BYTES_MAX
 from kvstream.resp.requests import RequestReader
-from kvstream.server.client import Client
 from kvstream.server.commands.table import TABLE
-from kvstream.server.executor import Executor
 from kvstream.server.options import ServerOptions
-from kvstream.signals import Signal
-from kvstream.storage import fork
+from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import Executor
+from kvstream.storage import directory
+from kvstream.types.options import ENTRY_BYTES_MAX
 
 OPTIONS = ServerOptions(
     port=0, output_max=0, maxmemory_clients=0, stream_entry_max_bytes=ENTRY_BYTES_MAX
@@ -79,7 +79,7 @@ class Host:
         self._alarm = Signal()
         self._ticks_at = self._wakes_at = self.executor.clock() + TICK_S
         self._unlocked = unlocked
-        fork.register(self)
+        directory.register(self)
         self._thread = threading.Thread(target=self._watch, name="kvstream-clients", daemon=True)
         self._thread.start()
 
@@ -255,7 +255,7 @@ class Host:
                 if not quietly:
                     end.break_off(reason)
             self._ends.clear()
-        fork.unregister(self)
+        directory.unregister(self)
         self._alarm.set()
 
     def join(self) -> None:
@@ -266,7 +266,7 @@ class Host:
 
     def refuse_after_fork(self) -> None:
         """Be of no use in a forked child: lock and thread are its parent's."""
-        self.ended = fork.FORKED
+        self.ended = directory.FORKED
         self._lock = threading.RLock()
         self._posted.clear()
 

@@ -6,9 +6,9 @@ It belongs to one thread at a time, as a connection of redis-py does; others may
 import errno
 from collections import deque
 
+from kvstream.engine.waiters import Signal
 from kvstream.inprocess.host import Host
-from kvstream.server.client import Client
-from kvstream.signals import Signal
+from kvstream.server.runtime.client import Client
 
 Buffer = bytearray | memoryview
 

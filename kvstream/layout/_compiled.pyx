@@ -532,7 +532,7 @@ def fit(
     tuple node not None,
     Py_ssize_t limit,
 ):
-    """Do what ``fit_in_python`` of meta/building.py does; None where an entry is not plain."""
+    """Do what ``fit_in_python`` of meta/bulk_fill.py does; None where an entry is not plain."""
     cdef Py_ssize_t at, size, live, dead, one, data
     cdef uint64_t first_ms, first_seq
     cdef Bytes place

@@ -1,5 +1,5 @@
 """Elements of listpacks, for the compiled modules: their sizes, and their bytes, read with bounds
-checked and written into room that is there. The grammar is in kvstream/rdb/listpack.py.
+checked and written into room that is there. The grammar is in kvstream/rdb/nodes.py.
 """
 
 from kvstream.layout._msgpack cimport Bytes, Cursor

@@ -17,12 +17,12 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
-from kvstream.ids import StreamID
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked
-from kvstream.records import RepeatedFields
+from kvstream.types.ids import StreamID
+from kvstream.types.records import RepeatedFields
 
 _END_MAX = (1 << 31) - 1
 

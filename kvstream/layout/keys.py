@@ -6,19 +6,19 @@
                                                        rows it has the number the database bears
 
     messages   row   := prefix id | prefix number(u32)  the latter of large strings
-                                                       (kvstream.meta.pieces)
+                                                       (kvstream.meta.strings)
                prefix := db(u16) length(u32) key generation(u64)
                id    := ms(u64) seq(u64)
 
     metadata   row   := "A"                            allocator: next tree ID or generation (u64)
-                      | "B"                            rows being taken in (kvstream.meta.intake)
+                      | "B"                            rows being taken in (meta/ingestion.py)
                       | "C" db(u16)                    number of keys of a database (u64)
-                      | "D"                            swapped databases (kvstream.meta.databases)
-                      | "F" db(u16)                    what FLUSHDB has left (kvstream.meta.flushed)
-                      | "G" db(u16) generation(u64)    what DEL has left (kvstream.meta.doomed)
-                      | "L" generation(u64)            a stream being loaded (kvstream.meta.staged)
+                      | "D"                            swapped databases (meta/keyspace.py)
+                      | "F" db(u16)                    what FLUSHDB has left (meta/lazyfree.py)
+                      | "G" db(u16) generation(u64)    what DEL has left (meta/lazyfree.py)
+                      | "L" generation(u64)            a load (meta/unfinished_loads.py)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
-                      | "S" name                       record of a stream (kvstream.meta.records)
+                      | "S" name                       record of a stream (meta/records.py)
                                                        or a string (kvstream.meta.strings)
                       | "X" at_ms(u64) name            empty; the order of expiry
 

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any
 
 from kvstream.layout.compiled import twins
-from kvstream.options import ENTRY_BYTES_MAX
+from kvstream.types.options import ENTRY_BYTES_MAX
 
 Column = tuple[Any, Any, Any]
 Packed = tuple[bytes, tuple[bytes, ...]]

@@ -20,8 +20,8 @@ import msgpack
 
 from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.compiled import twins
-from kvstream.options import ENTRY_BYTES_MAX
-from kvstream.records import Fields, RepeatedFields
+from kvstream.types.options import ENTRY_BYTES_MAX
+from kvstream.types.records import Fields, RepeatedFields
 
 UNIQUE = b"\x01"
 REPEATED = b"\x02"

@@ -13,18 +13,16 @@ a place is the directory of a store, an RDB file, an append-only file, or the UR
 The command line ``kvstream migrate`` does the same.
 """
 
-from kvstream.migration.carrying import Carried, LossRefused, Outcome
+from kvstream.migration.api import cut_over, follow, open_source, open_target, plan, run, verify
+from kvstream.migration.copy import Carried, LossRefused, Outcome
 from kvstream.migration.differences import Difference
-from kvstream.migration.face import plan, run, verify
-from kvstream.migration.following import cut_over, follow
 from kvstream.migration.items import Item, Selection, Source, Target
-from kvstream.migration.opening import open_source, open_target
 from kvstream.migration.places import Place, PlaceKind, parse_place
 from kvstream.migration.replication.cutover import CutOver
 from kvstream.migration.replication.pair import Pair
-from kvstream.migration.running import Planned, Report
-from kvstream.migration.verifying import Verification
-from kvstream.rdb.targets import Loss
+from kvstream.migration.runner import Planned, Report
+from kvstream.migration.verification import Verification
+from kvstream.rdb.versions import Loss
 
 __all__ = [
     "Carried",

@@ -2,18 +2,70 @@
 
 A source yields items one by one; what an item holds is read before the next is asked for. Sources
 that can be asked for one key at any time are *ranged*: stores and live servers.
+
+Pages of entries as nodes, where a source does not show the nodes that it keeps.
+
+They end about where those of a Redis with its usual settings would: their sizes are estimated, as
+whoever keeps nodes measures them. It knows no source.
+
+A stream as an RDB file or a DUMP has it: nothing is lost by reading it so.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from kvstream.clock import NANOSECONDS_PER_MS
 from kvstream.errors import KVStreamError
-from kvstream.glob import matcher
-from kvstream.images import ID_BYTES, NodeImage, PackedID, StreamSource, StreamState
-from kvstream.rdb.targets import Loss
+from kvstream.layout.values import encode_flat
+from kvstream.rdb.streams import StreamReading
+from kvstream.rdb.versions import Kind, Loss
+from kvstream.types.clock import NANOSECONDS_PER_MS
+from kvstream.types.glob import matcher
+from kvstream.types.ids import PACKED
+from kvstream.types.images import ID_BYTES, NodeImage, PackedID, StreamSource, StreamState
+from kvstream.types.options import STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES
+
+_ENTRY_OVERHEAD = 9
+"""Bytes of an entry's flags, deltas and counts in a listpack, in most streams."""
+
+RawEntry = tuple[bytes, list[bytes]]
+"""An entry as a server replies it: its ID as text, and field, value, field, value ..."""
+
+
+def packed_id(text: bytes) -> PackedID:
+    """Return the 16 bytes of an ID in its text form."""
+    ms, _, seq = text.partition(b"-")
+    return PACKED(int(ms), int(seq))
+
+
+def nodes_of(entries: Iterable[RawEntry]) -> Iterator[NodeImage]:
+    """Yield entries as nodes; ``size`` is 0, since the node that the source has is not known."""
+    ids: list[PackedID] = []
+    values: list[bytes] = []
+    first_names: list[bytes] = []
+    size = shared = 0
+    for text, flat in entries:
+        value = encode_flat(flat)[0]
+        names = flat[::2]
+        # A field takes a byte or two beside its bytes, in msgpack as in a listpack.
+        length = len(value) + _ENTRY_OVERHEAD - (shared if names == first_names else 0)
+        if ids and (size + length > STREAM_NODE_MAX_BYTES or len(ids) == STREAM_NODE_MAX_ENTRIES):
+            yield _image(first_names, ids, values)
+            ids, values = [], []
+        if not ids:
+            first_names, shared = names, sum(map(len, names)) + len(names)
+            size, length = 0, len(value) + _ENTRY_OVERHEAD
+        size += length
+        ids.append(packed_id(text))
+        values.append(value)
+    if ids:
+        yield _image(first_names, ids, values)
+
+
+def _image(names: list[bytes], ids: list[PackedID], values: list[bytes]) -> NodeImage:
+    return NodeImage(ids[0], tuple(names), ids, values, len(ids), 0)
+
 
 STREAM, STRING = "stream", "string"
 CARRIED = (STREAM, STRING)
@@ -251,3 +303,23 @@ class Counted:
 
     def state(self) -> StreamState:
         return self._content.state()
+
+
+class ReadStream:
+    """A stream as a file or a payload has it."""
+
+    def __init__(self, reading: StreamReading) -> None:
+        self.notes: list[Loss] = []
+        self.inexact_ms = 0
+        self.tells_counters = reading.kind >= Kind.COUNTERS
+        self._reading = reading
+
+    def nodes(self) -> Iterator[NodeImage]:
+        return self._reading.nodes()
+
+    def state(self) -> StreamState:
+        return self._reading.state()
+
+    @property
+    def corrections(self) -> list[str]:
+        return self._reading.corrections

@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kvstream.errors import RequestError
-from kvstream.images import NodeImage, StreamState
-from kvstream.migration.counting import CountedGroups
 from kvstream.migration.items import (
     STREAM,
     STRING,
@@ -16,10 +14,11 @@ from kvstream.migration.items import (
     Content,
     Done,
     Item,
+    ReadStream,
     Selection,
     Source,
 )
-from kvstream.migration.read_stream import ReadStream
+from kvstream.migration.server_source import CountedGroups
 from kvstream.rdb.file_reader import (
     FileReader,
     FunctionRecord,
@@ -30,8 +29,9 @@ from kvstream.rdb.file_reader import (
     verify,
 )
 from kvstream.rdb.file_writer import FileWriter
-from kvstream.rdb.targets import NEWEST, Loss, Target, losses, reduce
-from kvstream.storage.durable_files import replacing
+from kvstream.rdb.versions import NEWEST, Loss, Target, losses, reduce
+from kvstream.storage.files import replacing
+from kvstream.types.images import NodeImage, StreamState
 
 _FUNCTIONS = "functions are in the file, which kvstream does not have"
 

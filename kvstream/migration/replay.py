@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from kvstream.commands.args import Argv
 from kvstream.commands.table import find
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, NoSuchKey
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import STREAM, STRING, Selection
 from kvstream.migration.replication.applying import Applier
-from kvstream.migration.replication.meaning import Meaning, Name, Run
+from kvstream.migration.replication.commands import Meaning, Name, Run
 from kvstream.operations import keyspace
 
 

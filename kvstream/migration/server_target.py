@@ -4,27 +4,177 @@ A payload over the server's bulk limit goes in two: RESTORE of the state alone, 
 XADD; so nothing is lost however long a stream is. Where RESTORE is refused everything goes by
 commands. Either way it is built under a key of its own, which an interrupted run leaves for the
 next, and gets its name in one step.
+
+A stream as commands, as Redis writes it into its own log, and what that log leaves out.
+
+Pending entries whose message is gone cannot be made by XCLAIM: for the time being a placeholder
+stands where the message was, to be claimed and then deleted; XSETID sets right what that counts. No
+command sets when a consumer was seen or active.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace as changed
+from itertools import groupby
 
 import xxhash
 
 from kvstream.errors import RequestError
-from kvstream.ids import MIN_ID, StreamID
-from kvstream.images import PackedID, StreamState
-from kvstream.migration import commanding
-from kvstream.migration.counting import count_read
+from kvstream.layout.values import decode_fields
 from kvstream.migration.items import Consent, Content, Done, Item
-from kvstream.migration.server import Server
-from kvstream.migration.server_source import ServerSource
-from kvstream.migration.spool import ChunkFile, Spool
+from kvstream.migration.server_source import (
+    ChunkFile,
+    Server,
+    ServerSource,
+    Spool,
+    Version,
+    count_read,
+    id_text,
+)
 from kvstream.rdb.payload import dump
-from kvstream.rdb.targets import NEWEST, Loss, losses, reduce
-from kvstream.remote.connection import Connection, Words
-from kvstream.remote.errors import translated
+from kvstream.rdb.versions import NEWEST, Loss, losses, reduce
+from kvstream.remote.connection import Connection, Word, Words, translated
 from kvstream.remote.replies import members
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.images import GroupImage, IdempotencyImage, NodeImage, PackedID, StreamState
+from kvstream.types.records import Entry
+
+COUNTERS_KNOWN: Version = (7, 0)
+IDEMPOTENCY_KNOWN: Version = (8, 6)
+NACK_KNOWN: Version = (8, 8)
+CONSUMERS_MADE: Version = (6, 2)
+
+CLAIMED_MAX = 500
+"""IDs of one XCLAIM or XDEL."""
+PLACEHOLDER = (b"kvstream", b"placeholder")
+
+
+def losses_by_commands(state: StreamState, version: Version) -> Iterator[Loss]:
+    """Yield what commands do not carry to a server of a version."""
+    consumers = sum(len(group.consumers) for group in state.groups)
+    if consumers:
+        text = "when consumers were seen and active: no command sets it"
+        yield Loss("active-time", consumers, text)
+    nacked = sum(len(group.nacked) for group in state.groups)
+    if nacked and version < NACK_KNOWN:
+        yield Loss("nacked", nacked, "entries given back: they become pending with a consumer")
+    told = state.idempotency
+    if told is not None and (told.iids_added or told.iids_duplicates or told.producers):
+        if version < IDEMPOTENCY_KNOWN:
+            yield Loss("idempotency", len(told.producers), "what is remembered of producers")
+        else:
+            yield Loss("idempotency", 1, "the counts of idempotent IDs added and refused")
+    if version < COUNTERS_KNOWN:
+        yield Loss("entries-added", 1, "entries added, greatest deleted ID and entries read")
+
+
+def adds(key: bytes, nodes: Iterable[NodeImage], after: PackedID) -> Iterator[Words]:
+    """Yield the XADDs of all entries behind an ID."""
+    for node in nodes:
+        if node.ids[-1] <= after:
+            continue
+        for eid, value in zip(node.ids, node.values, strict=True):
+            if eid > after:
+                yield add_words(key, eid, value)
+
+
+def add_words(key: bytes, eid: PackedID, value: bytes) -> Words:
+    flat = Entry(MIN_ID, decode_fields(value)).flat
+    return ("XADD", key, id_text(eid), *flat)
+
+
+def with_placeholders(
+    key: bytes, nodes: Iterable[NodeImage], gone: list[PackedID], after: PackedID
+) -> Iterator[Words]:
+    """Yield the XADDs of all entries, with a placeholder where a message has gone."""
+    waiting = iter([eid for eid in gone if eid > after])
+    following = next(waiting, None)
+    for node in nodes:
+        for eid, value in zip(node.ids, node.values, strict=True):
+            while following is not None and following < eid:
+                yield ("XADD", key, id_text(following), *PLACEHOLDER)
+                following = next(waiting, None)
+            if eid > after:
+                yield add_words(key, eid, value)
+    while following is not None:
+        yield ("XADD", key, id_text(following), *PLACEHOLDER)
+        following = next(waiting, None)
+
+
+def gone_of(state: StreamState, ids: Iterable[PackedID]) -> list[PackedID]:
+    """Return the pending IDs, of all groups, whose message is not in the stream."""
+    pending = sorted({each.id for group in state.groups for each in group.pending})
+    gone: list[PackedID] = []
+    living = iter(ids)
+    following = next(living, None)
+    for eid in pending:
+        while following is not None and following < eid:
+            following = next(living, None)
+        if following != eid:
+            gone.append(eid)
+    return gone
+
+
+def group_commands(key: bytes, group: GroupImage, version: Version) -> Iterator[Words]:
+    """Yield what makes a group, its consumers and its pending entries."""
+    read: Words = ()
+    if version >= COUNTERS_KNOWN and group.entries_read is not None:
+        read = ("ENTRIESREAD", group.entries_read)
+    yield ("XGROUP", "CREATE", key, group.name, str(group.last_delivered), "MKSTREAM", *read)
+    if version >= CONSUMERS_MADE:
+        for consumer in group.consumers:
+            yield ("XGROUP", "CREATECONSUMER", key, group.name, consumer.name)
+    spare = group.consumers[0].name if group.consumers else b"kvstream"
+    alike = groupby(group.pending, key=lambda each: (each.owner, each.time_ms, each.deliveries))
+    for (owner, time_ms, deliveries), entries in alike:
+        ids = [id_text(each.id) for each in entries]
+        how: tuple[Word, ...] = ("TIME", time_ms, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+        for some in _parts(ids):
+            yield ("XCLAIM", key, group.name, owner or spare, 0, *some, *how)
+    if version >= NACK_KNOWN:
+        yield from _nacks(key, group)
+
+
+def _nacks(key: bytes, group: GroupImage) -> Iterator[Words]:
+    """Yield what gives entries back, in the order in which they were."""
+    counts = {each.id: each.deliveries for each in group.pending if each.owner is None}
+    for deliveries, ids in groupby(group.nacked, key=counts.__getitem__):
+        for some in _parts([id_text(eid) for eid in ids]):
+            count = ("RETRYCOUNT", deliveries)
+            yield ("XNACK", key, group.name, "FAIL", "IDS", len(some), *some, *count)
+
+
+def idempotency_commands(key: bytes, told: IdempotencyImage, version: Version) -> Iterator[Words]:
+    """Yield what sets the limits of idempotent IDs, and what remembers them."""
+    if version < IDEMPOTENCY_KNOWN:
+        return
+    limits = ("IDMP-DURATION", told.duration_s, "IDMP-MAXSIZE", told.maxsize)
+    yield ("XCFGSET", key, *limits)
+    if version >= NACK_KNOWN:
+        for producer in told.producers:
+            for iid, eid in producer.iids:
+                yield ("XIDMPRECORD", key, producer.pid, iid, str(eid))
+
+
+def deletions(key: bytes, gone: list[PackedID]) -> Iterator[Words]:
+    """Yield what takes the placeholders away."""
+    for some in _parts([id_text(eid) for eid in gone]):
+        yield ("XDEL", key, *some)
+
+
+def counters(key: bytes, state: StreamState, entries: int, version: Version) -> Words:
+    """Return the command that sets the last ID and, where the server has them, the counters."""
+    words: Words = ("XSETID", key, str(state.last))
+    if version < COUNTERS_KNOWN:
+        return words
+    added = entries if state.entries_added is None else max(state.entries_added, entries)
+    deleted = state.max_deleted or StreamID(0, 0)
+    return (*words, "ENTRIESADDED", added, "MAXDELETEDID", str(deleted))
+
+
+def _parts(ids: list[bytes]) -> Iterator[list[bytes]]:
+    for at in range(0, len(ids), CLAIMED_MAX):
+        yield ids[at : at + CLAIMED_MAX]
+
 
 STAGED_PREFIX = b"kvstream:migrate:"
 BATCH_COMMANDS = 1000
@@ -58,7 +208,7 @@ class ServerTarget:
     def losses(self, state: StreamState) -> list[Loss]:
         if self.restores:
             return losses(state, self._target)
-        return list(commanding.losses(state, self._server.about.version))
+        return list(losses_by_commands(state, self._server.about.version))
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         connection = self._server.connection(item.db)
@@ -144,17 +294,17 @@ class _Building:
     def build(self) -> int:
         """Build it, and return how many entries were there already."""
         state, spool = self._spool.state, self._spool
-        gone = [] if self._restores else commanding.gone_of(state, spool.ids())
+        gone = [] if self._restores else gone_of(state, spool.ids())
         after, resumed = self._resumed(gone)
         if after is None:
             self._begin()
         after = after or MIN_ID.packed
         if self._restores:
-            self._send(commanding.adds(self._staged, spool.nodes(), after))
+            self._send(adds(self._staged, spool.nodes(), after))
         else:
-            self._send(commanding.with_placeholders(self._staged, spool.nodes(), gone, after))
+            self._send(with_placeholders(self._staged, spool.nodes(), gone, after))
             self._send(self._groups(gone))
-        self._send([commanding.counters(self._staged, state, spool.entries, self._version)])
+        self._send([counters(self._staged, state, spool.entries, self._version)])
         return resumed
 
     def _begin(self) -> None:
@@ -207,16 +357,16 @@ class _Building:
         """Yield what makes the groups and takes the placeholders away; again where it was begun."""
         state, staged = self._spool.state, self._staged
         if not self._spool.entries and not gone:  # a stream that is empty, and yet there
-            yield ("XADD", staged, "MAXLEN", 0, "0-1", *commanding.PLACEHOLDER)
+            yield ("XADD", staged, "MAXLEN", 0, "0-1", *PLACEHOLDER)
         else:
             for told in map(members, self._connection.ask("XINFO", "GROUPS", staged)):
                 yield ("XGROUP", "DESTROY", staged, told["name"])
         for group in state.groups:
-            yield from commanding.group_commands(staged, group, self._version)
+            yield from group_commands(staged, group, self._version)
         if state.idempotency is not None:
             told_of = state.idempotency
-            yield from commanding.idempotency_commands(staged, told_of, self._version)
-        yield from commanding.deletions(staged, gone)
+            yield from idempotency_commands(staged, told_of, self._version)
+        yield from deletions(staged, gone)
 
     def _send(self, commands: Iterable[Words]) -> None:
         """Send commands in batches; the first error reply ends it."""

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
-from kvstream.ids import StreamID
-from kvstream.images import NodeImage, PackedID, StreamState
 from kvstream.layout.keys import qualified
 from kvstream.migration.items import (
     STREAM,
@@ -18,10 +16,12 @@ from kvstream.migration.items import (
     Page,
     Selection,
 )
-from kvstream.operations import keyspace, sizes, strings
-from kvstream.operations.images import StreamImage
-from kvstream.rdb.targets import Loss
+from kvstream.operations import info, keyspace, strings
+from kvstream.operations.load import StreamImage
+from kvstream.rdb.versions import Loss
 from kvstream.store import Store
+from kvstream.types.ids import StreamID
+from kvstream.types.images import NodeImage, PackedID, StreamState
 
 ROWS = 1000
 """Entries that are read at once."""
@@ -127,7 +127,7 @@ def _outline(store: Store, key: bytes) -> Outline:
         raise NoSuchKey(f"{key!r} has gone while it was about to be read")
     with image:
         state = image.state()
-    size = store.engine.run(sizes.usage, qualified(store.db, key)) or 0
+    size = store.engine.run(info.usage, qualified(store.db, key)) or 0
     return Outline(state.length, size, state, [])
 
 

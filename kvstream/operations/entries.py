@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.rows import Rows
+from kvstream.layout.rows import Rows, Written
 from kvstream.layout.values import decode_checked, decode_fields
-from kvstream.layout.written import Written
 from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.records import AnyEntry, Entry
 from kvstream.storage.batch import Family, Row
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.types.records import AnyEntry, Entry
 
 _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62

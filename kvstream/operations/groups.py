@@ -1,11 +1,97 @@
-"""XGROUP: making, moving and removing groups and consumers; and finding them."""
+"""XGROUP: making, moving and removing groups and consumers; and finding them.
+
+How far a group has come: Redis's entries-read and lag, which sometimes cannot be known.
+
+The rules are those of Redis 7.0 with the later corrections; ``nodes.live_after`` counts exactly,
+where Redis's own numbers give up.
+
+Groups of a stream, or consumers of a group, that are very many: taken into memory in steps.
+
+Nothing is changed by that. Once all are there whoever tells of them needs no row of the store.
+"""
+
+from collections.abc import Callable, Sequence
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
-from kvstream.ids import StreamID
-from kvstream.meta import indexes
+from kvstream.layout.keys import successor, tree_prefix
+from kvstream.meta import pel_index
+from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.options import KEY_BYTES_MAX
+from kvstream.storage.batch import Family
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import KEY_BYTES_MAX
+
+
+def _tombstone_ahead(stream: StreamMeta, after: StreamID) -> bool:
+    """Tell whether an entry at or above ``after`` may have been deleted."""
+    if stream.length == 0 or stream.max_deleted == MIN_ID:
+        return False
+    return after <= stream.max_deleted <= MAX_ID
+
+
+def position(stream: StreamMeta, eid: StreamID) -> int:
+    """Estimate how many entries were ever added up to ``eid``; UNKNOWN where nothing tells."""
+    added = stream.entries_added
+    if added == 0:
+        return 0
+    if stream.length == 0 and eid <= stream.last:
+        return added
+    if eid != MIN_ID and eid < stream.max_deleted:
+        return UNKNOWN
+    if eid == stream.last:
+        return added
+    if eid > stream.last:
+        return UNKNOWN
+    if stream.max_deleted == MIN_ID or stream.max_deleted < stream.first:
+        if eid < stream.first:
+            return added - stream.length
+        if eid == stream.first:
+            return added - stream.length + 1
+    return UNKNOWN
+
+
+def lag(stream: StreamMeta, group: GroupMeta) -> int | None:
+    """Return how many entries the group has not been given, or None."""
+    if stream.entries_added == 0 or stream.length == 0:
+        return 0
+    last = group.last_delivered
+    if last < stream.first and stream.max_deleted < stream.first:
+        return stream.length
+    if group.entries_read != UNKNOWN and not _tombstone_ahead(stream, last):
+        return stream.entries_added - group.entries_read
+    estimate = position(stream, last)
+    return None if estimate == UNKNOWN else stream.entries_added - estimate
+
+
+def advance(stream: StreamMeta, group: GroupMeta, eid: StreamID) -> None:
+    """Count the delivery of one entry above the group's last one."""
+    if (
+        group.entries_read != UNKNOWN
+        and group.last_delivered >= stream.first
+        and not _tombstone_ahead(stream, group.last_delivered)
+    ):
+        group.entries_read += 1
+    else:
+        group.entries_read = position(stream, eid)
+    group.last_delivered = eid
+
+
+def advance_over(stream: StreamMeta, group: GroupMeta, ids: Sequence[bytes]) -> None:
+    """Count the delivery of packed ``ids``, ascending, as ``advance`` for each would.
+
+    It costs what the first does: once an entry of the stream itself has been counted with no
+    tombstone ahead, each further one adds one.
+    """
+    for at, packed in enumerate(ids):
+        eid = StreamID.unpack(packed)
+        advance(stream, group, eid)
+        rest = len(ids) - at - 1
+        if rest and group.entries_read != UNKNOWN and not _tombstone_ahead(stream, eid):
+            group.entries_read += rest
+            group.last_delivered = StreamID.unpack(ids[-1])
+            return
+
 
 _KEY_REQUIRED = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
@@ -144,6 +230,61 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     if member is None:
         return 0
     txn.frees = True
-    lost = indexes.remove_of(txn, found, member)
+    lost = pel_index.remove_of(txn, found, member)
     txn.catalog.drop_consumer(txn, found, member)
     return lost
+
+
+LONG_LIST = 500
+"""Groups or consumers from which on that is worth it."""
+STEP_MEMBERS = 100
+"""Those that one step looks at: some milliseconds of work."""
+
+
+class Loading:
+    """Takes what the rows of a tree tell of into memory."""
+
+    def __init__(self, tree: int, load: Callable[[Txn, bytes], object]) -> None:
+        self._load = load
+        self._from = tree_prefix(tree)
+        self._upper = successor(self._from)
+
+    def step(self, txn: Txn) -> bool:
+        """Load on; tell whether all are loaded."""
+        page = txn.batch.page(Family.TREES, self._from, self._upper, STEP_MEMBERS)
+        for row, _ in page:
+            self._load(txn, row[8:])
+        if page:
+            self._from = page[-1][0] + b"\0"
+        return len(page) < STEP_MEMBERS
+
+
+def groups(txn: Txn, name: bytes) -> Loading | None:
+    """Return what loads the groups of a stream; None where that takes no steps."""
+    stream = txn.stream(name)
+    if stream is None or stream.groups_count < LONG_LIST:
+        return None
+    ready = [group for group in stream.groups.values() if group.indexed or group.index is not None]
+    if stream.groups_count - len(ready) < LONG_LIST:
+        return None
+
+    def load(txn: Txn, name: bytes) -> None:
+        group = txn.catalog.group(txn, stream, name)
+        if group is not None:
+            pending_in(txn, group)
+
+    return Loading(stream.groups_tree, load)
+
+
+def consumers(txn: Txn, name: bytes, group: bytes) -> Loading | None:
+    """Return what loads the consumers of a group; None where that takes no steps."""
+    if txn.stream(name) is None:
+        return None
+    _, found = existing_group(txn, name, group)
+    if found.consumers_count - len(found.consumers) < LONG_LIST:
+        return None
+
+    def load(txn: Txn, name: bytes) -> None:
+        txn.catalog.consumer(txn, found, name)
+
+    return Loading(found.consumers_tree, load)

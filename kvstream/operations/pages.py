@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from kvstream.errors import Corruption
-from kvstream.ids import MAX_ID, StreamID
 from kvstream.layout.rows import Rows
-from kvstream.meta.counting import live_between
+from kvstream.meta.nodes import live_between
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.storage.batch import Family, Row
+from kvstream.types.ids import MAX_ID, StreamID
 
 T = TypeVar("T")
 

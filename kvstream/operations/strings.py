@@ -2,20 +2,48 @@
 
 Strings are for locks, cursors and results beside streams. What reads or changes a part of a large
 one touches the pieces that have it.
+
+MGET and MSET: many strings of one database at once.
+
+MGET of very many is done in steps between which others go on, and happens in its last one: what
+they have changed meanwhile is looked at once more.
+
+MSET and MSETNX of very many strings, in steps between which others go on.
+
+Steps look what each name stands for, and make the rows that are to be written. The last one looks
+once more at what others have changed meanwhile, and then sets all keys in one commit: it is then
+that the command happens.
+
+What DEBUG DIGEST tells: a checksum of keys that is the same wherever their contents are.
+
+It covers what a client can read back: values, expiry, and of a stream its entries, its IDs, its
+groups and what these have pending, but neither times that pass nor how rows lie on disk.
 """
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from hashlib import sha1
+from heapq import heappop, heappush
+from itertools import repeat
 from typing import TypeVar
 
 import xxhash
 
 from kvstream.errors import InvalidArgument, WrongType
-from kvstream.meta.strings import StringMeta
+from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
+from kvstream.meta import many_strings
+from kvstream.meta.keyspace import KeyWatch
+from kvstream.meta.many_strings import HEAD, Plain
+from kvstream.meta.pel import runs_from
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import Key, StringMeta, decode_key, is_large
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace
-from kvstream.options import ENTRY_BYTES_MAX
+from kvstream.operations import keyspace, pages
+from kvstream.operations.delete import TRIES
+from kvstream.storage.batch import Family
+from kvstream.types.options import ENTRY_BYTES_MAX
 
 STRING_BYTES_MAX = ENTRY_BYTES_MAX
 """Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
@@ -28,7 +56,7 @@ _DECIMALS = Context(prec=40, traps=[])
 _DECIMAL_EXPONENT_MAX = 4932
 """That of the largest long double."""
 _DECIMAL_MAX = Decimal("1.189731495357231765e4932")
-T = TypeVar("T", int, Decimal)
+Number = TypeVar("Number", int, Decimal)
 
 
 def find(txn: Txn, name: bytes) -> StringMeta | None:
@@ -235,7 +263,342 @@ def add_decimal_within(
     return Added(total, _DECIMALS.subtract(total, held), is_done=True)
 
 
-def _bounds(low: T, high: T) -> tuple[T, T]:
+def _bounds(low: Number, high: Number) -> tuple[Number, Number]:
     if high < low:
         raise InvalidArgument("LBOUND can't be greater than UBOUND")
     return low, high
+
+
+T = TypeVar("T")
+
+LONG_NAMES = 500
+"""Strings from which on they are read in steps."""
+STEP_NAMES = 500
+STEP_BYTES = 1 << 20
+"""Strings that one step reads, and how much they may hold: two milliseconds of work or so."""
+
+
+def get_several(
+    txn: Txn, names: Sequence[bytes], later: Callable[[StringMeta], T] | None = None
+) -> list[bytes | T | None]:
+    """Return the value of each string of a database; None where a name has no string.
+
+    Large strings beyond what is short are what ``later`` makes of them, where it is given.
+    ReplyTooLarge where they are more than one reply may have.
+    """
+    most = left = txn.catalog.limits.reply_left
+    short = pages.short_bytes(txn)
+    plain = Plain(txn, _stored_db(txn, names))
+    values: list[bytes | T | None] = []
+    known = txn.catalog.streams  # one that was just made has no record yet
+    stored = _stored(txn, names)
+    found = many_strings.records(txn, stored)
+    for name, own, record in zip(names, stored, found, strict=True):
+        value: bytes | T | None = None
+        if record is None:
+            if name not in known:
+                txn.missing.add(name)
+        elif many_strings.is_of_stream(record):
+            if _is_over(txn, known.get(name) or decode_key(own, record)):
+                txn.missing.add(name)
+        elif plain.has(record):
+            value = record[HEAD:]
+            left -= len(value)
+            short -= len(value)
+        else:
+            key = txn.key(name)
+            if isinstance(key, StringMeta):
+                short -= key.length
+                if later is not None and short < 0 and key.pieces is not None:
+                    left -= pages.ITERATOR_BYTES
+                    values.append(later(key))
+                    continue
+                left -= key.length
+                value = key.read(txn.batch) if left >= 0 or not most else None
+        if most and left < 0:
+            raise txn.catalog.limits.too_large()
+        values.append(value)
+    return values
+
+
+def _is_over(txn: Txn, key: Key) -> bool:
+    """Tell whether a key whose record is there has expired, or gone with many others."""
+    return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
+
+
+def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
+    """Set keys of a database to strings, whatever they held before."""
+    for value in values.values():
+        refuse_longer(len(value))
+    stored, stored_db = _stored(txn, list(values)), _stored_db(txn, list(values))
+    plain, catalog = Plain(txn, stored_db), txn.catalog
+    watched, known = catalog.index.is_watched, catalog.streams
+    made: dict[bytes, bytes] = {}
+    odd: list[bytes] = []
+    found = many_strings.records(txn, stored)
+    for (name, value), own, record in zip(values.items(), stored, found, strict=True):
+        if is_large(len(value)) or watched:
+            odd.append(name)
+        elif record is None and name not in known:
+            made[own] = value
+            txn.signal(name)
+        elif record is not None and plain.has(record):
+            many_strings.rewrite(txn, own, record, value)
+        else:
+            odd.append(name)
+    if made:
+        many_strings.create(txn, stored_db, made)
+    for name in odd:  # last: what is dropped for them may be kept under a name that is free
+        put(txn, name, values[name])
+
+
+def _stored_db(txn: Txn, names: Sequence[bytes]) -> int:
+    return txn.catalog.databases.stored(txn, database_of(names[0]))
+
+
+def _stored(txn: Txn, names: Sequence[bytes]) -> list[bytes]:
+    stored_name = txn.catalog.databases.stored_name
+    return [stored_name(txn, name) for name in names]
+
+
+class LongGet:
+    """MGET of very many keys of one database."""
+
+    def __init__(self, db: int, keys: Sequence[bytes]) -> None:
+        self._db, self._keys = db, keys
+        self._watch: KeyWatch | None = None
+        self._tries = 0
+
+    def step(self, txn: Txn) -> list[bytes | None] | None:
+        """Read on; return the values once all are known, None before."""
+        if self._watch is None or self._watch.broken:
+            self._begin(txn)
+        assert self._watch is not None
+        self._left += self._watch.changed & self._values.keys()
+        self._watch.changed.clear()
+        enough = self._tries > TRIES or self._read > 2 * len(self._keys)
+        while self._read_on(txn):
+            if not enough:
+                return None
+        while self._expiring and self._expiring[0][0] <= txn.expiry_ms:
+            self._left.append(heappop(self._expiring)[1])
+        while self._read_on(txn):
+            pass
+        self._watch = None
+        prefix, values = self._prefix, self._values
+        known = txn.catalog.streams  # one that was just made has no record yet
+        for name in map(txn.catalog.databases.shown_name, repeat(txn), self._absent):
+            stream = known.get(name)
+            if stream is None or _is_over(txn, stream):
+                txn.missing.add(name)
+        found = [values[prefix + key] for key in self._keys]
+        _bound(txn, sum([len(value) for value in found if value is not None]))
+        return found
+
+    def _begin(self, txn: Txn) -> None:
+        self._watch = txn.catalog.index.watch()
+        self._tries += 1
+        self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
+        self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
+        """Stored names whose values are to be read."""
+        self._values: dict[bytes, bytes | None] = {}
+        self._absent: set[bytes] = set()
+        """Those of them that are no keys."""
+        self._expiring: list[tuple[int, bytes]] = []
+        """A heap of when some of the keys expire."""
+        self._read = self._held = 0
+        """How many were read, and how many bytes the values have."""
+
+    def _read_on(self, txn: Txn) -> bool:
+        """Read some of what is left; tell whether more is."""
+        plain = Plain(txn, U16.unpack(self._prefix)[0])
+        until, size = self._read + STEP_NAMES, 0
+        while self._left and self._read < until and size < STEP_BYTES:
+            some = self._left[-many_strings.TOGETHER :]
+            del self._left[-many_strings.TOGETHER :]
+            self._read += len(some)
+            for name, record in zip(some, many_strings.records(txn, some), strict=True):
+                self._absent.discard(name)
+                if record is None:
+                    value = None
+                    self._absent.add(name)
+                elif plain.has(record):
+                    value = record[HEAD:]
+                else:
+                    value = self._odd(txn, name, record)
+                length = len(value or b"")
+                self._held += length - len(self._values.get(name) or b"")
+                self._values[name] = value
+                size += length
+            _bound(txn, self._held)
+        return bool(self._left)
+
+    def _odd(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
+        """Return the value of what is no plain string; None for a stream, or what is gone."""
+        key = decode_key(name, record)
+        if _is_over(txn, key):
+            self._absent.add(name)
+            return None
+        if key.expire_at:
+            heappush(self._expiring, (key.expire_at, name))
+        if not isinstance(key, StringMeta):
+            return None
+        _bound(txn, self._held + key.length)
+        return key.read(txn.batch)
+
+
+def _bound(txn: Txn, size: int) -> None:
+    most = txn.catalog.limits.reply_left
+    if most and size > most:
+        raise txn.catalog.limits.too_large()
+
+
+class LongPut:
+    """Strings for very many keys of one database, whatever they held before."""
+
+    def __init__(self, db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> None:
+        """``only_new``: none of the keys may be there."""
+        refuse_longer(max(map(len, values.values())))
+        self._db, self._values, self._only_new = db, values, only_new
+        self._watch: KeyWatch | None = None
+        self._tries = 0
+
+    def step(self, txn: Txn) -> bool | None:
+        """Go on; return whether the keys were set once that is decided, None before."""
+        if self._watch is None or self._watch.broken:
+            self._begin(txn)
+        assert self._watch is not None
+        for name in self._watch.changed:
+            if name in self._made or name in self._rewritten or name in self._odd:
+                self._look_again(name)
+        self._watch.changed.clear()
+        while self._look_on(txn):
+            if self._tries <= TRIES and self._looked <= 2 * len(self._values):
+                return None
+        self._watch = None
+        if self._only_new and self._has_any(txn):
+            return False
+        self._put(txn)
+        return True
+
+    def _begin(self, txn: Txn) -> None:
+        self._watch = txn.catalog.index.watch()
+        self._tries += 1
+        self._stored_db = txn.catalog.databases.stored(txn, self._db)
+        prefix = U16.pack(self._stored_db)
+        self._left = [prefix + key for key in self._values]
+        """Stored names that are to be looked at."""
+        self._looked = 0
+        self._rows: dict[bytes, bytes] = {}
+        """What is to be written."""
+        self._made: dict[bytes, int] = {}
+        """Names of keys that are to be made, and their numbers."""
+        self._rewritten: set[bytes] = set()
+        self._odd: set[bytes] = set()
+        """Names of keys that are to be set one by one."""
+
+    def _look_again(self, name: bytes) -> None:
+        """Undo what was found of a name."""
+        number = self._made.pop(name, None)
+        if number is not None:
+            del self._rows[scan_row(self._stored_db, number)]
+        self._rows.pop(stream_row(name), None)
+        self._rewritten.discard(name)
+        self._odd.discard(name)
+        self._left.append(name)
+
+    def _look_on(self, txn: Txn) -> bool:
+        """Look at some of what is left; tell whether more is."""
+        some = self._left[-STEP_NAMES:]
+        del self._left[-STEP_NAMES:]
+        self._looked += len(some)
+        plain, new = Plain(txn, self._stored_db), []
+        for name, record in zip(some, many_strings.records(txn, some), strict=True):
+            value = self._values[key_of(name)]
+            if is_large(len(value)):
+                self._odd.add(name)
+            elif record is None:
+                new.append(name)
+            elif plain.has(record):
+                self._rewritten.add(name)
+                self._rows[stream_row(name)] = many_strings.rewritten(record, value)
+            else:
+                self._odd.add(name)
+        if new:
+            numbers = txn.catalog.numbers.take(txn, len(new))
+            self._made.update(zip(new, numbers, strict=True))
+            values = {name: self._values[key_of(name)] for name in new}
+            self._rows.update(many_strings.made(self._stored_db, values, numbers))
+        return bool(self._left)
+
+    def _has_any(self, txn: Txn) -> bool:
+        """Tell whether any of the keys is there."""
+        return bool(self._rewritten) or any(
+            keyspace.exists(txn, txn.catalog.databases.shown_name(txn, name)) for name in self._odd
+        )
+
+    def _put(self, txn: Txn) -> None:
+        catalog, shown = txn.catalog, txn.catalog.databases.shown_name
+        txn.batch.puts[Family.METADATA].update(self._rows)
+        catalog.index.rewritten(self._rewritten)
+        if self._made:
+            catalog.index.made(txn, self._stored_db, self._made)
+            prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)
+            made = (key for key in self._values if stored + key in self._made)
+            txn.signal_some(prefix + key for key in made)
+        for name in self._odd:
+            put(txn, shown(txn, name), self._values[key_of(name)])
+        txn.frees = False
+
+
+EMPTY = bytes(sha1().digest_size)
+"""The digest of nothing."""
+
+
+def of_key(txn: Txn, name: bytes) -> bytes:
+    """Return the digest of what a key holds, whatever the key; that of nothing where it is missing.
+
+    The time is that of reading the whole value.
+    """
+    key = txn.key(name)
+    return EMPTY if key is None else _of(txn, key)
+
+
+def of_databases(txn: Txn, databases: int) -> bytes:
+    """Return the digest of every key of every database, in whatever order they were made."""
+    total = int.from_bytes(EMPTY, "big")
+    for db in range(databases):
+        for _, key in keyspace.live(txn, db, 0):
+            whole = sha1(b"%d:%b" % (database_of(key.name), key_of(key.name)))
+            whole.update(_of(txn, key))
+            total ^= int.from_bytes(whole.digest(), "big")
+    return total.to_bytes(len(EMPTY), "big")
+
+
+def _of(txn: Txn, key: Key) -> bytes:
+    digest = sha1(b"expires %d" % key.expire_at)
+    parts = _stream_parts(txn, key) if isinstance(key, StreamMeta) else iter([key.read(txn.batch)])
+    for part in parts:
+        digest.update(b"%d:%b" % (len(part), part))
+    return digest.digest()
+
+
+def _stream_parts(txn: Txn, stream: StreamMeta) -> Iterator[bytes]:
+    prefix = stream.prefix
+    if stream.length:
+        lower, upper = prefix + stream.first.packed, prefix + stream.last.packed + b"\0"
+        for row, value in txn.batch.scan(Family.MESSAGES, lower, upper):
+            yield row[len(prefix) :]
+            yield value
+    for number in (stream.last, stream.max_deleted):
+        yield number.packed
+    yield b"%d" % stream.entries_added
+    for group in txn.catalog.groups(txn, stream):
+        yield group.name
+        yield group.last_delivered.packed
+        yield b"%d" % group.entries_read
+        for consumer in txn.catalog.consumers(txn, group):
+            yield consumer.name
+        for run in runs_from(txn, group, b""):
+            for pending in run.ids:
+                yield b"%b%b %d" % (pending, run.owner, run.deliveries)

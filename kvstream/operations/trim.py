@@ -3,25 +3,64 @@
 A trim moves the bound below which entries are dead; their rows leave the disk later, in one range
 delete for many. Whole nodes go by their counts; only the node in which the bound falls is read.
 The policies DELREF and ACKED look at each entry, with ``~`` too, as Redis does.
+
+Who still refers to an entry: what KEEPREF, DELREF and ACKED ask.
+
+The rule is that of Redis 8.2's code: a stream without groups refers to nothing; otherwise an entry
+is referred to while it is pending in any group, or while some group has yet to be given it.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
-from kvstream.meta.limits import Limits
+from kvstream.meta.filling import Limits
+from kvstream.meta.pel import drop, pending_among
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations.references import RefPolicy, drop_references, referenced
-from kvstream.options import SWEEP_ENTRIES
 from kvstream.storage.batch import Family
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.types.options import SWEEP_ENTRIES
+
+
+class RefPolicy(StrEnum):
+    """What happens to the groups' references when an entry is deleted."""
+
+    KEEPREF = "KEEPREF"
+    """They stay, dangling: the way of XDEL."""
+    DELREF = "DELREF"
+    """They go with the entry."""
+    ACKED = "ACKED"
+    """They protect it: only what every group has read and acknowledged is deleted."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED")
+
+
+def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
+    """Return those of ``ids``, ascending, that a group has pending or has not reached yet."""
+    packed = [PACKED(*eid) for eid in ids]
+    found: set[StreamID] = set()
+    for group in txn.catalog.groups(txn, stream):
+        reached = bisect_right(ids, group.last_delivered)
+        found.update(ids[reached:])
+        found.update(map(StreamID.unpack, pending_among(txn, group, packed[:reached])))
+    return found
+
+
+def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
+    """Make ``ids``, ascending and distinct, no longer pending in any group."""
+    packed = [PACKED(*eid) for eid in ids]
+    for group in txn.catalog.groups(txn, stream):
+        drop(txn, group, packed)
+
 
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES
 APPROXIMATE_NODES = 100

@@ -11,22 +11,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from kvstream.errors import BadPayload
-from kvstream.options import DATABASES_MAX
 from kvstream.rdb import skipping
-from kvstream.rdb.crc64 import crc64
-from kvstream.rdb.kinds import STREAM_KINDS
-from kvstream.rdb.opcodes import (
-    CRC_BYTES,
-    MAGIC_BYTES,
-    NUMBERS,
-    OPCODES,
-    VALKEY_VERSION,
-    VERSION_MAX,
-    Dialect,
-    Header,
-    Opcode,
-)
-from kvstream.rdb.primitives import CHUNK_BYTES, Reader
+from kvstream.rdb.primitives import CHUNK_BYTES, Reader, crc64
 from kvstream.rdb.skipping import (
     HASH_BY_TEMPLATE,
     MODULE,
@@ -36,6 +22,19 @@ from kvstream.rdb.skipping import (
     Templates,
 )
 from kvstream.rdb.streams import StreamReading
+from kvstream.rdb.versions import (
+    CRC_BYTES,
+    MAGIC_BYTES,
+    NUMBERS,
+    OPCODES,
+    STREAM_KINDS,
+    VALKEY_VERSION,
+    VERSION_MAX,
+    Dialect,
+    Header,
+    Opcode,
+)
+from kvstream.types.options import DATABASES_MAX
 
 _NO_EXPIRY = -1
 _MS = 1000

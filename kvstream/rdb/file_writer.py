@@ -13,19 +13,19 @@ buffer. This module knows no store, and of files only that they can be written a
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from kvstream.images import NodeImage, StreamState
 from kvstream.rdb import skipping
-from kvstream.rdb.crc64 import crc64, joined
-from kvstream.rdb.opcodes import CRC_BYTES, NUMBERS, VALKEY_VERSION, Header, Opcode
 from kvstream.rdb.primitives import (
     FIXED_LENGTH_BYTES,
+    crc64,
     encode_fixed_length,
     encode_length,
     encode_string,
     encode_time,
+    joined,
 )
-from kvstream.rdb.targets import Target
-from kvstream.rdb.writing import encode_stream
+from kvstream.rdb.streams import encode_stream
+from kvstream.rdb.versions import CRC_BYTES, NUMBERS, VALKEY_VERSION, Header, Opcode, Target
+from kvstream.types.images import NodeImage, StreamState
 
 BUFFER_BYTES = 1 << 20
 """Bytes gathered before they are summed and written: small streams are put right within it."""

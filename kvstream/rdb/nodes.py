@@ -9,21 +9,232 @@
 
 Deltas are those to the node's key, the ID of the first entry ever put into it; they are taken
 modulo 2^64, so that a sequence may well be lower than the first one's.
+
+Listpacks: the rows of texts and integers in which Redis keeps the entries of a node.
+
+::
+
+    listpack := size(u32) count(u16) element* 0xFF          little-endian; count 65535: not counted
+    element  := body backlen
+    body     := 0vvvvvvv                                    0 to 127
+              | 10llllll byte*
+              | 110vvvvv v(u8)                              13 bits, signed, big-endian
+              | 1110llll l(u8) byte*                        12 bits, big-endian
+              | 0xF0 l(u32) byte*                           little-endian
+              | 0xF1 i16 | 0xF2 i24 | 0xF3 i32 | 0xF4 i64   little-endian
+    backlen  := 0lllllll (1lllllll)*                        bytes of the body, big-endian
+
+A text that is the canonical decimal of 64 bits is held as integer, so an integer *is* that text.
+
+Nodes as the compiled reader gives them: no object an entry until somebody asks for one.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from kvstream.errors import BadPayload, InvalidArgument
-from kvstream.ids import PACKED, U64_MAX, StreamID
-from kvstream.images import ID_BYTES, NodeImage, PackedID
+from kvstream.layout.listpack import FRAME_BYTES, backlen_size, canonical_integer, integer_size
+from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked, encode_flat
-from kvstream.options import ENTRY_BYTES_MAX, MEGABYTE
-from kvstream.rdb import listpack
+from kvstream.rdb import lzf
 from kvstream.rdb.compiled import twins
-from kvstream.rdb.listpack import Element, text_of
-from kvstream.rdb.packed import GROWTH_FREE, GROWTH_MAX
-from kvstream.records import RepeatedFields
+from kvstream.types.ids import PACKED, U64_MAX, StreamID
+from kvstream.types.images import ID_BYTES, NodeImage, PackedID
+from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE
+from kvstream.types.records import RepeatedFields
+
+Element = int | bytes
+
+HEADER_BYTES = 6
+UNCOUNTED = 65535
+_TERMINATOR = 0xFF
+_INTEGER_BYTES = {0xF1: 2, 0xF2: 3, 0xF3: 4, 0xF4: 8}
+_INTEGER_HEADS = {width: head for head, width in _INTEGER_BYTES.items()}
+
+
+def text_of(element: Element) -> bytes:
+    """Return the text that an element stands for."""
+    return element if isinstance(element, bytes) else b"%d" % element
+
+
+def decode(listpack: bytes) -> list[Element]:
+    """Return the elements, or raise BadPayload with the offset in the listpack."""
+    size = len(listpack)
+    if size < FRAME_BYTES or int.from_bytes(listpack[:4], "little") != size:
+        raise BadPayload(f"a listpack of {size} bytes tells another size")
+    if listpack[-1] != _TERMINATOR:
+        raise BadPayload("a listpack does not end with its terminator", size - 1)
+    elements: list[Element] = []
+    at = HEADER_BYTES
+    while at < size - 1:
+        element, at = _take(listpack, at)
+        elements.append(element)
+    told = int.from_bytes(listpack[4:HEADER_BYTES], "little")
+    if told not in (len(elements), UNCOUNTED):
+        raise BadPayload(f"a listpack of {len(elements)} elements tells of {told}", 4)
+    return elements
+
+
+def _take(data: bytes, at: int) -> tuple[Element, int]:
+    """Return the element at ``at``, and where the next one is."""
+    start, size = _body(data, at)
+    end = start + size
+    length = backlen(end - at)
+    if data[end : end + len(length)] != length or end + len(length) >= len(data):
+        raise BadPayload("an element of a listpack does not end as it begins", at)
+    return _element(data, at, start, end), end + len(length)
+
+
+def _body(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the data of an element starts, and its bytes."""
+    head = data[at]
+    if head < 0x80:
+        return at, 1
+    if head < 0xC0:
+        return at + 1, head & 0x3F
+    if head < 0xE0:
+        return at, 2
+    if head < 0xF0:
+        return at + 2, (head & 0x0F) << 8 | data[at + 1]
+    if head == 0xF0:
+        return at + 5, int.from_bytes(data[at + 1 : at + 5], "little")
+    if head in _INTEGER_BYTES:
+        return at + 1, _INTEGER_BYTES[head]
+    raise BadPayload(f"no element of a listpack begins with byte {head:#04x}", at)
+
+
+def _element(data: bytes, at: int, start: int, end: int) -> Element:
+    head = data[at]
+    if head < 0x80:
+        return head
+    if 0xC0 <= head < 0xE0:
+        number = int.from_bytes(data[at:end], "big") & 0x1FFF
+        return number if number < 1 << 12 else number - (1 << 13)
+    if head in _INTEGER_BYTES:
+        return int.from_bytes(data[start:end], "little", signed=True)
+    return data[start:end]
+
+
+def encode(elements: Iterable[Element]) -> bytes:
+    """Return the listpack of the elements."""
+    parts = list(map(encode_element, elements))
+    body = b"".join(parts)
+    size = (FRAME_BYTES + len(body)).to_bytes(4, "little")
+    count = min(len(parts), UNCOUNTED).to_bytes(2, "little")
+    return size + count + body + bytes((_TERMINATOR,))
+
+
+def encode_element(element: Element) -> bytes:
+    """Return an element, a text as what it is best held as."""
+    if isinstance(element, bytes) and (number := canonical_integer(element)) is not None:
+        element = number
+    body = _integer(element) if isinstance(element, int) else _text(element)
+    return body + backlen(len(body))
+
+
+def _integer(number: int) -> bytes:
+    width = integer_size(number) - 2
+    if width == 0:
+        return bytes((number,))
+    if width == 1:
+        return (0b110 << 13 | number & 0x1FFF).to_bytes(2, "big")
+    return bytes((_INTEGER_HEADS[width],)) + number.to_bytes(width, "little", signed=True)
+
+
+def _text(text: bytes) -> bytes:
+    size = len(text)
+    if size < 1 << 6:
+        return bytes((0x80 | size,)) + text
+    if size < 1 << 12:
+        return (0xE000 | size).to_bytes(2, "big") + text
+    return b"\xf0" + size.to_bytes(4, "little") + text
+
+
+def backlen(body: int) -> bytes:
+    """Return the length of a body of so many bytes, for reading backwards."""
+    size = backlen_size(body)
+    groups = (body >> 7 * (size - 1 - at) & 127 for at in range(size))
+    return bytes(group | 128 if at else group for at, group in enumerate(groups))
+
+
+GROWTH_MAX = 256
+GROWTH_FREE = 16 * MEGABYTE
+"""Stored values repeat the names that a node has once: no honest node grows more than this."""
+
+BATCH_BYTES = 1 << 16
+"""Rows that are made ahead of the node that is asked for."""
+
+_LIMITS = (lzf.RATIO_MAX, GROWTH_MAX, GROWTH_FREE, ENTRY_BYTES_MAX, BATCH_BYTES)
+
+
+class PackedNode(NodeImage):
+    """A node whose rows lie in one string; its lists are made when they are asked for."""
+
+    __slots__ = (
+        "_ids",
+        "_values",
+        "count",
+        "first_id",
+        "last_id",
+        "measure",
+        "rows",
+        "value_bytes",
+    )
+
+    def __init__(
+        self,
+        first: PackedID,
+        names: tuple[bytes, ...],
+        appended: int,
+        size: int,
+        last: PackedID,
+        rows: bytes,
+        count: int,
+        value_bytes: int,
+        measure: int,
+        first_id: PackedID,
+        last_id: PackedID,
+    ) -> None:
+        self.first, self.names = first, names
+        self.appended, self.size, self.last = appended, size, last
+        self.rows = rows
+        """As layout/packing.py tells."""
+        self.count, self.value_bytes = count, value_bytes  # type: ignore[misc]
+        self.measure = measure
+        """Bytes of a listpack of the living entries, less its counters.
+
+        -1: the first entry of the node has names of its own, so the node has them too.
+        """
+        self.first_id, self.last_id = first_id, last_id  # type: ignore[misc]
+        self._ids: list[PackedID] | None = None
+        self._values: list[bytes] = []
+
+    @property
+    def ids(self) -> list[PackedID]:  # type: ignore[override]
+        if self._ids is None:
+            self._ids, self._values = unpack_rows(self.rows)
+        return self._ids
+
+    @property
+    def values(self) -> list[bytes]:  # type: ignore[override]
+        return self._values if self.ids else []
+
+
+class NodesReader:
+    """Reads plain nodes of one stream, many at a time; none where they are not compiled."""
+
+    def __init__(self) -> None:
+        self._names: Any = None if twins is None else twins.Names()
+
+    def read(
+        self, buffer: bytes, start: int, stop: int, most: int, last: PackedID
+    ) -> tuple[int, list[PackedNode]]:
+        """Return how many bytes of a buffer are plain nodes above ``last``, and these."""
+        if twins is None:
+            return 0, []
+        used, found = twins.read_nodes(buffer, start, stop, most, last, _LIMITS, self._names)
+        return used, [PackedNode(*node) for node in found]
+
 
 NODE_BYTES_MAX = 1024 * MEGABYTE
 """Largest listpack of a node: Redis's own limit."""
@@ -64,7 +275,7 @@ def decode_in_python(key: PackedID, data: bytes) -> Node:
     """Do ``decode_node`` in Python."""
     if len(key) != ID_BYTES:
         raise BadPayload(f"the key of a node has {len(key)} bytes")
-    elements = _Elements(listpack.decode(data))
+    elements = _Elements(decode(data))
     living, deleted, count = elements.number(), elements.number(), elements.number()
     names = tuple(elements.texts(count))
     if elements.number() != 0:
@@ -178,7 +389,7 @@ def encode_in_python(node: NodeImage) -> bytes:
     elements: list[Element] = [len(node.ids), 0, len(node.names), *node.names, 0]
     for eid, flat in zip(node.ids, _flats(node.values), strict=True):
         elements += _entry(node.first, node.names, eid, flat)
-    return listpack.encode(elements)
+    return encode(elements)
 
 
 def _flats(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

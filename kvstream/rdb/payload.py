@@ -11,14 +11,10 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 
 from kvstream.errors import BadPayload
-from kvstream.images import NodeImage, StreamState
-from kvstream.rdb.crc64 import crc64
-from kvstream.rdb.kinds import STREAM_KINDS
-from kvstream.rdb.opcodes import VALKEY_VERSION, VERSION_MAX
-from kvstream.rdb.primitives import Reader, encode_string
-from kvstream.rdb.streams import StreamReading
-from kvstream.rdb.targets import Target
-from kvstream.rdb.writing import encode_stream
+from kvstream.rdb.primitives import Reader, crc64, encode_string
+from kvstream.rdb.streams import StreamReading, encode_stream
+from kvstream.rdb.versions import STREAM_KINDS, VALKEY_VERSION, VERSION_MAX, Target
+from kvstream.types.images import NodeImage, StreamState
 
 STRING = 0
 

@@ -22,8 +22,8 @@ What is inside of a packed STRING is not looked at. Knows no file, no key, and n
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kvstream.rdb.opcodes import Dialect
 from kvstream.rdb.primitives import Reader
+from kvstream.rdb.versions import Dialect
 
 TEMPLATES_MAX = 1 << 20
 """Hash templates that are remembered; a file with more is no honest one."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvstream.errors import RequestError
-from kvstream.ids import StreamID
-from kvstream.records import (
+from kvstream.types.ids import StreamID
+from kvstream.types.records import (
     BareEntry,
     Claimed,
     ClaimedIDs,

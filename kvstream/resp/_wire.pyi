@@ -2,8 +2,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvstream.commands.replies import ErrorReply
-from kvstream.ids import StreamID
 from kvstream.layout.values import Names
+from kvstream.types.ids import StreamID
 
 def know_clients(clients: type) -> None: ...
 def know_trims(read: Callable[[list[bytes]], Any]) -> None: ...

@@ -31,7 +31,7 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from kvstream import options
+from kvstream.types.options import ENTRY_BYTES_MAX as _ENTRY_BYTES_MAX
 
 ctypedef unsigned char *Buffer
 
@@ -48,7 +48,7 @@ cdef enum:
 
 cdef int64_t COUNT_MAX = 2147483647
 cdef Py_ssize_t LINE_MAX = 64 << 10  # as in requests.py
-cdef Py_ssize_t ENTRY_BYTES_MAX = options.ENTRY_BYTES_MAX
+cdef Py_ssize_t ENTRY_BYTES_MAX = _ENTRY_BYTES_MAX
 
 
 # --- requests -----------------------------------------------------------------------------------

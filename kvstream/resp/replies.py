@@ -34,10 +34,10 @@ from kvstream.commands.replies import (
     Written,
 )
 from kvstream.errors import Corruption
-from kvstream.ids import StreamID
-from kvstream.layout.written import TEXT_BYTES_MAX, Text, text_of
-from kvstream.records import AnyEntry
+from kvstream.layout.rows import TEXT_BYTES_MAX, Text, text_of
 from kvstream.resp.compiled import twins
+from kvstream.types.ids import StreamID
+from kvstream.types.records import AnyEntry
 
 CHUNK: Final = 64 << 10
 """Bytes at which a page of a long reply is full."""

@@ -1,33 +1,118 @@
-"""Serving a store on its ports until told to stop."""
+"""Serving a store on its ports until told to stop.
+
+The orderly end of a server: what has come is answered, what was answered is durable.
+
+Nothing more is read. Requests that have come are run; jobs come to their end; everything is made
+durable. Who waits for a key waits no more, and hears it from the end of the connection as with
+Redis: clients connect anew then, and ask again. Replies go out; whoever does not read them in time
+is cut off.
+
+Telling systemd how the server is, by the protocol of ``sd_notify``.
+
+Where nobody has asked to be told (no NOTIFY_SOCKET in the environment) nothing happens.
+"""
 
 import asyncio
 import gc
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
 from typing import NamedTuple
 
-from kvstream import served
-from kvstream.engine import Engine
+from kvstream.engine import ownership
+from kvstream.engine.engine import Engine
 from kvstream.logs import NOTICE, logging_to
-from kvstream.options import StoreOptions
-from kvstream.server import certificates
 from kvstream.server.commands.info import RUN_ID
 from kvstream.server.commands.table import TABLE
-from kvstream.server.draining import Ending, drain
-from kvstream.server.executor import Executor
-from kvstream.server.listening import listening
-from kvstream.server.metrics.service import metered
-from kvstream.server.net import Listener, listen
-from kvstream.server.notification import READY, STOPPING, notify
+from kvstream.server.metrics.endpoint import metered
+from kvstream.server.net import tls as certificates
+from kvstream.server.net.asyncio_server import Listener, listen, listening
+from kvstream.server.net.tls import SecuredServer, listen_secured
 from kvstream.server.options import OUTPUT_MAX, ServerOptions
+from kvstream.server.runtime.executor import Executor
 from kvstream.server.settings import change_of
-from kvstream.server.tls import SecuredServer, listen_secured
+from kvstream.types.options import StoreOptions
 from kvstream.version import VERSION
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+
+
+def notify(*states: str) -> None:
+    """Tell how the server is; whoever asked may be gone by now."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # of no file: Linux's abstract names
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messenger, suppress(OSError):
+        messenger.sendto("\n".join(states).encode(), address)
+
+
+PAUSE_S = 0.005
+"""Between two looks at whether something has come to its end."""
+SYNC_S = 5.0
+"""Time that the disk gets, however late it is: it is what was promised."""
+LAST_S = 1.0
+"""Time in which connections that were cut off are forgotten: one round of the loop will do."""
+
+
+class Ending(NamedTuple):
+    """What a server has come to."""
+
+    undurable: str
+    """Why not all that was written is known to be on disk; empty: it is."""
+    idle: bool
+    """No save, no compaction and no bulk load is left at work."""
+
+
+async def drain(executor: Executor, seconds: float) -> Ending:
+    """End all clients within a time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    executor.limits.held.clear()  # nobody is to be read again
+    for client in executor.clients.values():
+        client.pause()
+    await _until(lambda: not _has_work(executor), until)
+    saving = executor.saving
+    idle = await _until(lambda: not (saving.is_busy or executor.loads.is_busy), until)
+    sync = saving.start_sync()
+    await _until(
+        lambda: not (sync.is_alive or executor.is_answering), max(until, loop.time() + SYNC_S)
+    )
+    await asyncio.sleep(0)  # what the threads have posted comes first
+    for client in list(executor.blocked):
+        executor.drop(client)
+    for client in list(executor.clients.values()):
+        client.close()
+    await _until(lambda: not executor.clients, until)
+    for client in list(executor.clients.values()):
+        client.abort()
+    await _until(lambda: not executor.clients, until + LAST_S)
+    undurable = str(sync.error or "") if sync.done else "the disk did not take all in time"
+    return Ending(undurable, idle)
+
+
+def _has_work(executor: Executor) -> bool:
+    """Run and write what can be now, and return whether there is more."""
+    paging = executor.paging
+    return executor.run() or paging.write() or executor.pending or bool(paging.under_way)
+
+
+async def _until(holds: Callable[[], bool], until: float) -> bool:
+    """Wait until something holds, or for so long; return whether it does."""
+    loop = asyncio.get_running_loop()
+    while not holds():
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(PAUSE_S)
+    return True
+
 
 __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
@@ -96,7 +181,7 @@ async def serve(
         notify(READY)
         await stop.wait()
         _log.log(NOTICE, "stops; clients to be answered and let go: %d", len(executor.clients))
-        served.forget(engine.database.directory)
+        ownership.forget(engine.database.directory)
         notify(STOPPING)
         listener.stopping = True
         for server in servers:
@@ -134,9 +219,9 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
 def _note(executor: Executor, host: str) -> None:
     """Leave word beside the store where it is served; without it only its URL leads here."""
     options = executor.options
-    url = served.url_of(host, options.port or options.tls_port, not options.port)
+    url = ownership.url_of(host, options.port or options.tls_port, not options.port)
     try:
-        served.note(executor.engine.database.directory, served.Address(url, RUN_ID))
+        ownership.note(executor.engine.database.directory, ownership.Address(url, RUN_ID))
     except OSError as error:
         _log.warning("nothing beside the store says that it is served: %s", error)
 

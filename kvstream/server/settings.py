@@ -1,6 +1,6 @@
 """The settings that CONFIG knows: how each is read, what it may become, and what follows from that.
 
-Those of streams are ``kvstream.commands.settings``; these are the server's. A setting that Redis
+Those of streams are ``kvstream.commands.config``; these are the server's. A setting that Redis
 has and that means something else here, or nothing, answers what is true and takes no other value.
 """
 
@@ -11,21 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvstream.commands.args import I64_MAX, integer, text
-from kvstream.commands.settings import SETTINGS, failure, memory_size, shown, within
+from kvstream.commands.config import SETTINGS, failure, memory_size, shown, within
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
-from kvstream.options import Durability
-from kvstream.server.kept_settings import ALIASES, KEPT
+from kvstream.server.inert_settings import ALIASES, KEPT, Parse, memory_or_share
+from kvstream.server.inert_settings import count as _count
+from kvstream.server.inert_settings import memory as _memory
+from kvstream.server.inert_settings import split as _split
+from kvstream.server.inert_settings import truth as _truth
+from kvstream.server.inert_settings import word as _word
 from kvstream.server.options import OutputLimit
-from kvstream.server.values import Parse, memory_or_share
-from kvstream.server.values import count as _count
-from kvstream.server.values import memory as _memory
-from kvstream.server.values import split as _split
-from kvstream.server.values import truth as _truth
-from kvstream.server.values import word as _word
+from kvstream.types.options import Durability
 
 if TYPE_CHECKING:
-    from kvstream.server.executor import Executor
+    from kvstream.server.runtime.executor import Executor
 
 I32_MAX, U32_MAX = (1 << 31) - 1, (1 << 32) - 1
 _DECIMAL = re.compile(rb"[+-]?[0-9]{1,18}")

@@ -4,8 +4,15 @@
 known to a session of your own. Installed with ``pip install 'kvstream[spark]'``.
 """
 
-from kvstream.spark.java import JavaMissing, java_home
-from kvstream.spark.sessions import SparkMissing, local_java, local_sockets, register, session
+from kvstream.spark.spark_session import (
+    JavaMissing,
+    SparkMissing,
+    java_home,
+    local_java,
+    local_sockets,
+    register,
+    session,
+)
 
 __all__ = [
     "JavaMissing",

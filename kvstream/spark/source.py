@@ -30,35 +30,35 @@ class KVStreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read that names none."""
-        from kvstream.spark.reading import tables
-        from kvstream.spark.reading.pieces import Wanted
+        from kvstream.spark.read import metadata
+        from kvstream.spark.read.partitions import Wanted
         from kvstream.spark.schema import default_schema
 
         if "table" in self.options:
-            return tables.schema_of(self.options)
+            return metadata.schema_of(self.options)
         wanted = Wanted.of(self.options)
         return default_schema(self.options, wanted.several, len(places(self.options)))
 
     def reader(self, schema: StructType) -> "DataSourceReader":
-        from kvstream.spark.reading import tables
-        from kvstream.spark.reading.batch import BatchReader
+        from kvstream.spark.read import metadata
+        from kvstream.spark.read.batch import BatchReader
 
         if "table" in self.options:
-            return tables.TableReader(self.options, schema)
+            return metadata.TableReader(self.options, schema)
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
-        from kvstream.spark.reading.following import FollowingReader
+        from kvstream.spark.read.streaming import FollowingReader
 
         return FollowingReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
-        from kvstream.spark.writing.writers import batch_writer
+        from kvstream.spark.write.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":
-        from kvstream.spark.writing.writers import stream_writer
+        from kvstream.spark.write.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
@@ -67,7 +67,7 @@ class PushingSource(KVStreamSource):
     """The same for sessions in which Spark pushes filters down; in others each read would fail."""
 
     def reader(self, schema: StructType) -> "DataSourceReader":
-        from kvstream.spark.reading.batch import PushingReader
+        from kvstream.spark.read.batch import PushingReader
 
         if "table" in self.options:
             return super().reader(schema)

@@ -18,18 +18,17 @@ from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.logs import Throttle
-from kvstream.options import StoreOptions
+from kvstream.storage import checkpoint as moments
 from kvstream.storage import directory as directories
-from kvstream.storage import fork, moments, reads, table_reads, tables, upkeep
-from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
+from kvstream.storage import directory as fork
+from kvstream.storage import maintenance, reads, sst, sst_reads
+from kvstream.storage.batch import LARGE_WRITE, Batch, Family, Pages, Row, Seeks, write_alone
 from kvstream.storage.directory import Directory
-from kvstream.storage.failures import classified, is_stall
-from kvstream.storage.families import buffer_sizes
-from kvstream.storage.gate import Gate
-from kvstream.storage.opener import Opener
 from kvstream.storage.opening import Opened, open_any
-from kvstream.storage.single import LARGE_WRITE, write_alone
+from kvstream.storage.options import Opener, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
+from kvstream.storage.write_guard import Gate, classified, is_stall
+from kvstream.types.options import StoreOptions
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class Database:
         self._stalls: Any = Stalls(self._families, buffers, opened.directory)
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._count_ranges: Any = upkeep.RangeDeletes(self._families).count
+        self._count_ranges: Any = maintenance.RangeDeletes(self._families).count
         fork.register(self)
 
     @classmethod
@@ -92,7 +91,7 @@ class Database:
         try:
             rows, opened = open_any(place, options, Opener(options))
             if not options.read_only:
-                tables.clear_staging(place.path)
+                sst.clear_staging(place.path)
             if opened.loss is not None:
                 _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
             return cls(rows, opened, options)
@@ -229,13 +228,13 @@ class Database:
         self.gate.admit(False, sum(path.stat().st_size for path in paths))
         try:
             with self._giving:
-                tables.take_in(self._families[family], paths)
+                sst.take_in(self._families[family], paths)
         except Exception as error:
             raise self.gate.failed(error, recovers=True) from None
 
     def staging(self) -> Path:
         """Return the folder in which tables are made that the store is to take in."""
-        return tables.staging_of(self.directory)
+        return sst.staging_of(self.directory)
 
     @property
     def failure(self) -> StoreError | None:
@@ -292,12 +291,12 @@ class Database:
         """
         with directories.staged(target) as built:
             sequence = self.sequence
-            made = upkeep.LiveTables(self._root, self._giving)
+            made = maintenance.LiveTables(self._root, self._giving)
             if not moments.copied(self.directory, built, made):
                 with alone:
                     self.flush()
                     sequence = self.sequence
-                    tables.checkpoint(self._root, built)
+                    sst.checkpoint(self._root, built)
             directories.publish(built, target, sequence)
 
     def compact(self) -> None:
@@ -315,7 +314,7 @@ class Database:
         """Read and check every row, and return their number; Corruption at the first damage."""
         once = ReadOptions()
         once.fill_cache(False)  # type: ignore[call-arg]
-        return sum(upkeep.count_checked(family, once) for family in self._families)
+        return sum(maintenance.count_checked(family, once) for family in self._families)
 
     def property_int(self, name: str, family: int) -> int:
         """Return a numeric property of RocksDB, such as ``rocksdb.estimate-num-keys``."""
@@ -324,9 +323,9 @@ class Database:
         except Exception as error:  # closed, or about to be opened anew, by another thread
             raise classified(error) from None
 
-    def plain_tables(self, family: int) -> list[table_reads.Table] | None:
+    def plain_tables(self, family: int) -> list[sst_reads.Table] | None:
         """Return the tables that hold all rows of a family; None where memory holds some."""
-        return table_reads.tables_of(self._families[family], self.directory)
+        return sst_reads.tables_of(self._families[family], self.directory)
 
     def statistics(self) -> dict[str, Any]:
         """Return sizes and counts for people; they may change with any version."""
@@ -334,7 +333,7 @@ class Database:
             "sequence": self.sequence,
             "size_on_disk": self.size_on_disk(),
             "failure": str(self.failure) if self.failure else None,
-            **upkeep.statistics(dict(zip(FAMILY_NAMES, self._families, strict=True))),
+            **maintenance.statistics(dict(zip(FAMILY_NAMES, self._families, strict=True))),
         }
 
     def size_on_disk(self, suffix: str = "") -> int:

@@ -11,30 +11,199 @@ there is no lock file to remove. This module knows file names, not rows.
     WATERMARK     see watermark.py; written last, so without it the store is half-created
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
     before-recovery-N/      the files as they were before ``recover`` gave up what is lost
-    copies/                 checkpoints for readers in other processes, see kvstream/copies.py
+    copies/                 checkpoints for readers in other processes
+
+Views: folders of links to the files of a store, through which it is opened but not written to.
+
+A reader's view lies in the folder for temporary files, since readers change nothing in the store.
+Its owner holds a lock on it, which goes with the process; so a view that can be locked was left by
+one that was killed, and the next reader removes it. This module knows files, not stores.
+
+What a forked child may not do with a store that its parent opened.
+
+The child shares the parent's file descriptors but none of its threads: a write would land in the
+parent's log, and closing RocksDB would wait for threads that do not exist. So the child's copy of
+every open part is told, once, at the fork; no call has to compare process ids.
 """
 
+import contextlib
+import ctypes
 import fcntl
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, NoReturn, Protocol, Self
 
 from kvstream.errors import (
     Corruption,
     NoSuchStore,
+    StoreClosed,
     StoreError,
     StoreLocked,
     UnknownLayout,
     UnsafeDirectory,
 )
-from kvstream.storage import durable_files, fork, private_files, watermark
-from kvstream.storage.private_files import DIRECTORY_MODE
-from kvstream.storage.views import View
+from kvstream.storage import files, watermark
+from kvstream.storage.files import DIRECTORY_MODE
+
+
+class Forked(Protocol):
+    """A part of an open store that must not be used in a forked child."""
+
+    def refuse_after_fork(self) -> None:
+        """Make every further use in this process, the child, fail."""
+        ...
+
+
+class Gone:
+    """Stands where a closed handle was: whatever is asked of it raises StoreClosed."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise StoreClosed(self._reason)
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise StoreClosed(self._reason)
+
+
+FORKED = "the store was opened before a fork: the child must open a store of its own"
+
+_open_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def register(part: Forked) -> None:
+    """Tell ``part`` in a child, should this process fork; held weakly."""
+    _open_parts.add(part)
+
+
+def unregister(part: Forked) -> None:
+    """Forget a part that has been closed."""
+    _open_parts.discard(part)
+
+
+def leak(handle: object) -> None:
+    """Keep ``handle`` from ever being destroyed in this process.
+
+    The interpreter of the child would otherwise close RocksDB when it exits, and hang.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+
+
+def _refuse_in_child() -> None:
+    parts = list(_open_parts)
+    for part in parts:
+        part.refuse_after_fork()
+    _open_parts.clear()
+    if parts:
+        _skip_exit_handlers()
+
+
+def _skip_exit_handlers() -> None:
+    """Let this process end without RocksDB's exit handler, which joins threads it does not have.
+
+    What is registered last runs first: ``_exit`` itself, which takes the exit code. The interpreter
+    has run its own handlers and flushed its files by then.
+    """
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):  # glibc has on_exit(), others do not
+        libc.on_exit(libc._exit, None)
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
+
+
+_PREFIX = "kvstream-view-"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class View:
+    """A folder of links to the files of a store; RocksDB writes what it must beside them."""
+
+    def __init__(
+        self, path: Path, files: Iterable[os.DirEntry[str]], descriptor: int | None = None
+    ) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        register(self)
+        try:
+            for entry in files:
+                (path / entry.name).symlink_to(entry.path)
+        except BaseException:
+            self.remove()
+            raise
+
+    @classmethod
+    def of_reader(cls, files: Iterable[os.DirEntry[str]]) -> Self:
+        """Make a view in the folder for temporary files, and remove those that were left there."""
+        sweep()
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            descriptor = _held(path)
+            if descriptor is not None:
+                return cls(path, files, descriptor)
+
+    def remove(self) -> None:
+        """Remove the links; idempotent."""
+        unregister(self)
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.refuse_after_fork()
+
+    def refuse_after_fork(self) -> None:
+        """Close this process's descriptor: in a child, the lock then ends with the parent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def sweep() -> None:
+    """Remove the views of readers that were killed: those of this user that nobody has locked."""
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX):
+                with suppress(OSError):  # locked, or gone meanwhile, or not ours to look at
+                    _remove_if_left(Path(entry.path))
+
+
+def _remove_if_left(path: Path) -> None:
+    descriptor = os.open(path, _FOLDER)
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                shutil.rmtree(path)
+    finally:
+        os.close(descriptor)
+
+
+def _held(path: Path) -> int | None:
+    """Lock a new view; None where another reader has taken it for one that was left."""
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):  # where folders cannot be locked nobody sweeps either
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if _is_at(descriptor, path):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), found)
+
 
 LAYOUT_VERSION = 1
 LAYOUT_FILE = "KVSTREAM"
@@ -42,10 +211,10 @@ _LAYOUT_TEXT = "kvstream store\nlayout {}\n"
 _LAYOUT_PATTERN = re.compile(rb"kvstream store\nlayout ([0-9]{1,9})\n")
 
 _FOREIGN_WRITERS = stat.S_IWGRP | stat.S_IWOTH
-_NOT_OURS_YET_HARMLESS = frozenset({"lost+found", LAYOUT_FILE + durable_files.PARTIAL_SUFFIX})
+_NOT_OURS_YET_HARMLESS = frozenset({"lost+found", LAYOUT_FILE + files.PARTIAL_SUFFIX})
 """Names that may lie in a directory in which a store is made."""
 _FILES = re.compile(
-    rf"({LAYOUT_FILE}|{watermark.FILE_NAME})({re.escape(durable_files.PARTIAL_SUFFIX)})?"
+    rf"({LAYOUT_FILE}|{watermark.FILE_NAME})({re.escape(files.PARTIAL_SUFFIX)})?"
     r"|CURRENT|IDENTITY|LOCK|LOG(\.old\.[0-9]+)?|(MANIFEST|OPTIONS)-[0-9]+(\.dbtmp)?"
     r"|[0-9]+\.(sst|log|blob|dbtmp)|rocksdict-config\.json"
 )
@@ -70,7 +239,7 @@ class Directory:
         self._descriptor = descriptor
         self._made: list[Path] = []
         """What this opening has made: the directory and those above it, the lowest last."""
-        fork.register(self)
+        register(self)
 
     @classmethod
     def acquire(cls, directory: Path, *, create: bool, read_only: bool, locks: bool = True) -> Self:
@@ -101,7 +270,7 @@ class Directory:
 
     def release(self) -> None:
         """Give up the lock; idempotent."""
-        fork.unregister(self)
+        unregister(self)
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)  # flock goes with the last descriptor of this opening
@@ -155,11 +324,11 @@ class Directory:
 
     def keep_private(self) -> None:
         """Keep others from reading the files that will be made."""
-        private_files.keep_private(self.path)
+        files.keep_private(self.path)
 
     def make_private(self) -> None:
         """Keep others from reading the files that are there."""
-        private_files.make_private(self.path)
+        files.make_private(self.path)
 
     def open_view(self) -> View:
         """Return a view of the store that RocksDB can open without changing the store."""
@@ -230,7 +399,7 @@ class Directory:
                     status = entry.stat(follow_symlinks=False)
                     if _FILES.fullmatch(entry.name) and not stat.S_ISREG(status.st_mode):
                         raise UnsafeDirectory(
-                            f"{entry.path} is {durable_files.kind_of(status.st_mode)}, where a "
+                            f"{entry.path} is {files.kind_of(status.st_mode)}, where a "
                             "store has a regular file: see who made it, and remove it"
                         )
                     if entry.name not in _NOT_OURS_YET_HARMLESS:
@@ -238,13 +407,11 @@ class Directory:
 
     def _check_layout(self, create: bool) -> None:
         try:
-            content = durable_files.read(self.path / LAYOUT_FILE)
+            content = files.read(self.path / LAYOUT_FILE)
         except FileNotFoundError:
             self._check_empty(create)
             os.fchmod(self._descriptor, DIRECTORY_MODE)  # it may have been made by someone's mkdir
-            durable_files.write(
-                self.path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode()
-            )
+            files.write(self.path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
             return
         matched = _LAYOUT_PATTERN.fullmatch(content)
         if matched is None:
@@ -289,8 +456,8 @@ def staged(target: Path) -> Iterator[Path]:
     if os.path.lexists(target):
         raise StoreError(f"{target} exists")
     try:
-        with private_files.scratch(f".{target.name}-", target.parent) as stage:
-            private_files.keep_private(stage)
+        with files.scratch(f".{target.name}-", target.parent) as stage:
+            files.keep_private(stage)
             yield stage / target.name
     except OSError as error:
         raise StoreError(f"cannot make {target}: {error.strerror}") from None
@@ -299,11 +466,11 @@ def staged(target: Path) -> Iterator[Path]:
 def publish(built: Path, target: Path, sequence: int) -> None:
     """Complete the store that RocksDB has copied to ``built`` and give it its name, durably."""
     built.chmod(DIRECTORY_MODE)
-    durable_files.write(built / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
+    files.write(built / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
     watermark.Watermark.create(built, sequence)
-    private_files.make_private(built)
+    files.make_private(built)
     built.rename(target)
-    durable_files.sync_directory(target.parent)
+    files.sync_directory(target.parent)
 
 
 def _real(directory: Path) -> Path:
@@ -323,7 +490,7 @@ def _make(path: Path) -> list[Path]:
         return []  # another opener was faster; the lock decides
     except OSError as error:
         raise StoreError(f"cannot make {path}: {error.strerror}") from None
-    durable_files.sync_directory(path.parent)
+    files.sync_directory(path.parent)
     return [*missing, path]
 
 

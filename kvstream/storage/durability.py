@@ -20,9 +20,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from kvstream.errors import StoreClosed, StoreError, UnknownOutcome
-from kvstream.options import Durability
-from kvstream.storage import fork
+from kvstream.storage import directory
 from kvstream.storage.database import Database
+from kvstream.types.options import Durability
 
 FLUSH_INTERVAL_S = 1.0
 """Redis's ``appendfsync everysec``."""
@@ -78,7 +78,7 @@ class Committer:
         self._threads: list[threading.Thread] = []
         try:
             self._start_thread()
-            fork.register(self)
+            directory.register(self)
             _open_committers.add(self)
         except BaseException:  # nobody else could end the thread
             self.close()
@@ -160,7 +160,7 @@ class Committer:
         with self._lock:
             self._stopping = True
             self._changed.notify_all()
-        fork.unregister(self)
+        directory.unregister(self)
         for thread in self._threads:
             thread.join()
         if self._database.failure is None:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore, StoreError
-from kvstream.options import StoreOptions
-from kvstream.storage.directory import Directory
-from kvstream.storage.views import View
+from kvstream.storage.directory import Directory, View
 from kvstream.storage.watermark import Mark, Watermark
+from kvstream.types.options import StoreOptions
 
 
 class Access(Enum):

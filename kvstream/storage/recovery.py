@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvstream.options import StoreOptions
 from kvstream.storage.database import Database
+from kvstream.types.options import StoreOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from kvstream.errors import WriteStalled
-from kvstream.options import MEGABYTE
 from kvstream.storage.directory import Directory
-from kvstream.storage.families import LEVEL0_STOP, WRITE_BUFFERS
+from kvstream.storage.options import LEVEL0_STOP, WRITE_BUFFERS
+from kvstream.types.options import MEGABYTE
 
 LOOK_BYTES = MEGABYTE // 16
 """Bytes written from one look at the backlog to the next; a look takes two microseconds."""

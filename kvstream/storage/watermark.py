@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Self
 
 from kvstream.errors import UnknownLayout
-from kvstream.storage import durable_files
+from kvstream.storage import files
 
 FILE_NAME = "WATERMARK"
 VERSION = 1
@@ -67,7 +67,7 @@ class Watermark:
         Raises FileNotFoundError when there is no file at all, UnknownLayout when a later version
         has written it.
         """
-        content = durable_files.read(directory / FILE_NAME)
+        content = files.read(directory / FILE_NAME)
         marks = [_decoded(content[slot * _PAGE :][:_SLOT_SIZE]) for slot in range(_SLOTS)]
         valid = [mark for mark in marks if mark is not None]
         return max(valid, key=lambda mark: mark.counter, default=None)
@@ -77,7 +77,7 @@ class Watermark:
         """Write a watermark file durably, in place of one that may be there."""
         slots = [_encoded(Mark(counter, sequence)) for counter in range(_SLOTS)]
         content = b"".join(slot.ljust(_PAGE, b"\0") for slot in slots)
-        durable_files.write(directory / FILE_NAME, content)
+        files.write(directory / FILE_NAME, content)
 
     @classmethod
     def open(cls, directory: Path) -> Self:
@@ -89,8 +89,8 @@ class Watermark:
         path = directory / FILE_NAME
         mark = cls.read(directory) or Mark(0, 0)
         if os.stat(path).st_nlink > 1:
-            durable_files.write(path, durable_files.read(path))
-        return cls(durable_files.opened(path, os.O_RDWR), mark)
+            files.write(path, files.read(path))
+        return cls(files.opened(path, os.O_RDWR), mark)
 
     def record(self, sequence: int) -> None:
         """Note that the log is durable up to ``sequence``; costs one small write, no fsync.

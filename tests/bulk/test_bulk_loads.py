@@ -7,12 +7,13 @@ from threading import Thread
 
 import pytest
 
-from kvstream import Corruption, IDTooSmall, InvalidArgument, Store, WrongType, bulk
-from kvstream.ids import StreamID
+from kvstream import Corruption, IDTooSmall, InvalidArgument, Store, WrongType
+from kvstream.bulkload import commit
+from kvstream.bulkload.parts import BulkTicket, Part, PartWriter
 from kvstream.layout.values import encode_many
-from kvstream.operations.appending import BulkResult
-from kvstream.parts import BulkTicket, Part, PartWriter
+from kvstream.operations.append import BulkResult
 from kvstream.storage.database import Database
+from kvstream.types.ids import StreamID
 from tests.images.images import kept
 from tests.images.kills import lives
 from tests.opening import Stores
@@ -99,7 +100,7 @@ def test_entries_without_ids_get_them_in_order(store: Store, place: Path, named:
 def test_new_streams_need_not_be_named(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.bulk.Merged", None)  # nothing is written once more
+    monkeypatch.setattr("kvstream.bulkload.commit.Merged", None)  # nothing is written once more
     ticket = store.bulk_ticket(["old"])
     store.stream("old").add({"n": 0}, id="1-1")
     ticket = store.bulk_ticket(["old"])
@@ -142,7 +143,7 @@ def test_parts_that_interleave_are_merged(store: Store, place: Path) -> None:
 def test_a_task_may_write_several_parts(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.parts.PART_BYTES", 100)
+    monkeypatch.setattr("kvstream.bulkload.parts.PART_BYTES", 100)
     ticket = store.bulk_ticket(["s"])
     writer = PartWriter(place, ticket)
     for n in range(0, 300, 3):
@@ -279,7 +280,7 @@ def test_small_batches_fill_the_open_node(store: Store) -> None:
     ],
     ids=["added", "deleted", "flushed", "trimmed"],
 )
-@pytest.mark.parametrize("times", [1, bulk.TRIES - 1])
+@pytest.mark.parametrize("times", [1, commit.TRIES - 1])
 def test_others_write_while_a_load_is_made_ready(
     store: Store,
     place: Path,
@@ -292,9 +293,9 @@ def test_others_write_while_a_load_is_made_ready(
     ticket = store.bulk_ticket(["old", "new"])
     parts = parts_of(place, ticket, [{b"old": (None, [2, 3]), b"new": (None, [9])}])
     store.stream("old").add({"n": 1}, id="9000000000000-0")  # the part is written once more
-    ready, made = bulk._Load._ready, []
+    ready, made = commit._Load._ready, []
 
-    def disturbed(load: bulk._Load) -> bulk._Made:
+    def disturbed(load: commit._Load) -> commit._Made:
         found = ready(load)
         made.append(found)
         if len(made) <= times:
@@ -304,7 +305,7 @@ def test_others_write_while_a_load_is_made_ready(
             assert not other.is_alive()
         return found
 
-    monkeypatch.setattr(bulk._Load, "_ready", disturbed)
+    monkeypatch.setattr(commit._Load, "_ready", disturbed)
     assert store.bulk_load(ticket, parts).entries == 3
     found = numbers_in(store, "old")
     assert len(made) == 1 + (times if 5 in found else 0 not in found and 1 not in found)
@@ -397,7 +398,7 @@ def test_what_cannot_be_counted_is_taken_back(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("kvstream.operations.appending.put_mark", fail)
+        patch.setattr("kvstream.operations.append.put_mark", fail)
         with pytest.raises(ZeroDivisionError):
             store.bulk_load(ticket, parts)
     assert numbers_in(store, "s") == [0, 1, 2, 3, 4]

@@ -22,8 +22,8 @@ from kvstream.layout.keys import (
     tree_prefix,
 )
 from kvstream.layout.values import REPEATED, UNIQUE, decode_checked
-from kvstream.meta.databases import decode_swapped
-from kvstream.meta.flushed import decode_bounds
+from kvstream.meta.keyspace import decode_swapped
+from kvstream.meta.lazyfree import decode_bounds
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import StringMeta

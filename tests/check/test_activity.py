@@ -7,8 +7,8 @@ import pytest
 
 from kvstream import Group, ManualClock, Store
 from kvstream.layout.keys import qualified
-from kvstream.operations import copying, keyspace
-from kvstream.records import ConsumerInfo
+from kvstream.operations import copy, keyspace
+from kvstream.types.records import ConsumerInfo
 from tests.check.seeding import KEY, TREES, Reopen, Rows, damage, told
 
 GROUP = b"billing"
@@ -138,7 +138,7 @@ def test_a_delivery_that_is_undone_was_no_activity(
     assert times(store) == {b"ann": (10, 10), b"bob": (10, 10)}
 
 
-@pytest.mark.parametrize("deed", [copying.copy, keyspace.rename])
+@pytest.mark.parametrize("deed", [copy.copy, keyspace.rename])
 def test_a_key_under_another_name_keeps_the_times(
     store: Store, group: Group, clock: ManualClock, deed: Callable[..., object]
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import Store, StreamID
-from kvstream.ids import MAX_ID, MIN_ID
+from kvstream.types.ids import MAX_ID, MIN_ID
 from tests.check.seeding import MESSAGES, Reopen, Rows, assert_mended, damage, mend, told, use
 
 Seed = Callable[[Rows], None]

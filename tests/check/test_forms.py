@@ -197,7 +197,7 @@ def test_a_read_only_store_reads_both_forms(
 def test_many_ids_in_few_runs_are_not_kept_in_memory(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.meta.indexes.CACHED_IDS", 40)
+    monkeypatch.setattr("kvstream.meta.pel_index.CACHED_IDS", 40)
     consumer = group.consumer("ann")
     group.consumer("bob").read(count=1)
     for _ in range(10):

@@ -9,9 +9,10 @@ import pytest
 from kvstream import Corruption, ManualClock, Store
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import stream_row
-from kvstream.meta import pieces
+from kvstream.meta import strings as pieces
 from kvstream.meta.strings import StringMeta
-from kvstream.operations import copying, keyspace, payloads, several, strings, watching
+from kvstream.operations import copy, dump, keyspace, strings
+from kvstream.operations import strings as several
 from kvstream.storage.batch import Family
 from tests.check.seeding import MESSAGES, METADATA, Rows, told
 from tests.opening import Stores
@@ -102,11 +103,11 @@ def test_strings_of_any_length_are_as_if_they_were_whole(small: None, store: Sto
 def test_what_a_large_string_goes_through_keeps_its_value(large: Store, open_store: Stores) -> None:
     large.rename("large", "other")
     put(large, b"in its place, of three pieces", NAME, FAR)
-    assert large.engine.run(copying.copy, OTHER, b"\0\1copied")
+    assert large.engine.run(copy.copy, OTHER, b"\0\1copied")
     large.engine.run(keyspace.swap, 1, 2)
-    payload = large.engine.run(payloads.dump, OTHER)
+    payload = large.engine.run(dump.dump, OTHER)
     assert payload is not None
-    large.engine.run(payloads.restore, b"\0\0restored", payload)
+    large.engine.run(dump.restore, b"\0\0restored", payload)
     large.engine.run(keyspace.persist, NAME)
     reopened = open_store.reopen(large)
     assert get(reopened) == b"in its place, of three pieces"
@@ -155,7 +156,7 @@ def test_a_large_string_in_one_row_stays_readable_until_it_is_written_anew(store
 
 def test_each_writing_is_seen_by_watch(large: Store) -> None:
     for change in (lambda: put(large, VALUE), lambda: large.engine.run(strings.append, NAME, b"!")):
-        watched = watching.Watched()
+        watched = keyspace.Watched()
         large.engine.run(watched.add, NAME)
         assert not large.engine.run(watched.is_changed)
         change()
@@ -207,8 +208,8 @@ def test_a_lost_piece_is_reported_and_never_left_out(
         lambda: large.engine.run(strings.take, NAME),
         lambda: large.engine.run(strings.part, NAME, 8 * at, 8 * at),
         lambda: large.engine.run(several.get_several, [NAME]),
-        lambda: large.engine.run(copying.copy, NAME, OTHER),
-        lambda: large.engine.run(payloads.dump, NAME),
+        lambda: large.engine.run(copy.copy, NAME, OTHER),
+        lambda: large.engine.run(dump.dump, NAME),
     ]
     for call in calls:
         with pytest.raises(Corruption, match=f"damaged: piece {at}"):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import Store
-from kvstream.ids import MIN_ID
 from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.types.ids import MIN_ID
 from tests.check.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
 
 pytestmark = pytest.mark.unmeasured

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvstream import Fault, KVStreamError, ManualClock, Store
-from kvstream.operations import copying, keyspace, several, sizes, strings
+from kvstream.operations import copy, info, keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.check.mutating import LARGE, LOCK, mutants, targets
 from tests.check.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees, told
@@ -106,7 +106,7 @@ CALLS: dict[str, Call] = {
     "increment": lambda store: store.engine.run(strings.add, LOCK, 1),
     "append to a string": lambda store: store.engine.run(strings.append, LOCK, b"7"),
     "take": lambda store: store.engine.run(strings.take, LOCK),
-    "get several": lambda store: store.engine.run(several.get_several, [LOCK, ORDERS]),
+    "get several": lambda store: store.engine.run(strings.get_several, [LOCK, ORDERS]),
     "get a large string": lambda store: store.engine.run(strings.get, LARGE),
     "get a part": lambda store: store.engine.run(strings.part, LARGE, 9, 12),
     "set a large string": lambda store: store.engine.run(strings.put, LARGE, b"another one"),
@@ -115,17 +115,17 @@ CALLS: dict[str, Call] = {
     "overwrite a part": lambda store: store.engine.run(strings.overwrite, LARGE, 12, b"parts"),
     "take a large string": lambda store: store.engine.run(strings.take, LARGE),
     "delete a large string": lambda store: store.engine.run(keyspace.delete, LARGE),
-    "copy a large string": lambda store: store.engine.run(copying.copy, LARGE, b"\0\0new"),
+    "copy a large string": lambda store: store.engine.run(copy.copy, LARGE, b"\0\0new"),
     "rename a large string": lambda store: store.rename("large", "brief"),
-    "usage of a large string": lambda store: store.engine.run(sizes.usage, LARGE),
+    "usage of a large string": lambda store: store.engine.run(info.usage, LARGE),
     "rename a string": lambda store: store.rename("lock", "brief"),
     "set over a stream": lambda store: store.engine.run(strings.put, b"\0\0brief", b"mine"),
     "set a key of the flushed": lambda store: store.engine.run(strings.put, b"\0\2s150", b"mine"),
-    "copy": lambda store: store.engine.run(copying.copy, ORDERS, b"\0\1orders"),
-    "copy over": lambda store: store.engine.run(copying.copy, b"\0\0brief", ORDERS, replace=True),
-    "copy a string": lambda store: store.engine.run(copying.copy, LOCK, ORDERS, replace=True),
-    "usage": lambda store: store.engine.run(sizes.usage, ORDERS, None),
-    "usage of a string": lambda store: store.engine.run(sizes.usage, LOCK),
+    "copy": lambda store: store.engine.run(copy.copy, ORDERS, b"\0\1orders"),
+    "copy over": lambda store: store.engine.run(copy.copy, b"\0\0brief", ORDERS, replace=True),
+    "copy a string": lambda store: store.engine.run(copy.copy, LOCK, ORDERS, replace=True),
+    "usage": lambda store: store.engine.run(info.usage, ORDERS, None),
+    "usage of a string": lambda store: store.engine.run(info.usage, LOCK),
     "random key": lambda store: store.engine.run(keyspace.random_key, 0),
     "strings alone": lambda store: store.engine.run(keyspace.scan, 0, 0, 100, "string"),
     "swap": lambda store: store.engine.run(keyspace.swap, 0, 1),
@@ -205,7 +205,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
     with pytest.MonkeyPatch.context() as patch, small_pieces():
-        patch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
+        patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
         with small_trees():
             fill(store, clock)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import Store, StreamID
-from kvstream.ids import MIN_ID
+from kvstream.types.ids import MIN_ID
 from tests.check.seeding import (
     MESSAGES,
     NODE_ENTRIES,

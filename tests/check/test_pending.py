@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import Corruption, PendingEntry, Store, StreamID
 from kvstream.layout.keys import ID_LAST
-from kvstream.meta.pending import RUN_IDS_MAX
+from kvstream.meta.pel import RUN_IDS_MAX
 from kvstream.meta.runs import Run
 from tests.check.seeding import GROUP, Reopen, Rows, damage, mend, told, use
 

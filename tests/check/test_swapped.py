@@ -4,7 +4,7 @@ import pytest
 
 from kvstream import Corruption, Store
 from kvstream.layout.keys import SWAPPED_KEY, U64, key_count_row
-from kvstream.meta.databases import decode_swapped, encode_swapped
+from kvstream.meta.keyspace import decode_swapped, encode_swapped
 from kvstream.operations import keyspace
 from tests.check.seeding import METADATA, Reopen, damage, told
 

@@ -10,9 +10,9 @@ import click
 import pytest
 
 from kvstream.cli.exits import ExitCode
-from kvstream.cli.serving import serve
-from kvstream.server.limits import DESCRIPTORS
+from kvstream.cli.serve import serve
 from kvstream.server.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
+from kvstream.server.runtime.limits import DESCRIPTORS
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "docs" / "deploy"
 OPTIONS = {

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstream import Store
-from kvstream.records import RepeatedFields
+from kvstream.types.records import RepeatedFields
 from tests.cli.program import FIRST, Program
 from tests.opening import Stores
 

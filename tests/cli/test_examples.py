@@ -8,7 +8,7 @@ import click
 import pytest
 
 from kvstream.cli import main
-from kvstream.cli.examples import examples_of
+from kvstream.cli.parameters import examples_of
 from tests.cli.program import Program
 
 PROGRAM = "kvstream"

@@ -11,10 +11,9 @@ from click.testing import CliRunner
 
 from kvstream import Store
 from kvstream.cli import rows
-from kvstream.cli.exporting import export
-from kvstream.cli.local import LocalStore
+from kvstream.cli.export import export
 from kvstream.cli.rows import FIELDS_COLUMN, ID_COLUMN
-from kvstream.cli.session import DirectorySession
+from kvstream.cli.session import DirectorySession, LocalStore
 from tests.cli.program import FIRST, Program
 
 SECOND = "1700000001000-0"

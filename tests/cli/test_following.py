@@ -5,8 +5,8 @@ from itertools import islice
 import pytest
 
 from kvstream import Store
-from kvstream.cli import following
-from kvstream.cli.following import looks
+from kvstream.cli import entries
+from kvstream.cli.entries import looks
 from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
@@ -61,7 +61,7 @@ class CtrlC:
 def test_tail_follows_until_ctrl_c(
     orders: Program, monkeypatch: pytest.MonkeyPatch, options: list[str], first: str | None
 ) -> None:
-    monkeypatch.setattr(following, "sleep", CtrlC(orders, 3))
+    monkeypatch.setattr(entries, "sleep", CtrlC(orders, 3))
     rows = orders.json("tail", "orders", "-f", *options, code=130)
     assert [row["fields"]["left"] for row in rows[-3:]] == ["2", "1", "0"]
     assert (rows[0]["id"] == FIRST) is (first is not None)
@@ -79,7 +79,7 @@ def test_tail_sees_a_stream_made_anew_with_lower_ids(
             store.delete("orders")
             store.stream("orders").add({"n": "new"}, id="5-0")
 
-    monkeypatch.setattr(following, "sleep", pause)
+    monkeypatch.setattr(entries, "sleep", pause)
     rows = orders.json("tail", "orders", "-f", "-n", "0", code=130)
     assert rows == [{"id": "5-0", "fields": {"n": "new"}}]
 
@@ -87,14 +87,14 @@ def test_tail_sees_a_stream_made_anew_with_lower_ids(
 def test_a_burst_is_shown_in_bounded_looks(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_PAGE", 2)
+    monkeypatch.setattr(entries, "_PAGE", 2)
     pauses = iter(range(2))
 
     def pause(seconds: float) -> None:
         if next(pauses, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(following, "sleep", pause)
+    monkeypatch.setattr(entries, "sleep", pause)
     assert len(orders.json("tail", "orders", "-f", "--after", FIRST, code=130)) == 4
 
 
@@ -109,7 +109,7 @@ def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
         if next(pauses, None) is None:
             holder.close()
 
-    monkeypatch.setattr(following, "sleep", pause)
+    monkeypatch.setattr(entries, "sleep", pause)
     seen = looks(session, lambda store, wait_s: len(store.stream("orders")), 0)
     assert list(islice(seen, 2)) == [5, 5]
     told = capsys.readouterr().err.splitlines()

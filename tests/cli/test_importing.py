@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kvstream import Store
-from kvstream.cli import import_batches, importing
+from kvstream.cli.importing import command
+from kvstream.cli.importing import commits as import_batches
 from kvstream.cli.session import IMPORT_PREFIX
 from tests.cli.program import Program
 
@@ -174,7 +175,7 @@ def test_good_lines_before_a_bad_one_stay_and_it_is_gone_on_with_once_mended(
 def test_bad_lines_are_reported_and_skipped_where_asked(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "REPORTED_MAX", 2)
+    monkeypatch.setattr(command, "REPORTED_MAX", 2)
     text = lines(1) + "x\n" + lines(2) + "y\nz\n" + lines(3)
     result = kvstream("import", "s", "--on-error", "skip", input=text)
     assert [line.split(":")[1] for line in result.stderr.splitlines()[:2]] == [" line 2", " line 4"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream import BareEntry, ClaimedIDs, Entry, Outcome, StreamID
-from kvstream.cli.json_values import (
+from kvstream.cli.rows import (
     Unreadable,
     bytes_json,
     dumps,
@@ -17,7 +17,7 @@ from kvstream.cli.json_values import (
     loads_entry,
     loads_fields,
 )
-from kvstream.records import RepeatedFields
+from kvstream.types.records import RepeatedFields
 
 parts = st.binary(max_size=12) | st.text(max_size=8).map(str.encode)
 pairs_lists = st.lists(st.tuples(parts, parts), min_size=1, max_size=6)

@@ -11,10 +11,9 @@ from click.testing import CliRunner
 
 from kvstream import Entry, Store, StreamID
 from kvstream.cli import main
-from kvstream.cli.output import PAGE, Output
+from kvstream.cli.maintenance import _told
+from kvstream.cli.output import PAGE, Output, meter
 from kvstream.cli.places import complete_names
-from kvstream.cli.progress import meter
-from kvstream.cli.recovering import _told
 from kvstream.cli.tables import count_column, id_columns, name_column, plain
 from kvstream.storage.recovery import RecoveryReport
 from tests.cli.program import Program

@@ -23,7 +23,7 @@ from kvstream.cli.parameters import (
     duration_ms,
     time_ms,
 )
-from kvstream.ids import U64_MAX
+from kvstream.types.ids import U64_MAX
 
 MS = 1_700_000_000_000
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream import Store, StreamID
-from kvstream.cli.import_batches import Import
-from kvstream.cli.local import LocalStore
-from kvstream.cli.placing import Placing
-from kvstream.cli.rows import CsvRows, CsvWriter, JsonRows, JsonWriter, column_names
-from kvstream.cli.sources import Source
+from kvstream.cli.importing.commits import Import
+from kvstream.cli.importing.ids import Placing
+from kvstream.cli.rows import CsvRows, CsvWriter, JsonRows, JsonWriter, Source, column_names
+from kvstream.cli.session import LocalStore
 
 names = st.sampled_from([b"a", b"b", b"sku", b"kvstream:id", b"kvstream:fields", b"id", b""])
 parts = st.binary(max_size=8) | st.text(max_size=6).map(str.encode)

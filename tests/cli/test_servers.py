@@ -24,8 +24,7 @@ from kvstream.cli.places import complete_names
 from kvstream.cli.remote import stream as remote_stream
 from kvstream.cli.remote.store import RemoteStore
 from kvstream.remote import connection
-from kvstream.remote.connection import Connection, connect
-from kvstream.remote.errors import error_of
+from kvstream.remote.connection import Connection, connect, error_of
 from kvstream.remote.replies import TooOld, stream_info_of
 from tests.cli.program import FIRST, Program, RemoteProgram
 from tests.cli.test_processes import ended, read_line

@@ -17,10 +17,10 @@ import pytest
 import redis
 
 from kvstream import Store
-from kvstream.cli.examples import examples_of
-from kvstream.cli.serving import serve
-from kvstream.options import StoreOptions
+from kvstream.cli.parameters import examples_of
+from kvstream.cli.serve import serve
 from kvstream.server.serving import Places, ServerOptions, run
+from kvstream.types.options import StoreOptions
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
 from tests.patience import PATIENCE_S

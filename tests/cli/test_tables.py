@@ -24,10 +24,11 @@ from kvstream.cli.tables import (
     sheet,
 )
 
+PREFIX = "kvstream.cli."
 TABLES = {
-    f"{found.name}.{name}": value
-    for found in pkgutil.iter_modules(cli.__path__)
-    for module in [import_module(f"kvstream.cli.{found.name}")]
+    f"{module.__name__.removeprefix(PREFIX)}.{name}": value
+    for found in pkgutil.walk_packages(cli.__path__, PREFIX)
+    for module in [import_module(found.name)]
     for name, value in vars(module).items()
     if isinstance(value, tuple) and value and all(isinstance(each, Column) for each in value)
 }
@@ -112,7 +113,7 @@ def test_every_table_of_the_program_shows_its_numbers(name: str, width: int | No
 
 def test_all_commands_are_looked_at() -> None:
     assert len(TABLES) >= 12
-    assert {"keys._LS", "groups.GROUP_COLUMNS", "top_view.COLUMNS"} <= TABLES.keys()
+    assert {"keys._LS", "groups.GROUP_COLUMNS", "top.view.COLUMNS"} <= TABLES.keys()
 
 
 LS = (name_column("stream"), count_column("length"), *id_columns("last id"))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.cli.text import duration, number, plural, printable, shortened, size, time_of
-from kvstream.ids import MAX_ID, StreamID
+from kvstream.cli.tables import duration, number, plural, printable, shortened, size, time_of
+from kvstream.types.ids import MAX_ID, StreamID
 
 
 @pytest.mark.parametrize(

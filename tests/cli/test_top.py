@@ -20,11 +20,12 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kvstream import Store, StreamID
-from kvstream.cli import main, top_sources, top_view
-from kvstream.cli.examples import examples_of
+from kvstream.cli import main
+from kvstream.cli.parameters import examples_of
 from kvstream.cli.tables import cells
-from kvstream.cli.top import top
-from kvstream.cli.top_frames import (
+from kvstream.cli.top import sources, view
+from kvstream.cli.top.command import top
+from kvstream.cli.top.frames import (
     SORTS,
     Frame,
     GroupFrame,
@@ -33,7 +34,7 @@ from kvstream.cli.top_frames import (
     lines_of,
     with_rates,
 )
-from kvstream.cli.top_sources import GROUPS_MAX, ServerSource, StoreSource
+from kvstream.cli.top.sources import GROUPS_MAX, ServerSource, StoreSource
 from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
 from tests.cli.program import ENVIRONMENT, Program
@@ -225,15 +226,15 @@ def test_many_streams_cost_no_more_than_those_that_are_shown(
 def test_a_walk_over_many_keys_goes_on_with_the_next_look(
     source: Callable[..., ServerSource], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(top_sources, "SCAN_COUNT", 10)
-    monkeypatch.setattr(top_sources, "FIRST_WALK_S", 0.0)
-    monkeypatch.setattr(top_sources, "WALK_S", 0.0)
+    monkeypatch.setattr(sources, "SCAN_COUNT", 10)
+    monkeypatch.setattr(sources, "FIRST_WALK_S", 0.0)
+    monkeypatch.setattr(sources, "WALK_S", 0.0)
     for number in range(95):
         client.xadd(f"s{number:02}", {"f": "v"})
     looking = source(most=3)
     frames = [looking.frame()]
     assert not frames[0].whole
-    assert "still being searched" in "".join(top_view.head(frames[0]))
+    assert "still being searched" in "".join(view.head(frames[0]))
     while not frames[-1].whole:
         frames.append(looking.frame())
         assert len(frames) < 50
@@ -325,11 +326,11 @@ def test_the_server_may_be_named_before_the_command_or_in_the_environment(served
 
 def test_a_server_that_only_resembles_redis_is_shown_as_far_as_it_goes() -> None:
     told = {"redis_version": "7\x1b[31m", "connected_clients": "many", "used_memory": "12.7"}
-    server = top_sources.server_of(told)
+    server = sources.server_of(told)
     assert server.version == r"Redis 7\x1b[31m"
     assert (server.clients, server.memory, server.command_rate) == (0, 12, 0.0)
     with pytest.raises(RequestError, match="tells nothing of itself"):
-        top_sources.server_of({})
+        sources.server_of({})
 
 
 def test_without_any_place_it_says_how_to_name_one() -> None:
@@ -373,7 +374,7 @@ def test_a_store_of_many_streams_shows_some(
     )
     told = json.loads(result.stdout)
     assert (len(told["streams"]), told["left_out"], told["whole"]) == (3, 4, True)
-    monkeypatch.setattr(top_sources, "FIRST_WALK_S", 0.0)
+    monkeypatch.setattr(sources, "FIRST_WALK_S", 0.0)
     result = CliRunner().invoke(main, ["--store", str(tmp_path / "many"), "top", "--once"])
     assert "still being searched" in result.stdout
 
@@ -482,7 +483,7 @@ def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
 def _drawn(frame: Frame, height: int, trouble: str = "", width: int = 120) -> list[str]:
     console = Console(file=StringIO(), width=width, height=height, highlight=False)
     with console.capture() as capture:
-        console.print(top_view.live(frame, "name", width, height, trouble))
+        console.print(view.live(frame, "name", width, height, trouble))
     return capture.get().splitlines()
 
 

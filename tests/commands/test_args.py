@@ -16,7 +16,7 @@ from kvstream.commands.args import (
     stream_id,
 )
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
+from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
 
 MAX = str(U64_MAX).encode()
 

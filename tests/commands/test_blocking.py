@@ -13,7 +13,7 @@ import pytest
 
 from kvstream import ManualClock
 from kvstream.commands import Blocked, Dispatcher, find
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from tests.commands.conftest import Say, speaker, words
 from tests.patience import PATIENCE_S, until
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvstream.glob import matcher
+from kvstream.types.glob import matcher
 from tests.semantics.implementations import RedisServer
 
 TEXTS = st.text("ab-^]", min_size=1, max_size=5)

@@ -16,8 +16,8 @@ from kvstream.commands import (
     flatten,
 )
 from kvstream.errors import InvalidID, NoGroup, StoreFull
-from kvstream.ids import StreamID
-from kvstream.records import DeletedEntry, Entry, RepeatedFields
+from kvstream.types.ids import StreamID
+from kvstream.types.records import DeletedEntry, Entry, RepeatedFields
 from tests.commands.wire import wire
 
 PLAIN = Entry(StreamID(1, 2), {b"f": b"v", b"g": b"w"})

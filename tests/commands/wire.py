@@ -13,8 +13,8 @@ from kvstream.commands import (
     Streams,
 )
 from kvstream.commands.replies import Alike, Gradual, Rows, Written
-from kvstream.ids import StreamID
-from kvstream.records import AnyEntry
+from kvstream.types.ids import StreamID
+from kvstream.types.records import AnyEntry
 
 CRLF = b"\r\n"
 

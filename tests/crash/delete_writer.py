@@ -14,8 +14,8 @@ import sys
 from itertools import count
 
 from kvstream import Store
-from kvstream.meta.burying import GROUPS_TOGETHER
-from kvstream.operations.dooming import LONG_KEYS, LongDelete
+from kvstream.meta.lazyfree import GROUPS_TOGETHER
+from kvstream.operations.keyspace import LONG_KEYS, LongDelete
 
 KEYS = LONG_KEYS + 50
 RICH = b"rich"

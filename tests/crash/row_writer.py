@@ -17,10 +17,10 @@ import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvstream.options import Durability, StoreOptions
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
+from kvstream.types.options import Durability, StoreOptions
 
 OPTIONS = StoreOptions(
     write_buffer_bytes=256 << 10,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.options import Durability
 from kvstream.storage import watermark
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
+from kvstream.types.options import Durability
 from tests.crash.rounds import rounds
 from tests.crash.row_writer import STATE, TREE_ROWS, State, key_of, options, value_of
 from tests.faultshim.disk import FaultyDisk

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.commands import claims, many_ids
-from kvstream.operations import dooming, moving, pages, seizing
+from kvstream.commands import claim, streams
+from kvstream.operations import incremental, keyspace, pages
 from tests.differential.long_runs import assert_same
 from tests.differential.test_wire import EXAMPLES
 from tests.differential.wire_grammar import wire_step
@@ -24,10 +24,10 @@ def ports(
     monkeypatch.setattr(pages, "SHORT_ROWS", 1)
     monkeypatch.setattr(pages, "LOOK_ROWS", 0)
     monkeypatch.setattr(pages, "SHORT_BYTES", 1)
-    monkeypatch.setattr(dooming, "LONG_KEYS", 0)
-    for module in (many_ids, claims):
+    monkeypatch.setattr(keyspace, "LONG_KEYS", 0)
+    for module in (streams, claim):
         monkeypatch.setattr(module, "LONG_ROWS", 0)
-    for module in (moving, seizing):
+    for module in (incremental, incremental):
         monkeypatch.setattr(module, "STEP_ROWS", 2)
     served = Served(tmp_path / "store")
     yield served.port, redis_process

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from kvstream import NoGroup, Store, StoreClosed, StreamID
+from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import deliver, reads
-from kvstream.waiters import Outcome, Waiter
+from kvstream.operations import read as reads
+from kvstream.operations import readgroup
 from tests.engine.waiting import add, ms_of, waiting
 from tests.opening import Stores
 
@@ -24,8 +25,8 @@ def new_entries(after_ms: int = 0) -> Attempt:
 
 
 def entries_of_group(consumer: bytes) -> Attempt:
-    wanted = [(NAME, deliver.NEW)]
-    return lambda txn: deliver.read_group(txn, b"g", consumer, wanted, 1) or None
+    wanted = [(NAME, readgroup.NEW)]
+    return lambda txn: readgroup.read_group(txn, b"g", consumer, wanted, 1) or None
 
 
 async def submit(store: Store, attempt: Attempt) -> tuple[Any, Waiter | None, asyncio.Future[Any]]:

@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import ManualClock, NoGroup, Store, WrongType
 from kvstream.layout.keys import qualified
-from kvstream.operations import copying, keyspace, strings
+from kvstream.operations import copy, keyspace, strings
 from tests.engine.waiting import add, blocked, ms_of, waiting, watch_group
 from tests.opening import Stores
 
@@ -78,7 +78,7 @@ def test_xreadgroup_ends_when_the_other_database_has_no_such_group(store: Store)
 def test_a_copy_is_news_to_those_who_wait_for_its_name(store: Store) -> None:
     add(store, b"t", "6-0")
     call = blocked(store, lambda: store.stream("s").read("0", block=10))
-    store.engine.run(copying.copy, qualified(0, b"t"), S)
+    store.engine.run(copy.copy, qualified(0, b"t"), S)
     assert ms_of(call.result()) == [6]
 
 

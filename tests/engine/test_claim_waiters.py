@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from kvstream import ManualClock, Store, SystemClock
-from kvstream.operations.deliver import claimable_at
+from kvstream.operations.readgroup import claimable_at
 from tests.engine.waiting import Call, add, blocked, ms_of, waiting
 from tests.patience import retried, until
 

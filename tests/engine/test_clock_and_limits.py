@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import IDsExhausted, IDTooSmall, ManualClock, Store, StreamID
-from kvstream.ids import U64_MAX
+from kvstream.types.ids import U64_MAX
 from tests.engine.sharing import START_MS
 from tests.engine.waiting import blocked, ms_of
 from tests.opening import Stores

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream import Store, copies
+from kvstream import Store
+from kvstream.engine import reader_snapshots
 from kvstream.errors import InvalidArgument, StoreError, StoreLocked
 from kvstream.storage.batch import Family
 
@@ -24,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def asked(store: Store, patience_s: float = 10.0) -> Path:
     directory = store.engine.database.directory
-    return copies.ask(directory, copies.new_token(os.getpid()), patience_s)
+    return reader_snapshots.ask(directory, reader_snapshots.new_token(os.getpid()), patience_s)
 
 
 def ended_process() -> int:
@@ -69,48 +70,48 @@ def test_two_readers_that_ask_at_once_get_a_copy_each(store: Store) -> None:
 
 def test_what_keeps_the_owner_from_making_one_is_told(store: Store) -> None:
     directory = store.engine.database.directory
-    token = copies.new_token(os.getpid())
-    copies.place_for(directory, token).mkdir()  # somebody has taken the name
+    token = reader_snapshots.new_token(os.getpid())
+    reader_snapshots.place_for(directory, token).mkdir()  # somebody has taken the name
     with pytest.raises(StoreError, match=r"the owner of the store .* exists"):
-        copies.ask(directory, token, 10.0)
-    assert [path.name for path in (directory / copies.FOLDER).iterdir()] == [token]
+        reader_snapshots.ask(directory, token, 10.0)
+    assert [path.name for path in (directory / reader_snapshots.FOLDER).iterdir()] == [token]
 
 
 def test_a_store_that_nobody_owns_gives_no_copy(store: Store) -> None:
     store.close()
     with pytest.raises(StoreLocked, match=r"given no copy of it within 0\.05 s"):
         asked(store, 0.05)
-    assert list((store.engine.database.directory / copies.FOLDER).iterdir()) == []
+    assert list((store.engine.database.directory / reader_snapshots.FOLDER).iterdir()) == []
 
 
 def test_copies_of_processes_that_have_ended_are_swept(store: Store) -> None:
-    folder = store.engine.database.directory / copies.FOLDER
+    folder = store.engine.database.directory / reader_snapshots.FOLDER
     also_kept = asked(store)
     left = asked(store)
-    gone = left.rename(folder / f"{ended_process()}-1-{copies.where()}-{'0' * 16}")
+    gone = left.rename(folder / f"{ended_process()}-1-{reader_snapshots.where()}-{'0' * 16}")
     (folder / f".{gone.name}-half").mkdir()
     (folder / f"{gone.name}.refused").touch()
-    other_system = "f" * 8 if copies.where() != "f" * 8 else "e" * 8
+    other_system = "f" * 8 if reader_snapshots.where() != "f" * 8 else "e" * 8
     kept = asked(store).rename(folder / f"{ended_process()}-1-{other_system}-{'0' * 16}")
     foreign = folder / "notes.txt"
     foreign.touch()
-    copies.sweep(folder)
+    reader_snapshots.sweep(folder)
     assert sorted(folder.iterdir()) == sorted([kept, also_kept, foreign])
 
 
 def test_a_copy_that_is_read_is_not_swept(store: Store) -> None:
-    folder = store.engine.database.directory / copies.FOLDER
+    folder = store.engine.database.directory / reader_snapshots.FOLDER
     copy = asked(store)
-    long_ago = time.time() - 2 * copies.IDLE_S
+    long_ago = time.time() - 2 * reader_snapshots.IDLE_S
     with Store.open(copy, read_only=True):
         os.utime(copy, (long_ago, long_ago))
-        copies.sweep(folder)
+        reader_snapshots.sweep(folder)
         assert copy.exists()
-        copies.touch(copy)
-    copies.sweep(folder)
+        reader_snapshots.touch(copy)
+    reader_snapshots.sweep(folder)
     assert copy.exists()
     os.utime(copy, (long_ago, long_ago))
-    copies.sweep(folder)
+    reader_snapshots.sweep(folder)
     assert not copy.exists()
 
 
@@ -148,10 +149,10 @@ def test_a_store_that_nobody_writes_is_copied_by_its_reader(store: Store) -> Non
     store.stream("orders").add({"sku": "a1"})
     directory = store.engine.database.directory
     with pytest.raises(StoreLocked):
-        copies.linked(directory, copies.new_token(os.getpid()))
+        reader_snapshots.linked(directory, reader_snapshots.new_token(os.getpid()))
     store.close()
     with Store.open(directory, read_only=True):  # another reader
-        copy = copies.linked(directory, copies.new_token(os.getpid()))
+        copy = reader_snapshots.linked(directory, reader_snapshots.new_token(os.getpid()))
     assert copy is not None
     with Store.open(directory) as again:
         again.stream("orders").add_many([{"sku": str(number)} for number in range(1000)])
@@ -164,6 +165,6 @@ def test_a_long_log_is_left_to_those_who_may_shorten_it(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     store.close()
     directory = store.engine.database.directory
-    (directory / "999999.log").write_bytes(bytes(copies.LOG_MOST + 1))
-    assert copies.linked(directory, copies.new_token(os.getpid())) is None
+    (directory / "999999.log").write_bytes(bytes(reader_snapshots.LOG_MOST + 1))
+    assert reader_snapshots.linked(directory, reader_snapshots.new_token(os.getpid())) is None
     (directory / "999999.log").unlink()

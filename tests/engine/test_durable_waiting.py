@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from kvstream import Store, StoreReadOnly, UnknownOutcome
-from kvstream.waiters import Waiter
+from kvstream.engine.waiters import Waiter
 from tests.engine.waiting import Call, add, blocked, ms_of, watch_group, watch_stream
 from tests.opening import Stores
 from tests.patience import PATIENCE_S, until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstream import NoGroup, Store, StoreClosed
-from kvstream.waiters import Outcome, Waiter
+from kvstream.engine.waiters import Outcome, Waiter
 from tests.engine.waiting import (
     Call,
     add,

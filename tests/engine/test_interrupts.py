@@ -7,9 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from kvstream import Corruption, Durability, Store, engine
-from kvstream.blocking import wait_for
-from kvstream.expiry import Expiry
+from kvstream import Corruption, Durability, Store
+from kvstream.engine import engine
+from kvstream.engine.blocking_reads import wait_for
+from kvstream.engine.expiry import Expiry
 from kvstream.layout.keys import qualified
 from kvstream.storage.durability import Committer
 from tests.engine.waiting import Call
@@ -39,7 +40,7 @@ def test_an_interrupted_close_is_gone_on_with_by_the_next(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Corruption("of rows"), MemoryError])
-@pytest.mark.parametrize("part", ["recovery", "Expiry", "Committer", "Copying"])
+@pytest.mark.parametrize("part", ["unfinished_loads", "Expiry", "Committer", "Copying"])
 def test_an_opening_that_ends_half_way_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException
 ) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import Store
+from kvstream.engine.engine import Turn
 from kvstream.storage import database as databases
 from kvstream.storage.batch import Family
 from kvstream.storage.stalls import LEVEL0_FREE
-from kvstream.turn import Turn
 from tests.patience import PATIENCE_S
 
 ENTRIES = [{"value": "x" * 100}] * 1000

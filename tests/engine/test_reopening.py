@@ -9,7 +9,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.errors import InvalidArgument, StoreClosed
-from kvstream.options import Durability
+from kvstream.types.options import Durability
 from tests.engine.waiting import Call, waiting
 from tests.patience import until
 

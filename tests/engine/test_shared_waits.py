@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.waiters import Waiter, Waiters
+from kvstream.engine.waiters import Waiter, Waiters
 
 KEY = b"\0\0s"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreError
-from kvstream.options import Durability
 from kvstream.store import Store
+from kvstream.types.options import Durability
 
 
 @pytest.mark.parametrize("durability", list(Durability))

@@ -16,9 +16,9 @@ from kvstream import (
     StoreClosed,
     StoreError,
 )
-from kvstream.ids import U64_MAX
 from kvstream.layout.keys import qualified
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.ids import U64_MAX
 from tests.engine.waiting import Call, add, ms_of, waiting, watch_group, watch_stream
 from tests.opening import Stores
 from tests.patience import until

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstream import ManualClock, NoGroup, Store, StoreFull, expiry
+from kvstream import ManualClock, NoGroup, Store, StoreFull
+from kvstream.engine import expiry
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.meta import catalog
 from kvstream.storage.batch import Batch, Family

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from kvstream import Store
-from kvstream.ids import IDLike, StreamID
+from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import deliver, reads
-from kvstream.waiters import Outcome, Waiter
+from kvstream.operations import read, readgroup
+from kvstream.types.ids import IDLike, StreamID
 from tests.patience import PATIENCE_S, until
 
 T = TypeVar("T")
@@ -91,17 +91,17 @@ class Watch:
 def watch_stream(store: Store, key: bytes, after: int = 0, count: int | None = None) -> Watch:
     """Wait as XREAD does for what lies after ``after`` milliseconds."""
     wanted = [(qualified(0, key), StreamID(after, 0))]
-    return Watch(store, [key], lambda txn: reads.read(txn, wanted, count) or None, False)
+    return Watch(store, [key], lambda txn: read.read(txn, wanted, count) or None, False)
 
 
 def watch_group(
     store: Store, key: bytes, group: bytes, consumer: bytes, count: int | None = None
 ) -> Watch:
     """Wait as XREADGROUP does."""
-    wanted = [(qualified(0, key), deliver.NEW)]
+    wanted = [(qualified(0, key), readgroup.NEW)]
 
-    def attempt(txn: Txn) -> reads.Reply | None:
-        return deliver.read_group(txn, group, consumer, wanted, count) or None
+    def attempt(txn: Txn) -> read.Reply | None:
+        return readgroup.read_group(txn, group, consumer, wanted, count) or None
 
     return Watch(store, [key], attempt, False)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvstream import Store
-from kvstream.images import NodeImage, StreamState
+from kvstream.types.images import NodeImage, StreamState
 
 
 @dataclass

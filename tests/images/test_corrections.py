@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from kvstream import ManualClock, Store, connect
-from kvstream.ids import MIN_ID, StreamID
-from kvstream.images import (
+from kvstream.layout.values import encode_fields
+from kvstream.meta.txn import Txn
+from kvstream.operations import load
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.images import (
     NEVER,
     ConsumerImage,
     GroupImage,
@@ -16,9 +19,6 @@ from kvstream.images import (
     ProducerImage,
     StreamState,
 )
-from kvstream.layout.values import encode_fields
-from kvstream.meta.txn import Txn
-from kvstream.operations import loading
 from tests.images.images import Kept, kept
 
 
@@ -200,8 +200,8 @@ def test_the_groups_of_a_stream_are_replaced_by_those_of_a_state(store: Store) -
     new = GroupImage(b"new", StreamID.unpack(first), 1, [D], table)
     restated = replace(state, groups=[new], entries_added=15)
 
-    def restate(txn: Txn) -> loading.Loaded:
-        return loading.restate(txn, b"\0\0s", restated)
+    def restate(txn: Txn) -> load.Loaded:
+        return load.restate(txn, b"\0\0s", restated)
 
     assert store.engine.run(restate).corrections == []
     assert kept(store, "s").rest == restated

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream import InvalidArgument, ManualClock, Store
-from kvstream.ids import StreamID
-from kvstream.images import NodeImage, StreamState
 from kvstream.layout.compiled import twins
 from kvstream.layout.values import encode_fields
-from kvstream.meta.building import fit, fit_in_python, names_of
+from kvstream.meta.bulk_fill import fit, fit_in_python, names_of
+from kvstream.types.ids import StreamID
+from kvstream.types.images import NodeImage, StreamState
 from tests.images.images import Kept, kept
 
 NAMES = st.binary(max_size=3)

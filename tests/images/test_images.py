@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from kvstream import Corruption, InvalidArgument, ManualClock, Store, StoreClosed, WrongType
-from kvstream.ids import StreamID
 from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.layout.rows import Rows
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.types.ids import StreamID
 from tests.images.images import copied, kept
 
 

@@ -12,9 +12,9 @@ from tests.opening import Stores
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvstream.loading.DIRECT_ENTRIES", 150)
-    monkeypatch.setattr("kvstream.loading.TABLE_BYTES", 10_000)
-    monkeypatch.setattr("kvstream.loading.STEP_ROWS", 7)
+    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 150)
+    monkeypatch.setattr("kvstream.bulkload.restore.TABLE_BYTES", 10_000)
+    monkeypatch.setattr("kvstream.bulkload.restore.STEP_ROWS", 7)
 
 
 @pytest.fixture

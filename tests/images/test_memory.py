@@ -7,10 +7,10 @@ from itertools import islice
 import pytest
 
 from kvstream import Store
-from kvstream.ids import PACKED, StreamID
-from kvstream.images import NodeImage, StreamState
 from kvstream.layout.values import encode_fields
-from kvstream.options import MEGABYTE
+from kvstream.types.ids import PACKED, StreamID
+from kvstream.types.images import NodeImage, StreamState
+from kvstream.types.options import MEGABYTE
 
 pytestmark = pytest.mark.unmeasured
 

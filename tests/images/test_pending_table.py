@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvstream.ids import StreamID
-from kvstream.images import PendingTable
+from kvstream.types.ids import StreamID
+from kvstream.types.images import PendingTable
 
 ENTRIES: list[tuple[int, bytes | None, int, int]] = [
     (1, b"a", 5, 1),

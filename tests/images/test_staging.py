@@ -8,12 +8,12 @@ import pytest
 
 from kvstream import Corruption, InvalidArgument, ManualClock, Store, StoreError
 from kvstream.errors import KeyExists
-from kvstream.ids import MIN_ID, StreamID
-from kvstream.images import NodeImage
 from kvstream.layout.keys import INTAKE_KEY
-from kvstream.meta.staged import StagedLoad
 from kvstream.meta.txn import Txn
+from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.storage.batch import Family
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.images import NodeImage
 from tests.images.images import Kept, kept
 
 WEEK_S = 7 * 24 * 3600
@@ -22,9 +22,9 @@ WEEK_S = 7 * 24 * 3600
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have little staged as much would be."""
-    monkeypatch.setattr("kvstream.loading.DIRECT_ENTRIES", 150)
-    monkeypatch.setattr("kvstream.loading.TABLE_BYTES", 10_000)
-    monkeypatch.setattr("kvstream.loading.STEP_ROWS", 7)
+    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 150)
+    monkeypatch.setattr("kvstream.bulkload.restore.TABLE_BYTES", 10_000)
+    monkeypatch.setattr("kvstream.bulkload.restore.STEP_ROWS", 7)
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.errors import Corruption
-from kvstream.ids import U64_MAX, StreamID
 from kvstream.layout import columns
 from kvstream.layout.packing import pack_rows
 from kvstream.layout.values import encode_flat
+from kvstream.types.ids import U64_MAX, StreamID
 
 PREFIX = b"prefix"
 

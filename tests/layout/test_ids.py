@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvstream import IDsExhausted, InvalidArgument, InvalidID, StreamID
 from kvstream.errors import shown
-from kvstream.ids import (
+from kvstream.types.ids import (
     MAX_ID,
     MIN_ID,
     U64_MAX,

@@ -15,12 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstream.errors import Corruption
-from kvstream.ids import U64_MAX, StreamID
 from kvstream.layout import rows, values
 from kvstream.layout.compiled import twins
 from kvstream.meta.filling import fill_in_python
-from kvstream.meta.measuring import data_size, size_in_python
-from kvstream.records import Entry
+from kvstream.meta.nodes import data_size, size_in_python
+from kvstream.types.ids import U64_MAX, StreamID
+from kvstream.types.records import Entry
 
 if twins is None and os.environ.get("KVSTREAM_PURE") != "1":
     REASON = "the compiled twins are not installed: they need a C compiler and Python's headers"

@@ -287,7 +287,7 @@ def test_plain_calls_are_checked_without_a_call_of_ours(
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_globals["__name__"] == "kvstream.arguments":
+        if event == "call" and frame.f_globals["__name__"] == "kvstream.engine.coerce":
             called.add(frame.f_code.co_name)
 
     sys.setprofile(note)

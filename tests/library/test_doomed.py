@@ -16,10 +16,10 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
-from kvstream.meta import burying
+from kvstream.meta import lazyfree
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import copying, dooming, keyspace, strings
+from kvstream.operations import copy, keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.library.test_flush import EVERYTHING, rows, sweep
 from tests.opening import Stores
@@ -32,8 +32,8 @@ NOTHING = [ALLOCATOR_KEY, key_count_row(0)]
 @pytest.fixture
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with keys, in which nothing is swept but by the test."""
-    monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
-    monkeypatch.setattr(dooming, "LONG_KEYS", 2)
+    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
+    monkeypatch.setattr(keyspace, "LONG_KEYS", 2)
     store = open_store()
     fill(store)
     return store
@@ -111,7 +111,7 @@ def test_names_can_be_taken_again_at_once(store: Store, reopen: Callable[..., St
     store.stream(KEYS[2]).add({"new": "1"}, id="1-1")
     store.stream("x").add({"new": "1"}, id="1-1")
     assert store.rename("x", KEYS[3])
-    assert store.engine.run(copying.copy, name(KEYS[3]), name(KEYS[4]))
+    assert store.engine.run(copy.copy, name(KEYS[3]), name(KEYS[4]))
     assert not store.exists("x")
     store = reopen(store)
     made = [KEYS[number].encode() for number in (1, 2, 3, 4)]
@@ -214,7 +214,7 @@ def test_a_list_of_keys_is_that_of_its_moment(store: Store) -> None:
 def test_they_leave_a_disk_that_is_full(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for number in range(5):
         store.stream("buried").create_group(f"g{number}")
     database = store.engine.database
@@ -253,8 +253,8 @@ def test_one_that_the_sweep_cannot_find_is_told_of(store: Store, flushed: bool) 
 def test_groups_of_many_streams_leave_some_at_a_time(
     store: Store, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
-    monkeypatch.setattr(burying, "GROUPS_OF_COMMIT", 4)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_OF_COMMIT", 4)
     catalog, dropped = store.engine.catalog, list[GroupMeta]()
     drop = catalog._drop_group_trees
 

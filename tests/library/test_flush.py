@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from kvstream import Corruption, ManualClock, Store
-from kvstream.commands.dispatcher import Dispatcher
+from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     U64,
@@ -31,7 +31,7 @@ EVERYTHING = (b"", b"\xff" * 64)
 @pytest.fixture
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
     """An empty store in which nothing is swept but by the test."""
-    monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
+    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
     return open_store()
 
 

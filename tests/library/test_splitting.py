@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 
 from kvstream import Store
-from kvstream.ids import MAX_ID, MIN_ID, StreamID
-from kvstream.operations import splitting
-from kvstream.operations.splitting import Ends, Span
+from kvstream.operations import range as splitting
+from kvstream.operations.range import Ends, Span
 from kvstream.stream import Stream
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 NAME = b"\x00\x00orders"
 

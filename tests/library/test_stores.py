@@ -24,7 +24,7 @@ from kvstream import (
     connect,
     connect_async,
 )
-from kvstream.arguments import Level
+from kvstream.engine.coerce import Level
 from tests.engine.waiting import add, ms_of
 from tests.opening import Stores
 

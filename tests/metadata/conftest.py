@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstream.options import StoreOptions
 from kvstream.storage.database import Database
+from kvstream.types.options import StoreOptions
 from tests.metadata.rows import Metadata
 
 

@@ -5,8 +5,8 @@ from itertools import count
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.options import StoreOptions
 from kvstream.storage.database import Database
+from kvstream.types.options import StoreOptions
 
 NOW_MS = 1_700_000_000_000
 _numbers = count()

@@ -6,9 +6,9 @@ import pytest
 
 from kvstream.layout.keys import ALLOCATOR_KEY, U64
 from kvstream.meta.trees import Tree, as_is
-from kvstream.options import StoreOptions
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.types.options import StoreOptions
 from tests.metadata.rows import Metadata, fresh_name
 
 

@@ -5,15 +5,15 @@ import random
 import pytest
 
 from kvstream.errors import Corruption
-from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.keys import tree_prefix
 from kvstream.layout.values import encode_fields
-from kvstream.meta.counting import live_between
+from kvstream.meta.nodes import live_between
 from kvstream.operations import append, delete, entries, trim
 from kvstream.operations.trim import Strategy, Trim
-from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import StoreOptions
 from tests.metadata.rows import Metadata, fresh_name
 
 OPTIONS = StoreOptions(stream_node_max_entries=4)

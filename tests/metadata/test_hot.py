@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.ids import MAX_ID, StreamID
-from kvstream.layout.rows import Rows
+from kvstream.layout.rows import TEXT_BYTES_MAX, Rows, Text, Written, below, below_in_python
 from kvstream.layout.values import encode_flat
-from kvstream.layout.written import TEXT_BYTES_MAX, Text, Written, below, below_in_python
-from kvstream.meta.hot import Hot, following
-from kvstream.records import Entry, RepeatedFields
+from kvstream.meta.reply_cache import Hot, following
 from kvstream.resp.replies import write_rows, write_rows_in_python
 from kvstream.storage.batch import Row
+from kvstream.types.ids import MAX_ID, StreamID
+from kvstream.types.records import Entry, RepeatedFields
 
 PREFIX = b"prefix"
 

@@ -13,14 +13,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.values import FieldsLike, encode_fields, encode_many, flat_bytes
-from kvstream.meta import measuring, nodes
+from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.operations import append, delete, entries, trim
 from kvstream.operations.trim import Strategy, Trim
-from kvstream.options import StoreOptions
 from kvstream.storage.database import Database
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import StoreOptions
 from tests.layout.listpack_bytes import encode, encode_integer, listpack, signed
 from tests.metadata.rows import Metadata, fresh_name
 
@@ -189,7 +189,7 @@ class NodeMachine(RuleBasedStateMachine):
     def measure(self) -> None:
         """The open node's bytes are counted late; now is as good a time as any."""
         if self.stream.open_live:
-            measuring.measure(self.metadata.txn.batch, self.stream)
+            nodes.measure(self.metadata.txn.batch, self.stream)
             self.metadata.txn.changed(self.stream)
             assert self.stream.open_bytes == self.nodes[-1].size
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kvstream import Corruption, StreamID, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix
-from kvstream.meta.activity import Activity
-from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
+from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run, time_of
 from kvstream.meta.trees import Tree, as_is
 

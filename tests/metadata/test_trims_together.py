@@ -7,15 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvstream.ids import StreamID
 from kvstream.layout.values import encode_fields
-from kvstream.meta import measuring, nodes
+from kvstream.meta import nodes
 from kvstream.operations import append, delete
-from kvstream.operations.references import RefPolicy
-from kvstream.operations.trim import Strategy, Trim, may_trim_once
-from kvstream.options import StoreOptions
+from kvstream.operations.trim import RefPolicy, Strategy, Trim, may_trim_once
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
+from kvstream.types.ids import StreamID
+from kvstream.types.options import StoreOptions
 from tests.metadata.rows import NOW_MS, Metadata, fresh_name
 
 SMALL = StoreOptions(stream_node_max_entries=4, stream_node_max_bytes=160)
@@ -63,7 +62,7 @@ def seen(metadata: Metadata, name: bytes) -> list[Any]:
     rows = txn.batch.page(
         Family.MESSAGES, stream.prefix + stream.first.packed, stream.prefix + b"\xff" * 17, 9999
     )
-    measuring.measure(txn.batch, stream)
+    nodes.measure(txn.batch, stream)
     return [
         (stream.length, stream.entries_added, stream.nodes, stream.max_deleted),
         (stream.last, stream.first, stream.head),
@@ -124,7 +123,7 @@ def test_nodes_of_many_entries_end_where_they_would(
     """The counts of live and dead entries take another byte each from 128 on."""
     metadata, name = Metadata(database, options), fresh_name()
     append.add_many(metadata.txn, name, [TINY] * 130)
-    measuring.measure(metadata.txn.batch, metadata.stream(name))
+    nodes.measure(metadata.txn.batch, metadata.stream(name))
     room = options.stream_node_max_bytes - metadata.stream(name).open_bytes
     ends = set()
     for size in range(room - 9, room):

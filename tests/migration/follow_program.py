@@ -7,8 +7,8 @@ import redis
 
 from kvstream import Store
 from kvstream.migration.items import Selection
+from kvstream.migration.replication.applying import SnapshotLoader
 from kvstream.migration.replication.following import Follower
-from kvstream.migration.replication.loading import SnapshotLoader
 from kvstream.migration.replication.targets import FollowingStore
 
 

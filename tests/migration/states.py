@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from kvstream.commands.dispatcher import Dispatcher
 from kvstream.commands.replies import ErrorReply, flatten
-from kvstream.engine import Engine
-from kvstream.migration.replication.journal import JOURNAL_PREFIX
+from kvstream.commands.table import Dispatcher
+from kvstream.engine.engine import Engine
+from kvstream.migration.replication.targets import JOURNAL_PREFIX
 
 Ask = Callable[..., Any]
 ENTRY_COUNTERS = (

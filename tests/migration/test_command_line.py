@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvstream.cli import main
-from kvstream.cli.examples import examples_of
-from kvstream.cli.migrating import migrate
+from kvstream.cli.migrate import migrate
+from kvstream.cli.parameters import examples_of
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
 
@@ -93,7 +93,7 @@ def test_a_password_comes_from_the_environment_or_a_file(
 def test_a_password_is_asked_for_where_somebody_is_there(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.cli.migrate_places._somebody_is_there", lambda: True)
+    monkeypatch.setattr("kvstream.cli.migrate._somebody_is_there", lambda: True)
     rights = {"keys": ["*"], "commands": ["+@all"]}
     source.client().acl_setuser("ann", enabled=True, passwords=["+secret"], **rights)
     source.client().xadd("s", {"a": 1})

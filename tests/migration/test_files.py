@@ -14,7 +14,7 @@ from kvstream import Store, migration
 from kvstream.errors import BadPayload, InvalidArgument, RequestError
 from kvstream.migration import LossRefused, Outcome, plan, run, verify
 from kvstream.migration.items import Selection
-from kvstream.rdb.crc64 import crc64
+from kvstream.rdb.primitives import crc64
 from tests.migration.conftest import Start
 from tests.migration.filling import DATABASES, dumps, expiries, fill, fill_all_databases, full
 from tests.migration.servers import RedisServer

@@ -13,7 +13,7 @@ import pytest
 
 from kvstream import KVStreamError
 from kvstream.migration import Carried, Outcome, run, verify
-from kvstream.migration.running import Told
+from kvstream.migration.runner import Told
 from tests.cli.program import ENVIRONMENT
 from tests.migration.conftest import Start
 from tests.migration.filling import full

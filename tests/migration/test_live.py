@@ -10,8 +10,7 @@ import redis
 
 from kvstream import Store
 from kvstream.migration import LossRefused, Outcome, run, verify
-from kvstream.migration.paging import PagedStream
-from kvstream.migration.server_source import ServerSource
+from kvstream.migration.server_source import PagedStream, ServerSource
 from tests.migration.conftest import Start
 from tests.migration.filling import DATABASES, dumps, expiries, fill, fill_all_databases, full
 from tests.migration.servers import RedisServer
@@ -186,7 +185,7 @@ def test_a_key_whose_time_has_come_is_left(tmp_path: Path, target: RedisServer) 
 def test_times_of_delivery_are_exact_over_pages_of_pending_entries(
     source: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.migration.pending.PAGE", 10)
+    monkeypatch.setattr("kvstream.migration.server_source.PAGE", 10)
     client = source.client()
     for at in range(60):
         client.xadd("s", {"a": at}, f"{at + 1}-0")
@@ -202,7 +201,7 @@ def test_times_of_delivery_are_exact_over_pages_of_pending_entries(
 def test_times_that_no_entry_tells_are_counted_from_the_clock_and_said_to_be(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.migration.paging._exact_times", lambda told: ())
+    monkeypatch.setattr("kvstream.migration.server_source._exact_times", lambda told: ())
     fill(source.client())
     url = refuse(source, "-dump")
     (orders,) = (each for each in run(url, tmp_path / "store").noteworthy if each.key == b"orders")

@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import RequestError
 from kvstream.migration import Outcome, run, verify
-from kvstream.rdb.targets import LOSSES
+from kvstream.rdb.versions import LOSSES
 from tests.migration.servers import RedisServer
 from tests.rdb.building import built, length, record, string
 from tests.rdb.golden import GOLDEN

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from kvstream import InvalidArgument, Store, StoreLocked, migration
 from kvstream.cli import main
 from kvstream.migration import Pair
-from kvstream.migration.followers import Phase, followers
+from kvstream.migration.journal import Phase, followers
 from tests.cli.program import ENVIRONMENT
 from tests.migration.sources import Source, needs_redis
 from tests.patience import until
@@ -116,7 +116,7 @@ def test_status_tells_of_a_follower_while_it_is_at_work_and_after_a_kill(
 def test_a_password_of_a_target_is_asked_for_too(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.cli.migrate_places._somebody_is_there", lambda: True)
+    monkeypatch.setattr("kvstream.cli.migrate._somebody_is_there", lambda: True)
     server = ServerProcess(tmp_path / "store")
     try:
         with server.asker() as asker:

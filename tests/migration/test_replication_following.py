@@ -15,8 +15,8 @@ import redis
 
 from kvstream import RequestError, Store
 from kvstream.migration.items import Selection
+from kvstream.migration.replication.applying import SnapshotLoader
 from kvstream.migration.replication.following import Follower, source_offset
-from kvstream.migration.replication.loading import SnapshotLoader
 from kvstream.migration.replication.targets import FollowingStore
 from tests.cli.program import ENVIRONMENT
 from tests.migration.dropping import Proxy

@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from kvstream.migration import follow
-from kvstream.migration.followers import Phase, followers
-from kvstream.remote.errors import AccessDenied, ServerUnavailable
+from kvstream.migration.journal import Phase, followers
+from kvstream.remote.connection import AccessDenied, ServerUnavailable
 from tests.migration.sources import Source, needs_redis
 from tests.migration.states import state_of, without
 from tests.patience import PATIENCE_S, until

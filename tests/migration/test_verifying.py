@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream import ManualClock, Store
-from kvstream.ids import StreamID
-from kvstream.images import (
+from kvstream.layout.values import encode_fields
+from kvstream.migration import differences, run, verify
+from kvstream.migration.differences import Digester, digest_of, windows
+from kvstream.types.ids import StreamID
+from kvstream.types.images import (
     ConsumerImage,
     GroupImage,
     IdempotencyImage,
     ProducerImage,
     StreamState,
 )
-from kvstream.layout.values import encode_fields
-from kvstream.migration import differences, run, verify
-from kvstream.migration.digests import Digester, digest_of, windows
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
 

@@ -2,8 +2,7 @@
 
 import struct
 
-from kvstream.rdb.crc64 import crc64
-from kvstream.rdb.primitives import encode_length, encode_string
+from kvstream.rdb.primitives import crc64, encode_length, encode_string
 
 EOF = b"\xff"
 length, string = encode_length, encode_string

@@ -4,8 +4,11 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from kvstream.ids import U64_MAX, StreamID
-from kvstream.images import (
+from kvstream.layout.values import decode_checked, encode_flat
+from kvstream.rdb.nodes import Element
+from kvstream.rdb.versions import Kind
+from kvstream.types.ids import U64_MAX, StreamID
+from kvstream.types.images import (
     ConsumerImage,
     GroupImage,
     IdempotencyImage,
@@ -13,10 +16,7 @@ from kvstream.images import (
     ProducerImage,
     StreamState,
 )
-from kvstream.layout.values import decode_checked, encode_flat
-from kvstream.rdb.kinds import Kind
-from kvstream.rdb.listpack import Element
-from kvstream.records import Entry
+from kvstream.types.records import Entry
 
 NUMBERS = st.integers(-(1 << 65), 1 << 65) | st.sampled_from(
     [sign * (2**n + d) for n in range(65) for d in (-1, 0, 1) for sign in (1, -1)]

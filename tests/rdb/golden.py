@@ -4,9 +4,8 @@ Entries 1-1 {a: 1}, 2-0 {a: hello}, 2-1 {b: -70000, c: 007}. Group g has read tw
 for c1, delivered once at 1700000000000; c1 was seen half a second later.
 """
 
-from kvstream.rdb.crc64 import crc64
-from kvstream.rdb.kinds import Kind
-from kvstream.rdb.targets import Target
+from kvstream.rdb.primitives import crc64
+from kvstream.rdb.versions import Kind, Target
 
 _NODES = (
     "011000000000000000010000000000000001404646000000180003010001010181610200010201000100010101"

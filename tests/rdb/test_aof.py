@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import BadPayload, InvalidArgument
-from kvstream.migration.aof import AppendOnlyFile, Cut
-from kvstream.migration.commands_file import Command, Unit
+from kvstream.migration.aof_source import AppendOnlyFile, Command, Cut, Unit
 from kvstream.rdb.file_reader import StreamRecord, StringRecord
 from tests.rdb.building import MULTI, SELECTED, SET
 from tests.rdb.conftest import Start

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import ConsumerImage, GroupImage, StreamState
-from kvstream.rdb.kinds import Kind
 from kvstream.rdb.payload import dump, dump_string, restore
 from kvstream.rdb.streams import StreamReading
-from kvstream.rdb.targets import reduce, target
+from kvstream.rdb.versions import Kind, reduce, target
+from kvstream.types.ids import StreamID
+from kvstream.types.images import ConsumerImage, GroupImage, StreamState
 from tests.rdb import generated
 from tests.rdb.generated import Image, entries
 from tests.rdb.golden import sealed

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.migration.commands_file import Command, CommandsFile, Unit
+from kvstream.migration.aof_source import Command, CommandsFile, Unit
 from tests.rdb.building import EXEC, MULTI, SELECTED, SET, STAMP, encoded
 
 SAMPLE = b"".join(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.rdb.crc64 import crc64, crc64_in_python, joined
+from kvstream.rdb.primitives import crc64, crc64_in_python, joined
 
 CHECK = 0xE9C6D914C4B8D9CA
 """What the catalogues of CRCs say of the nine digits."""

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.migration.commands_file import CommandsFile
+from kvstream.migration.aof_source import CommandsFile
 from kvstream.rdb.file_reader import FileReader, StreamRecord, StringRecord
 from tests.rdb.building import OBJECTS, built, record
 from tests.rdb.conftest import Start

@@ -7,13 +7,13 @@ from itertools import chain, repeat
 
 import pytest
 
-from kvstream.ids import StreamID
-from kvstream.images import NodeImage, StreamState
 from kvstream.layout.values import encode_flat
-from kvstream.migration.commands_file import CommandsFile
+from kvstream.migration.aof_source import CommandsFile
 from kvstream.rdb.file_reader import FileReader, OtherRecord, StreamRecord, StringRecord
 from kvstream.rdb.file_writer import BUFFER_BYTES, FileWriter
-from kvstream.rdb.targets import target
+from kvstream.rdb.versions import target
+from kvstream.types.ids import StreamID
+from kvstream.types.images import NodeImage, StreamState
 from tests.rdb.building import EOF, SET, encoded, length, record, string
 
 pytestmark = pytest.mark.unmeasured

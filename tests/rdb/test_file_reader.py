@@ -19,7 +19,7 @@ from kvstream.rdb.file_reader import (
     StringRecord,
     verify,
 )
-from kvstream.rdb.opcodes import MAGIC_BYTES, Header
+from kvstream.rdb.versions import MAGIC_BYTES, Header
 from tests.rdb.building import (
     EOF,
     MODULE_VALUES,

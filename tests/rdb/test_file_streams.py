@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import StreamState
 from kvstream.layout.values import decode_checked
 from kvstream.rdb.file_reader import FileReader, StreamRecord, StringRecord
-from kvstream.records import RepeatedFields
+from kvstream.types.ids import StreamID
+from kvstream.types.images import StreamState
+from kvstream.types.records import RepeatedFields
 from tests.rdb.building import built, each, length, record, resummed, string
 from tests.rdb.conftest import Start
 from tests.rdb.filling import fill_streams

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import NodeImage, StreamState
 from kvstream.layout.values import encode_flat
 from kvstream.rdb import file_writer
 from kvstream.rdb.file_reader import AuxRecord, FileReader, StreamRecord, StringRecord, verify
 from kvstream.rdb.file_writer import FileWriter
-from kvstream.rdb.targets import TARGETS, Target, reduce, target
-from kvstream.storage.durable_files import PARTIAL_SUFFIX, replacing
+from kvstream.rdb.versions import TARGETS, Target, reduce, target
+from kvstream.storage.files import PARTIAL_SUFFIX, replacing
+from kvstream.types.ids import StreamID
+from kvstream.types.images import NodeImage, StreamState
 from tests.rdb.conftest import Start
 from tests.rdb.filling import fill_streams
 from tests.rdb.redis_files import RedisFiles

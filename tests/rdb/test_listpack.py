@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
 from kvstream.layout.listpack import element_size
-from kvstream.rdb.listpack import decode, encode, encode_element, text_of
+from kvstream.rdb.nodes import decode, encode, encode_element, text_of
 from tests.layout import listpack_bytes
 from tests.rdb.generated import TEXTS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.migration import manifest
+from kvstream.migration import aof_source
 
 
 def test_files_come_in_order_without_notes_and_history(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_files_come_in_order_without_notes_and_history(tmp_path: Path) -> None:
         b"file \xff seq 9 type i\n"
     )
     names = [b'a "b".base', b"one", b"\xff"]
-    assert manifest.files(path) == [tmp_path / os.fsdecode(name) for name in names]
+    assert aof_source.files(path) == [tmp_path / os.fsdecode(name) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -46,5 +46,5 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, text: bytes, offset: int
     path = tmp_path / "x.manifest"
     path.write_bytes(text)
     with pytest.raises(BadPayload) as caught:
-        manifest.files(path)
+        aof_source.files(path)
     assert caught.value.offset == offset

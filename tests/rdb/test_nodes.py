@@ -8,18 +8,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
-from kvstream.ids import U64_MAX, StreamID
-from kvstream.images import NodeImage
 from kvstream.layout.values import encode_flat
-from kvstream.rdb.listpack import Element, encode
 from kvstream.rdb.nodes import (
+    Element,
     Node,
     decode_in_python,
     decode_node,
+    encode,
     encode_in_python,
     encode_node,
     growth_max,
 )
+from kvstream.types.ids import U64_MAX, StreamID
+from kvstream.types.images import NodeImage
 from tests.rdb.generated import entry, nodes
 
 GOLDEN = bytes.fromhex(

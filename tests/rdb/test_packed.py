@@ -8,19 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import NodeImage
 from kvstream.layout.listpack import elements_size, node_size
 from kvstream.layout.packing import pack_rows, unpack_in_python, unpack_rows
-from kvstream.meta.building import fit_in_python, names_of
-from kvstream.rdb import packed
+from kvstream.meta.bulk_fill import fit_in_python, names_of
+from kvstream.rdb import nodes as packed
 from kvstream.rdb.compiled import twins
-from kvstream.rdb.kinds import Kind
-from kvstream.rdb.listpack import encode
-from kvstream.rdb.nodes import encode_node
-from kvstream.rdb.packed import BATCH_BYTES, NodesReader, PackedNode
+from kvstream.rdb.nodes import BATCH_BYTES, NodesReader, PackedNode, encode, encode_node
 from kvstream.rdb.primitives import Reader, encode_length, encode_string
 from kvstream.rdb.streams import StreamReading
+from kvstream.rdb.versions import Kind
+from kvstream.types.ids import StreamID
+from kvstream.types.images import NodeImage
 from tests.rdb.generated import IDS, entry, nodes
 
 needs_twins = pytest.mark.skipif(twins is None, reason="the compiled twins are not installed")

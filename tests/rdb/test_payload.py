@@ -3,14 +3,13 @@
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import ConsumerImage, IdempotencyImage, PendingImage, StreamState
 from kvstream.layout.values import encode_flat
-from kvstream.rdb.kinds import Kind
 from kvstream.rdb.payload import dump, dump_string, restore
 from kvstream.rdb.primitives import encode_string
 from kvstream.rdb.streams import StreamReading
-from kvstream.rdb.targets import NEWEST, VALKEY, Target, target
+from kvstream.rdb.versions import NEWEST, VALKEY, Kind, Target, target
+from kvstream.types.ids import StreamID
+from kvstream.types.images import ConsumerImage, IdempotencyImage, PendingImage, StreamState
 from tests.rdb.golden import GOLDEN, OF_REDIS_8_6, PRODUCERS_OF_REDIS_8_6, sealed
 
 CASES = pytest.mark.parametrize(

@@ -10,17 +10,15 @@ from random import Random
 import pytest
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import GroupImage, NodeImage, StreamState
 from kvstream.layout.values import decode_checked, encode_flat
-from kvstream.options import MEGABYTE
-from kvstream.rdb.kinds import Kind
-from kvstream.rdb.listpack import encode
+from kvstream.rdb.nodes import encode
 from kvstream.rdb.payload import dump, restore
 from kvstream.rdb.primitives import Reader, encode_id, encode_length, encode_string
-from kvstream.rdb.streams import StreamReading
-from kvstream.rdb.targets import TARGETS, Target, reduce
-from kvstream.rdb.writing import encode_stream
+from kvstream.rdb.streams import StreamReading, encode_stream
+from kvstream.rdb.versions import TARGETS, Kind, Target, reduce
+from kvstream.types.ids import StreamID
+from kvstream.types.images import GroupImage, NodeImage, StreamState
+from kvstream.types.options import MEGABYTE
 from tests.rdb.generated import Image, entries, entry
 from tests.rdb.golden import GOLDEN, sealed
 from tests.rdb.mutating import ROUNDS, SEED, damaged

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
-from kvstream.ids import U64_MAX, StreamID
-from kvstream.rdb.crc64 import crc64
 from kvstream.rdb.primitives import (
     FIXED_LENGTH_BYTES,
     Reader,
+    crc64,
     encode_fixed_length,
     encode_id,
     encode_length,
@@ -20,6 +19,7 @@ from kvstream.rdb.primitives import (
     encode_string,
     encode_time,
 )
+from kvstream.types.ids import U64_MAX, StreamID
 
 LENGTHS = [
     (0, "00"),

@@ -8,19 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
-from kvstream.ids import StreamID
-from kvstream.images import (
-    ConsumerImage,
-    GroupImage,
-    IdempotencyImage,
-    NodeImage,
-    ProducerImage,
-    StreamState,
-)
 from kvstream.layout.values import encode_flat
 from kvstream.rdb import streams
-from kvstream.rdb.kinds import Kind
-from kvstream.rdb.listpack import encode
+from kvstream.rdb.nodes import encode
 from kvstream.rdb.primitives import (
     FIXED_LENGTH_BYTES,
     Reader,
@@ -30,8 +20,17 @@ from kvstream.rdb.primitives import (
     encode_string,
     encode_time,
 )
-from kvstream.rdb.streams import StreamReading
-from kvstream.rdb.writing import encode_stream
+from kvstream.rdb.streams import StreamReading, encode_stream
+from kvstream.rdb.versions import Kind
+from kvstream.types.ids import StreamID
+from kvstream.types.images import (
+    ConsumerImage,
+    GroupImage,
+    IdempotencyImage,
+    NodeImage,
+    ProducerImage,
+    StreamState,
+)
 from tests.rdb import generated
 from tests.rdb.generated import Image, entry
 

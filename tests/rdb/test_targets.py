@@ -3,8 +3,21 @@
 import pytest
 
 from kvstream.errors import InvalidArgument
-from kvstream.ids import StreamID
-from kvstream.images import (
+from kvstream.rdb.streams import encode_stream
+from kvstream.rdb.versions import (
+    LOSSES,
+    NACKED_CONSUMER,
+    NEWEST,
+    TARGETS,
+    VALKEY,
+    Kind,
+    losses,
+    reduce,
+    target,
+    target_of,
+)
+from kvstream.types.ids import StreamID
+from kvstream.types.images import (
     ConsumerImage,
     GroupImage,
     IdempotencyImage,
@@ -12,19 +25,6 @@ from kvstream.images import (
     ProducerImage,
     StreamState,
 )
-from kvstream.rdb.kinds import Kind
-from kvstream.rdb.targets import (
-    LOSSES,
-    NACKED_CONSUMER,
-    NEWEST,
-    TARGETS,
-    VALKEY,
-    losses,
-    reduce,
-    target,
-    target_of,
-)
-from kvstream.rdb.writing import encode_stream
 
 ONE, TWO, THREE = (StreamID(n, 0).packed for n in (1, 2, 3))
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from kvstream.ids import U64_MAX
+from kvstream.types.ids import U64_MAX
 from tests.semantics.implementations import RedisServer
 
 

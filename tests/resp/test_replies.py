@@ -36,10 +36,10 @@ from kvstream.commands.replies import (
     flatten,
 )
 from kvstream.errors import Corruption
-from kvstream.ids import StreamID
 from kvstream.layout.values import encode_flat
-from kvstream.records import DeletedEntry, Entry, RepeatedFields
 from kvstream.resp.replies import CHUNK, encode, encode_pages
+from kvstream.types.ids import StreamID
+from kvstream.types.records import DeletedEntry, Entry, RepeatedFields
 from tests.commands.test_conversation import steps
 from tests.commands.test_replies import SHAPES
 from tests.commands.wire import wire

@@ -11,15 +11,15 @@ from typing import Protocol
 
 import hiredis
 
-from kvstream.commands.dispatcher import Dispatcher
 from kvstream.commands.replies import ErrorReply as CommandError
 from kvstream.commands.replies import flatten
-from kvstream.engine import Engine
-from kvstream.meta.hot import Hot
+from kvstream.commands.table import Dispatcher
+from kvstream.engine.engine import Engine
+from kvstream.meta.reply_cache import Hot
 from kvstream.operations import checks
-from kvstream.options import Durability, StoreOptions
-from kvstream.records import Fault
 from kvstream.resp.replies import write_rows
+from kvstream.types.options import Durability, StoreOptions
+from kvstream.types.records import Fault
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply

@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 import redis
 
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from kvstream.operations.checks import check
-from kvstream.options import StoreOptions
-from kvstream.server.certificates import load
 from kvstream.server.commands.table import TABLE
-from kvstream.server.executor import Executor
-from kvstream.server.metrics.service import metered
-from kvstream.server.net import Listener, listen
+from kvstream.server.metrics.endpoint import metered
+from kvstream.server.net.asyncio_server import Listener, listen
+from kvstream.server.net.tls import SecuredServer, listen_secured, load
 from kvstream.server.options import ServerOptions
-from kvstream.server.tls import SecuredServer, listen_secured
+from kvstream.server.runtime.executor import Executor
+from kvstream.types.options import StoreOptions
 from tests.faultshim.fixtures import fault_library, faulty_disk
 from tests.patience import PATIENCE_S
 from tests.peers import PeerProcess

@@ -7,16 +7,16 @@ from typing import Any
 
 import hiredis
 
-from kvstream.clock import Clock
-from kvstream.engine import Engine
-from kvstream.meta import staged
+from kvstream.engine.engine import Engine
+from kvstream.meta import unfinished_loads
 from kvstream.operations import keyspace
 from kvstream.operations.checks import check
-from kvstream.options import Durability, StoreOptions
 from kvstream.resp.requests import RequestReader
-from kvstream.server.client import Client
 from kvstream.server.commands.table import TABLE
-from kvstream.server.executor import Executor
+from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import Executor
+from kvstream.types.clock import Clock
+from kvstream.types.options import Durability, StoreOptions
 
 
 def request(*words: bytes | str) -> bytes:
@@ -110,7 +110,7 @@ def sound(directory: Path, clock: Clock | None = None) -> Iterator[Server]:
     while server.engine.run(keyspace.sweep, 100):
         pass
     assert server.engine.run(check) == []
-    assert server.engine.run(lambda txn: list(staged.all_of(txn))) == []
+    assert server.engine.run(lambda txn: list(unfinished_loads.all_of(txn))) == []
     server.engine.close()
 
 

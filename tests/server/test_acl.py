@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.commands.command import Flag
-from kvstream.server.absent import is_absent
+from kvstream.server.command_docs import categories_of, every, is_absent
 from kvstream.server.commands.table import TABLE
-from kvstream.server.descriptions import categories_of, every
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Talker

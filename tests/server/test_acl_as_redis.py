@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvstream.server.descriptions import CATEGORIES
+from kvstream.server.command_docs import CATEGORIES
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
 

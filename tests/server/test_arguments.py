@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from kvstream.server.arguments import Argument, arguments_of
+from kvstream.server.command_docs import SYNTAX, Argument, arguments_of, every
 from kvstream.server.commands.table import TABLE
-from kvstream.server.descriptions import every
-from kvstream.server.syntax import SYNTAX
 from tests.patience import PATIENCE_S
 from tests.server.conftest import Served
 

@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from kvstream.commands.command import Container
+from kvstream.server.command_docs import every
 from kvstream.server.commands.table import TABLE
-from kvstream.server.descriptions import every
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.server.client import READ_AHEAD
+from kvstream.server.runtime.client import READ_AHEAD
 from tests.patience import PATIENCE_S, until
 from tests.resp.test_lengths import resident
 from tests.server.conftest import Serve, Served

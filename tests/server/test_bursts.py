@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from kvstream.commands.replies import ErrorReply
 from kvstream.commands.streams import plain_trim
 from kvstream.errors import StoreFull
-from kvstream.ids import StreamID
 from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import RequestReader
-from kvstream.server import bursts
-from kvstream.server.bursts import PlainBurst, burst_of, requests_of
+from kvstream.server.runtime import xadd_requests
+from kvstream.server.runtime.xadd_requests import PlainBurst, burst_of, requests_of
 from kvstream.storage.batch import Batch
+from kvstream.types.ids import StreamID
 from tests.server.talking import Server, Talker, request
 
 compiled = pytest.mark.skipif(twins is None, reason="bursts are found by compiled code alone")
@@ -147,7 +147,7 @@ def test_a_word_that_has_the_bytes_of_two_options_does_not_trim(server: Server) 
 def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
     assert twins.take_appends(None, plain("v" * 100), 100) is None
     assert twins.take_appends(None, plain("v" * 100), 1000) is not None
-    with patch.object(bursts, "BURST_BYTES_MAX", 100):
+    with patch.object(xadd_requests, "BURST_BYTES_MAX", 100):
         assert burst_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
 
 
@@ -185,9 +185,9 @@ def test_nobody_can_tell_a_burst_from_requests_one_by_one(
     @given(st.lists(st.tuples(st.integers(0, 2), st.lists(PLAIN | OTHER, max_size=6)), max_size=6))
     def prove(sent: list[tuple[int, list[bytes]]]) -> None:
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
-        with patch("kvstream.server.arrivals.burst_of", lambda client, data: None):
+        with patch("kvstream.server.runtime.clients.burst_of", lambda client, data: None):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
-            with patch("kvstream.server.appends._plain", lambda argv, most: None):
+            with patch("kvstream.server.runtime.xadd_batching._plain", lambda argv, most: None):
                 alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)
         assert taken == apart == alone
 
@@ -280,7 +280,7 @@ def test_where_the_commit_fails_each_request_of_a_burst_is_told(server: Server) 
     assert ann.ask("XLEN", "s") == b":0\r\n"
 
 
-@pytest.mark.parametrize("kind", [PlainBurst, bursts.Burst])
+@pytest.mark.parametrize("kind", [PlainBurst, xadd_requests.Burst])
 def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[PlainBurst]) -> None:
     burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
     burst.replies = b"$3\r\n1-1\r\n"
@@ -297,7 +297,11 @@ def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None
     trim = plain_trim([b"MAXLEN", b"5"])
     found: list[Any] = []
     twin_functions: list[tuple[Callable[..., Any], ...]] = [
-        (bursts.gather_in_python, bursts.entries_in_python, bursts.answer_in_python),
+        (
+            xadd_requests.gather_in_python,
+            xadd_requests.entries_in_python,
+            xadd_requests.answer_in_python,
+        ),
         (twins.gather, twins.entries_of, twins.answer),
     ]
     for (gather, entries_of, answer), kind in zip(
@@ -328,7 +332,7 @@ def test_what_comes_behind_a_burst_that_has_to_wait_comes_behind_it(server: Serv
     ann, bob = server.client(), server.client()
     bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     send(server, ann, plain("1", "2", "3"))
-    with patch("kvstream.server.executor.TURN_REQUESTS", 1):
+    with patch("kvstream.server.runtime.executor.TURN_REQUESTS", 1):
         server.executor.run()
     send(server, ann, plain("4"))
     server.turn()
@@ -339,7 +343,7 @@ def test_bursts_that_are_more_than_a_turn_come_in_order(server: Server) -> None:
     ann = server.client()
     for chunk in (plain("1", "2"), plain("3", "4"), plain("5"), request("XLEN", "s"), plain("6")):
         send(server, ann, chunk)
-    with patch("kvstream.server.executor.TURN_REQUESTS", 2):
+    with patch("kvstream.server.runtime.executor.TURN_REQUESTS", 2):
         server.turn()
     assert values(server) == [b"1", b"2", b"3", b"4", b"5", b"6"]
     assert ann.heard().split(b"\r\n")[10] == b":5"

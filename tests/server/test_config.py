@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 import redis
 
-from kvstream.server.memory import resident_bytes
+from kvstream.server.runtime.limits import resident_bytes
 from kvstream.server.settings import SERVER_SETTINGS
 from tests.patience import until
 from tests.server.asking import Asker, Failure
@@ -184,7 +184,7 @@ def test_save_points_have_saves_begin_by_themselves(served: Served) -> None:
         saving.last_save -= 1
         saving.last_failed = True
         failed = saving.save
-        with patch("kvstream.server.saving.RETRY_S", 3600):
+        with patch("kvstream.server.runtime.checkpoints.RETRY_S", 3600):
             saving.save_if_due([(1, 0)], 9)
         assert saving.save is failed  # not tried again at once
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.server.config_file import ConfigFile, RewriteFailed, rewritten
+from kvstream.server.options import ConfigFile, RewriteFailed, rewritten
 from tests.server.asking import Failure
 from tests.server.conftest import Serve, Served
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.server.deadlines import SPARE, TIMES
+from kvstream.server.runtime.blocked_clients import SPARE, TIMES
 from tests.server.talking import Server, Talker
 
 WAITERS = 1000

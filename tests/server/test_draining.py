@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.options import Durability
-from kvstream.server.draining import Ending, drain
-from kvstream.server.net import Listener
+from kvstream.server.net.asyncio_server import Listener
+from kvstream.server.serving import Ending, drain
+from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S
 from tests.server.talking import Server
 
@@ -75,7 +75,7 @@ def test_a_disk_that_hangs_is_told_of(server: Server) -> None:
         return flush()
 
     with (
-        patch("kvstream.server.draining.SYNC_S", 0.5),
+        patch("kvstream.server.serving.SYNC_S", 0.5),
         patch.object(server.engine.database, "flush_wal", hang),
     ):
         ending, took = end(server, 0.1)

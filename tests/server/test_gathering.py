@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from kvstream.operations import pages
-from kvstream.options import Durability
-from kvstream.server import gathering
-from kvstream.server.gathering import (
+from kvstream.server.runtime import group_fsync
+from kvstream.server.runtime.group_fsync import (
     LINGER_S,
     QUICK_S,
     SHARE,
@@ -18,6 +17,7 @@ from kvstream.server.gathering import (
     VAIN_MAX,
     Gathering,
 )
+from kvstream.types.options import Durability
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 
@@ -94,7 +94,7 @@ class Loop:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     """One in which a thread does all fsyncs."""
-    monkeypatch.setattr(gathering, "QUICK_S", 0.0)
+    monkeypatch.setattr(group_fsync, "QUICK_S", 0.0)
     return Loop()
 
 
@@ -307,7 +307,7 @@ def test_whoever_comes_with_another_request_ends_the_wait(quick: Loop) -> None:
 def test_appends_are_durable_when_they_are_answered(
     served: Served, monkeypatch: pytest.MonkeyPatch, quick_s: float
 ) -> None:
-    monkeypatch.setattr(gathering, "QUICK_S", quick_s)
+    monkeypatch.setattr(group_fsync, "QUICK_S", quick_s)
     served.engine.set_durability(Durability.ALWAYS)
     committer, fsyncs = served.engine.committer, list[float]()
     committer.on_fsync = fsyncs.append
@@ -327,7 +327,7 @@ def test_appends_are_durable_when_they_are_answered(
 def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
     served: Served, monkeypatch: pytest.MonkeyPatch, quick_s: float
 ) -> None:
-    monkeypatch.setattr(gathering, "QUICK_S", quick_s)
+    monkeypatch.setattr(group_fsync, "QUICK_S", quick_s)
     monkeypatch.setattr(pages, "SHORT_ROWS", 1)
     monkeypatch.setattr(pages, "LOOK_ROWS", 1)
     served.engine.set_durability(Durability.ALWAYS)

@@ -9,14 +9,14 @@ import pytest
 import redis
 from rocksdict import Options, SstFileWriter
 
-from kvstream import parts
-from kvstream.ids import StreamID
+from kvstream.bulkload import parts
+from kvstream.bulkload.parts import Part, PartWriter, digest_of, packed, pieces_of
 from kvstream.layout.keys import message_prefix
 from kvstream.layout.values import encode_fields
 from kvstream.operations.checks import check
-from kvstream.parts import Part, PartWriter, digest_of, packed, pieces_of
-from kvstream.storage import table_file, tables
-from kvstream.storage.tables import TableWriter
+from kvstream.storage import sst
+from kvstream.storage.sst import TableWriter
+from kvstream.types.ids import StreamID
 from tests.server.conftest import Served
 from tests.server.test_loads import Load, ids, values
 
@@ -37,7 +37,7 @@ def load(
     folder = tmp_path / "made"
     folder.mkdir()
     if request.param == "rocksdb":
-        monkeypatch.setattr(tables, "twins", None)
+        monkeypatch.setattr(sst, "twins", None)
     yield Load(client, folder, "mine", "victim")
     assert [eid for eid, _ in client.xrange("victim")] == [b"1-1", b"2-1"]  # type: ignore[union-attr]
 
@@ -210,7 +210,7 @@ def test_rows_of_the_same_streams_in_two_orders_are_taken(
 def test_tables_by_one_name_are_not_taken_for_each_other(
     load: Load, client: redis.Redis, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "session_of", lambda name: table_file.session_of(b"one for all"))
+    monkeypatch.setattr(parts, "session_of", lambda name: sst.session_of(b"one for all"))
     words: list[bytes] = []
     for key in (b"mine", b"unnamed"):
         numbers = [number**7 for number in range(1, 3000)]

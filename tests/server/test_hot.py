@@ -7,9 +7,9 @@ import pytest
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
 from kvstream.layout.rows import Rows
-from kvstream.meta.hot import Hot, Stretch
+from kvstream.meta.reply_cache import Hot, Stretch
 from kvstream.operations.checks import check
-from kvstream.operations.deliver import NEW, read_group
+from kvstream.operations.readgroup import NEW, read_group
 from kvstream.server.options import HOT_MEMORY
 from kvstream.storage.batch import Batch
 from tests.server.talking import Server, Talker

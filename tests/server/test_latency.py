@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from kvstream.server.durations import RECENT, Durations
-from kvstream.server.latency import SAMPLES, Event
-from kvstream.server.statistics import CommandStatistics
+from kvstream.server.stats import EVENT_SAMPLES as SAMPLES
+from kvstream.server.stats import RECENT, CommandStatistics, Durations, Event
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
 

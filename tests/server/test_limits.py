@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.server.limits import DESCRIPTORS, Limits
-from kvstream.server.net import is_local
+from kvstream.server.net.asyncio_server import is_local
+from kvstream.server.runtime.limits import DESCRIPTORS, Limits
 from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served

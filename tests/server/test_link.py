@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kvstream.ids import StreamID
 from kvstream.resp.compiled import twins
-from kvstream.server.bursts import BURST_BYTES_MAX, Burst
-from kvstream.server.client import Client
-from kvstream.server.link import PythonLink
-from kvstream.server.outbox import closing_in_python, write_in_python
+from kvstream.server.net.epoll_reader import PythonLink
+from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python
+from kvstream.server.runtime.xadd_requests import BURST_BYTES_MAX, Burst
+from kvstream.types.ids import StreamID
 
 LINKS = [PythonLink] if twins is None else [PythonLink, twins.Link]
 WRITERS = [write_in_python] if twins is None else [write_in_python, twins.write_replies]

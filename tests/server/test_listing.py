@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.operations import listing
-from kvstream.server import works
+from kvstream.operations import groups
+from kvstream.server.runtime import incremental_commands
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Talker, Worker, request, sound
 
 GROUPS, CONSUMERS = ("XINFO", "GROUPS", "s"), ("XINFO", "CONSUMERS", "s", "g00")
@@ -15,9 +15,9 @@ GROUPS, CONSUMERS = ("XINFO", "GROUPS", "s"), ("XINFO", "CONSUMERS", "s", "g00")
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(listing, "LONG_LIST", 8)
-    monkeypatch.setattr(listing, "STEP_MEMBERS", 3)
-    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr(groups, "LONG_LIST", 8)
+    monkeypatch.setattr(groups, "STEP_MEMBERS", 3)
+    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started
 

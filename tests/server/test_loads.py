@@ -9,12 +9,11 @@ from unittest.mock import patch
 import pytest
 import redis
 
-from kvstream import served
-from kvstream.ids import StreamID
+from kvstream.bulkload.parts import Part, PartWriter, name_of, pieces_of, unpack_ticket, words_of
+from kvstream.engine import ownership as served
 from kvstream.layout.values import encode_many
-from kvstream.parts import Part, PartWriter, pieces_of
 from kvstream.server.commands.info import RUN_ID
-from kvstream.uploads import name_of, unpack_ticket, words_of
+from kvstream.types.ids import StreamID
 from tests.patience import PATIENCE_S
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
@@ -214,7 +213,11 @@ def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, pro
         assert go.wait(PATIENCE_S)
         return pieces_of(part)
 
-    with patch("kvstream.bulk.pieces_of", held), served.asker() as asker, served.asker() as busy:
+    with (
+        patch("kvstream.bulkload.commit.pieces_of", held),
+        served.asker() as asker,
+        served.asker() as busy,
+    ):
         waiting = threading.Thread(target=load.commit, args=words)
         waiting.start()
         assert inside.wait(PATIENCE_S)
@@ -248,7 +251,7 @@ def test_a_load_outlives_its_server(serve: Serve, folder: Path, tmp_path: Path) 
 
 def test_loads_that_were_given_up_are_swept(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
-    with patch("kvstream.server.loads.LEFT_S", -1):
+    with patch("kvstream.server.runtime.uploads.LEFT_S", -1):
         Load(client, folder)
     with pytest.raises(redis.ResponseError, match="NOLOAD"):
         ask(client, "DISCARD", load.name)

@@ -17,7 +17,7 @@ from kvstream.commands.replies import internal_error
 from kvstream.errors import StoreFull, StoreReadOnly
 from kvstream.logs import WINDOW_LINES, WINDOW_S, JsonFormatter, TextFormatter, Throttle
 from kvstream.storage.directory import Directory
-from kvstream.storage.gate import Gate
+from kvstream.storage.write_guard import Gate
 from tests.cli.program import ENVIRONMENT
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S, until

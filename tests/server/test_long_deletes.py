@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.commands.dispatcher import Dispatcher
+from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import U64, successor, tree_prefix
-from kvstream.meta import burying, trees
-from kvstream.operations import dooming, keyspace, putting
+from kvstream.meta import lazyfree, trees
+from kvstream.operations import keyspace, strings
 from kvstream.operations.checks import check
-from kvstream.operations.dooming import LongCount, LongDelete
-from kvstream.operations.putting import LongPut
-from kvstream.server import works as stepping
+from kvstream.operations.keyspace import LongCount, LongDelete
+from kvstream.operations.strings import LongPut
+from kvstream.server.runtime import incremental_commands as stepping
 from kvstream.storage.batch import Family
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Worker
 from tests.server.test_works import told
 
@@ -46,9 +46,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("ROW_KEYS", 2), ("_TOGETHER", 2)):
-        monkeypatch.setattr(dooming, name, value)
+        monkeypatch.setattr(keyspace, name, value)
     monkeypatch.setattr(stepping, "STEPS_S", -1.0)
-    monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
+    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
     started = Server(tmp_path / "store", clock=clock)
     yield started
     assert started.engine.run(check) == []
@@ -182,7 +182,7 @@ def test_a_transaction_deletes_them_at_its_place(server: Server, ann: Other) -> 
 def test_the_groups_of_a_stream_leave_some_at_a_time(
     server: Server, ann: Other, gone: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
@@ -212,7 +212,7 @@ def test_the_groups_of_a_stream_leave_some_at_a_time(
 def test_a_name_whose_groups_have_not_left_is_free(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for _ in range(2):
         for number in range(5):
             ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
@@ -229,7 +229,7 @@ def test_a_name_whose_groups_have_not_left_is_free(
 def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, word: str, expiring: bool
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
@@ -278,7 +278,7 @@ def make_many_groups(server: Server, ann: Other) -> bytes:
 def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     taken = make_many_groups(server, ann)
     ann.ask("SET", taken, "v")
     assert told(ann, "DEL", "s") == 1
@@ -289,8 +289,8 @@ def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
 def test_a_key_of_that_name_may_be_on_its_way(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
-    monkeypatch.setattr(putting, "STEP_NAMES", 1)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(strings, "STEP_NAMES", 1)
     taken = make_many_groups(server, ann)
     if steps:
         work = LongPut(0, {b"t": b"v", taken: b"v"})
@@ -308,7 +308,7 @@ def test_a_key_of_that_name_may_be_on_its_way(
 def test_a_stream_that_is_damaged_stays_gone(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(burying, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for number in range(5):
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
     stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.commands import paging
-from kvstream.ids import StreamID
-from kvstream.operations import acks, delete, erasing
-from kvstream.operations.delete import Live
-from kvstream.operations.erasing import LongErasure
-from kvstream.operations.references import RefPolicy
-from kvstream.server import works
+from kvstream.commands import reply_pages
+from kvstream.operations import ack, delete
+from kvstream.operations.delete import Live, LongErasure
+from kvstream.operations.trim import RefPolicy
+from kvstream.server.runtime import incremental_commands
+from kvstream.types.clock import ManualClock
+from kvstream.types.ids import StreamID
 from tests.server.talking import Other, Server, Worker, parsed, sound
 from tests.server.test_works import fill, told
 from tests.server.twins import ENTRIES, IDS, Twins, shown
@@ -31,9 +30,9 @@ COMMANDS: list[tuple[str, ...]] = [
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(erasing, "STEP_ROWS", STEP)
-    monkeypatch.setattr(paging, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr(delete, "STEP_ROWS", STEP)
+    monkeypatch.setattr(reply_pages, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started
 
@@ -70,7 +69,7 @@ def test_it_happens_in_its_last_step(server: Server, seed: int) -> None:
             how = policy or RefPolicy.KEEPREF
             if command[0] == "XDELEX":
                 return delete.delete_with_policy(txn, name, ids, how, live)
-            return acks.acknowledge_and_delete(txn, name, b"g", ids, how, live)
+            return ack.acknowledge_and_delete(txn, name, b"g", ids, how, live)
 
         work = LongErasure(b"\0\0s", ids, operation)
         for _ in range(1000):

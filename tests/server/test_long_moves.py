@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.commands import claims as claim_commands
-from kvstream.commands import many_ids
+from kvstream.commands import claim as claim_commands
+from kvstream.commands import streams
 from kvstream.meta import trees
-from kvstream.meta.pending import runs_by_time
+from kvstream.meta.pel import runs_by_time
 from kvstream.meta.txn import Txn
-from kvstream.operations import moving, seizing
+from kvstream.operations import incremental
 from kvstream.operations.checks import check
 from kvstream.operations.groups import group_of_key
-from kvstream.server import works
+from kvstream.server.runtime import incremental_commands
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Worker, parsed, sound
 from tests.server.test_works import fill, told
 from tests.server.twins import CHANGES, ENTRIES, IDS, Twins, shown
@@ -47,12 +47,12 @@ def server(
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
     monkeypatch.setattr(trees, "_STRETCH", 4)
-    for module in (moving, seizing):
+    for module in (incremental, incremental):
         monkeypatch.setattr(module, "STEP_ROWS", STEP)
-    for module in (many_ids, claim_commands):
+    for module in (streams, claim_commands):
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(many_ids, "PACKED_TOGETHER", 7)
-    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr(streams, "PACKED_TOGETHER", 7)
+    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.operations import dumping
-from kvstream.rdb.crc64 import crc64
-from kvstream.server import works
+from kvstream.operations import dump
+from kvstream.rdb.primitives import crc64
+from kvstream.server.runtime import incremental_commands
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Talker, Worker, request, sound
 from tests.server.test_works import fill, state
 
@@ -18,8 +18,8 @@ ENTRIES = 300
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((dumping, "LONG_ROWS", 50), (dumping, "LONG_BYTES", 500), (dumping, "STEP_NODES", 1)),
-        *((dumping, "STEP_ROWS", 30), (works, "STEPS_S", -1.0)),
+        *((dump, "LONG_ROWS", 50), (dump, "LONG_BYTES", 500), (dump, "STEP_NODES", 1)),
+        *((dump, "STEP_ROWS", 30), (incremental_commands, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
     with sound(tmp_path / "store", ManualClock()) as started:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.meta import usage
-from kvstream.operations import several
+from kvstream.meta import keyspace
+from kvstream.operations import strings
+from kvstream.types.clock import ManualClock
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker, sound
@@ -149,7 +149,7 @@ def test_what_was_not_used_since_the_start_is_idle_since_then(
 def test_only_the_last_keys_are_noted_and_others_are_idle_for_no_longer_than_is_known(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock, ann: Talker
 ) -> None:
-    monkeypatch.setattr(usage, "USED_MAX", 3)
+    monkeypatch.setattr(keyspace, "USED_MAX", 3)
     for number in range(20):
         ann.ask("SET", f"k{number}", "v")
         clock.advance(1000)
@@ -196,7 +196,7 @@ def test_hits_and_misses_are_counted_as_redis_counts_them(served: Served, redis_
         assert counted(ours, "XREAD STREAMS s3 none 0 0") == once
 
 
-@pytest.mark.parametrize("keys", [1, several.LONG_NAMES + 1])
+@pytest.mark.parametrize("keys", [1, strings.LONG_NAMES + 1])
 def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: int) -> None:
     before = server.executor.statistics.keyspace_misses
     ann.send("XADD", "s", "*", "f", "v")
@@ -204,7 +204,7 @@ def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: i
     assert server.executor.statistics.keyspace_misses == before
 
 
-@pytest.mark.parametrize("keys", [1, several.LONG_NAMES + 1])
+@pytest.mark.parametrize("keys", [1, strings.LONG_NAMES + 1])
 def test_what_has_expired_is_missed_before_it_is_deleted_too(
     server: Server, clock: ManualClock, ann: Talker, keys: int
 ) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.operations import dumping, images, inspect, still
-from kvstream.server import works
+from kvstream.operations import dump, info, load
+from kvstream.server.runtime import incremental_commands
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
 from tests.server.test_paging import Reader
 
@@ -21,8 +21,12 @@ WORKERS = ["ann", "bob", "eve"]
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((inspect, "MANY_GROUPS", 2), (dumping, "MANY_GROUPS", 2), (dumping, "STEP_NODES", 3)),
-        *((still, "COPIED_RUNS", 3), (images, "_STEP_GROUPS", 2), (works, "STEPS_S", -1.0)),
+        *((info, "MANY_GROUPS", 2), (dump, "MANY_GROUPS", 2), (dump, "STEP_NODES", 3)),
+        *(
+            (info, "COPIED_RUNS", 3),
+            (load, "_STEP_GROUPS", 2),
+            (incremental_commands, "STEPS_S", -1.0),
+        ),
     ):
         monkeypatch.setattr(module, name, value)
     with sound(tmp_path / "store", ManualClock()) as started:

@@ -7,11 +7,11 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.clock import ManualClock
 from kvstream.layout.values import encode_fields
-from kvstream.operations import abreast, pages
-from kvstream.server import works
+from kvstream.operations import pages, read
+from kvstream.server.runtime import incremental_commands
 from kvstream.storage.batch import Family
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Talker, sound
 from tests.server.test_paging import Reader
 
@@ -22,10 +22,10 @@ LONG = [f"{'v' * 300}{number}" for number in range(8)]
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((abreast, "PAGE_ROWS", 4), (abreast, "TOGETHER", 3), (abreast, "FEW_TOGETHER", 2)),
-        *((abreast, "LONG_LOADING", 5), (abreast, "LOADED_TOGETHER", 2), (abreast, "MANY", 8)),
+        *((read, "PAGE_ROWS", 4), (read, "TOGETHER", 3), (read, "FEW_TOGETHER", 2)),
+        *((read, "LONG_LOADING", 5), (read, "LOADED_TOGETHER", 2), (read, "MANY", 8)),
         *((pages, "FEW_STREAMS", 2), (pages, "SHORT_STREAMS", 5), (pages, "LOOK_ROWS", 3)),
-        *((works, "STEPS_S", -1.0), (pages, "SHORT_ROWS", 20)),
+        *((incremental_commands, "STEPS_S", -1.0), (pages, "SHORT_ROWS", 20)),
     ):
         monkeypatch.setattr(module, name, value)
     with sound(tmp_path / "store", ManualClock()) as started:

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import redis
 
-from kvstream.server.memory import Memory, give_back
+from kvstream.server.runtime.limits import Memory, give_back
 from tests.server.asking import Failure
 from tests.server.conftest import Served
 
@@ -55,6 +55,6 @@ def test_doctor_says_what_is_out_of_the_common(served: Served) -> None:
 
 
 def test_memory_that_is_free_can_be_given_back_where_that_is_possible() -> None:
-    with patch("kvstream.server.memory.CDLL", return_value=object()):
+    with patch("kvstream.server.runtime.limits.CDLL", return_value=object()):
         give_back()  # no glibc: nothing to be done
     give_back()

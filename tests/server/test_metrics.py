@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from kvstream.errors import StoreFull, StoreReadOnly
-from kvstream.server.metrics import sample, service
+from kvstream.server.metrics import endpoint, sample
 from kvstream.server.metrics.metric import Kind
 from kvstream.server.metrics.reference import reference
 from kvstream.server.metrics.table import METRICS
@@ -254,7 +254,7 @@ def test_a_loop_that_hangs_is_told_while_it_hangs(
     measured: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample, "WAIT_S", 0.1)
-    monkeypatch.setattr(service, "HUNG_S", 0.5)
+    monkeypatch.setattr(endpoint, "HUNG_S", 0.5)
     goes_on = threading.Event()
     measured._loop.call_soon_threadsafe(goes_on.wait, PATIENCE_S)
     until(lambda: scrape(measured).one("kvstream_loop_silence_seconds") > 1.1)

@@ -23,9 +23,9 @@ from kvstream.server.metrics.endpoint import (
     Endpoint,
     Headers,
     Page,
+    Service,
     plain,
 )
-from kvstream.server.metrics.service import Service
 from tests.patience import PATIENCE_S, until
 from tests.server.conftest import Serve, Served
 from tests.server.scraping import Scrape, ask

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.engine import Engine
-from kvstream.ids import StreamID
+from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.meta.txn import Txn
-from kvstream.operations.figures import RUNS_A_STEP, group_figures
+from kvstream.operations.info import RUNS_A_STEP, group_figures
 from kvstream.server.metrics import sample
 from kvstream.server.metrics.sample import Sampler
 from kvstream.storage.batch import Batch, Family
 from kvstream.store import Store
+from kvstream.types.ids import StreamID
 from tests.patience import PATIENCE_S, until
 
 

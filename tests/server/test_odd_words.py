@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from kvstream.server.command_docs import every
 from kvstream.server.commands.table import SERVER_COMMANDS
-from kvstream.server.descriptions import every
 from tests.server.asking import Failure
 from tests.server.conftest import Serve
 

@@ -10,13 +10,13 @@ import pytest
 from kvstream.commands.args import Argv
 from kvstream.commands.command import NO_KEYS, Command, Session
 from kvstream.commands.replies import OK, Reply
-from kvstream.ids import StreamID
+from kvstream.engine.waiters import Outcome
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations.append import add_many
-from kvstream.options import Durability
-from kvstream.waiters import Outcome
+from kvstream.types.ids import StreamID
+from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker
 

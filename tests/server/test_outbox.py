@@ -8,9 +8,10 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreReadOnly
-from kvstream.operations import dumping, pages
-from kvstream.options import Durability
-from kvstream.server import outbox, works
+from kvstream.operations import dump, pages
+from kvstream.server.runtime import incremental_commands
+from kvstream.server.runtime import reply_queue as outbox
+from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker, Worker, request
 
@@ -143,10 +144,10 @@ def test_what_was_sent_behind_a_long_command_stays_behind_it(
     server: Server, monkeypatch: pytest.MonkeyPatch, skipped: tuple[str, ...]
 ) -> None:
     for name in ("LONG_ROWS", "STEP_NODES"):
-        monkeypatch.setattr(dumping, name, 1)
+        monkeypatch.setattr(dump, name, 1)
     for name in ("SHORT_ROWS", "LOOK_ROWS"):
         monkeypatch.setattr(pages, name, 1)
-    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     outbox, worker = server.executor.outbox, Worker(server, 1)
     for _ in range(2):
         worker.send("XADD", "s", "*", "f", "v")

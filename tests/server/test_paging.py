@@ -9,18 +9,18 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.layout.rows import Rows
 from kvstream.operations import pages
 from kvstream.operations.checks import check
-from kvstream.options import Durability
 from kvstream.resp.replies import CHUNK
-from kvstream.server.draining import drain
-from kvstream.server.memory import held_by
-from kvstream.server.net import Listener
-from kvstream.server.paging import AHEAD, IDLE_S
+from kvstream.server.net.asyncio_server import Listener
+from kvstream.server.runtime.limits import held_by
+from kvstream.server.runtime.reply_streaming import AHEAD, IDLE_S
+from kvstream.server.serving import drain
 from kvstream.storage.batch import Batch
+from kvstream.types.clock import ManualClock
+from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S
 from tests.server.talking import Server, Talker, parsed, sound
 
@@ -46,7 +46,7 @@ class Reader(Talker):
             pass
         self.reads = True
         said = b""
-        with patch("kvstream.server.paging.PAGES_S", -1.0):
+        with patch("kvstream.server.runtime.reply_streaming.PAGES_S", -1.0):
             while not said and self.client.paged:
                 executor.paging.write()
                 said = self.heard()

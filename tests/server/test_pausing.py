@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.operations.checks import check
+from kvstream.types.clock import ManualClock
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvstream.commands.command import Command
 from kvstream.commands.reference import rows
-from kvstream.server import reference
+from kvstream.server.commands import reference
 from kvstream.server.commands.table import TABLE
 
 ALL = list(rows(tuple(TABLE.values())))
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 def test_the_page_is_current() -> None:
-    stale = "run: python -m kvstream.server.reference > docs/commands.md"
+    stale = "run: python -m kvstream.server.commands.reference > docs/commands.md"
     assert PAGE.read_text() == reference.render(), stale
 
 

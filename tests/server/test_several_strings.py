@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.clock import ManualClock
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import qualified
 from kvstream.meta import many_strings
-from kvstream.operations import keyspace, putting, several, strings
+from kvstream.operations import keyspace, strings
 from kvstream.operations.checks import check
-from kvstream.operations.putting import LongPut
-from kvstream.operations.several import LongGet
-from kvstream.server import works as stepping
+from kvstream.operations.strings import LongGet, LongPut
+from kvstream.server.runtime import incremental_commands as stepping
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Worker, sound
 from tests.server.test_long_deletes import CHANGES, KEYS, WHOLE, Others
 
@@ -30,12 +29,12 @@ def clock() -> ManualClock:
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((several, "LONG_NAMES", 4), (several, "STEP_NAMES", 4)),
-        *((putting, "LONG_NAMES", 9), (putting, "STEP_NAMES", 4)),
+        *((strings, "LONG_NAMES", 4), (strings, "STEP_NAMES", 4)),
+        *((strings, "LONG_NAMES", 9), (strings, "STEP_NAMES", 4)),
         *((many_strings, "TOGETHER", 2), (stepping, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr("kvstream.expiry.EXPIRE_PAUSE_S", 3600)
+    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
     with sound(tmp_path / "store", clock) as started:
         yield started
 
@@ -75,7 +74,7 @@ def test_strings_are_read_as_they_are_in_the_last_step(
         expected = values_of(server, keys)
         assert found == [*expected, expected[0], None]
         names = [qualified(0, key) for key in keys]
-        assert server.engine.run(several.get_several, names) == expected
+        assert server.engine.run(strings.get_several, names) == expected
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -177,7 +176,7 @@ def test_more_than_a_reply_may_have_is_refused(server: Server, worker: Worker, a
     server.engine.catalog.limits.reply_max = 20 * len(LARGE)
     assert worker.ask("MGET", *KEYS).startswith(b"-ERR")
     with pytest.raises(ReplyTooLarge):
-        server.engine.run(several.get_several, [qualified(0, key.encode()) for key in KEYS])
+        server.engine.run(strings.get_several, [qualified(0, key.encode()) for key in KEYS])
 
 
 def test_nothing_is_set_where_one_value_is_too_long(
@@ -186,6 +185,6 @@ def test_nothing_is_set_where_one_value_is_too_long(
     monkeypatch.setattr(strings, "STRING_BYTES_MAX", 3)
     with pytest.raises(InvalidArgument):
         server.engine.run(
-            several.put_several, {qualified(0, b"a"): b"v", qualified(0, b"b"): b"long"}
+            strings.put_several, {qualified(0, b"a"): b"v", qualified(0, b"b"): b"long"}
         )
     assert server.engine.run(keyspace.size, 0) == 0

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from kvstream.resp.compiled import twins
-from kvstream.server import sockets as module
-from kvstream.server.link import Link
-from kvstream.server.sockets import LOOKS_MAX, Sockets
+from kvstream.server.net import epoll_reader as module
+from kvstream.server.net.epoll_reader import LOOKS_MAX, Link, Sockets
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.test_link import XADD, Arrivals, Turns, _client

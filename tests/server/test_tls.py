@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from kvstream.server.certificates import BadCertificate, load
+from kvstream.server.net.tls import BadCertificate, load
 from kvstream.server.options import ServerOptions
 from tests.patience import PATIENCE_S, until
 from tests.server.authorities import Authority, Identity

@@ -7,8 +7,8 @@ import pytest
 import redis
 from redis.cache import CacheConfig
 
-from kvstream.clock import ManualClock
 from kvstream.operations import keyspace
+from kvstream.types.clock import ManualClock
 from tests.patience import until
 from tests.server.asking import Asker
 from tests.server.conftest import Served

@@ -44,7 +44,7 @@ def test_trims_that_may_be_long_are_run_one_by_one(server: Server) -> None:
     send(server, ann, plain(*map(str, range(1000))))
     server.turn()
     ann.heard()
-    with patch("kvstream.server.appends.add_each") as together:
+    with patch("kvstream.server.runtime.xadd_batching.add_each") as together:
         send(server, ann, plain("a", "b", trim="MAXLEN ~ 4"))  # 200 entries each, by default
         send(server, ann, plain("c", key="t", trim="MAXLEN ~ 4"))  # who knows
         server.turn()

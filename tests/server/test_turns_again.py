@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.clock import ManualClock
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.operations import pages
 from kvstream.operations.pages import SHORT_ROWS
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.clock import ManualClock
 from tests.server.talking import Server, Talker, Worker, request
 
 

@@ -9,9 +9,8 @@ from threading import Thread
 import pytest
 
 from kvstream.resp.requests import TAKEN_MAX, Request, RequestReader
-from kvstream.server.client import STRANGER_AHEAD
-from kvstream.server.pace import LOOKS
-from kvstream.server.unread import PIECE, Unread
+from kvstream.server.runtime.client import PIECE, STRANGER_AHEAD, Unread
+from kvstream.server.runtime.executor import LOOKS
 from tests.patience import PATIENCE_S
 from tests.server.conftest import Serve
 from tests.server.talking import Server, Talker, parsed, request

@@ -10,13 +10,13 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.clock import ManualClock
-from kvstream.commands import claims as claim_commands
+from kvstream.commands import claim as claim_commands
 from kvstream.errors import StoreFull
-from kvstream.operations import copying, dumping, gradually, moving, seizing
-from kvstream.options import Durability
-from kvstream.server import works
-from kvstream.server.commands.context import server_of
+from kvstream.operations import copy, dump, incremental, readgroup
+from kvstream.server.commands.admin import server_of
+from kvstream.server.runtime import incremental_commands
+from kvstream.types.clock import ManualClock
+from kvstream.types.options import Durability
 from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
 
 ENTRIES = 300
@@ -25,12 +25,12 @@ STEP = 16
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module in (gradually, copying):
+    for module in (readgroup, copy):
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
-    for module in (gradually, copying, moving, seizing):
+    for module in (readgroup, copy, incremental, incremental):
         monkeypatch.setattr(module, "STEP_ROWS", STEP)
     monkeypatch.setattr(claim_commands, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(works, "STEPS_S", -1.0)
+    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started
 
@@ -500,7 +500,7 @@ def test_with_always_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
 def test_a_pause_of_writes_holds_those_under_way_and_no_read(
     server: Server, ann: Talker, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dumping, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(dump, "LONG_ROWS", 2 * STEP)
     fill(ann)
     worker.begin("COPY", "s", "t")
     assert ann.ask("CLIENT", "PAUSE", "1000", "WRITE") == b"+OK\r\n"

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from kvstream.commands.dispatcher import Dispatcher
 from kvstream.commands.replies import flatten
+from kvstream.commands.table import Dispatcher
 from tests.server.talking import Server
 
 ENTRIES = 40

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from kvstream.spark.source import KVStreamSource
-from kvstream.spark.writing import writers
-from kvstream.spark.writing.writers import BatchWriter, StreamWriter, Written
+from kvstream.spark.write import writers
+from kvstream.spark.write.writers import BatchWriter, StreamWriter, Written
 from tests.spark import stuck  # noqa: F401 - has each process heed the signal that asks for stacks
 
 KILL_VARIABLE = "KVSTREAM_TEST_KILL"

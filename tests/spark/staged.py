@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from kvstream.ids import StreamID, parse_add_id
 from kvstream.layout.keys import U64
 from kvstream.layout.values import encode_fields
-from kvstream.spark.writing.gathering import Share, Spilled
-from kvstream.spark.writing.marks import Transaction
-from kvstream.spark.writing.pages import StagedRows, pack_page
+from kvstream.spark.write.gather import Share, Spilled
+from kvstream.spark.write.stage import StagedRows, Transaction, pack_page
+from kvstream.types.ids import StreamID, parse_add_id
 
 QUERY = Transaction("query", 7)
 

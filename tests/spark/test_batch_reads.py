@@ -16,10 +16,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from kvstream import Store, copies
-from kvstream.ids import U64_MAX, StreamID
-from kvstream.spark.reading.filters import bounds
+from kvstream import Store
+from kvstream.engine import reader_snapshots
+from kvstream.spark.read.partitions import bounds
 from kvstream.spark.schema import default_schema, shape_of
+from kvstream.types.ids import U64_MAX, StreamID
 from tests.spark.conftest import Read, entries_of, fill, order, rows_of
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def test_a_thousand_streams_are_read_at_once(read: Read, tmp_path: Path) -> None
 
 def test_a_damaged_block_fails_the_job(read: Read, orders: Path, tmp_path: Path) -> None:
     path = tmp_path / "data"
-    shutil.copytree(orders, path, ignore=shutil.ignore_patterns(copies.FOLDER))
+    shutil.copytree(orders, path, ignore=shutil.ignore_patterns(reader_snapshots.FOLDER))
     table = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
     content = bytearray(table.read_bytes())
     content[len(content) // 3] ^= 0xFF

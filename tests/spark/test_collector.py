@@ -2,7 +2,7 @@
 
 import gc
 
-from kvstream.spark.collector import pass_over_modules, without_collector
+from kvstream.spark.arrow import pass_over_modules, without_collector
 
 
 def test_what_was_imported_is_passed_over_once() -> None:

@@ -14,9 +14,12 @@ from pyspark.sql.types import LongType, MapType, StringType, StructType  # noqa:
 
 from kvstream.errors import InvalidArgument  # noqa: E402
 from kvstream.layout.columns import of_replies  # noqa: E402
-from kvstream.spark.columns import Batches, Page  # noqa: E402
+from kvstream.spark.arrow import (  # noqa: E402
+    Batches,
+    Page,
+    typed,
+)
 from kvstream.spark.schema import shape_of  # noqa: E402
-from kvstream.spark.typed import typed  # noqa: E402
 
 names = st.sampled_from([b"a", b"b", b"ab", b"", b"ba"])
 fields = st.lists(st.tuples(names, st.binary(max_size=3)), min_size=1, max_size=4)

@@ -6,20 +6,25 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
+from kvstream.bulkload.parts import BulkTicket
 from kvstream.errors import Corruption, IDTooSmall, InvalidArgument, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
-from kvstream.parts import BulkTicket
 from kvstream.spark.options import Place
-from kvstream.spark.writing import stores
-from kvstream.spark.writing.commits import Commit
-from kvstream.spark.writing.gathering import Gathering, Share, Spilled
-from kvstream.spark.writing.marks import Transaction
-from kvstream.spark.writing.pages import StagedRows, pack_page, unpack_page
-from kvstream.spark.writing.spilling import DELIVERIES, FileSpill, PartSpill, discard, spill_of
-from kvstream.spark.writing.spreading import slot_of, store_of
-from kvstream.spark.writing.staging import Staging
-from kvstream.spark.writing.stores import commit_into, ticket_of
-from kvstream.spark.writing.targets import prepared
+from kvstream.spark.write import stores
+from kvstream.spark.write.commit import Commit
+from kvstream.spark.write.gather import Gathering, Share, Spilled
+from kvstream.spark.write.spill import DELIVERIES, FileSpill, PartSpill, discard, spill_of
+from kvstream.spark.write.stage import (
+    StagedRows,
+    Staging,
+    Transaction,
+    pack_page,
+    slot_of,
+    store_of,
+    unpack_page,
+)
+from kvstream.spark.write.stores import commit_into, ticket_of
+from kvstream.spark.write.writers import prepared
 from tests.spark.staged import QUERY, rows, share
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from kvstream import Corruption, Store
-from kvstream.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.layout.columns import Columns
-from kvstream.spark.reading import stores
-from kvstream.spark.reading.pieces import Piece
-from kvstream.storage import table_reads
+from kvstream.spark.read import stores
+from kvstream.spark.read.partitions import Piece
+from kvstream.storage import sst_reads
 from kvstream.storage.batch import Family
-from kvstream.storage.compiled import reading
+from kvstream.storage.sst import reading
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 KEY = b"orders"
 MANY = 24_000
@@ -162,12 +162,12 @@ def test_a_damaged_block_is_told_by_rocksdb(store: Store) -> None:
 def test_a_table_that_gives_up_in_the_middle_is_ended_by_rocksdb(
     loaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed_pages = table_reads.packed_pages
+    packed_pages = sst_reads.packed_pages
 
-    def interrupted(stretch: table_reads.Stretch, prefix: bytes, zstd: Any) -> Iterator[bytes]:
+    def interrupted(stretch: sst_reads.Stretch, prefix: bytes, zstd: Any) -> Iterator[bytes]:
         yield next(packed_pages(stretch, prefix))
-        raise table_reads.NotPlain
+        raise sst_reads.NotPlain
 
-    monkeypatch.setattr(table_reads, "CHUNK_BLOCKS", 3)
-    monkeypatch.setattr(table_reads, "packed_pages", interrupted)
+    monkeypatch.setattr(sst_reads, "CHUNK_BLOCKS", 3)
+    monkeypatch.setattr(sst_reads, "packed_pages", interrupted)
     assert both(loaded) == MANY

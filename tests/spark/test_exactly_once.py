@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kvstream import Store
-from kvstream.spark.writing.marks import MARK_PREFIX
+from kvstream.spark.write.stage import MARK_PREFIX
 from tests.cli.program import ENVIRONMENT, ROOT
 from tests.patience import until
 from tests.spark import stuck

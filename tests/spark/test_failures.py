@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import Corruption, StoreLocked
 from kvstream.errors import KVStreamError, RequestError
-from kvstream.spark.failures import SparkFailed, error_of, plainly
+from kvstream.spark.options import SparkFailed, error_of, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: x at 9
 TEXTS: dict[str, tuple[type[KVStreamError], str]] = {
     IN_A_TASK: (Corruption, "a row is damaged: here"),
     "x\nkvstream.errors.StoreLocked: it is held": (StoreLocked, "it is held"),
-    "kvstream.spark.reading.pieces.DataLoss: trimmed": (SparkFailed, "trimmed"),
+    "kvstream.spark.read.partitions.DataLoss: trimmed": (SparkFailed, "trimmed"),
     "[PATH_NOT_FOUND] Path does not exist: x\nstack": (SparkFailed, "Path does not exist: x"),
     IN_JAVA: (
         SparkFailed,

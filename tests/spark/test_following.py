@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kvstream import Store
 from kvstream.errors import DataError
-from kvstream.spark.reading import stores, watching
-from kvstream.spark.reading.following import FollowingReader, key_text, text_key
-from kvstream.spark.reading.pieces import DataLoss
+from kvstream.spark.read import progress, stores
+from kvstream.spark.read.partitions import DataLoss
+from kvstream.spark.read.streaming import FollowingReader, key_text, text_key
 from kvstream.spark.schema import default_schema
 
 redis = pytest.importorskip("redis")
@@ -86,7 +86,7 @@ def place(
     client = connect(tmp_path / "data")
     yield {"path": tmp_path / "data"}, client.execute_command
     client.close()
-    watching._kept.cache_clear()
+    progress._kept.cache_clear()
 
 
 Place = tuple[dict[str, Any], Callable[..., Any]]
@@ -308,15 +308,15 @@ def test_rows_that_do_not_agree_with_their_nodes_are_not_taken(
             found = list(pages(*given))
             return iter(found[1:] if short.pop() else found)
 
-        monkeypatch.setattr(watching, "store_pages", missing_a_page)
+        monkeypatch.setattr(progress, "store_pages", missing_a_page)
         short[:] = [False, True]
         assert len(query.batch()["s"]) == 250  # read again, and whole then
-        monkeypatch.setattr(watching, "TRIES", 2)
+        monkeypatch.setattr(progress, "TRIES", 2)
         short[:] = [True] * 10
         stream.add({"n": "more"})
         with pytest.raises(DataError, match=r"has 0 entries .* and its nodes count 1"):
             query.batch()
-    watching._kept.cache_clear()
+    progress._kept.cache_clear()
 
 
 def test_a_micro_batch_catches_up_once_to_plan_and_once_to_read(
@@ -333,11 +333,11 @@ def test_a_micro_batch_catches_up_once_to_plan_and_once_to_read(
             seen.append(store)
             catch_up(store)
 
-        catch_up = watching.catch_up
-        monkeypatch.setattr(watching, "catch_up", noted)
+        catch_up = progress.catch_up
+        monkeypatch.setattr(progress, "catch_up", noted)
         assert query.batch() == {"s": ["2-1"]}
         assert len(seen) == len(set(seen)) == 2
-    watching._kept.cache_clear()
+    progress._kept.cache_clear()
 
 
 @pytest.mark.parametrize("key", [b"orders", b"\xff\x00", b"base64:x", "schlüssel".encode()])

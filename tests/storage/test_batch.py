@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvstream.storage import batch as batches
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.database import Database
-from kvstream.storage.still import Still
+from kvstream.storage.reads import Still
 from tests.storage.stores import SMALL
 
 FAMILIES = [Family.MESSAGES, Family.TREES]

@@ -10,9 +10,8 @@ import pytest
 
 from kvstream.errors import StoreClosed, StoreError
 from kvstream.storage import reads
-from kvstream.storage.batch import Batch, Family
+from kvstream.storage.batch import LARGE_WRITE, Batch, Family
 from kvstream.storage.database import Database
-from kvstream.storage.single import LARGE_WRITE
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
 REFUSED = -1

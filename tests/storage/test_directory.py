@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvstream import served
+from kvstream.engine import ownership
 from kvstream.errors import (
     Corruption,
     KVStreamError,
@@ -24,7 +24,7 @@ from kvstream.errors import (
     UnknownLayout,
     UnsafeDirectory,
 )
-from kvstream.storage import durable_files, watermark
+from kvstream.storage import files, watermark
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.directory import LAYOUT_FILE
@@ -407,13 +407,13 @@ def test_what_the_store_does_not_open_may_be_anything(directory: Path, kind: str
 def test_a_file_is_read_if_it_is_a_regular_one(tmp_path: Path, kind: str) -> None:
     special(tmp_path / "file", kind)
     with pytest.raises(OSError, match="file"):
-        durable_files.read(tmp_path / "file")
+        files.read(tmp_path / "file")
 
 
 def test_a_pipe_in_place_of_a_served_address_is_no_address(directory: Path) -> None:
     Database.open(directory, SMALL).close()
-    special(served.folder_of(directory) / "server", "pipe")
-    assert served.address_of(directory) is None
+    special(ownership.folder_of(directory) / "server", "pipe")
+    assert ownership.address_of(directory) is None
 
 
 # Copies by hard links

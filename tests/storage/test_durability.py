@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreClosed
-from kvstream.options import Durability
 from kvstream.storage import durability
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.watermark import Watermark
+from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S, tries, until
 from tests.storage.stores import SMALL, put_one_by_one
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreFull
-from kvstream.options import Durability
-from kvstream.storage import gate
-from kvstream.storage.batch import Batch, Family
+from kvstream.storage import write_guard
+from kvstream.storage.batch import LARGE_WRITE, Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
-from kvstream.storage.single import LARGE_WRITE
+from kvstream.types.options import Durability
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S
 from tests.storage.failing import SCENARIOS, fill, recovers, started
@@ -90,7 +89,7 @@ def test_a_large_write_is_held_against_the_free_space_by_its_size(
 def test_the_free_space_is_looked_at_again_soon(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "ADMISSION_S", 0.0)
+    monkeypatch.setattr(write_guard, "ADMISSION_S", 0.0)
     database = Database.open(directory, replace(SMALL, free_space_reserve=1 << 20))
     free = 2 << 20
     monkeypatch.setattr(database._opened.directory, "free_bytes", lambda: free)

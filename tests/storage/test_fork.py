@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.options import Durability
 from kvstream.storage.database import Database
+from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, keys
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FORGETFUL = """
 import sys
 from pathlib import Path
-from kvstream.options import Durability
+from kvstream.types.options import Durability
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from tests.storage.stores import SMALL, put_one_by_one

@@ -16,11 +16,11 @@ import kvstream
 from kvstream import Store
 from kvstream.errors import Corruption
 from kvstream.storage.batch import Batch, Family
-from kvstream.storage.compiled import reading
 from kvstream.storage.database import Database
-from kvstream.storage.families import LARGE_VALUE, LARGE_VALUES_SUFFIX
+from kvstream.storage.options import LARGE_VALUE, LARGE_VALUES_SUFFIX
 from kvstream.storage.reads import PAGE_ROWS, SHORT_PAGE
-from kvstream.storage.table_reads import NotPlain, packed_pages, stretches
+from kvstream.storage.sst import reading
+from kvstream.storage.sst_reads import NotPlain, packed_pages, stretches
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put
 
 LARGE = os.urandom(LARGE_VALUE)

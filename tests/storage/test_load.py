@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import WriteStalled
-from kvstream.options import MEGABYTE, StoreOptions
-from kvstream.storage import opener
+from kvstream.storage import options as opener
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
-from kvstream.storage.families import (
+from kvstream.storage.maintenance import RANGE_DELETES_IN_MEMTABLE
+from kvstream.storage.options import (
     LEVEL0_STOP,
     WRITE_BUFFERS,
     FamilySettings,
@@ -24,7 +24,7 @@ from kvstream.storage.families import (
     family_settings,
 )
 from kvstream.storage.stalls import LEVEL0_FREE, LOOK_BYTES, MEMORY_FREE, PAUSE_MAX_S
-from kvstream.storage.upkeep import RANGE_DELETES_IN_MEMTABLE
+from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import PATIENCE_S, until
 from tests.storage.stores import SMALL, key_of, put, value_of
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreError
-from kvstream.storage import moments
+from kvstream.storage import checkpoint
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
-from kvstream.storage.tables import TableWriter
+from kvstream.storage.sst import TableWriter
 from kvstream.storage.watermark import Watermark
 from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one
 
@@ -112,7 +112,7 @@ def test_tables_that_are_given_wait_until_rows_that_speak_of_them_cannot_be_copi
     writer.put(b"given", [bytes(16)], [b"v"])
     writer.finish()
     given: list[threading.Thread] = []
-    copy = moments._copy
+    copy = checkpoint._copy
 
     def give() -> None:
         database.ingest(Family.MESSAGES, [table])
@@ -125,7 +125,7 @@ def test_tables_that_are_given_wait_until_rows_that_speak_of_them_cannot_be_copi
             given[0].join(0.2)  # it must not come to its end, however long it has
         copy(source, target, size)
 
-    monkeypatch.setattr(moments, "_copy", copied)
+    monkeypatch.setattr(checkpoint, "_copy", copied)
     database.checkpoint(tmp_path / "copy", never())
     given[0].join()
     assert len(opened_keys(tmp_path / "copy")) == 10
@@ -166,7 +166,7 @@ def test_without_links_rocksdb_copies_itself_while_nobody_writes(
     def refused(source: Path, target: Path) -> None:
         raise OSError(refusal, "no links here")
 
-    monkeypatch.setattr(moments, "link", refused)
+    monkeypatch.setattr(checkpoint, "link", refused)
     alone = Entered()
     database.checkpoint(tmp_path / "copy", alone)
     assert alone.count == 1
@@ -182,7 +182,7 @@ def test_another_error_of_the_disk_is_told(
     def refused(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(moments, "link", refused)
+    monkeypatch.setattr(checkpoint, "link", refused)
     with pytest.raises(StoreError, match="No space left"):
         database.checkpoint(tmp_path / "copy", never())
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
@@ -232,7 +232,7 @@ def test_what_was_no_moment_leaves_nothing(
     tmp_path: Path, at_work: list[bool], names: list[list[str]]
 ) -> None:
     source, target = rocks(tmp_path / "source", [ONE, TWO]), tmp_path / "target"
-    assert moments.copied(source, target, Told(at_work, names, [TWO]))
+    assert checkpoint.copied(source, target, Told(at_work, names, [TWO]))
     assert {path.name: path.read_text() for path in target.iterdir()} == {
         "CURRENT": "MANIFEST-000005\n",
         "MANIFEST-000005": "manifest",
@@ -246,5 +246,5 @@ def test_what_was_no_moment_leaves_nothing(
 
 def test_where_no_moment_comes_in_time_nothing_is_left(tmp_path: Path) -> None:
     source, target = rocks(tmp_path / "source", [ONE]), tmp_path / "target"
-    assert not moments.copied(source, target, Told([True] * 1000, [], [ONE]), patience_s=0)
+    assert not checkpoint.copied(source, target, Told([True] * 1000, [], [ONE]), patience_s=0)
     assert not target.exists()

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvstream.storage import private_files
+from kvstream.storage import files as private_files
 from kvstream.storage.database import Database
-from kvstream.storage.private_files import make_private
+from kvstream.storage.files import make_private
 from kvstream.storage.recovery import recover
 from kvstream.storage.watermark import FILE_NAME
 from tests.storage.stores import SMALL, picture, put_one_by_one

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import LostWrites, StoreClosed, StoreLocked, StoreReadOnly
-from kvstream.options import StoreOptions
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
+from kvstream.types.options import StoreOptions
 from tests.patience import PATIENCE_S
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put_one_by_one, value_of
 

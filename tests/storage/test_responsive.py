@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store, StreamID
-from kvstream.options import MEGABYTE
-from kvstream.storage import opener
-from kvstream.storage.families import Settings, database_settings
+from kvstream.storage import options
+from kvstream.storage.options import Settings, database_settings
+from kvstream.types.options import MEGABYTE
 from tests.patience import retried
 
 pytestmark = pytest.mark.unmeasured
@@ -166,7 +166,7 @@ def test_a_slow_compaction_slows_writers_and_neither_refuses_nor_loses_anything(
     def once() -> None:
         place = next(places)
         with monkeypatch.context() as patch:
-            patch.setattr(opener, "database_settings", throttled)
+            patch.setattr(options, "database_settings", throttled)
             store = Store.open(
                 place,
                 durability="no",

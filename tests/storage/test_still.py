@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreClosed
-from kvstream.options import StoreOptions
-from kvstream.storage import reads, still
+from kvstream.storage import reads
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
-from kvstream.storage.still import Still
+from kvstream.storage.reads import Still
+from kvstream.types.options import StoreOptions
 
 TREES = Family.TREES
 KEYS = [b"a", b"ab", b"b", b"c", b"d", b"da"]
 
 
 def test_rows_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(still, "_TOGETHER", 2)
+    monkeypatch.setattr(reads, "_TOGETHER", 2)
     monkeypatch.setattr(reads, "PAGE_BYTES", 3)
     database = Database.open(tmp_path / "store", StoreOptions())
     batch = Batch(database)

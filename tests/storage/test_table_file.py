@@ -10,9 +10,8 @@ from rocksdict import IngestExternalFileOptions, Options, Rdict
 
 from kvstream.errors import StoreError, StoreFull
 from kvstream.layout.packing import pack_rows
-from kvstream.storage import tables
-from kvstream.storage.compiled import twins
-from kvstream.storage.tables import TableWriter
+from kvstream.storage import sst
+from kvstream.storage.sst import TableWriter, twins
 
 if twins is None:
     pytest.skip("the compiled writer is not installed", allow_module_level=True)
@@ -83,7 +82,7 @@ def test_a_long_table_is_the_same_as_the_one_that_rocksdb_writes(
     values = [b"value %d of so many, and some more of each" % (n * n) for n in range(len(ids))]
     found = []
     for compiled in (twins, None):
-        monkeypatch.setattr(tables, "twins", compiled)
+        monkeypatch.setattr(sst, "twins", compiled)
         table = TableWriter(tmp_path / f"{compiled is None}.sst")
         table.put(b"prefix", ids, values)
         table.finish()

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from kvstream.errors import Corruption
 from kvstream.layout.values import encode_fields
-from kvstream.storage import table_file, tables
-from kvstream.storage.compiled import proofs
-from kvstream.storage.table_proof import Streams, is_proved
-from kvstream.storage.tables import TableWriter
+from kvstream.storage import sst
+from kvstream.storage.sst import TableWriter, proofs
+from kvstream.storage.sst_proof import Streams, is_proved
 
 if proofs is None:
     pytest.skip("what looks into tables is not installed", allow_module_level=True)
@@ -24,7 +23,7 @@ TEXTS = st.one_of(
     st.integers(0, 70_000).map(lambda n: "v" * n),
     st.integers(0, 5000).map(lambda n: "".join(chr(32 + (n * i * i >> 3) % 90) for i in range(n))),
 )
-SESSION = table_file.session_of(b"a table")
+SESSION = sst.session_of(b"a table")
 NODES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 
@@ -114,18 +113,18 @@ def test_an_entry_of_another_form_is_left_to_python(tmp_path: Path, odd: bytes) 
 
 def test_a_table_by_rocksdb_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "t.sst"
-    with patch.object(tables, "twins", None):
+    with patch.object(sst, "twins", None):
         streams = written(path, [b"a"], [3], [value("x")])
     assert not is_proved(path, streams, SESSION)
 
 
 def test_properties_of_other_rows_are_refused(tmp_path: Path) -> None:
-    path, tail = tmp_path / "t.sst", table_file.tail
+    path, tail = tmp_path / "t.sst", sst.tail
 
-    def lying(filled: table_file.Filled, *rest: object) -> bytes:
+    def lying(filled: sst.Filled, *rest: object) -> bytes:
         return tail(filled._replace(rows=filled.rows + 1), *rest)  # type: ignore[arg-type]
 
-    with patch.object(table_file, "tail", lying):
+    with patch.object(sst, "tail", lying):
         streams = written(path, [b"a"], [3], [value("x")])
     with pytest.raises(Corruption, match="other rows than it says"):
         is_proved(path, streams, SESSION)
@@ -135,4 +134,4 @@ def test_a_table_by_the_name_of_another_is_not_proved(tmp_path: Path) -> None:
     path = tmp_path / "t.sst"
     streams = written(path, [b"a"], [3], [value("x")])
     assert is_proved(path, streams, SESSION)
-    assert not is_proved(path, streams, table_file.session_of(b"another"))
+    assert not is_proved(path, streams, sst.session_of(b"another"))

@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch
 
 from kvstream.layout.packing import unpack_rows
-from kvstream.storage import table_reads
-from kvstream.storage.compiled import reading, twins
-from kvstream.storage.table_reads import (
-    NotPlain,
-    Stretch,
-    Table,
-    Zstd,
-    packed_pages,
-    stretches,
-)
-from kvstream.storage.tables import TableWriter
+from kvstream.storage import sst_reads
+from kvstream.storage.sst import TableWriter, reading, twins
+from kvstream.storage.sst_reads import NotPlain, Stretch, Table, Zstd, packed_pages, stretches
 
 if reading is None:
     pytest.skip("the compiled reader is not installed", allow_module_level=True)
@@ -135,7 +127,7 @@ def test_rows_that_are_not_of_ids_are_not_plain(tmp_path: Path) -> None:
 
 
 def tables_in(database: Rdict, folder: Path) -> list[Table]:
-    found = table_reads.tables_of(database, folder)
+    found = sst_reads.tables_of(database, folder)
     assert found is not None
     return found
 
@@ -146,7 +138,7 @@ def test_the_tables_of_a_family_are_those_that_rocksdb_lists(tmp_path: Path) -> 
     database = Rdict(str(tmp_path), options)
     other = database.create_column_family("other", options)
     database[b"in memory"] = b"1"
-    assert table_reads.tables_of(database, tmp_path) is None
+    assert sst_reads.tables_of(database, tmp_path) is None
     other[b"not ours"] = b"1"
     other.flush()
     database.flush()
@@ -162,7 +154,7 @@ def test_the_tables_of_a_family_are_those_that_rocksdb_lists(tmp_path: Path) -> 
     del other
     database.close()
     with pytest.raises(Exception, match="closed"):
-        table_reads.tables_of(database, tmp_path)
+        sst_reads.tables_of(database, tmp_path)
 
 
 class Telling:
@@ -176,7 +168,7 @@ class Telling:
 
 
 def test_a_table_that_is_not_understood_leaves_all_to_rocksdb(tmp_path: Path) -> None:
-    assert table_reads.tables_of(Telling(), tmp_path) is None
+    assert sst_reads.tables_of(Telling(), tmp_path) is None
 
 
 def test_deleted_rows_are_left_to_rocksdb(tmp_path: Path) -> None:

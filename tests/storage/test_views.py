@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.storage import views
+from kvstream.storage import directory as views
 from kvstream.storage.database import Database
 from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, keys, put_one_by_one
@@ -181,7 +181,7 @@ def test_a_view_that_is_taken_for_one_left_before_it_is_locked_is_made_again(
             assert not path.exists()
         return str(path)
 
-    monkeypatch.setattr("kvstream.storage.views.tempfile.mkdtemp", make)
+    monkeypatch.setattr("kvstream.storage.directory.tempfile.mkdtemp", make)
     assert rows_seen(store) == 10
     assert len(made) == 2
 
@@ -211,7 +211,7 @@ def test_a_reader_waits_for_another_that_is_just_removing_its_view(
     made: list[str] = []
     sweeper = threading.Thread(target=views.sweep)
     monkeypatch.setattr(views, "shutil", SimpleNamespace(rmtree=slowly))
-    monkeypatch.setattr("kvstream.storage.views.tempfile.mkdtemp", make)
+    monkeypatch.setattr("kvstream.storage.directory.tempfile.mkdtemp", make)
     assert rows_seen(store) == 10
     sweeper.join(PATIENCE_S)
     assert len(made) == 2

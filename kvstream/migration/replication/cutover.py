@@ -1,25 +1,236 @@
-"""The cut-over: the source stands still, what is left is copied, both are compared, and it is done.
+"""What the command stream does not tell, copied at the cut-over from a source that stands still.
+
+That is: when consumers were seen and active, reads of their own pending entries, the order of what
+was given back; before Redis 7.2 how many entries a group has read; and whole keys that could not be
+followed command by command.
+
+The cut-over: the source stands still, what is left is copied, both are compared, and it is done.
 
 Until the comparison has found both equal nothing is final: the source is let go, and followed on.
+
+CLIENT PAUSE WRITE on a source: nobody writes to it while this is held, whatever becomes of us.
+
+A pause ends by itself after a few seconds and is prolonged meanwhile: should we be killed, the
+source goes on serving.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
-from kvstream.errors import RequestError
-from kvstream.migration.followers import Phase
-from kvstream.migration.items import Selection, Source
-from kvstream.migration.paging import INEXACT_MS
+from kvstream.errors import KVStreamError, RequestError
+from kvstream.layout.keys import qualified
+from kvstream.meta.txn import Txn
+from kvstream.migration.copy import Manner, Outcome, carry
+from kvstream.migration.items import CARRIED, STREAM, Item, Selection, Source
+from kvstream.migration.journal import Phase
+from kvstream.migration.replication.commands import Name
 from kvstream.migration.replication.following import Follower, source_offset
-from kvstream.migration.replication.meaning import Name
-from kvstream.migration.replication.pausing import Paused, PauseRefused
-from kvstream.migration.replication.settling import Settled
-from kvstream.migration.server import Server
-from kvstream.migration.server_source import ServerSource
-from kvstream.migration.verifying import Comparing, Verification, verify
+from kvstream.migration.runner import run
+from kvstream.migration.server_source import INEXACT_MS, PagedStream, Server, ServerSource
+from kvstream.migration.server_target import ServerTarget
+from kvstream.migration.store_place import StoreTarget
+from kvstream.migration.verification import Comparing, Verification, verify
+from kvstream.operations import keyspace
+from kvstream.operations.load import restate
+from kvstream.remote.connection import Connection
+from kvstream.store import Store
+from kvstream.types.images import ConsumerImage, GroupImage, PendingImage, PendingTable, StreamState
+
+ACTIVE_TIMES_SINCE = (7, 2)
+"""The first version of Redis that tells when a consumer was given something."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What was copied."""
+
+    streams: int = 0
+    """Streams whose groups, counters and idempotent IDs were copied."""
+    keys: int = 0
+    """Keys that were copied as a whole."""
+
+
+class StoreArrival:
+    """A store that has followed a source, which nobody writes to any more."""
+
+    def __init__(self, server: Server, store: Store, selection: Selection) -> None:
+        self._source = ServerSource(server)
+        self._tells_active = server.about.version >= ACTIVE_TIMES_SINCE
+        self._store = store
+        self._target = StoreTarget(store)
+        self._selection = selection
+        self.existing: Source = self._target.existing
+
+    def settle(self, again: set[Name]) -> Settled:
+        """Copy the state of every stream, and whole the keys of ``again``."""
+        settled = Settled()
+        left = set(again)
+        for item in self._source.items(self._selection):
+            name = item.db, item.key
+            if name in left and item.kind in CARRIED:
+                left.discard(name)
+                self._copy(item)
+                settled.keys += 1
+            elif item.kind == STREAM:
+                settled.streams += self._restate(item)
+        for db, key in left:
+            self._store.engine.run(keyspace.delete, qualified(db, key))
+        return settled
+
+    def _copy(self, item: Item) -> None:
+        self._store.engine.run(keyspace.delete, qualified(item.db, item.key))
+        carry(item, self._target, Manner())
+
+    def _restate(self, item: Item) -> bool:
+        ours = self.existing.item(item.db, item.key)
+        if ours is None or ours.outline is None:
+            return False  # verification tells
+        content = item.content()
+        if not isinstance(content, PagedStream):  # its state stands behind its entries
+            for _ in content.nodes():
+                pass
+        state, before = content.state(), ours.outline().state
+        if state.groups or before.groups or state.idempotency is not None:
+            self._merge(state, before)
+            self._store.engine.run(_restate, qualified(item.db, item.key), state)
+            return True
+        return False
+
+    def _merge(self, state: StreamState, ours: StreamState) -> None:
+        """Keep what we know better: moments that the source has told when they were."""
+        known = {group.name: group for group in ours.groups}
+        for group in state.groups:
+            before = known.get(group.name)
+            if before is not None:
+                group.pending = _timed(group.pending, before.pending)
+                if not self._tells_active:
+                    group.consumers = list(_active(group, before))
+
+
+class ServerArrival:
+    """A server that has followed a source: each key that differs is put there anew."""
+
+    def __init__(self, server: Server, target: Server, selection: Selection) -> None:
+        self._source = ServerSource(server)
+        self._served = target
+        self._target = ServerTarget(target)
+        self._selection = selection
+        self.existing: Source = ServerSource(target)
+
+    def settle(self, again: set[Name]) -> Settled:
+        """Copy the keys that differ; ``again`` are among them, or at the source no more."""
+        report = run(self._source, self._target, self._selection, Manner(replace=True))
+        for db, key in again:
+            if self._source.item(db, key) is None:
+                self._served.connection(db).do("DEL", key)
+        return Settled(keys=report.outcomes[Outcome.REPLACED] + report.outcomes[Outcome.COPIED])
+
+
+def _restate(txn: Txn, name: bytes, state: StreamState) -> None:
+    restate(txn, name, state)
+
+
+def _active(group: GroupImage, before: GroupImage) -> Iterator[ConsumerImage]:
+    known = {consumer.name: consumer.active_ms for consumer in before.consumers}
+    for consumer in group.consumers:
+        yield consumer._replace(active_ms=known.get(consumer.name, consumer.active_ms))
+
+
+def _timed(pending: PendingTable, before: PendingTable) -> PendingTable:
+    """Return pending entries, with the times of those before that are all but the same."""
+    merged = PendingTable()
+    known = iter(before)
+    old: PendingImage | None = next(known, None)
+    for each in pending:
+        while old is not None and old.id < each.id:
+            old = next(known, None)
+        is_near = (
+            old is not None and old.id == each.id and abs(old.time_ms - each.time_ms) <= INEXACT_MS
+        )
+        time_ms = old.time_ms if is_near and old is not None else each.time_ms
+        merged.add(each.id, each.owner, time_ms, each.deliveries)
+    return merged
+
+
+PAUSE_MS = 6_000
+"""How long the source stands still after we have died; no pause that was begun is shorter."""
+PROLONG_S = 1.5
+
+
+class PauseRefused(RequestError):
+    """The source cannot be paused, or not by this user."""
+
+
+class Paused:
+    """Holds writes of all clients of a source back, from ``with`` to its end."""
+
+    def __init__(self, connection: Connection) -> None:
+        """``connection`` is used by nobody else meanwhile."""
+        self._connection = connection
+        self._over = threading.Event()
+        self._error: KVStreamError | None = None
+        self._thread = threading.Thread(target=self._prolong, daemon=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self._pause(PAUSE_MS)
+        except RequestError as error:
+            raise PauseRefused(f"the source cannot be paused: {error}") from None
+        self._thread.start()
+        return self
+
+    def _pause(self, ms: int) -> None:
+        self._connection.do("CLIENT", "PAUSE", ms, "WRITE")
+
+    def _prolong(self) -> None:
+        while not self._over.wait(PROLONG_S):
+            try:
+                self._pause(PAUSE_MS)
+            except KVStreamError as error:
+                self._error = error
+                return
+
+    def check(self) -> None:
+        """Raise what has ended the pause, if anything has."""
+        if self._error is not None:
+            raise self._error
+
+    def leave(self, seconds: float) -> None:
+        """Let the pause end by itself so many seconds from now, or when it would have anyway.
+
+        There is no moment in between: whoever waits to write would do so in it.
+        """
+        self._stop()
+        self.check()
+        self._pause(max(1, round(seconds * 1000)))
+
+    def _stop(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def end(self) -> None:
+        """Let everybody write again."""
+        self._stop()
+        with suppress(KVStreamError):  # it ends by itself soon
+            self._connection.do("CLIENT", "UNPAUSE")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.end()
+        else:
+            self._stop()
+
 
 NEAR_BYTES = 64 << 10
 """So little is left to be applied when the source is paused: a moment's work."""

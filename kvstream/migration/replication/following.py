@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import SourceNotReady
-from kvstream.migration.followers import Phase
-from kvstream.migration.replication.journal import State
-from kvstream.migration.replication.link import ACK_S, Link
+from kvstream.migration.journal import Phase
+from kvstream.migration.replication.connection import ACK_S, Link
 from kvstream.migration.replication.protocol import (
     NOWHERE,
     Continued,
@@ -28,8 +27,8 @@ from kvstream.migration.replication.protocol import (
     SnapshotData,
     SnapshotEnd,
 )
-from kvstream.migration.replication.targets import Target
-from kvstream.remote.errors import error_of, is_tls_refusal
+from kvstream.migration.replication.targets import State, Target
+from kvstream.remote.connection import error_of, is_tls_refusal
 
 if TYPE_CHECKING:
     import redis

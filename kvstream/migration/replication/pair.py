@@ -7,18 +7,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError
-from kvstream.migration.followers import Behind, FollowerNote, Phase
 from kvstream.migration.items import Selection
-from kvstream.migration.journal import identity_of
+from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
 from kvstream.migration.places import Place, PlaceKind
-from kvstream.migration.replication.cutover import Arrival, CutOver, Switch
+from kvstream.migration.replication.applying import SnapshotLoader
+from kvstream.migration.replication.cutover import (
+    Arrival,
+    CutOver,
+    ServerArrival,
+    StoreArrival,
+    Switch,
+)
 from kvstream.migration.replication.following import Follower, Lag, source_offset
-from kvstream.migration.replication.loading import SnapshotLoader
-from kvstream.migration.replication.served import FollowingServer
-from kvstream.migration.replication.settling import ServerArrival, StoreArrival
-from kvstream.migration.replication.targets import FollowingStore
+from kvstream.migration.replication.targets import FollowingServer, FollowingStore
 from kvstream.migration.replication.targets import Target as Following
-from kvstream.migration.server import Server
+from kvstream.migration.server_source import Server
 from kvstream.migration.server_target import ServerTarget
 from kvstream.store import Store
 

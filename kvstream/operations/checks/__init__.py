@@ -11,13 +11,12 @@ from kvstream.meta.records import ConsumerMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.checks.entries import check_entries
 from kvstream.operations.checks.groups import check_groups
-from kvstream.operations.checks.keyspace import KeyspaceCheck
+from kvstream.operations.checks.keyspace import KeyspaceCheck, check_messages, check_trees
 from kvstream.operations.checks.memory import check_memory
-from kvstream.operations.checks.orphans import check_messages, check_trees
 from kvstream.operations.checks.producers import check_producers
 from kvstream.operations.checks.survey import Survey
-from kvstream.records import Fault
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.records import Fault
 
 
 def check(txn: Txn, repair: bool = False) -> list[Fault]:

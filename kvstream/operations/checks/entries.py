@@ -4,14 +4,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from kvstream.errors import Corruption
-from kvstream.ids import MIN_ID, StreamID
 from kvstream.layout.keys import ID_BYTES, ID_FIRST, successor
 from kvstream.layout.values import decode_checked
 from kvstream.meta.records import StreamMeta
-from kvstream.operations.checks.counted import Values
-from kvstream.operations.checks.nodes import NodeCheck
+from kvstream.operations.checks.nodes import NodeCheck, Values
 from kvstream.operations.checks.survey import Survey
 from kvstream.storage.batch import Family, Row
+from kvstream.types.ids import MIN_ID, StreamID
 
 _MESSAGES = Family.MESSAGES
 

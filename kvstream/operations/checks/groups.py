@@ -1,14 +1,296 @@
-"""The groups and consumers of one stream: their records, and how many there are."""
+"""The pending entries of one group: its runs, and the two indexes that point to them.
 
-from kvstream.layout.keys import tree_prefix
+The runs are the truth. In an indexed group each has one row in the times tree and, where it is
+owned, one in its consumer's tree. The rows are looked up run by run, and counted: where an index
+has more rows than were found, the others point to no run. Any other group has no such rows. Runs
+out of order are a fault that loses entries to the core; such a group is put in order as a whole.
+
+The groups and consumers of one stream: their records, and how many there are.
+
+One consumer as its group's runs show it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+
+from kvstream.layout.keys import ID_BYTES, tree_prefix
+from kvstream.meta.pel import RUN_IDS_MAX
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.operations.checks.findings import consumer_place, group_place
-from kvstream.operations.checks.owners import Owner
-from kvstream.operations.checks.runs import NOT_COUNTED, check_runs
-from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
+from kvstream.meta.runs import Run
+from kvstream.meta.trees import Tree, as_is
+from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
 from kvstream.storage.batch import Family
 
+
+@dataclass(slots=True)
+class Owner:
+    """A consumer's record, where it can be read, and the count of its runs."""
+
+    place: str
+    name: bytes
+    row: bytes
+    consumer: ConsumerMeta | None = None
+    record: bytes | None = None
+    pending: int = 0
+    """Of an indexed group; in any other nothing is counted."""
+    indexed: int = 0
+    """Those of the runs that the consumer's own tree has."""
+    unindexed: list[bytes] = field(default_factory=list)
+    """Where there is no record: the anchors of the runs."""
+
+    def make(self, survey: Survey) -> None:
+        """Write a record and a tree for a consumer that has none; its times begin now."""
+        tree = Tree(survey.allocate(), as_is)
+        consumer = ConsumerMeta(self.name, self.row, tree, survey.now_ms)
+        consumer.pending = self.pending
+        survey.findings.put(Family.TREES, self.row, consumer.encode())
+        for anchor in self.unindexed:
+            survey.findings.put(Family.TREES, tree.prefix + anchor, b"")
+
+
+NOT_COUNTED = "the group is not indexed, and yet counts of pending entries are kept"
+
 _TREES = Family.TREES
+_NO_RUN = "the index has rows of no such run"
+_NOT_INDEXED = "runs are missing from the index"
+_UNUSED = "the group is not indexed, and its index has rows"
+
+Owners = dict[bytes, Owner]
+Expected = Callable[[bytes], bool]
+"""Tells whether an index may have a row of this suffix."""
+
+
+class _Disorder(Exception):
+    """Runs overlap or are not sorted."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the runs of a group add up to."""
+
+    pending: int = 0
+    nacked: int = 0
+    rank: int = 0
+    timed: int = 0
+    """Those of the runs that the times tree has."""
+
+
+def check_runs(survey: Survey, group: GroupMeta, place: str, owners: Owners) -> None:
+    """Check the pending entries of a group; set its counters and those of its ``owners``."""
+    _RunsCheck(survey, group, place, owners).run()
+
+
+class _RunsCheck:
+    def __init__(self, survey: Survey, group: GroupMeta, place: str, owners: Owners) -> None:
+        self._survey = survey
+        self._findings = survey.findings
+        self._group = group
+        self._place = place
+        self._owners = owners
+        self._ordered: dict[bytes, Run] | None = None
+        """The runs by anchor as they must be, where those on record are out of order."""
+
+    def run(self) -> None:
+        if self._is_disordered():
+            self._ordered = self._put_in_order()
+        tally = _Tally()
+        for chunk in self._chunks():
+            self._count(tally, chunk)
+        self._check_strays(tally)
+        self._check_counts(tally)
+
+    def _check_counts(self, tally: _Tally) -> None:
+        place, group = self._place, self._group
+        if group.indexed:
+            settle = self._findings.settle
+            what = "the number of pending entries"
+            group.pending = settle(place, what, group.pending, tally.pending)
+            what = "the number of entries given back"
+            group.nacked = settle(place, what, group.nacked, tally.nacked)
+        elif group.pending or group.nacked:
+            self._findings.fault(place, NOT_COUNTED, f"{group.pending} and {group.nacked}")
+            group.pending = group.nacked = 0
+        if group.nack_rank < tally.rank:
+            detail = f"{group.nack_rank}, but an entry has {tally.rank}"
+            self._findings.fault(place, "the rank of entries given back is behind", detail)
+            group.nack_rank = tally.rank
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    def _on_record(self) -> Iterator[list[Run]]:
+        for chunk in self._survey.tree_chunks(self._group.runs.id):
+            runs = (self._decode(suffix, value) for suffix, value in chunk)
+            yield [run for run in runs if run is not None]
+
+    def _decode(self, suffix: bytes, value: bytes) -> Run | None:
+        if len(suffix) != ID_BYTES:
+            return None
+        try:
+            return Run.decode(suffix, value)
+        except DECODING_ERRORS:
+            return None
+
+    def _chunks(self) -> Iterable[list[Run]]:
+        if self._ordered is None:
+            return self._on_record()
+        return [list(self._ordered.values())]
+
+    def _is_disordered(self) -> bool:
+        """Tell whether any run breaks the order, and note those that are no runs."""
+        end, disordered = b"", False
+        for suffix, value in self._survey.tree(self._group.runs.id):
+            run = self._decode(suffix, value)
+            if run is None:
+                self._note_damaged(suffix)
+            elif _is_sound(run, end):
+                end = run.ids[-1]
+            else:
+                disordered = True
+                self._findings.fault(self._place, "pending entries are out of order", suffix.hex())
+        return disordered
+
+    def _note_damaged(self, suffix: bytes) -> None:
+        if len(suffix) == ID_BYTES:
+            what = "a run of pending entries cannot be decoded"
+            self._findings.fault(self._place, what, suffix.hex(), mended=False)
+        else:
+            self._findings.fault(self._place, "a row that is no run", suffix.hex())
+            self._findings.delete(_TREES, self._group.runs.prefix + suffix)
+
+    def _put_in_order(self) -> dict[bytes, Run]:
+        """Return the runs anew, each ID once, and have them written in place of the old."""
+        old = {run.anchor: run for chunk in self._on_record() for run in chunk}
+        new = {run.anchor: run for run in _ordered(old.values())}
+        prefix = self._group.runs.prefix
+        for anchor in old.keys() - new.keys():
+            self._findings.delete(_TREES, prefix + anchor)
+        for anchor, run in new.items():
+            if run != old.get(anchor):
+                self._findings.put(_TREES, prefix + anchor, run.encode())
+        return new
+
+    # --- indexes --------------------------------------------------------------------------------
+
+    def _count(self, tally: _Tally, runs: list[Run]) -> None:
+        for run in runs:
+            tally.pending += len(run.ids)
+            if not run.owned:
+                tally.nacked += len(run.ids)
+                tally.rank = max(tally.rank, run.rank)
+        if self._group.indexed:
+            self._look_up_times(tally, runs)
+        owned = sorted((run for run in runs if run.owned), key=_owner_of)
+        for name, own in groupby(owned, key=_owner_of):
+            self._count_owned(name, list(own))
+
+    def _look_up_times(self, tally: _Tally, runs: list[Run]) -> None:
+        prefix = self._group.times.prefix
+        keys = [prefix + run.times_suffix for run in runs]
+        tally.timed += self._look_up(self._place, keys)
+
+    def _count_owned(self, name: bytes, runs: list[Run]) -> None:
+        owner = self._owners.get(name) or self._missing(name)
+        if not self._group.indexed:
+            return
+        owner.pending += sum(len(run.ids) for run in runs)
+        if owner.consumer is None:
+            owner.unindexed += [run.anchor for run in runs]
+            return
+        prefix = owner.consumer.runs.prefix
+        owner.indexed += self._look_up(owner.place, [prefix + run.anchor for run in runs])
+
+    def _missing(self, name: bytes) -> Owner:
+        place = consumer_place(self._place, name)
+        self._findings.fault(place, "the owner of pending entries has no record")
+        row = tree_prefix(self._group.consumers_tree) + name
+        owner = self._owners[name] = Owner(place, name, row)
+        return owner
+
+    def _look_up(self, place: str, keys: list[bytes]) -> int:
+        """Return how many rows there are already, and have the others put."""
+        found = 0
+        for key, value in zip(keys, self._survey.rows.get_many(_TREES, keys), strict=True):
+            found += value is not None
+            if value != b"":
+                self._findings.fault(place, _NOT_INDEXED, key[8:].hex())
+                self._findings.put(_TREES, key, b"")
+        return found
+
+    def _check_strays(self, tally: _Tally) -> None:
+        def timed(suffix: bytes) -> bool:
+            if not self._group.indexed:
+                return False
+            run = self._run_at(suffix[-ID_BYTES:])
+            return run is not None and run.times_suffix == suffix
+
+        self._drop_strays(self._place, self._group.times.id, tally.timed, timed)
+        for owner in self._owners.values():
+            if owner.consumer is not None:
+                owned = self._is_owned_by(owner.name)
+                self._drop_strays(owner.place, owner.consumer.runs.id, owner.indexed, owned)
+
+    def _is_owned_by(self, name: bytes) -> Expected:
+        def owned(suffix: bytes) -> bool:
+            if not self._group.indexed:
+                return False
+            run = self._run_at(suffix)
+            return run is not None and run.owned and run.owner == name
+
+        return owned
+
+    def _run_at(self, anchor: bytes) -> Run | None:
+        if self._ordered is not None:
+            return self._ordered.get(anchor)
+        value = self._survey.rows.get(_TREES, self._group.runs.prefix + anchor)
+        return None if value is None else self._decode(anchor, value)
+
+    def _drop_strays(self, place: str, tree: int, found: int, expected: Expected) -> None:
+        """Note the rows of an index that point to nothing, if it has more than were found."""
+        if sum(1 for _ in self._survey.tree(tree)) == found:
+            return
+        kind = _NO_RUN if self._group.indexed else _UNUSED
+        for suffix, value in self._survey.tree(tree):
+            if not expected(suffix):
+                is_index = value == b""  # else it may be what the tree is in truth for
+                self._findings.fault(place, kind, suffix.hex(), mended=is_index)
+                if is_index:
+                    self._findings.delete(_TREES, tree_prefix(tree) + suffix)
+
+
+def _owner_of(run: Run) -> bytes:
+    return run.owner
+
+
+def _is_sound(run: Run, end: bytes) -> bool:
+    """Tell whether a run, after one that ends at ``end``, keeps all the rules."""
+    ids = run.ids
+    return (
+        end < run.anchor <= ids[0]
+        and len(ids) <= RUN_IDS_MAX
+        and all(one < next_one for one, next_one in pairwise(ids))
+        and (run.owned or (run.owner == b"" and run.time_ms == 0))
+    )
+
+
+def _ordered(runs: Iterable[Run]) -> Iterator[Run]:
+    """Yield runs of the same pending entries in order; of an ID's several, the latest counts."""
+    latest: dict[bytes, Run] = {}
+    for run in sorted(runs, key=lambda run: run.time_ms):
+        sole = run if run.owned else run._replace(owner=b"", time_ms=0)
+        latest.update(dict.fromkeys(run.ids, sole))
+
+    def shared(eid: bytes) -> tuple[bytes, int, int, int]:
+        run = latest[eid]
+        return run.owner, run.time_ms, run.deliveries, run.rank
+
+    for (owner, time_ms, deliveries, rank), same in groupby(sorted(latest), key=shared):
+        ids = list(same)
+        for at in range(0, len(ids), RUN_IDS_MAX):
+            part = ids[at : at + RUN_IDS_MAX]
+            yield Run(part[0], part, owner, time_ms, deliveries, rank)
+
+
 _UNDECODABLE = "the record cannot be decoded"
 
 

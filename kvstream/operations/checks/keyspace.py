@@ -1,6 +1,13 @@
 """The metadata family: records, the order of SCAN, the numbers of keys, the order of expiry.
 
 Keys that a flush made gone, and whose rows have not left yet, own their trees, and no entries.
+
+Rows that belong to nothing: messages of no stream, and tree rows of no known tree.
+
+Both families are crossed by leaps, from one prefix to the next. Where a record cannot be read, the
+rows that nobody owns may be its own: they are told and stay.
+
+The values of large strings: every piece is there, of its length, and nothing else is.
 """
 
 from collections import Counter
@@ -32,19 +39,38 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
-from kvstream.meta import intake
-from kvstream.meta.databases import decode_swapped
-from kvstream.meta.doomed import decode_doomed
+from kvstream.meta import ingestion
 from kvstream.meta.filling import catch_up
-from kvstream.meta.flushed import decode_bounds, encode_bounds
+from kvstream.meta.keyspace import decode_swapped
+from kvstream.meta.lazyfree import decode_bounds, decode_doomed, encode_bounds
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.staged import StagedLoad
-from kvstream.meta.strings import Key
-from kvstream.operations.checks.findings import shown
-from kvstream.operations.checks.strings import check_value
-from kvstream.operations.checks.survey import STORE, Survey
+from kvstream.meta.strings import Key, StringMeta
+from kvstream.meta.unfinished_loads import StagedLoad
+from kvstream.operations.checks.survey import STORE, Survey, shown
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family, Row
+
+
+def check_value(survey: Survey, string: StringMeta, place: str) -> None:
+    """Look at the pieces of a string's value; nothing can mend those that are lost."""
+    pieces = string.pieces
+    if pieces is None:
+        return
+    wanted = stray = 0
+    for chunk in survey.chunks(Family.MESSAGES, pieces.prefix, successor(pieces.prefix)):
+        for key, value in chunk:
+            number = int.from_bytes(key[len(pieces.prefix) :])
+            if number >= pieces.count or key != pieces.row(number):
+                stray += 1
+                survey.findings.delete(Family.MESSAGES, key)
+            elif len(value) == pieces.bytes_of(number):
+                wanted += 1
+    if stray:
+        survey.findings.fault(place, "rows beside the pieces of its value", str(stray))
+    if wanted != pieces.count:
+        detail = f"{pieces.count - wanted} of {pieces.count}"
+        survey.findings.fault(place, "pieces of its value are lost", detail, mended=False)
+
 
 _METADATA = Family.METADATA
 _SCAN_ROW_BYTES = 1 + U16.size + U64.size
@@ -150,7 +176,7 @@ class KeyspaceCheck:
         try:
             if key != INTAKE_KEY:
                 raise Corruption("its key is longer")
-            list(intake.decode(value))
+            list(ingestion.decode(value))
         except Corruption:
             self._findings.fault(STORE, "what was taken in cannot be known", value[:40].hex())
             self._findings.delete(_METADATA, key)
@@ -305,3 +331,75 @@ class KeyspaceCheck:
         if found is not None or not self._survey.has_record(name):
             self._findings.fault(self._survey.key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)
+
+
+_MESSAGES, _TREES = Family.MESSAGES, Family.TREES
+_LENGTH_END = 6
+"""Where the length of the key in a message row's own key ends."""
+
+
+def check_messages(survey: Survey) -> None:
+    """Look for message rows of no stream."""
+    lower = b""
+    while row := survey.rows.page(_MESSAGES, lower, EVERYTHING[1], 1):
+        key = row[0][0]
+        prefix = _prefix_of(key)
+        if prefix is None:
+            survey.findings.fault(STORE, "unknown message row", key[:40].hex())
+            survey.findings.delete(_MESSAGES, key)
+            lower = key + b"\0"
+            continue
+        lower = successor(prefix)
+        if not _is_known(survey, prefix):
+            _drop(survey, _MESSAGES, prefix, "entries of no stream")
+
+
+def check_trees(survey: Survey) -> None:
+    """Look for tree rows of no known tree."""
+    lower = b""
+    while row := survey.rows.page(_TREES, lower, EVERYTHING[1], 1):
+        key = row[0][0]
+        if len(key) < U64.size:
+            survey.findings.fault(STORE, "unknown tree row", key.hex())
+            survey.findings.delete(_TREES, key)
+            lower = key + b"\0"
+            continue
+        prefix = key[: U64.size]
+        lower = successor(prefix)
+        if U64.unpack(prefix)[0] not in survey.trees:
+            _drop(survey, _TREES, prefix, "rows of no known tree")
+
+
+def _drop(survey: Survey, family: Family, prefix: bytes, kind: str) -> None:
+    upper = successor(prefix)
+    count = sum(1 for _ in survey.rows.scan(family, prefix, upper))
+    detail = f"{count} under {prefix[-40:].hex()}"
+    survey.findings.fault(STORE, kind, detail, mended=not survey.owner_lost)
+    if not survey.owner_lost:
+        survey.findings.delete_range(family, prefix, upper)
+
+
+def _prefix_of(key: bytes) -> bytes | None:
+    """Return the prefix in a message row's key; None for a key of no known form."""
+    if len(key) < _LENGTH_END:
+        return None
+    end = _LENGTH_END + int.from_bytes(key[U16.size : _LENGTH_END]) + U64.size
+    return key[:end] if len(key) >= end else None
+
+
+def _is_known(survey: Survey, prefix: bytes) -> bool:
+    """Tell whether a stream, or a large string, has this prefix."""
+    if prefix in survey.staged or is_shared(prefix):
+        return prefix in survey.staged or prefix in survey.shared
+    generation = U64.unpack(prefix[-U64.size :])[0]
+    if generation not in survey.generations:
+        return False
+    name = survey.unlisted.get(generation)
+    if name is None:
+        db = U16.unpack_from(prefix)[0]
+        key = survey.rows.get(_METADATA, scan_row(db, generation))
+        if key is None:
+            return False
+        name = qualified(db, key)
+    found = survey.key(name)
+    return found is not None and found.prefix == prefix

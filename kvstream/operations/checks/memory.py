@@ -5,20 +5,19 @@ The disk is the truth: what differs is dropped by a repair, to be read anew.
 
 from typing import Any
 
-from kvstream.ids import MAX_ID
 from kvstream.layout.keys import ID_BYTES, tree_prefix
-from kvstream.layout.written import TEXT_BYTES_MAX, below
-from kvstream.meta import presence
+from kvstream.layout.rows import TEXT_BYTES_MAX, below
+from kvstream.meta import catalog
 from kvstream.meta.filling import catch_up
-from kvstream.meta.measuring import measure
+from kvstream.meta.nodes import measure
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
-from kvstream.meta.run_index import RunIndex
+from kvstream.meta.runs import RunIndex
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.checks.findings import consumer_place, group_place
-from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
+from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
 from kvstream.storage.batch import Family
+from kvstream.types.ids import MAX_ID
 
 _MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 _RECORD = "the record in memory is another than on disk"
@@ -128,7 +127,7 @@ def _is_recorded(survey: Survey, group: GroupMeta, consumer: ConsumerMeta) -> bo
     if record is None:
         return False
     stored = ConsumerMeta.decode(consumer.name, consumer.row, record)
-    presence.recall(group, stored)
+    catalog.recall(group, stored)
     if consumer.row in survey.seen:
         stored.seen_ms = consumer.seen_ms
     return stored.encode() == consumer.encode()

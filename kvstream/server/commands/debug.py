@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import islice
 
-from kvstream.commands import objects
+from kvstream.commands import dump
 from kvstream.commands.args import Argv, at_least, integer, syntax_error, text
 from kvstream.commands.command import Answer
-from kvstream.commands.paging import behind_steps
 from kvstream.commands.replies import (
     OK,
     Attributed,
@@ -25,13 +24,13 @@ from kvstream.commands.replies import (
     Simple,
     Verbatim,
 )
+from kvstream.commands.reply_pages import behind_steps
 from kvstream.errors import NoSuchKey, RequestError
-from kvstream.glob import matcher
 from kvstream.meta.txn import Txn
-from kvstream.operations import digest, keyspace, sizes, strings
-from kvstream.server.client import Client
-from kvstream.server.commands.context import server_of
-from kvstream.server.commands.help import help_of, not_so
+from kvstream.operations import info, keyspace, strings
+from kvstream.server.commands.admin import help_of, not_so, server_of
+from kvstream.server.runtime.client import Client
+from kvstream.types.glob import matcher
 
 
 def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
@@ -66,11 +65,11 @@ def _loadaof(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 def _digest(txn: Txn, client: Client, argv: Argv) -> Reply:
-    return Simple(digest.of_databases(txn, client.databases).hex())
+    return Simple(strings.of_databases(txn, client.databases).hex())
 
 
 def _digest_value(txn: Txn, client: Client, argv: Argv) -> Reply:
-    return [Simple(digest.of_key(txn, client.prefix + key).hex()) for key in argv[2:]]
+    return [Simple(strings.of_key(txn, client.prefix + key).hex()) for key in argv[2:]]
 
 
 _LRU_CLOCK_MAX = (1 << 24) - 1
@@ -79,7 +78,7 @@ _LRU_CLOCK_MAX = (1 << 24) - 1
 
 def _object(txn: Txn, client: Client, argv: Argv) -> Reply:
     name = client.prefix + argv[2]
-    size, encoding = sizes.usage(txn, name), objects.encoding_of(txn, txn.key(name))
+    size, encoding = info.usage(txn, name), dump.encoding_of(txn, txn.key(name))
     idle_s = keyspace.idle_s(txn, name)
     if encoding is None or idle_s is None:
         raise NoSuchKey

@@ -8,10 +8,9 @@ from kvstream.commands.command import Container
 from kvstream.commands.replies import Map, Reply, Verbatim
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.client import Client
-from kvstream.server.commands.context import server_of
-from kvstream.server.commands.help import help_of
-from kvstream.server.latency import Event
+from kvstream.server.commands.admin import help_of, server_of
+from kvstream.server.runtime.client import Client
+from kvstream.server.stats import Event
 
 _ROWS = 4
 """Of a graph, from nothing to the longest."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
 
-from kvstream.engine import Engine
+from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
-from kvstream.operations import figures, keyspace
-from kvstream.operations.figures import GroupFigures, StreamFigures
+from kvstream.operations import info, keyspace
+from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.storage.batch import Family
 
 SAMPLE_S = 5.0
@@ -107,7 +107,7 @@ class Roll:
     def step(self, txn: Txn) -> tuple[int, bool]:
         """Look at some keys; return how many, and whether the walk has come to its end."""
         db, cursor = self._at
-        page = figures.listed(txn, db, cursor, KEYS_A_STEP)
+        page = info.listed(txn, db, cursor, KEYS_A_STEP)
         for key in page:
             self._seen += key.is_stream
             if key.is_stream and len(self.names) < self._most:
@@ -232,8 +232,8 @@ class Sampler:
     def _stream_steps(self, sample: Sample, name: bytes) -> Iterator[None]:
         """Look at a stream and its groups; damage of one leaves the others to be shown."""
         try:
-            found = figures.stream_figures(self._now, name)
-            groups = figures.group_names(self._now, name, GROUPS_MAX)
+            found = info.stream_figures(self._now, name)
+            groups = info.group_names(self._now, name, GROUPS_MAX)
         except KVStreamError:
             sample.unreadable += 1
             return
@@ -250,11 +250,11 @@ class Sampler:
                 sample.unreadable += 1
 
     def _group_steps(self, sample: Sample, stream: bytes, group: bytes) -> Iterator[None]:
-        counted = figures.Counted()
+        counted = info.Counted()
         while counted.following is not None:
-            counted = figures.count_pending(self._now, stream, group, counted)
+            counted = info.count_pending(self._now, stream, group, counted)
             yield
-        figured = figures.group_figures(self._now, stream, group, counted)
+        figured = info.group_figures(self._now, stream, group, counted)
         if figured is not None:
             sample.groups.append(GroupRow(stream, group, figured))
 

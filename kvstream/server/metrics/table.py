@@ -4,10 +4,8 @@ import platform
 from collections.abc import Callable
 
 from kvstream.errors import StoreError, StoreFull
-from kvstream.ids import StreamID
 from kvstream.layout.keys import database_of, key_of
-from kvstream.operations.figures import GroupFigures, StreamFigures
-from kvstream.server.metrics.labels import label
+from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.server.metrics.metric import (
     Metric,
     Values,
@@ -16,9 +14,11 @@ from kvstream.server.metrics.metric import (
     counter,
     gauge,
     histogram,
+    label,
     level,
 )
-from kvstream.server.statistics import CommandStatistics
+from kvstream.server.stats import CommandStatistics
+from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
 
 _STATES = ("sound", "full", "failed")

@@ -4,13 +4,11 @@ Each is a function of a session and of places, says what it does as it goes, may
 any failure, and returns counts that add up. ``kvstream spark JOB`` runs them.
 """
 
-from kvstream.spark.jobs.archiving import Archived, archive
+from kvstream.spark.jobs.archiving import Archived, Restored, archive, asof, restore
 from kvstream.spark.jobs.exchanging import Exported, Imported, export_files, import_files
 from kvstream.spark.jobs.migrating import Moved, Pair, migrate
-from kvstream.spark.jobs.pages import page
 from kvstream.spark.jobs.places import place
-from kvstream.spark.jobs.reporting import Report, report
-from kvstream.spark.jobs.restoring import Restored, asof, restore
+from kvstream.spark.jobs.reporting import Report, page, report
 from kvstream.spark.jobs.verifying import Verified, verify
 
 __all__ = [

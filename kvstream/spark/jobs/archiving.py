@@ -3,24 +3,279 @@
 A run takes what lies above the last ID that is archived. Its files count only once they have been
 read back and counted, so whatever kills it, the next run finds an archive without a gap or a
 repeat. Only then is the stream trimmed.
+
+``restore`` brings a range of an archive back; ``asof`` reads archive and live as one.
+
+What an archive has: one small text for each run that was completed.
+
+::
+
+    <folder>/stream=orders/day=2026-11-21/000003-part-...parquet     what anybody may read
+    <folder>/_kvstream/000003.json                                   what counts
+    <folder>/_kvstream/staged-<uuid>/                                a run under way, or dead
+
+A run's files are written apart, counted, moved into place, and counted as archived once the text
+is there. Files with the number of a run that never got so far are removed by the next one. It
+knows names and texts, nothing of streams' places.
+
+Files of an archive, on whatever file system Spark reads: small texts, and moves.
+
+Hadoop's FileSystem does it, inside the driver's JVM. A text appears whole or not at all.
+
+Trimming what is archived, in a store or through a server: never what a group still needs.
+
+An entry goes once it is in the archive and every group of its stream has it acknowledged, as
+``XTRIM ... MINID = id ACKED`` says it.
 """
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstream.errors import Corruption, InvalidArgument
-from kvstream.ids import StreamID
-from kvstream.spark.jobs.folders import Folder
-from kvstream.spark.jobs.manifest import OWN, STAGED, Archive, Portion, Run
-from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, require, shown
-from kvstream.spark.jobs.trimming import trimmer
-from kvstream.spark.options import places
+from kvstream.errors import Corruption, InvalidArgument, NoSuchKey, RequestError
+from kvstream.operations.trim import RefPolicy
+from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, lengths, require, shown
+from kvstream.spark.options import Place, first_id, last_id, places
+from kvstream.spark.read.servers import client_of
+from kvstream.spark.write.stores import patiently
+from kvstream.store import Store
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class Folder:
+    """A folder by its URI."""
+
+    def __init__(self, spark: "SparkSession", uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        context: Any = spark.sparkContext
+        self._path = context._jvm.org.apache.hadoop.fs.Path
+        configuration = context._jsc.hadoopConfiguration()
+        self._files: Any = self._path(self.uri).getFileSystem(configuration)
+
+    def at(self, *parts: str) -> str:
+        """Return the URI of a file in it."""
+        return "/".join((self.uri, *parts))
+
+    def _of(self, relative: str) -> Any:
+        # A constructor that does not look at %-escapes, which names of partitions have.
+        return self._path(self._path(self.uri), relative) if relative else self._path(self.uri)
+
+    def exists(self, relative: str) -> bool:
+        return bool(self._files.exists(self._of(relative)))
+
+    def names(self, relative: str) -> list[str]:
+        """Return the names in a folder, sorted; [] where it is not there."""
+        if not self.exists(relative):
+            return []
+        return sorted(
+            each.getPath().getName() for each in self._files.listStatus(self._of(relative))
+        )
+
+    def files(self, relative: str) -> list[str]:
+        """Return all files below a folder, relative to it, but for hidden ones."""
+        if not self.exists(relative):
+            return []
+        found = []
+        top = self._files.getFileStatus(self._of(relative)).getPath().toString()
+        listed = self._files.listFiles(self._of(relative), True)
+        while listed.hasNext():
+            name = listed.next().getPath().toString().removeprefix(top).lstrip("/")
+            if not any(part.startswith(("_", ".")) for part in name.split("/")):
+                found.append(name)
+        return sorted(found)
+
+    def read(self, relative: str) -> str:
+        """Return a text."""
+        stream = self._files.open(self._of(relative))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, relative: str, text: str) -> None:
+        """Write a text under a name that nothing has."""
+        partial = f"{relative}.{uuid.uuid4().hex}.partial"
+        stream = self._files.create(self._of(partial))
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self.move(partial, relative)
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file another name, making the folders that lead there."""
+        self._files.mkdirs(self._of(target).getParent())
+        if not self._files.rename(self._of(source), self._of(target)):
+            raise OSError(f"{self.at(source)} could not be moved to {self.at(target)}")
+
+    def remove(self, relative: str) -> None:
+        """Remove a file, or a folder with all in it."""
+        self._files.delete(self._of(relative), True)
+
+
+OWN = "_kvstream"
+STAGED = "staged-"
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a run has archived of one stream."""
+
+    entries: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One completed run."""
+
+    number: int
+    source: str
+    streams: dict[str, Portion] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    """Relative to the archive."""
+
+    @property
+    def entries(self) -> int:
+        return sum(portion.entries for portion in self.streams.values())
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def parse(cls, text: str) -> "Run":
+        told = json.loads(text)
+        streams = {name: Portion(**portion) for name, portion in told["streams"].items()}
+        return cls(told["number"], told["source"], streams, tuple(told["files"]))
+
+
+class Archive:
+    """A folder of archived streams."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    def runs(self) -> list[Run]:
+        """Return the completed runs, in their order."""
+        names = [name for name in self.folder.names(OWN) if name.endswith(".json")]
+        return [Run.parse(self.folder.read(f"{OWN}/{name}")) for name in names]
+
+    def last_ids(self) -> dict[str, StreamID]:
+        """Return the last archived ID of each stream."""
+        found: dict[str, StreamID] = {}
+        for run in self.runs():
+            for name, portion in run.streams.items():
+                found[name] = max(found.get(name, MIN_ID), StreamID.parse(portion.last))
+        return found
+
+    def files(self) -> list[str]:
+        """Return the URIs of all archived files."""
+        return [self.folder.at(name) for run in self.runs() for name in run.files]
+
+    def sweep(self) -> None:
+        """Remove what a run that was not completed has left."""
+        counted = {file for run in self.runs() for file in run.files}
+        for name in self.folder.names(OWN):
+            if name.startswith(STAGED) or name.endswith(".partial"):
+                self.folder.remove(f"{OWN}/{name}")
+        for file in self.folder.files(""):
+            if file not in counted and _is_ours(file):
+                self.folder.remove(file)
+
+    def take(self, staged: str, number: int) -> tuple[str, ...]:
+        """Move the files of a run into place; return their names."""
+        moved = []
+        for file in self.folder.files(f"{OWN}/{staged}"):
+            place, _, name = file.rpartition("/")
+            target = f"{place}/{number:0{_DIGITS}}-{name}"
+            self.folder.move(f"{OWN}/{staged}/{file}", target)
+            moved.append(target)
+        return tuple(moved)
+
+    def complete(self, run: Run) -> None:
+        """Have a run count."""
+        self.folder.write(f"{OWN}/{run.number:0{_DIGITS}}.json", run.text())
+
+
+def _is_ours(file: str) -> bool:
+    parts = file.split("/")
+    return (
+        len(parts) == 3
+        and parts[0].startswith("stream=")
+        and parts[1].startswith("day=")
+        and parts[2][:_DIGITS].isdigit()
+    )
+
+
+class Trimmer(Protocol):
+    """A place whose streams can be trimmed."""
+
+    def trim(self, key: bytes, minid: StreamID) -> int:
+        """Remove the entries below an ID that no group needs; return how many."""
+        ...
+
+
+class _InStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def trim(self, key: bytes, minid: StreamID) -> int:
+        return self._store.stream(key).trim(minid=minid, ref_policy=RefPolicy.ACKED)
+
+
+class _OnServer:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def trim(self, key: bytes, minid: StreamID) -> int:
+        import redis
+
+        try:
+            return int(
+                self._client.execute_command("XTRIM", key, "MINID", "=", str(minid), "ACKED")
+            )
+        except redis.ResponseError as error:
+            if "syntax" not in str(error).lower():
+                raise
+        # A Redis before 8.2 cannot tell: up to what every group has behind it.
+        groups = [dict(zip(told[::2], told[1::2], strict=True)) for told in self._groups(key)]
+        bound = min([minid, *(self._needed(key, group) for group in groups)])
+        return int(self._client.execute_command("XTRIM", key, "MINID", "=", str(bound)))
+
+    def _groups(self, key: bytes) -> list[list[Any]]:
+        found: list[list[Any]] = self._client.execute_command("XINFO", "GROUPS", key)
+        return found
+
+    def _needed(self, key: bytes, group: Mapping[bytes, Any]) -> StreamID:
+        """Return the first ID that a group may still need."""
+        pending, first, *_ = self._client.execute_command("XPENDING", key, group[b"name"])
+        if pending:
+            return StreamID.parse(first)
+        delivered = StreamID.parse(group[b"last-delivered-id"])
+        return delivered if delivered == MAX_ID else delivered.next()
+
+
+@contextmanager
+def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trimmer]:
+    """Open the one place that the options name, for trimming."""
+    place: Place = places(options)[0]
+    if place.kind == "url":
+        with client_of(place) as client:
+            yield _OnServer(client)
+        return
+    with patiently(
+        lambda: Store.open(place.address, db=place.db or 0, create=False), wait_s
+    ) as store:
+        yield _InStore(store)
+
 
 WAIT_S = 30.0
 DAY_MS = 24 * 3600 * 1000
@@ -149,7 +404,7 @@ def _trim(
     say: Say,
 ) -> int:
     """Trim the streams of the archive that the job is about."""
-    from kvstream.glob import matcher
+    from kvstream.types.glob import matcher
 
     fits = matcher(options["pattern"].encode()) if "pattern" in options else None
     named = json.loads(options.get("stream", "[]"))
@@ -160,3 +415,140 @@ def _trim(
                 total += place.trim(name.encode(), eid.next())
     say(f"trimmed {total:,} entries that are archived and that no group needs")
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What ``restore`` has done, in entries."""
+
+    found: int
+    """In the archive, in the range."""
+    written: int
+    present: int
+    """Left out, as the stream has come as far already; with ``written`` they are those found."""
+
+
+def restore(
+    spark: "SparkSession",
+    folder: str,
+    target: Mapping[str, str],
+    *,
+    streams: Sequence[str] = (),
+    start: str = "-",
+    end: str = "+",
+    into: str | None = None,
+    say: Say = print,
+) -> Restored:
+    """Append a range of archived entries, under their IDs, to the streams that they come from.
+
+    ``into`` names another stream, for those of one. A stream only grows upwards: what is not above
+    its last ID is left out and counted, so a second run changes nothing.
+    """
+    from pyspark.sql import functions as F
+
+    if into is not None and len(streams) != 1:
+        raise InvalidArgument("one stream is restored into another: name the one to be restored")
+    archive = Archive(Folder(spark, folder))
+    if not archive.runs():
+        raise RequestError(f"there is no archive in {folder}")
+    for name in set(streams) - archive.last_ids().keys():
+        raise NoSuchKey(f"there is no stream {name!r} in the archive {folder}")
+    found = archived(spark, folder, streams=streams, start=start, end=end).select(
+        "stream", "id", "fields"
+    )
+    if into is not None:
+        found = found.withColumn("stream", F.lit(into))
+    count = found.count()
+    say(f"{count:,} entries in the archive; writing them to {shown(target)}")
+    before = sum(lengths(spark, chosen(target, (), None)).values()) if _is_there(target) else 0
+    if count:
+        write = found.write.format("kvstream").mode("append").options(**target)
+        write.option("skipExisting", "true").save()
+    after = sum(lengths(spark, chosen(target, (), None)).values()) if count else before
+    written = after - before
+    say(f"{count:,} found = {written:,} written + {count - written:,} that were there")
+    return Restored(count, written, count - written)
+
+
+def _is_there(target: Mapping[str, str]) -> bool:
+    from pathlib import Path
+
+    return "path" not in target or (Path(target["path"]) / "CURRENT").exists()
+
+
+def archived(
+    spark: "SparkSession",
+    folder: str,
+    *,
+    streams: Sequence[str] = (),
+    start: str = "-",
+    end: str = "+",
+) -> "DataFrame":
+    """Return the archived entries of a range: stream, id, fields, timestamp, day."""
+    archive = Archive(Folder(spark, folder))
+    files = archive.files()
+    reader = spark.read.schema(TIMED + ", day date").option("basePath", folder)
+    if not files:
+        return spark.createDataFrame([], TIMED + ", day date")
+    found = reader.parquet(*files)
+    if streams:
+        found = found.where(found.stream.isin(list(streams)))
+    return _within(found, first_id({"start": start}), last_id({"end": end}))
+
+
+def _within(found: "DataFrame", first: StreamID, last: StreamID) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    if first > MIN_ID:
+        found = found.where(F.col("id") >= _literal(first))
+    if last < MAX_ID:
+        found = found.where(F.col("id") <= _literal(last))
+    return found
+
+
+def _literal(eid: StreamID) -> "Column":
+    from pyspark.sql import functions as F
+
+    most = (1 << 63) - 1
+    ms, seq = min(eid.ms, most), min(eid.seq, most)
+    return F.struct(F.lit(ms).cast("bigint").alias("ms"), F.lit(seq).cast("bigint").alias("seq"))
+
+
+def asof(
+    spark: "SparkSession",
+    folder: str,
+    source: Mapping[str, str],
+    *,
+    streams: Sequence[str] = (),
+    pattern: str | None = None,
+    start: str = "-",
+    end: str = "+",
+) -> "DataFrame":
+    """Return a range of streams whether archived or live: stream, id, fields, timestamp.
+
+    Each entry once: what the archive has comes from there, what lies above its last ID is live.
+    ``fields`` is an array, which keeps fields that repeat; ``map_from_entries`` makes a map of it.
+    """
+    from pyspark.sql import functions as F
+
+    archive = Archive(Folder(spark, folder))
+    last = archive.last_ids()
+    require(spark, [source], [name for name in streams if name not in last], None)
+    manner = {"start": start, "end": end, "ignoreMissing": "true"}
+    live = entries(spark, chosen(source, streams, pattern) | manner, TIMED)
+    if last:
+        rows = [(name, (eid.ms, eid.seq)) for name, eid in last.items()]
+        known = spark.createDataFrame(rows, "stream string, archived struct<ms:bigint,seq:bigint>")
+        live = live.join(F.broadcast(known), "stream", "left")
+        live = live.where("archived is null or id > archived").drop("archived")
+    old = archived(spark, folder, streams=streams, start=start, end=end).drop("day")
+    if pattern is not None:
+        old = _fitting(old, pattern, sorted(last))
+    return old.select(live.columns).unionByName(live)
+
+
+def _fitting(found: "DataFrame", pattern: str, names: Sequence[str]) -> "DataFrame":
+    from kvstream.types.glob import matcher
+
+    fits = matcher(pattern.encode())
+    return found.where(found.stream.isin([name for name in names if fits(name.encode())]))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.spark.jobs.folders import Folder
+from kvstream.spark.jobs.archiving import Folder
 from kvstream.spark.jobs.places import Say, chosen, require, shown
-from kvstream.spark.writing.marks import Transaction
+from kvstream.spark.write.stage import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,7 +128,7 @@ def _fingerprint(rows: "DataFrame", stream: str | None) -> str:
 def _is_done(spark: "SparkSession", target: Mapping[str, str], known: Transaction) -> bool:
     """Tell whether every place has the mark."""
     from kvstream.spark.options import places
-    from kvstream.spark.writing.targets import mark_in
+    from kvstream.spark.write.writers import mark_in
 
     return all(known.is_done(mark_in(place, known)) for place in places(target))
 

@@ -2,6 +2,12 @@
 
 Both take the entries first, under a name that migrations keep for themselves; then, in one commit
 each, what was added meanwhile, the state, and the name at the very end.
+
+Long streams of a server, brought by ranges of their IDs: a task for each.
+
+The entries are a bulk load (``joining``): tasks make tables, and one commit takes them in. Then
+come what was added meanwhile, groups, counters and expiry, and the name: so a stream is seen whole
+or not at all. It knows one stream at a time.
 """
 
 import shutil
@@ -9,28 +15,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kvstream.bulkload.parts import BulkTicket, Part, PartWriter
 from kvstream.errors import DataError, NoSuchKey
-from kvstream.ids import MIN_ID, StreamID
-from kvstream.images import StreamState
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.migration import commanding, parse_place
-from kvstream.migration.paging import PagedStream
+from kvstream.migration import Selection, differences, parse_place, server_source, server_target
+from kvstream.migration.places import Place as MigrationPlace
 from kvstream.migration.places import PlaceKind
+from kvstream.migration.server_source import PagedStream, Server, ServerSource
+from kvstream.migration.store_place import StoreSource
 from kvstream.operations import keyspace
-from kvstream.operations.loading import restate
-from kvstream.parts import BulkTicket, Part, PartWriter
+from kvstream.operations.load import restate
 from kvstream.rdb import payload
-from kvstream.rdb.targets import NEWEST
+from kvstream.rdb.versions import NEWEST
 from kvstream.remote.connection import Connection, connect
+from kvstream.spark.jobs.places import Say
 from kvstream.spark.options import Place
-from kvstream.spark.reading.servers import client_of
-from kvstream.spark.writing import uploading
-from kvstream.spark.writing.uploading import Upload, Workshop
-from kvstream.storage.private_files import DIRECTORY_MODE
+from kvstream.spark.read.partitions import Wanted
+from kvstream.spark.read.servers import ServerReading, client_of
+from kvstream.spark.write import upload as uploading
+from kvstream.spark.write.upload import Upload, Workshop
+from kvstream.storage.files import DIRECTORY_MODE
 from kvstream.store import Store
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.images import StreamState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 UNDER = b"kvstream:migrate:split:"
 """Opens the name of a stream that is not whole yet."""
@@ -240,7 +254,7 @@ class ServerJoining:
             with closing(stream.connection()) as source:
                 rest = _rest(stream, source, last, loaded)
                 for node in rest.nodes():
-                    target.do_many(commanding.adds(stream.under, [node], MIN_ID.packed))
+                    target.do_many(server_target.adds(stream.under, [node], MIN_ID.packed))
                     loaded += node.count
                 state, expire_at_ms = rest.state(), _expiry(source, stream.key)
             _refuse_changed(stream, state, loaded)
@@ -260,3 +274,119 @@ class ServerJoining:
         if self._upload is not None:
             uploading.discard(self._client, self._upload)
         self._client.close()
+
+
+SPLIT_ENTRIES = 1_000_000
+"""A stream with more entries than these is brought by several tasks."""
+_TELLS_COUNTERS = (7, 0)
+"""The first version of Redis that tells how much groups have read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What one task brings."""
+
+    stream: Long
+    first: StreamID
+    last: StreamID
+    partition: int
+    making: Making
+
+
+def long_streams(
+    source: str, target: str, match: tuple[str, ...], allowed: frozenset[str], least: int
+) -> list[Long]:
+    """Return the streams of a server that are worth more than one task, and lose nothing by it.
+
+    Commands tell less than DUMP does of the newest servers: such a stream is brought in one piece.
+    """
+    here, there = parse_place(source), parse_place(target, create=True)
+    if not least or here.kind is not PlaceKind.SERVER or not _takes_parts(there, target):
+        return []
+    chosen = None if here.database is None else frozenset([here.database])
+    selection = Selection(tuple(name.encode() for name in match), chosen)
+    found: list[Long] = []
+    into = target if there.kind is PlaceKind.SERVER else str(there.path)
+    server = Server(here)
+    with closing(ServerSource(server)):
+        if server.about.version < _TELLS_COUNTERS:
+            return []
+        for db in filter(selection.has_database, server.databases()):
+            reading = ServerReading(client_of(Place("url", source, db)))
+            keys = [key for key in reading.streams(Wanted((), (b"*",))) if selection.has(db, key)]
+            for key, ends in zip(keys, reading.ends(keys), strict=True):
+                stream = Long(source, into, db, key)
+                if ends is None or ends.length < least or not _is_text(key):
+                    continue
+                notes = server_source.outline(server.connection(db), key).notes
+                if all(note.name in allowed for note in notes):
+                    found.append(stream)
+            reading.close()
+    return found
+
+
+def _takes_parts(there: MigrationPlace, target: str) -> bool:
+    """Tell whether a target takes tables: a store, or a kvstream server without a database."""
+    if there.kind is PlaceKind.SERVER:
+        return there.database is None and takes_tables(target)
+    return there.kind is PlaceKind.STORE
+
+
+def _is_text(key: bytes) -> bool:
+    """Tell whether Spark can name a stream, to compare it."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def bring(spark: "SparkSession", stream: Long, say: Say) -> int:
+    """Bring a stream that is not at the target yet; return its entries, 0 where it is there."""
+    into = joining(stream)
+    try:
+        making = into.begin()
+        if making is None:
+            return 0
+        ranges = _ranges(stream, making, spark.sparkContext.defaultParallelism)
+        say(f"{stream.key.decode()}: {len(ranges):,} ranges of IDs")
+        parts = spark.sparkContext.parallelize(ranges, len(ranges) or 1).flatMap(parts_of).collect()
+        return into.complete(parts, ranges[-1].last if ranges else None)
+    finally:
+        into.end()
+
+
+def _ranges(stream: Long, making: Making, parts: int) -> list[Range]:
+    reading = ServerReading(client_of(Place("url", stream.source, stream.db)))
+    try:
+        pieces = reading.pieces([stream.key], Wanted((stream.key,), ()), parts)
+    finally:
+        reading.close()
+    return [Range(stream, piece.start, piece.end, at, making) for at, piece in enumerate(pieces)]
+
+
+def parts_of(wanted: Range) -> Iterator[Part]:
+    """Run in a task: make the entries of a range into parts."""
+    stream, bounds = wanted.stream, (wanted.first.packed, wanted.last.packed)
+    with closing(stream.connection()) as connection:
+        pages = server_source.between(connection, stream.key, *bounds)
+        yield from wanted.making.make(stream, wanted.partition, pages)
+
+
+def differing(stream: Long) -> int:
+    """Return how many differences there are in what a stream has besides entries."""
+    with (
+        closing(ServerSource(Server(parse_place(stream.source)))) as source,
+        closing(_target_of(stream)) as target,
+    ):
+        mine, theirs = (each.item(stream.db, stream.key) for each in (source, target))
+        if mine is None or theirs is None or mine.outline is None or theirs.outline is None:
+            return 1
+        told = differences.states(mine.outline().state, theirs.outline().state)
+        return sum(not each.may_move for each in told)
+
+
+def _target_of(stream: Long) -> ServerSource | StoreSource:
+    if stream.is_served:
+        return ServerSource(Server(parse_place(stream.target)))
+    return StoreSource(Store.open(stream.target, read_only=True))

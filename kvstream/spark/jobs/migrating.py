@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvstream.errors import DataError, InvalidArgument, KVStreamError
-from kvstream.spark.jobs import splitting
-from kvstream.spark.jobs.joining import Long
+from kvstream.spark.jobs import joining
+from kvstream.spark.jobs.joining import SPLIT_ENTRIES, Long
 from kvstream.spark.jobs.places import Say, place
-from kvstream.spark.jobs.splitting import SPLIT_ENTRIES
 from kvstream.spark.jobs.verifying import verify
 
 if TYPE_CHECKING:
@@ -112,11 +111,11 @@ def migrate(
 def _brought(spark: "SparkSession", pair: Pair, manner: Manner, least: int, say: Say) -> list[Long]:
     """Bring the long streams of a source, and return them; of one that fails the task will tell."""
     try:
-        found = splitting.long_streams(
+        found = joining.long_streams(
             pair.source, pair.target, manner.match, frozenset(manner.allow_loss), least
         )
         for stream in found:
-            splitting.bring(spark, stream, say)
+            joining.bring(spark, stream, say)
     except (KVStreamError, OSError) as error:
         say(f"{_shown(pair.source)}: no streams are split: {type(error).__name__}: {error}")
         return []
@@ -136,7 +135,7 @@ def _with(spark: "SparkSession", moved: Moved, brought: Sequence[Long], say: Say
             entries=moved.entries + found.target,
             differences=moved.differences
             + (found.ranges - found.equal)
-            + splitting.differing(stream),
+            + joining.differing(stream),
         )
     return moved
 

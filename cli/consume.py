@@ -1,0 +1,416 @@
+"""``read``, ``ack`` and ``nack``: what a consumer does with entries.
+
+``pending``, ``claim`` and ``autoclaim``: what consumers have not acknowledged.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from kvstream.cli.contracts import AnyGroup, AnyStore, Session
+from kvstream.cli.entries import POLL_S_MIN, Look, ref_policy_option, show_outcomes
+from kvstream.cli.exits import nothing_unless
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import (
+    ID,
+    Duration,
+    Moment,
+    Name,
+    Position,
+    RangeBound,
+    StreamName,
+    consumer_argument,
+    example,
+    group_argument,
+    ids_argument,
+    ids_given,
+    stream_argument,
+)
+from kvstream.cli.session import existing_group, last_id
+from kvstream.cli.tables import (
+    Column,
+    count_column,
+    duration,
+    id_columns,
+    name_column,
+    plural,
+    printable,
+)
+from kvstream.operations.ack import NackMode
+from kvstream.operations.trim import RefPolicy
+from kvstream.types.ids import MIN_ID, IDLike, StreamID
+from kvstream.types.records import AnyEntry, Claimed, ClaimedIDs, HistoryEntry
+
+BLOCK_PAUSE_S = 0.25
+"""Pause between two looks of a blocked ``read``, in which other processes may write."""
+
+_MODES = [mode.value for mode in NackMode]
+
+Reply = Mapping[bytes, Sequence[HistoryEntry]]
+
+
+@click.command(
+    epilog=example(
+        "kvstream read orders --after 0 --count 10",
+        "kvstream read orders --group billing --consumer worker-1 --count 10",
+        "kvstream read orders --group billing --consumer worker-1 --history",
+    )
+)
+@click.argument("streams", type=StreamName(), metavar="STREAM...", nargs=-1, required=True)
+@click.option(
+    "--after", type=Position(("$", "+")), help="Read after this ID, or from this time on."
+)
+@click.option("--count", "-n", type=click.IntRange(1), help="At most so many entries a stream.")
+@click.option("--block", type=Duration(), metavar="DURATION", help="Wait so long for entries.")
+@click.option("--group", type=Name(), help="Read new entries as a consumer of this group.")
+@click.option("--consumer", type=Name(), help="The name to read them under.")
+@click.option("--noack", is_flag=True, help="Do not make them pending.")
+@click.option(
+    "--claim", type=Duration(), metavar="DURATION", help="First what was idle for so long."
+)
+@click.option("--history", is_flag=True, help="Show again what is pending with the consumer.")
+@output_options
+@click.pass_obj
+def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options: Any) -> None:
+    """Read entries, also as a consumer of a group.
+
+    On its own it shows what lies after --after, by default 0, and changes nothing. With --group
+    and --consumer it takes entries that the group has given to nobody yet; they stay pending until
+    `ack`. Ends with 1 when nothing came. With --block it looks again and again, and lets others
+    write in between; a server (--url) answers as soon as something comes.
+    """
+    _check_usage(options)
+    look = _grouped(streams, options) if options["group"] is not None else _plain(streams, options)
+    writes = options["group"] is not None
+    reply = _blocking(session, look, options["block"], writes)
+    for at, (key, entries) in enumerate(reply.items()):
+        out.entries(entries, title=at == 0, stream=key if len(streams) > 1 else b"")
+    nothing_unless(reply)
+
+
+def _check_usage(options: Mapping[str, Any]) -> None:
+    if (options["group"] is None) != (options["consumer"] is None):
+        raise click.UsageError("--group and --consumer go together")
+    if options["group"] is None:
+        for name in ("noack", "history", "claim"):
+            if options[name]:
+                raise click.UsageError(f"--{name} needs --group and --consumer")
+    elif options["after"] in ("$", "+") or (options["after"] and not options["history"]):
+        raise click.UsageError("with --group, --after is an ID and needs --history")
+
+
+def _plain(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
+    after: dict[bytes | str, IDLike] = dict.fromkeys(streams, options["after"] or "0")
+
+    def look(store: AnyStore, wait_s: float | None) -> Reply:
+        for key in streams:
+            if after[key] == "$":  # the end at the first look
+                after[key] = last_id(store, key)
+        return store.read(after, options["count"], wait_s)
+
+    return look
+
+
+def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
+    after: IDLike = (options["after"] or "0") if options["history"] else ">"
+    wanted: dict[bytes | str, IDLike] = dict.fromkeys(streams, after)
+
+    def look(store: AnyStore, wait_s: float | None) -> Reply:
+        for stream in streams:
+            existing_group(store, stream, options["group"])
+        reply = store.read_group(
+            options["group"],
+            options["consumer"],
+            wanted,
+            options["count"],
+            wait_s,
+            noack=options["noack"],
+            claim_min_idle=options["claim"],
+        )
+        return {key: entries for key, entries in reply.items() if entries}
+
+    return look
+
+
+def _blocking(session: Session, look: Look[Reply], block_s: float | None, writes: bool) -> Reply:
+    """Return the first reply with entries in it, or an empty one after ``block_s``."""
+    deadline = time.monotonic() + (block_s or 0)
+    while True:
+        with session.writing() if writes else session.reading() as store:
+            start = time.monotonic()
+            wait_s = deadline - start
+            reply = look(store, wait_s if store.shared and wait_s > 0 else None)
+        now = time.monotonic()
+        if reply or now >= deadline:
+            return reply
+        if not store.shared or now - start < POLL_S_MIN:  # a read of the history never waits
+            time.sleep(min(BLOCK_PAUSE_S, max(deadline - now, POLL_S_MIN)))
+
+
+@click.command(
+    epilog=example(
+        "kvstream ack orders billing 1700000000000-0",
+        "kvstream ack orders billing 1700000000000-0 --delete --ref-policy acked",
+    )
+)
+@stream_argument
+@group_argument
+@ids_argument
+@click.option("--delete", is_flag=True, help="Delete the entries too.")
+@ref_policy_option
+@output_options
+@click.pass_obj
+def ack(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    ids: tuple[str, ...],
+    delete: bool,
+    ref_policy: str | None,
+) -> None:
+    """Acknowledge entries: they are no longer pending.
+
+    - takes the IDs from stdin, one a line. With --delete the entries go too, in the same commit.
+    Ends with 1 when none was pending.
+    """
+    if ref_policy is not None and not delete:
+        raise click.UsageError("--ref-policy needs --delete")
+    wanted = ids_given(ids)
+    with session.writing() as store:
+        found = existing_group(store, stream, group)
+        if delete:
+            policy = RefPolicy(ref_policy or RefPolicy.KEEPREF)
+            show_outcomes(out, wanted, found.ack_delete(wanted, ref_policy=policy))
+            return
+        acknowledged = found.ack(wanted)
+    text = f"{plural(acknowledged, 'entry', 'entries')} acknowledged"
+    out.result(text, acknowledged=acknowledged)
+    nothing_unless(acknowledged)
+
+
+@click.command(epilog=example("kvstream nack orders billing 1700000000000-0 --mode silent"))
+@stream_argument
+@group_argument
+@ids_argument
+@click.option(
+    "--mode",
+    type=click.Choice(_MODES, case_sensitive=False),
+    metavar="|".join(_MODES),
+    default=NackMode.FAIL.value,
+    help="SILENT: it was not tried; FAIL: it failed; FATAL: it must not be tried again. "
+    "[default: FAIL]",
+)
+@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set its delivery count.")
+@click.option("--force", is_flag=True, help="Also entries that are not pending.")
+@output_options
+@click.pass_obj
+def nack(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    ids: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Give pending entries back to the group.
+
+    - takes the IDs from stdin, one a line. They are first in line for the next `read --claim`. Ends
+    with 1 when none was pending.
+    """
+    wanted = ids_given(ids)
+    with session.writing() as store:
+        released = existing_group(store, stream, group).nack(wanted, **options)
+    out.result(f"{plural(released, 'entry', 'entries')} given back", released=released)
+    nothing_unless(released)
+
+
+_MS = 1000
+_PENDING = (
+    *id_columns(),
+    name_column("consumer", show=lambda name: printable(name) or "(nobody)"),
+    Column("idle", "idle_ms", lambda ms: "-" if ms < 0 else duration(ms), right=True),
+    count_column("deliveries"),
+)
+_OWNERS = (name_column("consumer"), count_column("pending"))
+
+min_idle_option = click.option(
+    "--min-idle",
+    type=Duration(),
+    default="0",
+    metavar="DURATION",
+    help="Only what is idle so long.",
+)
+justid_option = click.option("--justid", is_flag=True, help="Show IDs only; count no delivery.")
+
+
+@click.command(
+    epilog=example(
+        "kvstream pending orders billing",
+        "kvstream pending orders billing --list --min-idle 5m --consumer worker-1",
+    )
+)
+@stream_argument
+@group_argument
+@click.option("--list", "listed", is_flag=True, help="Show the entries one by one.")
+@click.option("--start", type=RangeBound(), help="List from this ID or time on.")
+@click.option("--end", type=RangeBound(), help="List up to this ID or time.")
+@click.option("--count", "-n", type=click.IntRange(1), help="List at most so many, by default 100.")
+@click.option("--consumer", type=Name(), help="List those of one consumer.")
+@click.option("--min-idle", type=Duration(), metavar="DURATION", help="List those idle so long.")
+@output_options
+@click.pass_obj
+def pending(
+    session: Session, out: Output, /, stream: bytes, group: bytes, listed: bool, **options: Any
+) -> None:
+    """Show what is pending in a group.
+
+    By consumer, or with --list one by one. Any option that says what to list implies --list. An
+    entry given back by `nack` belongs to nobody until it is claimed.
+    """
+    with session.reading() as store:
+        found = existing_group(store, stream, group)
+        if listed or any(value is not None for value in options.values()):
+            out.table(_PENDING, _rows(found, options))
+        else:
+            _summary(out, found)
+
+
+def _rows(group: AnyGroup, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    rows = group.pending_range(
+        options["start"] or "-",
+        options["end"] or "+",
+        options["count"] or 100,
+        consumer=options["consumer"],
+        min_idle=options["min_idle"] or 0,
+    )
+    return (row._asdict() for row in rows)
+
+
+def _summary(out: Output, group: AnyGroup) -> None:
+    summary = group.pending()
+    owners = [{"consumer": name, "pending": n} for name, n in summary.consumers.items()]
+    if out.json:
+        out.result(
+            "",
+            pending=summary.count,
+            min_id=summary.min_id,
+            max_id=summary.max_id,
+            consumers=owners,
+        )
+        return
+    text = f"{plural(summary.count, 'entry', 'entries')} pending"
+    click.echo(f"{text}, {summary.min_id} to {summary.max_id}" if summary.count else text)
+    if owners:
+        out.table(_OWNERS, owners)
+
+
+@click.command(
+    epilog=example("kvstream claim orders billing worker-2 1700000000000-0 --min-idle 0s")
+)
+@stream_argument
+@group_argument
+@consumer_argument
+@ids_argument
+@min_idle_option
+@click.option("--idle", type=Duration(), metavar="DURATION", help="Count it as idle for so long.")
+@click.option("--time", type=Moment(), help="Count it as delivered at this time.")
+@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set its delivery count.")
+@click.option("--force", is_flag=True, help="Also entries that are not pending.")
+@click.option("--last-id", type=ID(), help="Move the group on to this ID.")
+@justid_option
+@output_options
+@click.pass_obj
+def claim(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    consumer: bytes,
+    ids: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Give pending entries to a consumer, and show them.
+
+    - takes the IDs from stdin, one a line. Ends with 1 when none could be claimed.
+    """
+    if options["time"] is not None:
+        options["time"] /= _MS
+    wanted = ids_given(ids)
+    with session.writing() as store:
+        entries = existing_group(store, stream, group).claim(consumer, wanted, **options)
+    _show(out, entries, options["justid"])
+    nothing_unless(entries)
+
+
+@click.command(epilog=example("kvstream autoclaim orders billing worker-2 --min-idle 10m --all"))
+@stream_argument
+@group_argument
+@consumer_argument
+@min_idle_option
+@click.option("--start", type=ID(), default="0-0", help="Look from this ID on.")
+@click.option("--count", "-n", type=click.IntRange(1), default=100, help="So many a step.")
+@click.option("--all", "everything", is_flag=True, help="Step through all that is pending.")
+@justid_option
+@output_options
+@click.pass_obj
+def autoclaim(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes,
+    consumer: bytes,
+    everything: bool,
+    **options: Any,
+) -> None:
+    """Give a consumer what was idle with others for too long.
+
+    One step looks at a part of what is pending, and says from which ID to go on; --all goes on to
+    the end. Pending entries whose message has been deleted are dropped on the way.
+    """
+    with session.writing() as store:
+        found = existing_group(store, stream, group)
+        done = _steps(found, consumer, everything, options)
+    if out.json:
+        out.result("", cursor=done.cursor, entries=done.entries, deleted=done.deleted)
+        return
+    _show(out, done.entries, options["justid"])
+    click.echo(f"{plural(len(done.entries), 'entry', 'entries')} claimed")
+    if done.deleted:
+        click.echo(f"{plural(len(done.deleted), 'deleted entry', 'deleted entries')} dropped")
+    if done.cursor != MIN_ID:
+        click.echo(f"go on with --start {done.cursor}")
+
+
+def _steps(
+    group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]
+) -> Claimed | ClaimedIDs:
+    entries: list[Any] = []
+    deleted: list[StreamID] = []
+    start = options["start"]
+    while True:
+        step = group.autoclaim(
+            consumer,
+            options["min_idle"],
+            start,
+            count=options["count"],
+            justid=options["justid"],
+        )
+        entries += step.entries
+        deleted += step.deleted
+        start = step.cursor
+        if not everything or start == MIN_ID:
+            return type(step)(start, entries, deleted)
+
+
+def _show(out: Output, entries: Sequence[AnyEntry], justid: bool) -> None:
+    if justid:
+        out.table(id_columns(), ({"id": entry.id} for entry in entries))
+    else:
+        out.entries(entries)

@@ -1,0 +1,265 @@
+"""What the commands of ``migrate`` show: plans, reports, differences, progress."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from kvstream.cli.output import Output
+from kvstream.cli.tables import (
+    Column,
+    count_column,
+    duration,
+    name_column,
+    number,
+    plain,
+    plural,
+    printable,
+    quoted,
+    size,
+    time_of,
+)
+from kvstream.migration.copy import Carried, Outcome
+from kvstream.migration.differences import Difference
+from kvstream.migration.items import Source
+from kvstream.migration.journal import Followed, Status
+from kvstream.migration.runner import Planned, Report
+from kvstream.migration.verification import Verification
+from kvstream.rdb.versions import Loss
+
+_PLAN = (
+    Column("db", "db", str, right=True),
+    name_column("key"),
+    Column("type", "type"),
+    count_column("entries"),
+    Column("bytes", "bytes", size, right=True),
+    count_column("groups"),
+    count_column("pending"),
+    Column("target", "target"),
+    Column("lost", "lost", wraps=True),
+)
+_DIFFERENCES = (
+    Column("db", "db", str, right=True),
+    name_column("key"),
+    Column("what", "what", wraps=True),
+    Column("source", "source", wraps=True),
+    Column("target", "target", wraps=True),
+)
+_STATUS = (
+    Column("source", "source", wraps=True),
+    Column("target", "target", wraps=True),
+    Column("state", "state"),
+    count_column("keys"),
+    count_column("entries"),
+    Column("at", "at_ms", time_of),
+    name_column("key"),
+)
+
+_FOLLOWED = (
+    Column("source", "source", wraps=True),
+    Column("target", "target", wraps=True),
+    Column("state", "state"),
+    Column("phase", "phase"),
+    Column("since", "since_ms", time_of),
+    Column("lag", "behind_ms", lambda ms: plain(ms) if ms is None else duration(ms), right=True),
+    Column("behind", "behind_bytes", lambda n: plain(n) if n is None else size(n), right=True),
+    count_column("commands"),
+    Column("received", "bytes", size, right=True),
+    Column("at", "at_ms", time_of),
+)
+
+
+def show_plan(out: Output, planned: Iterable[Planned]) -> None:
+    """Show what there is, what would be lost of it, and why."""
+    found = list(planned)
+    out.table(_PLAN, [_planned_row(each, out.json) for each in found])
+    if out.json:
+        return
+    reasons = {(loss.name, loss.text) for each in found for loss in each.losses}
+    for name, text in sorted(reasons):
+        click.echo(f"lost: {name}: {printable(text)}")
+    for each in found:
+        for correction in each.corrections:
+            click.echo(f"wrong in {quoted(each.key)}: {printable(correction)}")
+    skipped = sum(not each.carried for each in found)
+    told = f"{plural(len(found) - skipped, 'key')} to carry"
+    if skipped:
+        told += f", {number(skipped)} to skip: kvstream has streams and plain strings"
+    click.echo(told)
+
+
+def _planned_row(planned: Planned, as_json: bool) -> Mapping[str, Any]:
+    target = "skipped" if not planned.carried else "exists" if planned.exists else "new"
+    names = ", ".join(dict.fromkeys(loss.name for loss in planned.losses))
+    row = {
+        "db": planned.db,
+        "key": planned.key,
+        "type": planned.kind,
+        "entries": planned.entries,
+        "bytes": planned.bytes,
+        "groups": planned.groups,
+        "pending": planned.pending,
+        "target": target,
+        "lost": names or "nothing" if planned.carried else "all",
+    }
+    if as_json:
+        row["lost"] = [_loss(loss) for loss in planned.losses]
+        row["corrections"] = list(planned.corrections)
+        row["expire_at_ms"] = planned.expire_at_ms or None
+    return row
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    return {"name": loss.name, "affected": loss.affected, "why": loss.text}
+
+
+def show_remarks(source: Source) -> None:
+    """Say what was met at a source beside its keys."""
+    for remark in source.remarks:
+        click.echo(f"note: {printable(remark)}", err=True)
+
+
+def show_report(out: Output, report: Report) -> None:
+    """Show what a run has done."""
+    if not out.json:
+        for carried in report.noteworthy:
+            _tell(carried)
+    out.result(
+        _told(report),
+        **{str(outcome): report.outcomes[outcome] for outcome in Outcome},
+        entries=report.entries,
+        bytes=report.bytes,
+        skipped_types=dict(report.skipped),
+        resumed_keys=report.resumed_keys,
+        resumed_entries=report.resumed_entries,
+        lost=dict(report.losses),
+        noteworthy=[_noteworthy(carried) for carried in report.noteworthy],
+    )
+
+
+def _tell(carried: Carried) -> None:
+    name = f"{quoted(carried.key)} in database {carried.db}"
+    for correction in carried.corrections:
+        click.echo(f"{name}: counted anew: {printable(correction)}", err=True)
+    for loss in carried.losses:
+        click.echo(f"{name}: lost: {loss.name}: {printable(loss.text)}", err=True)
+    for told in carried.told:
+        what, source, target = map(printable, (told.what, told.source, told.target))
+        click.echo(f"{name} differs: {what}: {source} at the source, {target} there", err=True)
+
+
+def _told(report: Report) -> str:
+    parts = [
+        f"{plural(count, 'key')} {outcome}"
+        for outcome, count in report.outcomes.items()
+        if count and outcome is not Outcome.SKIPPED
+    ]
+    parts += [
+        f"{plural(count, 'key')} of type {kind} skipped" for kind, count in report.skipped.items()
+    ]
+    parts.append(plural(report.entries, "entry", "entries"))
+    if report.resumed_keys or report.resumed_entries:
+        parts.append(
+            f"of which an interrupted run had brought {plural(report.resumed_keys, 'key')} and "
+            f"{plural(report.resumed_entries, 'entry', 'entries')} more"
+        )
+    return ", ".join(parts)
+
+
+def _noteworthy(carried: Carried) -> dict[str, Any]:
+    return {
+        "db": carried.db,
+        "key": carried.key,
+        "outcome": str(carried.outcome),
+        "lost": [_loss(loss) for loss in carried.losses],
+        "corrections": carried.corrections,
+        "differences": [told._asdict() for told in carried.told],
+    }
+
+
+def show_verification(out: Output, found: Verification) -> None:
+    """Show each difference, and what moves by itself apart from them."""
+    moved = [each for each in found.differences if each.may_move]
+    real = [each for each in found.differences if not each.may_move]
+    if out.json:
+        out.table(_DIFFERENCES, [each._asdict() for each in found.differences])
+        digests = [
+            {"db": db, "key": key, "digest": digest} for (db, key), digest in found.digests.items()
+        ]
+        out.result(
+            "",
+            equal=found.equal,
+            keys=found.keys,
+            entries=found.entries,
+            differences=len(real),
+            moved=len(moved),
+            skipped_types=found.skipped,
+            digests=digests,
+        )
+        return
+    if real:
+        out.table(_DIFFERENCES, [_difference_row(each) for each in real])
+    if moved:
+        out.heading("moved meanwhile, as they may")
+        out.table(_DIFFERENCES, [_difference_row(each) for each in moved])
+    click.echo(_verdict(found, len(real)))
+
+
+def _difference_row(difference: Difference) -> Mapping[str, Any]:
+    return difference._asdict()
+
+
+def _verdict(found: Verification, differences: int) -> str:
+    compared = f"{plural(found.keys, 'key')}, {plural(found.entries, 'entry', 'entries')}"
+    skipped = "".join(
+        f", {plural(count, 'key')} of type {kind} not compared"
+        for kind, count in found.skipped.items()
+    )
+    if not differences:
+        return f"equal: {compared}{skipped}"
+    return f"different: {plural(differences, 'difference')} in {compared}{skipped}"
+
+
+def show_status(out: Output, runs: list[Status], followed: list[Followed]) -> None:
+    """Show what journals tell, of runs and of followers."""
+    if runs or not followed:
+        out.table(_STATUS, [_status_row(status) for status in runs])
+    if followed:
+        if runs:
+            out.heading("followed")
+        out.table(_FOLLOWED, [_followed_row(each) for each in followed])
+
+
+def _status_row(status: Status) -> Mapping[str, Any]:
+    return {
+        "source": status.source,
+        "target": status.target,
+        "kind": "run",
+        "state": status.state,
+        "keys": status.keys,
+        "entries": max(status.entries, sum(status.done.values())),
+        "at_ms": status.at_ms,
+        "begun_ms": status.begun_ms,
+        "finished_ms": status.finished_ms,
+        "db": status.db,
+        "key": status.key,
+    }
+
+
+def _followed_row(followed: Followed) -> Mapping[str, Any]:
+    behind_bytes, behind_s = followed.behind or (None, None)
+    return {
+        "source": followed.source,
+        "target": followed.target,
+        "kind": "follow",
+        "state": followed.state,
+        "phase": followed.phase.value,
+        "since_ms": followed.since_ms,
+        "behind_bytes": behind_bytes,
+        "behind_ms": None if behind_s is None else round(behind_s * 1000),
+        "commands": followed.commands,
+        "bytes": followed.bytes,
+        "offset": followed.offset,
+        "begun_ms": followed.begun_ms,
+        "at_ms": followed.at_ms,
+    }

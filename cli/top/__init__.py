@@ -1,0 +1,1 @@
+"""``top``: what a server or a store is doing, live."""

@@ -1,0 +1,222 @@
+"""XPENDING, XCLAIM and XAUTOCLAIM."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from typing import TypedDict
+
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    integer,
+    range_end,
+    range_start,
+    stream_id,
+    stream_ids,
+    syntax_error,
+    text,
+)
+from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
+from kvstream.commands.reply_pages import in_steps, is_long, is_put_off, paged
+from kvstream.commands.streams import Step, about, are_many
+from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.meta.txn import Txn
+from kvstream.operations import claim
+from kvstream.operations.delete import LONG_ROWS
+from kvstream.operations.groups import group_of_key
+from kvstream.operations.incremental import LongAutoclaim, LongClaim, Seized
+from kvstream.types.ids import UNPACKED, StreamID, ascending_packed
+from kvstream.types.records import AnyEntry
+
+_FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
+"""Words of XPENDING's extended form."""
+_TOGETHER = 1000
+"""IDs of a reply that are written at once."""
+
+
+def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Answer a summary of what is pending in a group, or one row for each entry."""
+    name, group = session.prefix + argv[1], argv[2]
+    if len(argv) == 3:
+        return _summary(txn, name, group)
+    if not _FORM_WORDS_MIN <= len(argv) <= _FORM_WORDS_MAX:
+        raise syntax_error()
+    min_idle_ms, at = 0, 3
+    if argv[3].upper() == b"IDLE":
+        min_idle_ms, at = integer(argv[4]), 5
+        if len(argv) < at + 3:
+            raise syntax_error()
+    count = integer(argv[at + 2])
+    start, end = range_start(argv[at]), range_end(argv[at + 1])
+    consumer = argv[at + 3] if at + 3 < len(argv) else None
+    if is_long(session, count):
+        if is_put_off(txn, session):
+            return LATER
+        steps = claim.pending_steps(txn, name, group, start, end, count, consumer, min_idle_ms)
+        return Paged(Gradual(map(_rows, steps)))
+    pieces = claim.pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
+    return Gradual([*map(_rows, claim.counted(pieces))])
+
+
+def _rows(step: claim.Piece | int | None) -> Alike | int | None:
+    if step is None or isinstance(step, int):
+        return step
+    return Alike(step.ids, (step.consumer, step.idle_ms, step.deliveries))
+
+
+def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
+    summary = claim.pending_summary(txn, name, group)
+    if summary.min_id is None or summary.max_id is None:
+        return [0, None, None, NULL_ARRAY]
+    consumers = [[owner, b"%d" % count] for owner, count in summary.consumers.items()]
+    return [summary.count, bytes(summary.min_id), bytes(summary.max_id), consumers]
+
+
+def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
+    return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
+
+
+class _ClaimOptions(TypedDict, total=False):
+    """What XCLAIM is given behind the IDs, by the names that the operations have for it."""
+
+    time_ms: int | None
+    retrycount: int | None
+    force: bool
+    justid: bool
+    last_id: StreamID | None
+
+
+def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Take pending entries over for a consumer, and answer them."""
+    group_of_key(txn, session.prefix + argv[1], argv[2])
+    min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
+    if are_many(session, len(argv) - 5):
+        return about(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
+    ids = _claimed_ids(argv[5:])
+    asked = _claim_options(txn, Args(argv, 5 + len(ids)))
+    return _claim(txn, session, argv, min_idle_ms, ids, asked)
+
+
+def _claim(
+    txn: Txn,
+    session: Session,
+    argv: Argv,
+    min_idle_ms: int,
+    ids: Sequence[StreamID],
+    asked: _ClaimOptions,
+) -> Reply:
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    entries = claim.claim(txn, name, group, consumer, min_idle_ms, ids, **asked)
+    return paged(session, _claimed(entries, "justid" in asked), len(entries))
+
+
+def _claim_begun(
+    session: Session, argv: Argv, min_idle_ms: int, txn: Txn, packed: list[bytes]
+) -> Step:
+    """Return what claims IDs in steps; where one is given again, in one."""
+    asked = _claim_options(txn, Args(argv, 5 + len(packed)))
+    ordered = ascending_packed(packed)
+    if len(ordered) < len(packed):
+        ids = [*map(StreamID.unpack, packed)]
+        return lambda txn: _claim(txn, session, argv, min_idle_ms, ids, asked)
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    work = LongClaim(name, group, ordered, consumer, min_idle_ms, **asked)
+
+    def step(txn: Txn) -> "Reply | None":
+        seized = work.step(txn)
+        if seized is None:
+            return None
+        found = seized if ordered is packed else seized.in_order(packed)
+        return Paged(_parts(found, "justid" in asked))
+
+    return step
+
+
+def _parts(seized: Seized, justid: bool) -> Gradual:
+    total = [sum(map(len, seized.parts))]
+    if justid:
+        ids = ([bytes(each.id) for each in rows] for rows in seized.parts)
+        return Gradual(chain(total, ids))
+    return Gradual(chain(total, seized.parts))
+
+
+def _claimed_ids(words: Argv) -> list[StreamID]:
+    """Return the IDs that stand before the first option, or what is no option either."""
+    try:
+        return stream_ids(words)  # the fast way
+    except InvalidID:
+        ids: list[StreamID] = []
+    for raw in words:
+        try:
+            ids.append(stream_id(raw))
+        except InvalidID:
+            break
+    return ids
+
+
+def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
+    options: _ClaimOptions = {}
+    while args:
+        word = args.next()
+        option = word.upper()
+        if option == b"FORCE":
+            options["force"] = True
+        elif option == b"JUSTID":
+            options["justid"] = True
+        elif option == b"LASTID" and args:
+            options["last_id"] = args.id()
+        elif option in (b"IDLE", b"TIME", b"RETRYCOUNT") and args:
+            value = args.integer(f"Invalid {text(option)} option argument for XCLAIM")
+            _claim_number(txn, options, option, value)
+        else:
+            raise InvalidArgument(f"Unrecognized XCLAIM option '{text(word)}'")
+    return options
+
+
+def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -> None:
+    if option == b"RETRYCOUNT":
+        options["retrycount"] = value if value >= 0 else None
+        return
+    time_ms = txn.now_ms - value if option == b"IDLE" else value
+    # A clock that is wrong at the client is no fault: what cannot be counts as now.
+    options["time_ms"] = time_ms if 0 <= time_ms <= txn.now_ms else None
+
+
+def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Take over what has been pending too long; the next cursor, the entries, the deleted IDs."""
+    min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
+    start = range_start(argv[5])
+    count, justid = claim.AUTOCLAIM_COUNT, False
+    message = "COUNT must be > 0"
+    args = Args(argv, 6)
+    while args:
+        word = args.option()
+        if word == b"COUNT" and args:
+            count = args.at_least(1, message, message)
+            if count > claim.AUTOCLAIM_COUNT_MAX:
+                raise InvalidArgument(message)
+        elif word == b"JUSTID":
+            justid = True
+        else:
+            raise syntax_error()
+    name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
+    asked = name, group, consumer, min_idle_ms, start, count, justid
+    if session.steps and count > LONG_ROWS:
+        group_of_key(txn, name, group)
+        return in_steps(LongAutoclaim(*asked).step, partial(_taken_in_steps, justid))
+    return _taken(session, justid, claim.autoclaim(txn, *asked))
+
+
+def _taken(session: Session, justid: bool, done: claim.Taken) -> Reply:
+    deleted = [bytes(eid) for eid in done.deleted]
+    reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
+    return paged(session, reply, len(done.entries) + len(deleted))
+
+
+def _taken_in_steps(justid: bool, done: Seized) -> Reply:
+    gone = done.gone
+    parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
+    texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)
+    deleted = Gradual(chain([len(gone)], texts))
+    return Paged([bytes(done.cursor), _parts(done, justid), deleted])

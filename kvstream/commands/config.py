@@ -1,0 +1,165 @@
+"""CONFIG GET and SET: the settings of streams that may change while the store is open."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from kvstream.commands.args import I64_MAX, Argv, integer, syntax_error, text
+from kvstream.commands.command import Session
+from kvstream.commands.replies import OK, Map, Reply, Simple
+from kvstream.errors import InvalidArgument
+from kvstream.meta.filling import Limits
+from kvstream.meta.txn import Txn
+from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
+from kvstream.operations.dump import checked_target
+from kvstream.types.glob import matcher
+from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE
+
+_MEMORY = re.compile(rb"([0-9]{0,127})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
+_UNITS = {
+    b"": 1,
+    b"b": 1,
+    b"k": 1000,
+    b"kb": 1 << 10,
+    b"m": 1000**2,
+    b"mb": 1 << 20,
+    b"g": 1000**3,
+    b"gb": 1 << 30,
+}
+
+
+def _count(raw: bytes) -> int:
+    return integer(raw, "argument couldn't be parsed into an integer")
+
+
+def memory_size(raw: bytes) -> int:
+    """Return the bytes that ``100``, ``4kb`` or ``1g`` stand for; no digits stand for 0."""
+    match = _MEMORY.fullmatch(raw)
+    if match is None:
+        raise InvalidArgument("argument must be a memory value")
+    return int(match[1] or 0) * _UNITS[(match[2] or b"").lower()]
+
+
+def within(value: int, least: int, most: int, unsigned: bool = False) -> int:
+    """Return a value that lies within its bounds, or raise InvalidArgument with the reason.
+
+    ``unsigned``: Redis keeps the value without a sign. It takes what does not fit into 63 bits
+    for a negative number, and its error says so.
+    """
+    if unsigned and not 0 <= value <= I64_MAX:
+        raise InvalidArgument("argument must be greater or equal to 0")
+    if not least <= value <= most:
+        raise InvalidArgument(f"argument must be between {least} and {most} inclusive")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its place among the limits of the catalog, and what it may be."""
+
+    attribute: str
+    least: int
+    most: int
+    parse: Callable[[bytes], int] = _count
+
+    def read(self, raw: bytes) -> int:
+        """Return the value that ``raw`` stands for, or raise InvalidArgument with the reason."""
+        return within(self.parse(raw), self.least, self.most, self.parse is memory_size)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSetting:
+    """One setting that is a word: its place, and what raises where it is none that it may be."""
+
+    attribute: str
+    check: Callable[[str], str]
+
+    def read(self, raw: bytes) -> str:
+        """Return the value that ``raw`` stands for, or raise InvalidArgument with the reason."""
+        return self.check(text(raw).lower())
+
+
+def shown(limits: Limits, setting: Setting | TextSetting) -> bytes:
+    """Return the value of a setting as CONFIG GET shows it."""
+    return str(getattr(limits, setting.attribute)).encode()
+
+
+SETTINGS: dict[bytes, Setting | TextSetting] = {
+    b"dump-target": TextSetting("dump_target", checked_target),
+    b"stream-entry-max-bytes": Setting("entry_max_bytes", MEGABYTE, ENTRY_BYTES_MAX, memory_size),
+    b"stream-node-max-bytes": Setting("node_max_bytes", 0, I64_MAX, memory_size),
+    b"stream-node-max-entries": Setting("node_max_entries", 0, I64_MAX),
+    b"stream-idmp-duration": Setting("idmp_duration_s", 1, IDMP_DURATION_MAX_S),
+    b"stream-idmp-maxsize": Setting("idmp_maxsize", 1, IDMP_MAXSIZE_MAX),
+}
+"""By name; 0 bytes or entries of a node: no such limit."""
+
+
+def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Answer the settings whose names match any of the patterns."""
+    limits = txn.catalog.limits
+    tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
+    return Map(
+        [
+            (name, shown(limits, setting))
+            for name, setting in SETTINGS.items()
+            if any(test(name) for test in tests)
+        ]
+    )
+
+
+def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Change settings until the store is closed, all of them or none."""
+    if len(argv) % 2:
+        raise syntax_error()
+    values: dict[bytes, int | str] = {}
+    reads: list[Callable[[], None]] = []
+    for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
+        name = raw_name.lower()
+        if name not in SETTINGS:
+            raise InvalidArgument(
+                f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
+            )
+        if name in values:
+            raise failure(raw_name, "duplicate parameter")
+        values[name] = 0
+        reads.append(partial(_read, values, name, raw))
+    for read in reads:
+        read()
+    for name, value in values.items():
+        setattr(txn.catalog.limits, SETTINGS[name].attribute, value)
+    return OK
+
+
+def _read(values: dict[bytes, int | str], name: bytes, raw: bytes) -> None:
+    try:
+        values[name] = SETTINGS[name].read(raw)
+    except InvalidArgument as error:
+        raise failure(name, str(error)) from None
+
+
+def failure(name: bytes, reason: str) -> InvalidArgument:
+    """Return the error of a setting that cannot be given a value."""
+    return InvalidArgument(
+        f"CONFIG SET failed (possibly related to argument '{text(name)}') - {reason}"
+    )
+
+
+CONFIG_HELP = [
+    Simple(line)
+    for line in (
+        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "GET <pattern>",
+        "    Show the settings whose names match a pattern.",
+        "SET <directive> <value>",
+        "    Change a setting until the store is closed.",
+        "HELP",
+        "    Show these lines.",
+    )
+]
+
+
+def config_help(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Show the subcommands."""
+    return CONFIG_HELP

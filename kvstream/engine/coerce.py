@@ -1,0 +1,240 @@
+"""What callers of the library may pass, turned into what operations take."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from operator import index
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from kvstream.errors import InvalidArgument, shown
+from kvstream.layout.keys import qualified
+from kvstream.layout.values import to_bytes
+from kvstream.operations.ack import NackMode
+from kvstream.operations.reply_limits import Budget
+from kvstream.operations.trim import RefPolicy, Strategy, Trim
+from kvstream.types.ids import MIN_ID, IDLike, StreamID
+from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
+from kvstream.types.records import BareEntry, Entry, PendingEntry
+
+Name = bytes | str
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Seconds = float
+Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
+Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
+Level = Durability | Literal["always", "everysec", "no"]
+HasID = Entry | BareEntry | PendingEntry
+IDs = IDLike | HasID | Iterable[IDLike | HasID]
+
+NUMBER_MAX = (1 << 63) - 1
+"""The greatest whole number that Redis takes, and that a count here may be."""
+
+SECONDS_MAX = 1 << 53
+"""Beyond it, three hundred million years, a float tells no milliseconds apart."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SERVERS = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "unix": "unix",
+    "valkey": "redis",
+    "valkeys": "rediss",
+}
+"""Schemes of servers, and the scheme under which redis-py knows each."""
+_SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
+"""How a ``Path`` made of a URL begins: it keeps one slash of two."""
+
+
+def name_bytes(name: Name) -> bytes:
+    """Return the bytes of a key, group or consumer name."""
+    encoded = to_bytes(name)
+    if len(encoded) > KEY_BYTES_MAX:
+        raise InvalidArgument(f"a name is longer than {KEY_BYTES_MAX} bytes")
+    return encoded
+
+
+def id_list(parts: Iterable[IDs]) -> list[StreamID]:
+    """Return the IDs in ``parts``: IDs, entries, pending ones, and lists or generators of them."""
+    ids: list[StreamID] = []
+    for part in parts:
+        if type(part) is StreamID:
+            ids.append(part)
+        elif isinstance(part, HasID):
+            ids.append(part.id)
+        elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):
+            ids += id_list(part)
+        else:
+            ids.append(StreamID.parse(part))
+    return ids
+
+
+def whole(number: int, what: str) -> int:
+    """Return a whole number of 64 bits; InvalidArgument for a bool, a float, text or None.
+
+    Where a call is hot, its caller looks at the type first: nearly every number is an int.
+    """
+    try:
+        plain = index(number)
+    except TypeError:
+        plain = None
+    if plain is None or type(number) is bool:
+        raise InvalidArgument(f"{what} must be a whole number, not {shown(number)}")
+    if not -NUMBER_MAX <= plain <= NUMBER_MAX:
+        raise InvalidArgument(f"{what} is out of range")
+    return plain
+
+
+def mark_of(mark: tuple[Name, int] | None, db: int) -> tuple[bytes, int] | None:
+    """Return the name of a mark's key, and its number."""
+    return None if mark is None else (qualified(db, name_bytes(mark[0])), whole(mark[1], "mark"))
+
+
+def optional(number: int | None, what: str) -> int | None:
+    """Return a whole number, or None where none was given."""
+    return None if number is None else whole(number, what)
+
+
+def milliseconds(seconds: Seconds, what: str) -> int:
+    """Return a duration in milliseconds; InvalidArgument below zero, without end or no number."""
+    try:
+        if 0 <= seconds < SECONDS_MAX and type(seconds) is not bool:
+            return round(seconds * 1000)
+    except (TypeError, ArithmeticError):  # no number, or a Decimal that is none
+        pass
+    raise _no_duration(seconds, what)
+
+
+def wait_of(block: Seconds, what: str = "timeout") -> float | None:
+    """Return how long a call waits: None, for ever, where ``block`` is 0 as in Redis."""
+    try:
+        if block >= 0 and type(block) is not bool:
+            return float(min(block, SECONDS_MAX)) or None
+    except (TypeError, ArithmeticError):
+        pass
+    raise _no_duration(block, what)
+
+
+def _no_duration(seconds: Seconds, what: str) -> InvalidArgument:
+    try:
+        if seconds < 0:
+            return InvalidArgument(f"{what} is negative")
+        if seconds >= SECONDS_MAX:
+            return InvalidArgument(f"{what} is too long")
+    except (TypeError, ArithmeticError):
+        pass
+    return InvalidArgument(f"{what} is not a number of seconds: {shown(seconds)}")
+
+
+def expiry_ms(seconds: Seconds) -> int:
+    """Return the milliseconds of an expiry, which may lie before what it counts from."""
+    try:
+        if -SECONDS_MAX < seconds < SECONDS_MAX and type(seconds) is not bool:
+            return round(seconds * 1000)
+    except (TypeError, ArithmeticError):
+        pass
+    raise InvalidArgument(f"invalid expire time: {shown(seconds)}")
+
+
+def trim_of(
+    maxlen: int | None,
+    minid: IDLike | None,
+    approximate: bool,
+    limit: int | None,
+    ref_policy: Policy | None,
+) -> Trim | None:
+    """Return the trim that the arguments describe, or None where they describe none."""
+    policy = RefPolicy(ref_policy) if ref_policy else RefPolicy.KEEPREF
+    if limit is not None and type(limit) is not int:
+        limit = whole(limit, "limit")
+    if maxlen is not None and minid is not None:
+        raise InvalidArgument(
+            "syntax error, MAXLEN and MINID options at the same time are not compatible"
+        )
+    if maxlen is not None:
+        if type(maxlen) is not int:
+            maxlen = whole(maxlen, "maxlen")
+        return _trim(Strategy.MAXLEN, maxlen, MIN_ID, bool(approximate), limit, policy)
+    if minid is not None:
+        bound = StreamID.parse(minid)
+        return _trim(Strategy.MINID, 0, bound, bool(approximate), limit, policy)
+    if limit is not None:
+        raise InvalidArgument(
+            "syntax error, LIMIT cannot be used without specifying a trimming strategy"
+        )
+    return None
+
+
+_trim = lru_cache(maxsize=64)(Trim)
+"""Most adds trim as the one before."""
+
+
+def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:
+    """Return the bounds of one reply, fresh for each attempt; None where there are none."""
+    if max_count is None and max_size is None:
+        return None
+    return Budget(optional(max_count, "max_count"), optional(max_size, "max_size"))
+
+
+def refuse_url(path: AnyPath) -> None:
+    """Raise InvalidArgument where a URL stands for a path; the message names the right call.
+
+    ``./redis://host`` is the folder of that name. No message shows a URL: it may hold a password.
+    """
+    form = _SHORTENED if isinstance(path, PurePath) else _URL
+    found = form.match(os.fsdecode(path))
+    if found is None:
+        return
+    scheme = found[1].lower()
+    if scheme in _SERVERS:
+        right = (
+            "is the URL of a server, not a path: "
+            f'use redis.Redis.from_url("{_SERVERS[scheme]}://..."), on the command line --url '
+            '(KVSTREAM_URL), in Spark the option "url"'
+        )
+    elif scheme == "file":
+        right = "is a URL: give the path alone, as in /path"
+    else:
+        right = "is a URL, not a path: give a path on this machine"
+    raise InvalidArgument(f"{scheme}://... {right}")
+
+
+def path_of(path: AnyPath) -> Path:
+    """Return the path of a store; InvalidArgument where none can be there."""
+    try:
+        text = os.fsdecode(path)
+        refuse_url(path)
+        if "\0" in text:
+            raise InvalidArgument(f"a path holds no null character: {shown(path)}")
+        os.path.realpath(text).encode()
+    except TypeError:
+        raise InvalidArgument(f"a path is str, bytes or os.PathLike, not {shown(path)}") from None
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"RocksDB takes no path but UTF-8: {shown(path)}") from None
+    return Path(text)
+
+
+def store_options(given: Mapping[str, Any]) -> StoreOptions:
+    """Return the options of a store; InvalidArgument names what is no option, or no value of it."""
+    known = {field.name: field.type for field in fields(StoreOptions)}
+    if unknown := given.keys() - known:
+        names = ", ".join(sorted(unknown))
+        raise InvalidArgument(f"no such option: {names} (see the fields of StoreOptions)")
+    return StoreOptions(**{name: _option(name, known[name], given[name]) for name in given})
+
+
+def _option(name: str, kind: object, value: Any) -> Any:
+    """Return the value of an option of a store; a number is a count, a size or a time."""
+    if kind is Durability:
+        try:
+            value = Durability(value)
+        except ValueError:
+            raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
+    elif kind is float:
+        wait_of(value, name)
+    elif kind is int:
+        value = whole(value, name)
+        if value < 0:
+            raise InvalidArgument(f"{name} must not be negative")
+    return value

@@ -1,0 +1,210 @@
+"""COPY: a key once more under another name.
+
+A stream is copied with all that belongs to it, in one commit: that takes time in proportion to its
+entries and pending entries, and the rows are in memory until they are written. ``LongCopy`` copies
+entries and nodes before, in steps of a commit each, to where nobody sees them.
+"""
+
+from kvstream.errors import InvalidArgument
+from kvstream.layout.keys import successor, tree_prefix
+from kvstream.meta import pel, unfinished_loads
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.strings import Key, StringMeta
+from kvstream.meta.txn import Txn
+from kvstream.meta.unfinished_loads import StagedLoad
+from kvstream.operations import load as loading
+from kvstream.operations import unfinished_loads as staging
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
+from kvstream.operations.keyspace import delete, exists, make_room
+from kvstream.storage.batch import Family
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+
+PAGE_ROWS = 1000
+"""Rows that are read at once."""
+
+_COPIED_OF_GROUP = ("last_delivered", "entries_read", "nack_rank")
+
+
+def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
+    """Copy a key, over an existing one only with ``replace``; tell whether it was done."""
+    if source == target:
+        raise InvalidArgument("source and destination objects are the same")
+    key = txn.key(source)
+    if key is None or (not replace and exists(txn, target)):
+        return False
+    make_room(txn, target)
+    if isinstance(key, StringMeta):
+        made = txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
+        made.in_parts = key.in_parts
+        txn.catalog.write(txn, made)
+    else:
+        _copy_stream(txn, key, target)
+    txn.signal(target)
+    return True
+
+
+def move(txn: Txn, source: bytes, target: bytes) -> bool:
+    """Copy a key to where there is none, and delete it; tell whether it was done."""
+    return copy(txn, source, target) and delete(txn, source)
+
+
+def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
+    made = _twin(txn, stream, name, loading.new_stream(txn, name))
+    if stream.length:
+        first = stream.prefix + stream.first.packed
+        _copy_rows(txn, Family.MESSAGES, stream.prefix, first, made.prefix)
+        nodes = tree_prefix(stream.nodes_tree)
+        head, target = nodes + stream.head.packed, tree_prefix(made.nodes_tree)
+        _copy_rows(txn, Family.TREES, nodes, head, target)
+    _copy_rest(txn, stream, made)
+
+
+def _copy_rest(txn: Txn, stream: StreamMeta, made: StreamMeta) -> None:
+    """Copy all that belongs to a stream but entries and nodes."""
+    if stream.idmp_tree:
+        producers = tree_prefix(stream.idmp_tree)
+        _copy_rows(txn, Family.TREES, producers, producers, tree_prefix(made.idmp_tree))
+    for group in list(txn.catalog.groups(txn, stream)):
+        _copy_group(txn, group, txn.catalog.create_group(txn, made, group.name))
+
+
+def _twin(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> StreamMeta:
+    """Make a key with the record of another, but the rows of ``place``, without groups."""
+    twin = StreamMeta.decode(place.name, stream.encode())
+    twin.generation, twin.prefix = place.generation, place.prefix
+    twin.nodes_tree = place.nodes_tree
+    twin.idmp_tree = txn.allocate() if stream.idmp_tree else 0
+    twin.groups_tree = twin.groups_count = 0
+    twin.swept, twin.unswept = MIN_ID, 0
+    txn.catalog.add_stream(txn, name, twin)
+    return twin
+
+
+def _copy_rows(txn: Txn, family: Family, prefix: bytes, lower: bytes, target: bytes) -> None:
+    """Copy the rows of a prefix, from ``lower`` on, to another prefix."""
+    copied: dict[bytes, bytes | None] = {}
+    upper, cut = successor(prefix), len(prefix)
+    while page := txn.batch.page(family, lower, upper, PAGE_ROWS):
+        copied.update((target + key[cut:], value) for key, value in page)
+        lower = page[-1][0] + b"\x00"
+    txn.batch.puts[family].update(copied)
+
+
+def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
+    for consumer in list(txn.catalog.consumers(txn, group)):
+        twin = txn.catalog.create_consumer(txn, made, consumer.name)
+        twin.seen_ms, twin.active_ms = consumer.seen_ms, consumer.active_ms
+    for run in pel.runs_from(txn, group, b""):
+        pel.place(txn, made, run.ids, run.owner, run.time_ms, run.deliveries, run.rank)
+    for field in _COPIED_OF_GROUP:
+        setattr(made, field, getattr(group, field))
+    txn.member_changed(made)
+
+
+class LongCopy:
+    """COPY of a long stream. It happens in its last step, and until then changes no key."""
+
+    def __init__(self, source: bytes, target: bytes, replace: bool) -> None:
+        self._source, self._target, self._replace = source, target, replace
+        self._seen: Witness | None = None
+        self._load: StagedLoad | None = None
+        self._first = MIN_ID
+        self._tries = 0
+        self._copied: dict[Family, bytes] = {}
+        """The last row of each family that has been copied, without its prefix."""
+
+    def step(self, txn: Txn) -> bool | None:
+        """Copy on; tell whether the key was copied once that is done, None before."""
+        stream = txn.key(self._source)
+        if stream is None or (not self._replace and exists(txn, self._target)):
+            self.undo(txn)
+            return False
+        if self._seen is None or not self._holds(txn, stream):
+            self.undo(txn)
+            self._tries += 1
+            if self._tries > TRIES or not isinstance(stream, StreamMeta):
+                return copy(txn, self._source, self._target, self._replace)
+            self._begin(txn, stream)
+        assert self._load is not None
+        assert isinstance(stream, StreamMeta)
+        place = self._load.stream
+        if self._copy_page(txn, Family.MESSAGES, stream.prefix, stream.first, place.prefix):
+            return None
+        nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
+        if self._copy_page(txn, Family.TREES, nodes, stream.head, target):
+            return None
+        self._finish(txn, stream, place)
+        return True
+
+    def undo(self, txn: Txn) -> None:
+        """Delete what was copied so far."""
+        if self._load is not None and self._is_there(txn, self._load):
+            unfinished_loads.discard(txn, self._load)
+        self._load = self._seen = None
+
+    def _holds(self, txn: Txn, key: Key) -> bool:
+        """Tell whether what was copied can be gone on with."""
+        assert self._seen is not None
+        assert self._load is not None
+        stored = txn.catalog.databases.stored_name(txn, self._target)
+        return (
+            isinstance(key, StreamMeta)
+            and self._seen.holds(key)
+            and self._load.stream.name == stored
+            and self._is_there(txn, self._load)
+        )
+
+    def _is_there(self, txn: Txn, load: StagedLoad) -> bool:
+        """Tell whether nobody has flushed the database meanwhile."""
+        return txn.batch.get(Family.METADATA, load.row) is not None
+
+    def _begin(self, txn: Txn, stream: StreamMeta) -> None:
+        self._seen, self._copied, self._first = Witness.of(stream), {}, stream.first
+        self._load = staging.begin(txn, self._target, replace=True)
+
+    def _copy_page(
+        self, txn: Txn, family: Family, prefix: bytes, first: StreamID, target: bytes
+    ) -> bool:
+        """Copy the rows that come next of those from an ID on; tell whether there may be more."""
+        lower = prefix + max(first.packed, self._copied.get(family, b"") + b"\0")
+        page = txn.batch.page(family, lower, successor(prefix), STEP_ROWS)
+        cut = len(prefix)
+        txn.batch.puts[family].update((target + key[cut:], value) for key, value in page)
+        if page:
+            self._copied[family] = page[-1][0][cut:]
+        return len(page) == STEP_ROWS
+
+    def _finish(self, txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
+        """Make the key: nothing but what was trimmed meanwhile differs from its source."""
+        assert self._load is not None
+        make_room(txn, self._target)
+        made = _twin(txn, stream, self._target, place)
+        nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
+        first, head = (stream.first, stream.head) if stream.length else (MAX_ID, MAX_ID)
+        if first != self._first:
+            txn.batch.delete_range(Family.MESSAGES, place.prefix, place.prefix + first.packed)
+            txn.batch.delete_range(Family.TREES, target, target + head.packed)
+        row = txn.batch.get(Family.TREES, nodes + head.packed)
+        if row is not None:  # it may count fewer than when it was copied
+            txn.batch.put(Family.TREES, target + head.packed, row)
+        _copy_rest(txn, stream, made)
+        unfinished_loads.remove(txn, self._load)
+        txn.signal(self._target)
+
+
+class LongMove(LongCopy):
+    """MOVE of a long stream: its last step deletes it, too."""
+
+    def __init__(self, source: bytes, target: bytes) -> None:
+        super().__init__(source, target, replace=False)
+
+    def step(self, txn: Txn) -> bool | None:
+        """Copy on; tell whether the key was moved once that is done, None before."""
+        done = super().step(txn)
+        return delete(txn, self._source) if done else done
+
+
+def is_long(txn: Txn, source: bytes) -> bool:
+    """Tell whether a key is a stream of very many entries."""
+    key = txn.key(source)
+    return isinstance(key, StreamMeta) and key.length > LONG_ROWS

@@ -1,0 +1,265 @@
+"""DUMP and RESTORE: a key as the payload in which Redis, too, hands keys on.
+
+A payload says of which type and version it is, and older servers take none that is newer than they
+are. Unless a server is named for which it is meant, each is of the oldest form that loses nothing
+of what it holds: so what uses nothing new can be taken back to where it came from.
+
+DUMP and RESTORE of long streams, in steps between which others go on.
+
+DUMP tells of the moment of its first step. RESTORE happens in its last one: until then entries and
+nodes go to where nobody sees them.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, StoreClosed
+from kvstream.meta import unfinished_loads
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import StringMeta
+from kvstream.meta.txn import Txn
+from kvstream.meta.unfinished_loads import StagedLoad
+from kvstream.operations import load
+from kvstream.operations import load as loading
+from kvstream.operations import unfinished_loads as staging
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES
+from kvstream.operations.info import MANY_GROUPS
+from kvstream.operations.keyspace import delete, make_room
+from kvstream.operations.load import refuse_existing
+from kvstream.rdb import payload as payloads
+from kvstream.rdb.streams import StreamReading
+from kvstream.rdb.versions import TARGETS, Target, losses, reduce, target
+from kvstream.storage.batch import Family
+from kvstream.types.images import StreamState
+from kvstream.types.options import DUMP_TARGET_AUTO
+
+_CANDIDATES = [TARGETS[name] for name in ("redis:7.0", "valkey", "redis:8.6", "redis:8.8")]
+"""The types of streams from 7.0 on, each with the lowest version under which servers write it."""
+
+
+def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
+    """Return the payload of a key, None where there is none.
+
+    ``wanted`` names the server that it is for, what that cannot hold is left out; None: as the
+    store's settings say. The payload is in memory as a whole: ReplyTooLarge where it is more than a
+    reply may be.
+    """
+    wanted = wanted or txn.catalog.limits.dump_target
+    chosen = None if wanted == DUMP_TARGET_AUTO else target(wanted)
+    key = txn.key(name)
+    if key is None:
+        return None
+    if isinstance(key, StringMeta):
+        return payloads.dump_string(chosen or _CANDIDATES[0], key.read(txn.batch))
+    image = load.image(txn, name)
+    if image is None:
+        return None
+    most = txn.catalog.limits.reply_left
+    pieces, size = [], 0
+    for piece in _pieces(image, chosen):
+        pieces.append(piece)
+        size += len(piece)
+        if most and size > most:
+            raise txn.catalog.limits.too_large()
+    return b"".join(pieces)
+
+
+def pieces_of_now(txn: Txn, name: bytes) -> Iterator[bytes]:
+    """Return the payload of a stream as it is now, piece by piece, to be taken after ``txn``.
+
+    The transaction must have changed nothing. A piece may be empty.
+    """
+    wanted = txn.catalog.limits.dump_target
+    chosen = None if wanted == DUMP_TARGET_AUTO else target(wanted)
+    return _pieces_in_steps(load.image_in_steps(txn, name), chosen)
+
+
+def _pieces_in_steps(
+    steps: Iterator[load.StreamImage | None], chosen: Target | None
+) -> Iterator[bytes]:
+    for image in steps:
+        if image is None:
+            yield b""
+        else:
+            yield from _pieces(image, chosen)
+
+
+def _pieces(image: load.StreamImage, chosen: Target | None) -> Iterator[bytes]:
+    state = image.state()
+    chosen = chosen or lossless(state)
+    reduce(state, chosen)  # limits of producers that are the server's own anyway count as no loss
+    return payloads.dump(chosen, image.nodes(), state, image.node_count)
+
+
+def reading(payload: bytes) -> StreamReading | None:
+    """Return the stream of a payload, to be read; None where it is of a plain string."""
+    found = payloads.restore(payload)
+    return None if isinstance(found, bytes) else found
+
+
+def restate(txn: Txn, name: bytes, payload: bytes) -> None:
+    """Give a stream what a payload tells besides entries, in place of its own; entries stay.
+
+    BadPayload for what is no stream's, NoSuchKey where there is none: nothing is changed then.
+    """
+    found = payloads.restore(payload)
+    if isinstance(found, bytes):
+        raise BadPayload("the payload is of a plain string")
+    state = found.state()
+    if txn.stream(name) is None:
+        raise NoSuchKey
+    load.restate(txn, name, state)
+
+
+def lossless(state: StreamState) -> Target:
+    """Return the oldest form that holds all of a stream's state."""
+    return next((each for each in _CANDIDATES if not losses(state, each)), _CANDIDATES[-1])
+
+
+def restore(
+    txn: Txn, name: bytes, payload: bytes, replace: bool = False, expire_at: int = 0
+) -> list[str]:
+    """Make a key of a payload, and return what of it was wrong and has been set right.
+
+    ``expire_at`` is a Unix time in milliseconds, 0: never; where it has passed there is no such
+    key afterwards. BadPayload for what is none, KeyExists where the name is taken and what has it
+    is not to be replaced; nothing is changed then.
+    """
+    refuse_existing(txn, name, replace)
+    found = payloads.restore(payload)
+    gone = 0 < expire_at <= txn.now_ms
+    if not isinstance(found, bytes):
+        if gone:
+            found.state()
+        else:
+            loaded = _loaded(txn, name, found, replace, expire_at)
+            return found.corrections + loaded.corrections
+    elif not gone:
+        make_room(txn, name)
+        txn.catalog.create_string(txn, name, found, expire_at)
+        txn.signal(name)
+    if gone:
+        delete(txn, name)
+        txn.catalog.expired += 1
+    return []
+
+
+def _loaded(
+    txn: Txn, name: bytes, found: StreamReading, replace: bool, expire_at: int
+) -> load.Loaded:
+    try:
+        return load.load(txn, name, found, replace, expire_at)
+    except InvalidArgument as error:  # a payload may be sound, and yet be no stream
+        raise BadPayload(str(error)) from None
+
+
+def checked_target(name: str) -> str:
+    """Return the name of a target, or of the choice by itself; InvalidArgument names all."""
+    if name != DUMP_TARGET_AUTO:
+        target(name)
+    return name
+
+
+STEP_NODES = 16
+"""Nodes that one step of DUMP writes: a millisecond of work."""
+LONG_BYTES = 64 << 10
+"""A payload of more bytes is taken in steps: it has some thousand entries."""
+
+
+def is_long(txn: Txn, name: bytes) -> bool:
+    """Tell whether a key is a stream of very many entries, or groups."""
+    key = txn.key(name)
+    if not isinstance(key, StreamMeta):
+        return False
+    return key.length > LONG_ROWS or key.groups_count >= MANY_GROUPS
+
+
+class LongDump:
+    """The payload of a stream that there is, as it is when this is made: nothing is changed yet."""
+
+    def __init__(self, txn: Txn, name: bytes) -> None:
+        self._name = name
+        self._pieces = pieces_of_now(txn, name)
+        self._made: list[bytes] = []
+        self._size = 0
+
+    def step(self, txn: Txn) -> tuple[int, list[bytes]] | None:
+        """Go on; return how long the payload is, and its pieces, once it is whole, None before.
+
+        No pieces: the store was opened anew meanwhile, and the key is there no more.
+        """
+        most = txn.catalog.limits.reply_left
+        try:
+            some = list(islice(self._pieces, STEP_NODES))
+        except StoreClosed:
+            whole = dump(txn, self._name)
+            return (0, []) if whole is None else (len(whole), [whole])
+        self._made += some
+        self._size += sum(map(len, some))
+        if most and self._size > most:
+            raise txn.catalog.limits.too_large()
+        return None if some else (self._size, self._made)
+
+
+class LongRestore:
+    """RESTORE of a payload."""
+
+    def __init__(self, name: bytes, payload: bytes, replace: bool, expire_at: int) -> None:
+        self._name, self._payload = name, payload
+        self._replace, self._expire_at = replace, expire_at
+        self._load: StagedLoad | None = None
+        self._found: StreamReading | None = None
+        self._tries = 0
+
+    def step(self, txn: Txn) -> bool:
+        """Go on; tell whether the key has been made."""
+        loading.refuse_existing(txn, self._name, self._replace)
+        if self._load is None or not self._holds(txn, self._load):
+            self.undo(txn)
+            self._tries += 1
+            if self._tries > TRIES or not self._begin(txn):
+                arguments = self._payload, self._replace, self._expire_at
+                restore(txn, self._name, *arguments)
+                return True
+        assert self._load is not None
+        assert self._found is not None
+        try:
+            return self._take(txn, self._load, self._found)
+        except InvalidArgument as error:  # a payload may be sound, and yet be no stream
+            raise BadPayload(str(error)) from None
+
+    def undo(self, txn: Txn) -> None:
+        """Delete what was taken so far."""
+        if self._load is not None and _is_there(txn, self._load):
+            unfinished_loads.discard(txn, self._load)
+        self._load = self._found = None
+
+    def _begin(self, txn: Txn) -> bool:
+        """Begin to read; tell whether it is worth it."""
+        found = reading(self._payload)
+        if found is None or 0 < self._expire_at <= txn.now_ms:
+            return False
+        self._found, self._load = found, staging.begin(txn, self._name, replace=True)
+        return True
+
+    def _holds(self, txn: Txn, load: StagedLoad) -> bool:
+        """Tell whether the database is the one that it was, and nobody has flushed it."""
+        stored = txn.catalog.databases.stored_name(txn, self._name)
+        return load.stream.name == stored and _is_there(txn, load)
+
+    def _take(self, txn: Txn, load: StagedLoad, found: StreamReading) -> bool:
+        scratch, taken = loading.scratch_of(txn), 0
+        for node in found.nodes():
+            loading.take_node(scratch, load.stream, node)
+            taken += node.count
+            if taken >= STEP_ROWS:
+                loading.merge(txn, scratch.batch)
+                return False
+        state = found.state()
+        loading.seal(scratch, load.stream, state, txn.allocate)
+        staging.publish(txn, self._name, load, scratch.batch, self._replace, self._expire_at)
+        return True
+
+
+def _is_there(txn: Txn, load: StagedLoad) -> bool:
+    return txn.batch.get(Family.METADATA, load.row) is not None

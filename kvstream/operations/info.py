@@ -1,0 +1,571 @@
+"""XINFO: what a stream, its groups and its consumers look like.
+
+Figures of streams and groups for those who watch a store: read often, and cheap each time.
+
+Nothing is changed by them, not even what has expired; and each step is short, whatever there is.
+
+MEMORY USAGE: how many bytes the rows of a key take, estimated from a few of each kind.
+
+What is counted is the keys and values of rows before RocksDB compresses them, not memory: of that a
+stream takes next to none.
+
+A stream's groups as they are in one moment, to be looked at one by one while others go on.
+
+They are read from the rows of that moment, and decoded into objects that nobody else has: in time
+for each that what it has takes, and none for all of them together. Of those that have so many runs
+in memory that reading them anew would take long, these are copied.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from kvstream.errors import NoSuchKey
+from kvstream.layout.keys import (
+    database_of,
+    expiry_row,
+    key_of,
+    scan_row,
+    successor,
+    tree_prefix,
+)
+from kvstream.layout.rows import Rows
+from kvstream.meta import catalog, idempotency, nodes, pel
+from kvstream.meta.pel import oldest_delivery, runs_from, runs_of
+from kvstream.meta.pel_index import nacked_in, pending_in, pending_with
+from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.runs import Run, RunIndex, Share
+from kvstream.meta.strings import Key
+from kvstream.meta.trees import SortedRows
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.groups import existing_group, lag
+from kvstream.operations.pages import RUNS_TOGETHER, Steps, entry_steps
+from kvstream.storage.batch import Family, Row
+from kvstream.storage.reads import Still
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.records import (
+    ConsumerDetail,
+    ConsumerInfo,
+    GroupDetail,
+    GroupInfo,
+    PendingDetail,
+    StreamDetail,
+    StreamInfo,
+)
+
+RUNS_A_STEP = 256
+"""Runs of pending entries that are counted at once: a third of a millisecond."""
+
+
+class StreamFigures(NamedTuple):
+    """What one stream is like."""
+
+    length: int
+    entries_added: int
+    first: StreamID | None
+    """None where it has no entry."""
+    last: StreamID
+    groups: int
+
+
+class GroupFigures(NamedTuple):
+    """How far one group is."""
+
+    consumers: int
+    lag: int | None
+    """None where Redis's rules cannot tell."""
+    entries_read: int | None
+    pending: int
+    """Delivered and not acknowledged, those given back included."""
+    nacked: int
+    """Given back, and nobody's."""
+    oldest_ms: int
+    """Milliseconds since the oldest delivery that still waits for its acknowledgement; 0: none."""
+
+
+class Listed(NamedTuple):
+    """One key of a database."""
+
+    generation: int
+    name: bytes
+    is_stream: bool
+
+
+def listed(txn: Txn, db: int, cursor: int, limit: int) -> list[Listed]:
+    """Return up to ``limit`` keys of a database from generation ``cursor`` on."""
+    catalog = txn.catalog
+    found = islice(catalog.index.names(txn, db, cursor), limit)
+    return [
+        Listed(generation, name, isinstance(catalog.peek(txn, name), StreamMeta))
+        for generation, name in found
+    ]
+
+
+def _stream(txn: Txn, name: bytes) -> StreamMeta | None:
+    """Return a stream as it is; None where there is none, or it has expired."""
+    if not isinstance(txn.catalog.peek(txn, name), StreamMeta):
+        return None
+    return txn.stream(name)
+
+
+def stream_figures(txn: Txn, name: bytes) -> StreamFigures | None:
+    """Return the figures of a stream, None where there is none."""
+    stream = _stream(txn, name)
+    if stream is None:
+        return None
+    first = stream.first if stream.length else None
+    return StreamFigures(
+        stream.length, stream.entries_added, first, stream.last, stream.groups_count
+    )
+
+
+def group_names(txn: Txn, name: bytes, limit: int) -> list[bytes]:
+    """Return the first ``limit`` groups of a stream by name."""
+    stream = _stream(txn, name)
+    if stream is None or not stream.groups_count:
+        return []
+    prefix = tree_prefix(stream.groups_tree)
+    rows = txn.batch.page(Family.TREES, prefix, successor(prefix), limit)
+    return [key[len(prefix) :] for key, _ in rows]
+
+
+class Counted(NamedTuple):
+    """What is pending in a group, as far as it has been counted."""
+
+    pending: int = 0
+    nacked: int = 0
+    oldest: int | None = None
+    """The least time of a delivery."""
+    following: bytes | None = b""
+    """Where the next step goes on; None: all is counted."""
+
+
+def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Counted:
+    """Count some more of what is pending in a group.
+
+    An index that is there tells it at once; none is made for it, since it would have to be kept up
+    with each delivery from then on.
+    """
+    found = _group(txn, name, group)
+    if found is None:
+        return so_far._replace(following=None)
+    if found.indexed or found.index is not None:
+        oldest = oldest_delivery(txn, found)
+        return Counted(pending_in(txn, found), nacked_in(txn, found), oldest, None)
+    runs = found.runs.some(txn.batch, so_far.following or b"", RUNS_A_STEP)
+    times = [run.time_ms for run in runs if run.owned]
+    if so_far.oldest is not None:
+        times.append(so_far.oldest)
+    return Counted(
+        so_far.pending + sum(len(run.ids) for run in runs),
+        so_far.nacked + sum(len(run.ids) for run in runs if not run.owned),
+        min(times, default=None),
+        runs[-1].anchor + b"\0" if len(runs) == RUNS_A_STEP else None,
+    )
+
+
+def group_figures(
+    txn: Txn, name: bytes, group: bytes, counted: Counted | None = None
+) -> GroupFigures | None:
+    """Return the figures of a group, None where there is none.
+
+    ``counted`` is what is pending in it; None: that is counted now, however long it takes.
+    """
+    stream, found = _stream(txn, name), _group(txn, name, group)
+    if stream is None or found is None:
+        return None
+    if counted is None:
+        counted = Counted()
+        while counted.following is not None:
+            counted = count_pending(txn, name, group, counted)
+    return GroupFigures(
+        consumers=found.consumers_count,
+        lag=lag(stream, found),
+        entries_read=None if found.entries_read == UNKNOWN else found.entries_read,
+        pending=counted.pending,
+        nacked=counted.nacked,
+        oldest_ms=0 if counted.oldest is None else max(0, txn.now_ms - counted.oldest),
+    )
+
+
+def _group(txn: Txn, name: bytes, group: bytes) -> GroupMeta | None:
+    stream = _stream(txn, name)
+    return None if stream is None else txn.catalog.group(txn, stream, group)
+
+
+SAMPLES = 5
+"""Rows of each kind that are looked at unless told otherwise, as in Redis."""
+
+
+def usage(txn: Txn, name: bytes, samples: int | None = SAMPLES) -> int | None:
+    """Return the bytes of a key's rows, None where there is no key.
+
+    Of entries, nodes, groups, consumers, runs and producers ``samples`` each are looked at, and
+    stand for all; None: all of them, in time that all their rows take.
+    """
+    key = txn.key(name)
+    if key is None:
+        return None
+    total = _listing_size(key)
+    if isinstance(key, StreamMeta):
+        total += _stream_size(txn, key, samples)
+    elif key.pieces is not None:
+        total += key.length + key.pieces.count * len(key.pieces.row(0))
+    return total
+
+
+def _listing_size(key: Key) -> int:
+    """Return the bytes of the record and of what every key has besides."""
+    listed = len(scan_row(database_of(key.name), key.generation)) + len(key_of(key.name))
+    expiring = len(expiry_row(key.expire_at, key.name)) if key.expire_at else 0
+    return len(key.row) + len(key.encode()) + listed + expiring
+
+
+def _stream_size(txn: Txn, stream: StreamMeta, samples: int | None) -> int:
+    groups = [
+        _group_size(txn, group, samples)
+        for group in islice(txn.catalog.groups(txn, stream), samples)
+    ]
+    nodes, closed = tree_prefix(stream.nodes_tree), stream.nodes - bool(stream.open_live)
+    producers = tree_prefix(stream.idmp_tree)
+    counted = (
+        (Family.MESSAGES, stream.prefix, stream.first.packed, stream.length),
+        (Family.TREES, nodes, stream.head.packed, closed),
+        (Family.TREES, producers + b"P", b"", stream.pids),
+        (Family.TREES, producers + b"I", b"", stream.iids),
+        (Family.TREES, producers + b"O", b"", stream.iids),
+    )
+    rows = sum(_rows_size(txn, *each, samples) for each in counted)
+    return rows + _scaled(groups, stream.groups_count)
+
+
+def _rows_size(
+    txn: Txn, family: Family, prefix: bytes, start: bytes, count: int, samples: int | None
+) -> int:
+    """Return the bytes of the ``count`` rows under a prefix from ``start`` on."""
+    if not count:
+        return 0
+    rows = islice(txn.batch.scan(family, prefix + start, successor(prefix)), samples)
+    return _scaled([len(key) + len(value) for key, value in rows], count)
+
+
+def _scaled(sizes: Sequence[int], count: int) -> int:
+    """Return the size of ``count`` of which these are some."""
+    return sum(sizes) * count // len(sizes) if sizes else 0
+
+
+def _group_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
+    consumers = [
+        len(consumer.row) + len(consumer.encode())
+        for consumer in islice(txn.catalog.consumers(txn, group), samples)
+    ]
+    own = len(group.row) + len(group.encode())
+    return own + _scaled(consumers, group.consumers_count) + _pending_size(txn, group, samples)
+
+
+def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
+    """Return the bytes of runs, and of a row by time and by consumer each in an indexed group."""
+    size = ids = 0
+    for run in islice(pel.runs_from(txn, group, b""), samples):
+        suffixes = [run.anchor]
+        if group.indexed:
+            suffixes += [run.times_suffix, *([run.anchor] if run.owned else [])]
+        size += len(run.encode()) + sum(len(tree_prefix(0)) + len(each) for each in suffixes)
+        ids += len(run.ids)
+    return size * pending_in(txn, group) // ids if ids else 0
+
+
+MANY_GROUPS = 100
+"""Groups from which on they are looked at one by one."""
+COPIED_RUNS = 256
+"""A group that has more runs in memory is copied."""
+_TREES = Family.TREES
+
+
+class StillGroups:
+    """The groups of a stream as they are when this is made, in a transaction of no change."""
+
+    def __init__(self, txn: Txn, stream: StreamMeta) -> None:
+        self.stream = copy(stream)
+        self.stream.groups = {}
+        rows = Still(txn.batch.committed, (_TREES,))
+        self.txn = Txn(rows, txn.catalog, txn.now_ms, read_only=True)
+        """What they are to be looked at in; its catalog is for what belongs to them alone."""
+        self._seen = {row: consumer.seen_ms for row, consumer in txn.catalog.seen.items()}
+        """What consumers have been seen at is not written at once."""
+        self._copies = {
+            name: _copied(group)
+            for name, group in stream.groups.items()
+            if group.runs.memory is not None and len(group.runs.memory.keys) > COPIED_RUNS
+        }
+
+    def __len__(self) -> int:
+        return self.stream.groups_count
+
+    def __iter__(self) -> Iterator[GroupMeta]:
+        for row, record in self._rows(self.stream.groups_tree):
+            name = row[8:]
+            group = GroupMeta.decode(name, row, record)
+            found = self._copies.pop(name, None)
+            if found is not None:
+                group.runs.memory, group.index = found
+            for row, record in self._rows(group.consumers_tree):
+                consumer = ConsumerMeta.decode(row[8:], row, record)
+                catalog.recall(group, consumer)
+                consumer.seen_ms = self._seen.get(row, consumer.seen_ms)
+                group.consumers[consumer.name] = consumer
+            yield group
+
+    def _rows(self, tree: int) -> Iterator[Row]:
+        prefix = tree_prefix(tree)
+        return self.txn.batch.scan(_TREES, prefix, successor(prefix)) if tree else iter(())
+
+
+def _copied(group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
+    """Return the runs of a group that are in memory, and their index where it was made."""
+    index = group.index
+    if index is not None:
+        shares = index.shares.items()
+        copies = {owner: Share(share.anchors.copy(), share.pending) for owner, share in shares}
+        index = RunIndex(index.times.copy(), copies, index.pending)
+    memory = group.runs.memory
+    assert memory is not None
+    return SortedRows({key: memory.items[key] for key in memory.keys}), index
+
+
+NOTHING = 0
+"""A limit of pending entries that lets none by."""
+FULL_COUNT = 10
+"""Entries and pending entries that XINFO STREAM FULL shows by default."""
+
+
+def _existing(txn: Txn, name: bytes) -> StreamMeta:
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    return stream
+
+
+def stream_info(txn: Txn, name: bytes) -> StreamInfo:
+    """Return XINFO STREAM."""
+    return _stream_info(txn, _existing(txn, name))
+
+
+def _stream_info(txn: Txn, stream: StreamMeta) -> StreamInfo:
+    if not txn.read_only:
+        for pid in idempotency.producers(txn, stream):
+            idempotency.expire(txn, stream, pid)
+    return StreamInfo(
+        length=stream.length,
+        radix_tree_keys=stream.nodes,
+        radix_tree_nodes=stream.nodes + 1,
+        last_generated_id=stream.last,
+        max_deleted_entry_id=stream.max_deleted,
+        entries_added=stream.entries_added,
+        recorded_first_entry_id=stream.first if stream.length else MIN_ID,
+        idmp_duration=stream.idmp_duration or txn.catalog.limits.idmp_duration_s,
+        idmp_maxsize=idempotency.maxsize(txn, stream),
+        pids_tracked=stream.pids,
+        iids_tracked=stream.iids,
+        iids_added=stream.iids_added,
+        iids_duplicates=stream.iids_duplicates,
+        groups=stream.groups_count,
+        first_entry=entries.first_entry(txn, stream),
+        last_entry=entries.last_entry(txn, stream),
+    )
+
+
+GroupRow = tuple[bytes, int, int, StreamID, int | None, int | None]
+"""What GroupInfo has, in its order: a tenth of its time to make."""
+ConsumerRow = tuple[bytes, int, int, int]
+"""What ConsumerInfo has, in its order."""
+
+
+def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
+    """Return XINFO GROUPS, sorted by name."""
+    return [GroupInfo(*row) for row in group_rows(txn, name)]
+
+
+def group_rows(txn: Txn, name: bytes) -> list[GroupRow]:
+    """Return the same in rows."""
+    stream = _existing(txn, name)
+    return [_group_row(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
+
+
+def group_info(txn: Txn, name: bytes, group: bytes) -> GroupInfo:
+    """Return one group's part of XINFO GROUPS."""
+    _existing(txn, name)
+    return GroupInfo(*_group_row(txn, *existing_group(txn, name, group)))
+
+
+def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
+    read = _known(group.entries_read)
+    pending, last = pending_in(txn, group), group.last_delivered
+    return group.name, group.consumers_count, pending, last, read, lag(stream, group)
+
+
+def _known(entries_read: int) -> int | None:
+    return None if entries_read == UNKNOWN else entries_read
+
+
+def backlog(txn: Txn, name: bytes, group: bytes) -> int:
+    """Return the exact number of entries not yet delivered, also where ``lag`` is None."""
+    stream, found = existing_group(txn, name, group)
+    return nodes.live_after(txn, stream, found.last_delivered)
+
+
+def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
+    """Return the exact number of entries after an ID; 0 where there is no stream."""
+    stream = txn.stream(name)
+    return 0 if stream is None else nodes.live_after(txn, stream, eid)
+
+
+def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
+    """Return XINFO CONSUMERS, sorted by name."""
+    return [ConsumerInfo(*row) for row in consumer_rows(txn, name, group)]
+
+
+def consumer_rows(txn: Txn, name: bytes, group: bytes) -> list[ConsumerRow]:
+    """Return the same in rows."""
+    _existing(txn, name)
+    _, found = existing_group(txn, name, group)
+    now_ms = txn.now_ms
+    return [
+        (
+            member.name,
+            pending_with(txn, found, member),
+            max(0, now_ms - member.seen_ms),
+            -1 if member.active_ms < 0 else max(0, now_ms - member.active_ms),
+        )
+        for member in txn.catalog.consumers(txn, found)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPages:
+    """One group of StreamPages; each step of pending entries is a run of them."""
+
+    detail: GroupDetail
+    """All but the pending entries."""
+    pending: Steps[Run]
+    of_consumers: list[Steps[Run]]
+    """The pending entries of each consumer of ``detail``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPages:
+    """XINFO STREAM FULL, but for the entries and pending entries, which come in steps."""
+
+    info: StreamInfo
+    entries: Steps[Rows]
+    groups_count: int
+    groups: Iterable[GroupPages]
+    """To be gone through once."""
+
+
+def has_much(stream: StreamMeta) -> bool:
+    """Tell whether FULL takes steps even where few entries are wanted of everything."""
+    return stream.groups_count >= MANY_GROUPS
+
+
+def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
+    """Return what ``stream_detail`` does in steps, as it is now.
+
+    Many groups are decoded one after the other, from committed rows; where the transaction has
+    changed something they are all looked at now.
+    """
+    stream = _existing(txn, name)
+    limit = count if count > 0 else None
+    steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
+    groups: Iterable[GroupPages]
+    if stream.groups_count < MANY_GROUPS or txn.dirty:
+        found = txn.catalog.groups(txn, stream)
+        groups = [_group_pages(txn, stream, each, limit) for each in found]
+    else:
+        still = StillGroups(txn, stream)
+        groups = (_group_pages(still.txn, still.stream, each, limit) for each in still)
+    total = stream.groups_count
+    return StreamPages(_stream_info(txn, stream), steps, total, groups)  # the first may change it
+
+
+def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:
+    detail = _group_detail(txn, stream, group, NOTHING)
+    runs, *others = group.runs.snapshot(txn.batch, times=1 + len(detail.consumers))
+    owners = [member.name for member in detail.consumers]
+    each = [run_steps(own, limit, owner) for own, owner in zip(others, owners, strict=True)]
+    return GroupPages(detail, run_steps(runs, limit), each)
+
+
+def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None) -> Steps[Run]:
+    """Return the steps of the first ``limit`` IDs of runs, those of one owner alone if given."""
+    found: list[Run] = []
+    total = 0
+    for at, run in enumerate(runs, 1):
+        if not at % RUNS_TOGETHER:
+            yield None
+        if owner is not None and (run.rank or run.owner != owner):
+            continue
+        if limit is not None and total + len(run.ids) >= limit:
+            found.append(run._replace(ids=run.ids[: limit - total]))
+            total = limit
+            break
+        found.append(run)
+        total += len(run.ids)
+    yield total
+    yield from found
+
+
+def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetail:
+    """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
+    stream = _existing(txn, name)
+    limit = count if count > 0 else None
+    return StreamDetail(
+        info=_stream_info(txn, stream),
+        entries=entries.between(txn, stream, MIN_ID, MAX_ID, limit).entries(),
+        groups=[
+            _group_detail(txn, stream, group, limit) for group in txn.catalog.groups(txn, stream)
+        ],
+    )
+
+
+def _group_detail(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupDetail:
+    return GroupDetail(
+        name=group.name,
+        last_delivered_id=group.last_delivered,
+        entries_read=_known(group.entries_read),
+        lag=lag(stream, group),
+        pel_count=pending_in(txn, group),
+        nacked_count=nacked_in(txn, group),
+        pending=_details(runs_from(txn, group, b""), limit),
+        consumers=[
+            _consumer_detail(txn, group, member, limit)
+            for member in txn.catalog.consumers(txn, group)
+        ],
+    )
+
+
+def _consumer_detail(
+    txn: Txn, group: GroupMeta, member: ConsumerMeta, limit: int | None
+) -> ConsumerDetail:
+    return ConsumerDetail(
+        name=member.name,
+        seen_time_ms=member.seen_ms,
+        active_time_ms=member.active_ms,
+        pel_count=pending_with(txn, group, member),
+        pending=_details(runs_of(txn, group, member), limit),
+    )
+
+
+def _details(runs: Iterator[Run], limit: int | None) -> list[PendingDetail]:
+    details: list[PendingDetail] = []
+    for run in runs:
+        for eid in run.ids:
+            if len(details) == limit:
+                return details
+            details.append(
+                PendingDetail(StreamID.unpack(eid), run.owner, run.time_ms, run.deliveries)
+            )
+    return details

@@ -1,0 +1,550 @@
+"""Loading a stream from its image: all that belongs to it, and the key last, in one commit.
+
+What a source tells is held against what it brings. Counts are taken from the entries, not from the
+source; what does not fit is set right, and each correction is told. Counters that the source's
+format has not are found out by Redis's rules for such files, or counted, where Redis gives up.
+
+A stream as an image: read from its rows as they are in one moment, with nothing changed by it.
+
+The state is copied at once, in time that its groups and pending entries take. The nodes are read
+afterwards, one at a time: through the transaction, or through walks that were begun in the same
+moment and see nothing of what is written later.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from kvstream.errors import Corruption, InvalidArgument, KeyExists, NoSuchKey
+from kvstream.layout.keys import tree_prefix
+from kvstream.layout.listpack import counters_size
+from kvstream.meta import idempotency, nodes, pel_index
+from kvstream.meta.bulk_fill import Sink, append_node, append_page
+from kvstream.meta.nodes import measure
+from kvstream.meta.pel import COUNT_MAX, RUN_IDS_MAX, runs_from
+from kvstream.meta.records import (
+    ENTRIES_ADDED_MAX,
+    ENTRIES_READ_MAX,
+    UNKNOWN,
+    ConsumerMeta,
+    GroupMeta,
+    Node,
+    StreamMeta,
+)
+from kvstream.meta.runs import Run
+from kvstream.meta.trees import Tree, as_is
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.info import StillGroups
+from kvstream.operations.keyspace import exists, make_room
+from kvstream.storage.batch import Batch, Family, Pages, Row
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.images import (
+    ID_BYTES,
+    ConsumerImage,
+    GroupImage,
+    IdempotencyImage,
+    NodeImage,
+    PackedID,
+    ProducerImage,
+    StreamSource,
+    StreamState,
+)
+
+Allocate = Callable[[], int]
+"""Gives a number for a tree that was never given before."""
+
+_TREES: int = Family.TREES
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was loaded, and what of its source's word was wrong."""
+
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+    corrections: list[str] = field(default_factory=list)
+
+
+def load(
+    txn: Txn, name: bytes, source: StreamSource, replace: bool = False, expire_at: int = 0
+) -> Loaded:
+    """Make a stream of a source under a name, over what has it only with ``replace``.
+
+    The source is read to its end before anything is changed, whatever it raises; its rows are in
+    memory until they are written. KeyExists where the name is taken.
+    """
+    refuse_existing(txn, name, replace)
+    stream = new_stream(txn, name)
+    scratch = scratch_of(txn)
+    for node in source.nodes():
+        take_node(scratch, stream, node)
+    state = source.state()
+    loaded = seal(scratch, stream, state, txn.allocate)
+    publish(txn, name, stream, replace, expire_at)
+    merge(txn, scratch.batch)
+    return loaded
+
+
+def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
+    """Raise KeyExists where a name is taken and what has it is not to be replaced."""
+    if not replace and exists(txn, name):
+        raise KeyExists
+
+
+def new_stream(txn: Txn, name: bytes) -> StreamMeta:
+    """Return an empty stream with numbers of its own, which nobody sees yet."""
+    stored = txn.catalog.databases.stored_name(txn, name)
+    stream = StreamMeta(stored, txn.allocate())
+    stream.nodes_tree = txn.allocate()
+    return stream
+
+
+def scratch_of(txn: Txn) -> Txn:
+    """Return a transaction whose changes are not part of ``txn`` until they are merged."""
+    return Txn(txn.batch, txn.catalog, txn.now_ms, read_only=txn.read_only)
+
+
+def merge(txn: Txn, batch: Batch) -> None:
+    """Have rows that were made apart written with a transaction."""
+    for puts, made in zip(txn.batch.puts, batch.puts, strict=True):
+        puts.update(made)
+
+
+def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
+    """Append a node as it is, or the entries of a plain page, whose size is not told.
+
+    The rows go into the transaction's batch, or into something else.
+    """
+    if node.size:
+        append_node(txn, stream, node, into)
+    else:
+        append_page(txn, stream, node.ids, node.values, into)
+
+
+def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at: int) -> None:
+    """Make a stream, all rows of which are there or in the transaction, the key of a name."""
+    refuse_existing(txn, name, replace)
+    make_room(txn, name)
+    stream.expire_at = expire_at
+    txn.catalog.add_stream(txn, name, stream)
+    txn.signal(name)
+
+
+# --- what stands beside the entries -------------------------------------------------------------
+
+
+def seal(txn: Txn, stream: StreamMeta, state: StreamState, allocate: Allocate) -> Loaded:
+    """Give a stream that has all its entries the rest of what belongs to it."""
+    loaded = Loaded(entries=stream.length)
+    _set_counters(stream, state, loaded.corrections)
+    add_groups(txn, stream, state, allocate, loaded)
+    if state.idempotency is not None:
+        stream.idmp_tree = allocate() if state.idempotency.producers else 0
+        loaded.corrections += idempotency.restore(txn, stream, state.idempotency)
+    stream.cool()
+    return loaded
+
+
+def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
+    """Give an existing stream the groups, counters and producers of a state, in place of its own.
+
+    NoSuchKey is for the caller to raise where there is none.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        return Loaded()
+    for group in list(txn.catalog.groups(txn, stream)):
+        txn.catalog.drop_group(txn, stream, group)
+    if stream.idmp_tree:
+        Tree(stream.idmp_tree, as_is).drop(txn.batch)
+    stream.idmp_tree = stream.pids = stream.iids = 0
+    loaded = seal(txn, stream, state, txn.allocate)
+    txn.reshaped(stream)
+    txn.signal(name)
+    return loaded
+
+
+def _set_counters(stream: StreamMeta, state: StreamState, told: list[str]) -> None:
+    greatest = stream.last
+    if state.length != stream.length:
+        told.append(f"the length was {state.length}, but there are {stream.length} entries")
+    first = stream.first if stream.length else MIN_ID
+    if state.first is not None and state.first != first:
+        told.append(f"the first entry was told as {state.first}, but is {first}")
+    stream.max_deleted = state.max_deleted or MIN_ID
+    stream.last = max(state.last, greatest, stream.max_deleted)
+    if stream.last != state.last:
+        told.append(f"the last ID was {state.last}, below {stream.last}")
+    added = stream.length if state.entries_added is None else state.entries_added
+    stream.entries_added = min(max(added, stream.length), ENTRIES_ADDED_MAX)
+    if added > ENTRIES_ADDED_MAX:
+        told.append(f"{added} entries were said to be added, which nothing can count")
+    elif stream.entries_added != added:
+        told.append(f"{added} entries were said to be added, but there are {stream.length}")
+
+
+def add_groups(
+    txn: Txn, stream: StreamMeta, state: StreamState, allocate: Allocate, loaded: Loaded
+) -> None:
+    """Add the groups of a state to a stream that has none."""
+    stream.groups, stream.groups_count = {}, 0
+    if not state.groups:
+        return
+    if not stream.groups_tree:
+        stream.groups_tree = allocate()
+    counted = state.entries_added is None
+    for image in state.groups:
+        row = tree_prefix(stream.groups_tree) + image.name
+        if txn.batch.get(_TREES, row) is not None:
+            loaded.corrections.append(f"group {image.name!r} came twice")
+            continue
+        group = _add_group(txn, row, image, allocate, loaded)
+        group.entries_read = _entries_read(txn, stream, image, counted, loaded.corrections)
+        txn.batch.put(_TREES, row, group.encode())
+        stream.groups_count += 1
+    loaded.groups = stream.groups_count
+
+
+def _entries_read(
+    txn: Txn, stream: StreamMeta, image: GroupImage, counted: bool, told: list[str]
+) -> int:
+    """Return how many entries a group has read; ``counted``: the source's format does not say.
+
+    Such a source says nothing of entries that were deleted either. So what lies above the group's
+    last ID is what it has not read; Redis knows that at both ends of the stream alone.
+    """
+    if counted:
+        if image.last_delivered > stream.last:
+            return UNKNOWN
+        return stream.length - nodes.live_after(txn, stream, image.last_delivered)
+    if image.entries_read is None:
+        return UNKNOWN
+    if not 0 <= image.entries_read <= ENTRIES_READ_MAX:
+        told.append(f"group {image.name!r} was said to have read {image.entries_read} entries")
+        return UNKNOWN
+    return image.entries_read
+
+
+def _add_group(
+    txn: Txn, row: bytes, image: GroupImage, allocate: Allocate, loaded: Loaded
+) -> GroupMeta:
+    consumers, runs, times = allocate(), allocate(), allocate()
+    group = GroupMeta(image.name, row, consumers, Tree(runs, Run.decode), Tree(times, as_is))
+    group.last_delivered = image.last_delivered
+    _add_consumers(txn, group, image, allocate, loaded.corrections)
+    ranks = _ranks(image, loaded.corrections)
+    group.nack_rank = len(ranks)
+    pel_index.lay_down(txn, group, lambda: _runs(image, ranks))
+    for consumer in group.consumers.values():
+        txn.batch.put(_TREES, consumer.row, consumer.encode())
+    loaded.pending += len(image.pending)
+    return group
+
+
+def _add_consumers(
+    txn: Txn, group: GroupMeta, image: GroupImage, allocate: Allocate, told: list[str]
+) -> None:
+    prefix = tree_prefix(group.consumers_tree)
+    for each in image.consumers:
+        if each.name in group.consumers:
+            told.append(f"group {image.name!r}: consumer {each.name!r} came twice")
+            continue
+        consumer = _consumer(prefix, each.name, each.seen_ms, allocate)
+        consumer.active_ms = max(each.active_ms, UNKNOWN)
+        group.consumers[each.name] = consumer
+    for name in image.pending.owners():
+        if name not in group.consumers:
+            told.append(f"group {image.name!r}: {name!r} has pending entries, but was no consumer")
+            group.consumers[name] = _consumer(prefix, name, txn.now_ms, allocate)
+    group.consumers_count = len(group.consumers)
+
+
+def _consumer(prefix: bytes, name: bytes, seen_ms: int, allocate: Allocate) -> ConsumerMeta:
+    return ConsumerMeta(name, prefix + name, Tree(allocate(), as_is), max(0, seen_ms))
+
+
+def _ranks(image: GroupImage, told: list[str]) -> dict[PackedID, int]:
+    """Return the places of the entries that belong to nobody in the order of handing out."""
+    ownerless = set(image.pending.ownerless())
+    order = [eid for eid in dict.fromkeys(image.nacked) if eid in ownerless]
+    missing = sorted(ownerless.difference(order))
+    if missing or len(order) != len(image.nacked):
+        told.append(f"group {image.name!r}: the order of entries given back was not whole")
+    return {eid: rank for rank, eid in enumerate(order + missing, 1)}
+
+
+def _runs(image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
+    """Yield the pending entries as runs: neighbours that share owner, time and count."""
+    for ids, owner, time_ms, deliveries in image.pending.spans():
+        count = min(deliveries, COUNT_MAX)
+        if owner is None:
+            yield Run(ids[0], ids, b"", 0, count, ranks[ids[0]])
+            continue
+        for at in range(0, len(ids), RUN_IDS_MAX):
+            part = ids[at : at + RUN_IDS_MAX]
+            yield Run(part[0], part, owner, max(0, time_ms), count)
+
+
+def trees_needed(state: StreamState) -> int:
+    """Return how many numbers ``seal`` takes at most."""
+    groups = sum(
+        3 + len(group.consumers) + len(set(group.pending.owners())) for group in state.groups
+    )
+    return 2 + groups
+
+
+Walks = Callable[[int, bytes, bytes], Pages]
+"""Gives the rows between two keys of a family, page by page."""
+
+
+class Walkable(Protocol):
+    """Committed rows, of which walks see one moment."""
+
+    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages: ...
+
+
+_NODE_ROWS = 256
+"""Rows of closed nodes that are read at once."""
+_STEP_GROUPS = 16
+"""Groups that are copied in one step."""
+
+
+class StreamImage:
+    """One stream in one moment: its state, and its nodes, each of them once."""
+
+    def __init__(
+        self, state: StreamState, expire_at: int, node_count: int, found: Iterator[NodeImage]
+    ) -> None:
+        self.expire_at_ms = expire_at
+        """Unix milliseconds at which the key expires; 0: never."""
+        self.node_count = node_count
+        """How many nodes the whole stream has."""
+        self._state = state
+        self._nodes = found
+
+    @property
+    def length(self) -> int:
+        return self._state.length
+
+    @property
+    def last(self) -> StreamID:
+        """The last ID that the stream has given out."""
+        return self._state.last
+
+    def nodes(self) -> Iterator[NodeImage]:
+        """Return the nodes that have not been taken yet.
+
+        Taking one raises Corruption where rows and counts contradict each other, StoreClosed once
+        the store is.
+        """
+        return self._nodes
+
+    def state(self) -> StreamState:
+        """Return the rest, which is known before the nodes are."""
+        return self._state
+
+    def close(self) -> None:
+        """Let go of what RocksDB keeps for the nodes that were not taken."""
+        self._nodes = iter(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def image(
+    txn: Txn, name: bytes, start: PackedID | None = None, walks: Walks | None = None
+) -> StreamImage | None:
+    """Return the image of a stream, None where there is none; WrongType for a string.
+
+    Its nodes begin with the one in which ``start`` is, or would be. Without ``walks`` they are read
+    through the transaction, and must be taken before anything else is done in it.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        return None
+    if stream.slack:
+        measure(txn.batch, stream)
+    found = _Nodes(txn, stream, start, walks or txn.batch.pages)
+    return StreamImage(state(txn, stream), stream.expire_at, stream.nodes, found.each())
+
+
+def image_of_now(
+    txn: Txn, name: bytes, rows: Walkable, start: PackedID | None = None
+) -> StreamImage | None:
+    """Return an image that can be read after the transaction, from the committed ``rows``."""
+    if txn.dirty:
+        raise InvalidArgument("an image needs a transaction that has changed nothing")
+    return image(txn, name, start, rows.pages)
+
+
+def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
+    """Return what yields None again and again, and then the image of a stream as it is now.
+
+    The transaction must have changed nothing; NoSuchKey where there is no stream.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    if stream.slack:
+        measure(txn.batch, stream)
+    found = _Nodes(txn, stream, None, txn.batch.committed.pages)
+    return _in_steps(StillGroups(txn, stream), _without_groups(txn, stream), found)
+
+
+def _in_steps(
+    still: StillGroups, found: StreamState, nodes: "_Nodes"
+) -> Iterator[StreamImage | None]:
+    for at, group in enumerate(still, 1):
+        found.groups.append(_group(still.txn, group))
+        if not at % _STEP_GROUPS:
+            yield None
+    stream = still.stream
+    yield StreamImage(found, stream.expire_at, stream.nodes, nodes.each())
+
+
+def page(
+    txn: Txn, name: bytes, first: StreamID, last: StreamID, count: int
+) -> list[tuple[PackedID, bytes]]:
+    """Return the first ``count`` entries of a range as packed IDs and stored values."""
+    stream = txn.stream(name)
+    if stream is None:
+        return []
+    rows = entries.rows(txn, stream, first, last, count)
+    return [(key[-ID_BYTES:], value) for key, value in rows]
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+class _Nodes:
+    """The nodes of a stream, with what was open when they were asked for."""
+
+    def __init__(self, txn: Txn, stream: StreamMeta, start: PackedID | None, walks: Walks) -> None:
+        self._name = stream.name
+        self._stream = stream
+        self._key_bytes = len(stream.prefix) + ID_BYTES
+        self._open = nodes.open_node(stream) if stream.open_live else None
+        self._last = b""
+        """The last ID that a node before this one was given."""
+        if self._open is None:
+            return
+        head = _head(txn, stream, start)
+        trees, prefix = tree_prefix(stream.nodes_tree), stream.prefix
+        # No node is put below the open one, and no entry below the last: the walks end for good.
+        self._records = walks(Family.TREES, trees + head.packed, trees + self._open.first.packed)
+        first = max(stream.first, head)
+        self._messages = walks(
+            Family.MESSAGES, prefix + first.packed, prefix + stream.last.packed + b"\0"
+        )
+        next(self._records)
+        next(self._messages)
+
+    def each(self) -> Iterator[NodeImage]:
+        if self._open is None:
+            return
+        while rows := self._records.send(_NODE_ROWS):
+            for key, value in rows:
+                yield self._image(Node.decode(StreamID.unpack(key[8:]), value))
+        yield self._image(self._open)
+
+    def _image(self, node: Node) -> NodeImage:
+        first, last = node.first.packed, node.last.packed
+        rows: list[Row] = self._messages.send(node.live)
+        ids = [key[-ID_BYTES:] for key, _ in rows]
+        whole = len(ids) == node.live > 0 and self._last < first <= ids[0] and ids[-1] <= last
+        self._last = last
+        if not whole or any(len(key) != self._key_bytes for key, _ in rows):
+            raise nodes.damaged(self._stream, f"has other entries than node {node.first} counts")
+        values = [value for _, value in rows]
+        size = node.size + counters_size(node.live, node.appended - node.live)
+        return NodeImage(first, node.names, ids, values, node.appended, size, last)
+
+
+def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
+    """Return the first ID of the node to begin with."""
+    if start is None or start <= stream.first.packed:
+        return stream.head
+    if start >= stream.open_first.packed:
+        return stream.open_first
+    prefix = tree_prefix(stream.nodes_tree)
+    lower, upper = prefix + stream.head.packed, prefix + start + b"\0"
+    found = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
+    if not found:
+        raise nodes.damaged(stream, "has fewer nodes than it counts")
+    return StreamID.unpack(found[0][0][8:])
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
+def state(txn: Txn, stream: StreamMeta) -> StreamState:
+    """Return all of a stream but its entries."""
+    found = _without_groups(txn, stream)
+    found.groups = [_group(txn, group) for group in txn.catalog.groups(txn, stream)]
+    return found
+
+
+def _without_groups(txn: Txn, stream: StreamMeta) -> StreamState:
+    return StreamState(
+        length=stream.length,
+        last=stream.last,
+        first=stream.first if stream.length else MIN_ID,
+        max_deleted=stream.max_deleted,
+        entries_added=stream.entries_added,
+        idempotency=_idempotency(txn, stream),
+    )
+
+
+def _group(txn: Txn, group: GroupMeta) -> GroupImage:
+    known = None if group.entries_read == UNKNOWN else group.entries_read
+    image = GroupImage(group.name, group.last_delivered, known)
+    image.consumers = [
+        ConsumerImage(each.name, each.seen_ms, each.active_ms)
+        for each in txn.catalog.consumers(txn, group)
+    ]
+    members = {each.name for each in image.consumers}
+    given_back: list[tuple[int, PackedID]] = []
+    try:
+        for run in runs_from(txn, group, b""):
+            owner = run.owner if run.owned else None
+            if owner is not None and owner not in members:
+                raise ValueError(f"it has pending entries of no consumer {owner!r}")
+            image.pending.extend(run.ids, owner, run.time_ms, run.deliveries)
+            if owner is None:
+                given_back += [(run.rank, eid) for eid in run.ids]
+    except ValueError as error:
+        raise Corruption(f"group {group.name!r} is damaged: {error}") from None
+    image.nacked = [eid for _, eid in sorted(given_back)]
+    return image
+
+
+def _idempotency(txn: Txn, stream: StreamMeta) -> IdempotencyImage | None:
+    """Return what is remembered of producers, less what is too old to count."""
+    producers = []
+    oldest = txn.now_ms - idempotency.duration_ms(txn, stream)
+    for pid in idempotency.producers(txn, stream):
+        remembered = idempotency.remembered(txn, stream, pid)
+        iids = [(iid, eid) for iid, eid, stamp_ms in remembered if stamp_ms > oldest]
+        if iids:
+            producers.append(ProducerImage(pid, iids))
+    told = stream.idmp_duration, stream.idmp_maxsize, stream.iids_added, stream.iids_duplicates
+    if not producers and not any(told):
+        return None
+    return IdempotencyImage(
+        duration_s=stream.idmp_duration or txn.catalog.limits.idmp_duration_s,
+        maxsize=idempotency.maxsize(txn, stream),
+        producers=producers,
+        iids_added=stream.iids_added,
+        iids_duplicates=stream.iids_duplicates,
+    )

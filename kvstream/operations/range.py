@@ -1,0 +1,183 @@
+"""Parts of a stream for readers that share it: ranges of IDs with the entries that each has.
+
+Entries for those to whom they are shown as they are: out of what others were shown lately.
+
+XLEN, XRANGE and XREVRANGE.
+"""
+
+from typing import NamedTuple
+
+from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.rows import Rows, Written
+from kvstream.meta import nodes
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.storage.batch import Family, Row
+from kvstream.types.ids import PACKED, StreamID
+
+_MESSAGES = Family.MESSAGES
+
+
+def is_kept(txn: Txn, count: int | None) -> bool:
+    """Tell whether reads of so many entries look for those that were read lately."""
+    return count is not None and 0 < count <= entries.FIRST_PAGE and txn.catalog.hot.memory_max > 0
+
+
+def is_large(stream: StreamMeta, count: int) -> bool:
+    """Tell whether so many entries may take more than may be kept."""
+    return count > entries.first_page(stream)
+
+
+def between(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
+) -> Rows | Written:
+    """Return the entries of ``start <= id <= end``, the first ``count`` of them."""
+    first, last = max(start, stream.first), min(end, stream.last)
+    if stream.length == 0 or first > last:
+        return Rows([], 0)
+    prefix, hot = stream.prefix, txn.catalog.hot
+    upper = PACKED(*last)
+    found = hot.find(prefix, PACKED(*first), upper, count)
+    left = count - found.count
+    if left == 0 or found.start > upper:
+        hot.hits += 1
+        return Written(found.count, found.parts, found.ids)
+    hot.misses += 1
+    page = txn.batch.page(_MESSAGES, prefix + found.start, prefix + upper + b"\x00", left)
+    if page:
+        text = hot.keep(prefix, found.start, page)
+        if text is None:  # too long, or for the careful way
+            if found.count:
+                page = entries.rows(txn, stream, first, last, count)
+            return Rows(page, len(prefix))
+        found.parts.append(text.data)
+        found.ids.append(text.ids)
+    return Written(found.count + len(page), found.parts, found.ids)
+
+
+def length(txn: Txn, name: bytes) -> int:
+    """Return the number of entries, 0 for a missing key."""
+    stream = txn.stream(name)
+    return 0 if stream is None else stream.length
+
+
+def scan(
+    txn: Txn,
+    name: bytes,
+    start: StreamID,
+    end: StreamID,
+    count: int | None = None,
+    reverse: bool = False,
+) -> Rows | None:
+    """Return the entries of ``start <= id <= end``, last first when ``reverse``.
+
+    None, Redis's null reply, where ``count`` is not positive and the key exists.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        return Rows([], 0)
+    if count is not None and count <= 0:
+        return None
+    read = entries.between_reversed if reverse else entries.between_for_reply
+    return read(txn, stream, start, end, count)
+
+
+class Span(NamedTuple):
+    """A range of a stream's IDs."""
+
+    start: StreamID
+    end: StreamID
+    entries: int
+    """How many it has; an estimate unless ``exact``."""
+    exact: bool
+
+
+def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> list[Span]:
+    """Return spans that cover ``start <= id <= end``, each of about ``size`` entries.
+
+    They begin where nodes do, and cost nodes, not entries. [] where there is no entry at all.
+    """
+    stream = txn.stream(name)
+    if stream is None or not stream.length:
+        return []
+    low, high = max(start, stream.first), min(end, stream.last)
+    if low > high:
+        return []
+    found: list[Span] = []
+    first, count, exact = low, 0, low == stream.first
+    lowest = low.packed
+    for packed, live in nodes.live_counts(txn, stream, low, high):
+        if count >= size and packed > lowest:
+            begin = StreamID.unpack(packed)
+            found.append(Span(first, begin.previous(), count, exact))
+            first, count, exact = begin, 0, True
+        count += live
+    found.append(Span(first, high, count, exact and high == stream.last))
+    return found
+
+
+class Reach(NamedTuple):
+    """Where the rows of a range of IDs lie."""
+
+    prefix: bytes
+    lower: bytes
+    upper: bytes
+    """The keys that the first and the last row may have."""
+
+
+def reach(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Reach | None:
+    """Return where the entries of ``start <= id <= end`` lie; None where there can be none."""
+    stream = txn.stream(name)
+    if stream is None or not stream.length:
+        return None
+    low, high = max(start, stream.first), min(end, stream.last)
+    if low > high:
+        return None
+    return Reach(stream.prefix, stream.prefix + low.packed, stream.prefix + high.packed)
+
+
+class Ends(NamedTuple):
+    """Where a stream begins and ends, and how many entries it has and was ever given."""
+
+    length: int
+    added: int
+    first: StreamID
+    last: StreamID
+
+
+def ends(txn: Txn, name: bytes) -> Ends | None:
+    """Return the ends of a stream, None where there is none; an empty one begins at its last ID."""
+    stream = txn.stream(name)
+    if stream is None:
+        return None
+    first = stream.first if stream.length else stream.last
+    return Ends(stream.length, stream.entries_added, first, stream.last)
+
+
+def nth_after(txn: Txn, name: bytes, after: StreamID, count: int) -> StreamID:
+    """Return the ID of the ``count``-th entry above ``after``; the last ID where there are fewer.
+
+    It costs nodes, and the entries of two of them.
+    """
+    stream = txn.stream(name)
+    if stream is None or not stream.length or after >= stream.last:
+        return after
+    low, last = max(after.next(), stream.first), stream.last
+    lowest = low.packed
+    counts = [each for each in nodes.live_counts(txn, stream, low, last) if each[0] > lowest]
+    end = StreamID.unpack(counts[0][0]).previous() if counts else last
+    page = entries.rows(txn, stream, low, end, count)
+    if len(page) == count:
+        return _id_of(page[-1])
+    counted = len(page)
+    for packed, live in counts:
+        if counted + live >= count:
+            begin = StreamID.unpack(packed)
+            return _id_of(entries.rows(txn, stream, begin, last, count - counted)[-1])
+        counted += live
+    return last
+
+
+def _id_of(row: Row) -> StreamID:
+    return StreamID.unpack(row[0][-ID_BYTES:])

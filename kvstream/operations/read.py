@@ -1,0 +1,282 @@
+"""What lies behind an ID in each of many streams, read by one iterator for all of them.
+
+To begin an iterator, and to see that it has ended well, takes several times as long as to read a
+row by one that is there. Where the transaction has changed nothing, all that is read, however
+late, is of the moment in which the reading began.
+
+XREAD: what lies after given IDs, in several streams at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import TypeAlias
+
+from kvstream.errors import Corruption, WrongType
+from kvstream.layout.keys import ID_BYTES, key_of
+from kvstream.layout.rows import Rows
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations import range as showing
+from kvstream.operations.reply_limits import Budget, Room
+from kvstream.storage.batch import Family, Row, Seeks
+from kvstream.storage.reads import Still
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.types.records import Entry, HistoryEntry
+
+PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
+"""Rows of one stream that are read at once; ``Seeks`` end a page behind as many bytes."""
+TOGETHER, FEW_TOGETHER = 64, 16
+"""Streams that one step looks into, for whether they have anything; and that one step gives."""
+LONG_LOADING, LOADED_TOGETHER = 200, 50
+"""Streams from which on they are loaded in steps, 50 us each; and those of one step."""
+MANY = 1000
+"""Streams from which on what is to be read is looked up in a step of its own."""
+
+Items: TypeAlias = list[tuple[bytes, "Rows | Iterator[int | Rows | None]"]]
+"""Keys and their entries, which come in steps where they may be many."""
+Steps: TypeAlias = Iterator[int | Items | None]
+
+
+Part: TypeAlias = tuple[bytes, bytes, StreamID, StreamID, StreamID]
+"""What is wanted of one stream, by its bounds as they were: the name, the prefix of the rows, the
+first and the last ID that there is, and the ID behind which to read. No class: they are made while
+all others wait."""
+
+
+def begin(txn: Txn) -> Seeks:
+    """Return what the parts are read by."""
+    return txn.batch.seeks(Family.MESSAGES)
+
+
+def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
+    """Return the streams that may have something, in order; WrongType where one is none."""
+    known, find = txn.catalog.streams, txn.stream
+    found = []
+    for name, after in wanted:
+        stream = known.get(name)
+        if stream is None or stream.expire_at:
+            stream = find(name)
+            if stream is None:
+                continue
+        last = stream.last
+        if after < last and stream.length:
+            found.append((name, stream.prefix, stream.first, last, after))
+    return found
+
+
+def begin_still(txn: Txn) -> Seeks:
+    """Return the same for what is read later: of the transaction's changes it sees those so far."""
+    if not txn.dirty:
+        return begin(txn)
+    return txn.batch.copied(partial(Still, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
+
+
+class Loading:
+    """Takes streams into memory that are not there, some of them in each step."""
+
+    def __init__(self, txn: Txn, names: Sequence[bytes]) -> None:
+        known = txn.catalog.streams
+        self._left = [name for name in reversed(names) if name not in known]
+        self.is_long = len(names) > MANY or len(self._left) > LONG_LOADING
+
+    def step(self, txn: Txn) -> bool:
+        """Load on; tell whether all are loaded that there are."""
+        for name in self._left[-LOADED_TOGETHER:]:
+            with suppress(WrongType):  # told by whoever reads it
+                txn.stream(name)
+        del self._left[-LOADED_TOGETHER:]
+        return not self._left
+
+
+def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:
+    """Return what is wanted of a stream."""
+    return name, stream.prefix, stream.first, stream.last, after
+
+
+def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
+    """Return the first rows, ``most`` of them or some 64 KB."""
+    _, prefix, first, last, after = part
+    if after >= first:
+        first = after.next()
+    return seeks.send((prefix + PACKED(*first), prefix + PACKED(*last), most))
+
+
+def whole(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
+    """Return all that is wanted of a stream; None: there may be more than some rows."""
+    most = PAGE_ROWS if count is None or count > PAGE_ROWS else count
+    page = _read(seeks, part, most)
+    if len(page) != count and (len(page) == most or _is_cut(page)):
+        return None
+    return Rows(page, len(part[1]))
+
+
+def _is_cut(page: list[Row]) -> bool:
+    """Tell whether a page may have ended for the bytes that it has."""
+    return sum([len(value) for _, value in page]) >= PAGE_BYTES
+
+
+def few(
+    seeks: Seeks, wanted: Sequence[Part], count: int | None, rows_max: int, bytes_max: int
+) -> list[tuple[bytes, Rows]] | None:
+    """Return what there is of each stream; None: it is more rows, or more memory, than that."""
+    found = []
+    for part in wanted:
+        rows = whole(seeks, part, count)
+        if rows is None:
+            return None
+        if rows.page:
+            rows_max -= len(rows)
+            bytes_max -= entries.memory_of(rows.page)
+            found.append((key_of(part[0]), rows))
+        if rows_max < 0 or bytes_max < 0:
+            return None
+    return found
+
+
+def steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps | None:
+    """Return the steps of what there is of each stream; None: there is nothing in any."""
+    for at, part in enumerate(wanted):
+        if _read(seeks, part, 1):
+            return _steps(seeks, wanted[at:], count)
+    return None
+
+
+def _steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps:
+    there: list[Part] = []
+    for at in range(0, len(wanted), TOGETHER):
+        some = wanted[at : at + TOGETHER]
+        there += [part for part in some if part[4] < part[2] or _read(seeks, part, 1)]
+        yield None
+    yield len(there)
+    for at in range(0, len(there), FEW_TOGETHER):
+        some = there[at : at + FEW_TOGETHER]
+        yield [(key_of(part[0]), _found(seeks, part, count)) for part in some]
+
+
+def _found(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int | Rows | None]":
+    rows = whole(seeks, part, count)
+    if rows is None:
+        return _many(seeks, part, count)
+    if not rows.page:
+        raise Corruption(f"the stream {key_of(part[0])!r} has lost its first entry")
+    return rows
+
+
+def _many(seeks: Seeks, part: Part, count: int | None) -> Iterator[int | Rows | None]:
+    """Yield how many entries are wanted of a stream, and then these."""
+    total = 0
+    for page in _pages(seeks, part, count):
+        total += len(page)
+        yield None
+    yield total
+    for page in _pages(seeks, part, count):
+        yield Rows(page, len(part[1]))
+
+
+def _pages(seeks: Seeks, part: Part, left: int | None) -> Iterator[list[Row]]:
+    name, prefix, first, last, after = part
+    while after < last and (left is None or left > 0):
+        most = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
+        page = _read(seeks, (name, prefix, first, last, after), most)
+        if not page:
+            return
+        yield page
+        after = StreamID.unpack(page[-1][0][-ID_BYTES:])
+        left = None if left is None else left - len(page)
+
+
+Reply = list[tuple[bytes, Sequence[HistoryEntry]]]
+"""(qualified name, entries) for each stream that has something, in the caller's order."""
+
+
+class Position(Enum):
+    """Where a read starts, other than after an ID."""
+
+    LAST = "$"
+    """After the last ID that the stream has given out."""
+    NEWEST = "+"
+    """At the last entry there is, and only at that one; in an empty stream after the last ID."""
+
+
+def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:
+    """Return the ID after which to read, fixed for as long as the call blocks."""
+    if isinstance(after, StreamID):
+        return after
+    stream = txn.stream(name)
+    if stream is None:
+        return MIN_ID
+    newest = entries.last_entry(txn, stream) if after is Position.NEWEST else None
+    return stream.last if newest is None else newest.id.previous()
+
+
+def read(
+    txn: Txn,
+    wanted: Sequence[tuple[bytes, StreamID]],
+    count: int | None = None,
+    budget: Budget | None = None,
+    shown: bool = False,
+) -> Reply:
+    """Return up to ``count`` entries after the given ID of each stream; empty: nothing new.
+
+    There may be fewer of them where a server bounds replies. ``shown``: entries may be Written.
+    """
+    budget = budget or Budget()
+    for name, _ in wanted:
+        txn.stream(name)  # a key of another kind fails the whole command
+    room = Room(len(wanted), txn.catalog.limits.reply_left)
+    shown = shown and room.counts_few and not budget.limited and showing.is_kept(txn, count)
+    seeks = None if shown or len(wanted) == 1 else begin(txn)
+    reply: Reply = []
+    for name, after in wanted:
+        if budget.exhausted:
+            break
+        stream = txn.stream(name)
+        if stream is None or not entries.has_after(stream, after):
+            continue
+        found: Sequence[Entry] | None = None
+        most = budget.most(count)
+        if shown and count is not None and not showing.is_large(stream, count):
+            found = showing.between(txn, stream, after.next(), MAX_ID, count)
+        elif seeks is not None:
+            found = whole(seeks, part_of(name, stream, after), most)
+        if found is None:
+            found = entries.as_many_as_fit(txn, stream, after.next(), MAX_ID, most, room.left)
+        if budget.limited:
+            budget.open(name)
+            found = found[: budget.take(found)]
+            budget.close(len(found) or None)
+        if found:
+            reply.append((name, found))
+            if not room.take(found):
+                break
+    return reply
+
+
+def read_on(
+    txn: Txn,
+    wanted: Sequence[tuple[bytes, StreamID]],
+    count: int | None = None,
+    budget: Budget | None = None,
+    shown: bool = False,
+) -> Reply:
+    """Do the same for a call that has waited.
+
+    A key that became another kind may come back, so it is no news. With news of another key it
+    fails the whole command, as it does at the beginning.
+    """
+    readable = [pair for pair in wanted if _may_be_read(txn, pair[0])]
+    reply = read(txn, readable, count, budget, shown)
+    if reply and len(readable) < len(wanted):
+        for name, _ in wanted:
+            txn.stream(name)
+    return reply
+
+
+def _may_be_read(txn: Txn, name: bytes) -> bool:
+    try:
+        return txn.stream(name) is not None
+    except WrongType:
+        return False

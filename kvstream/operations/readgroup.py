@@ -1,0 +1,415 @@
+"""XREADGROUP: giving entries to a consumer, and showing it again what it already has.
+
+XREADGROUP of very many entries, in steps between which others go on.
+
+Rows are read step by step, and nothing is changed. The last step holds what was seen against what
+is there by then, and then does all at once: so the command happens in its last step, whole. What
+others have taken, trimmed or moved meanwhile is left to them.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from operator import itemgetter
+
+from kvstream.errors import InvalidArgument
+from kvstream.layout.rows import Rows, Written
+from kvstream.meta import catalog
+from kvstream.meta.pel import (
+    COUNT_MAX,
+    deliver,
+    ids_between,
+    oldest_time,
+    place,
+    runs_by_time,
+    runs_of,
+    take,
+)
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.reply_cache import Ahead
+from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations import range as showing
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
+from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
+from kvstream.operations.read import Reply
+from kvstream.operations.reply_limits import Budget, Room
+from kvstream.storage.batch import Row
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.types.records import DeletedEntry, Entry, HistoryEntry
+
+WHERE = " in XREADGROUP with GROUP option"
+"""What errors of XREADGROUP say besides."""
+_LAST = MAX_ID.packed
+
+SMALL_READ = 16
+"""Reads of up to this many entries take them from what was read ahead."""
+
+NEW = None
+"""In place of an ID: entries that the group has given to nobody yet (``>``)."""
+
+
+def read_group(
+    txn: Txn,
+    group: bytes,
+    consumer: bytes,
+    wanted: Sequence[tuple[bytes, StreamID | None]],
+    count: int | None = None,
+    noack: bool = False,
+    claim_min_idle_ms: int | None = None,
+    budget: Budget | None = None,
+    shown: bool = False,
+) -> Reply:
+    """Deliver new entries (NEW), or show the consumer's own pending ones after an ID.
+
+    With ``claim_min_idle_ms`` pending entries idle for that long come first, and every entry tells
+    its idle time and deliveries. A history read answers for its stream even when it is empty; the
+    whole reply is empty where nothing is new. ``shown``: new entries may be Written.
+    """
+    budget = budget or Budget()
+    for name, _ in wanted:
+        group_of_key(txn, name, group, WHERE)
+    room = Room(len(wanted), txn.catalog.limits.reply_left)
+    reply: Reply = []
+    for name, after in wanted:
+        if budget.exhausted:
+            break
+        budget.open(name)
+        given: Sequence[HistoryEntry]
+        if after is None:
+            idle, left = claim_min_idle_ms, room.left
+            given = read_new(
+                txn,
+                name,
+                group,
+                consumer,
+                count,
+                noack,
+                idle,
+                budget,
+                left,
+                shown and room.counts_few,
+            )
+            txn.noted = False
+        else:
+            given = read_history(txn, name, group, consumer, after, count, budget)
+        listed = bool(given) or after is not None
+        budget.close(len(given) if listed else None)
+        if listed:
+            reply.append((name, given))
+        if not room.take(given):
+            break
+    return reply
+
+
+def read_new(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    count: int | None = None,
+    noack: bool = False,
+    claim_min_idle_ms: int | None = None,
+    budget: Budget | None = None,
+    room: int = 0,
+    shown: bool = False,
+) -> Sequence[Entry]:
+    """Deliver what one stream's group has given to nobody, after what it may claim.
+
+    ``room`` is the memory that new entries may take; 0: as much as they do.
+    """
+    if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
+        raise InvalidArgument("min-idle-time must be a positive integer")
+    stream, found = group_of_key(txn, name, group, WHERE)
+    member = consumer_of(txn, found, consumer)
+    if claim_min_idle_ms is None and budget is None:
+        return _deliver_new(txn, stream, found, member, count, noack)
+    budget = budget or Budget()
+    most = budget.most(count)
+    given: list[Entry] = []
+    if claim_min_idle_ms is not None:
+        given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
+    rest = budget.most(None if count is None else count - len(given))
+    if budget.exhausted or (rest is not None and rest <= 0):
+        return given
+    tell = claim_min_idle_ms is not None
+    shown = shown and not tell and not budget.limited
+    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell, room, shown)
+    return [*given, *fresh] if given else fresh
+
+
+def read_history(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    after: StreamID,
+    count: int | None = None,
+    budget: Budget | None = None,
+) -> list[HistoryEntry]:
+    """Show what is pending with a consumer after an ID; each entry counts as delivered again."""
+    stream, found = group_of_key(txn, name, group, WHERE)
+    member = consumer_of(txn, found, consumer)
+    budget = budget or Budget()
+    return _history(txn, stream, found, member, after, budget.most(count), budget)
+
+
+def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
+    """Return when an entry of the group may be idle for ``min_idle_ms``, at the earliest.
+
+    Where none is pending that is when one delivered now would be.
+    """
+    _, found = group_of_key(txn, name, group, WHERE)
+    oldest = oldest_time(txn, found)
+    return (txn.now_ms if oldest is None else oldest) + min_idle_ms
+
+
+# --- new entries --------------------------------------------------------------------------------
+
+
+def _deliver_new(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    budget: Budget | None = None,
+    tell: bool = False,
+    room: int = 0,
+    shown: bool = False,
+) -> Sequence[Entry]:
+    """Deliver new entries; with ``tell`` each says that it was never delivered before."""
+    if group.last_delivered >= stream.last or stream.length == 0:
+        return []
+    found: Sequence[Entry]
+    few = 0 if count is None or showing.is_large(stream, count) else count
+    if 0 < few <= SMALL_READ:
+        found = _from_ahead(txn, stream, group, few)
+    elif few and shown and stream.groups_count > 1 and showing.is_kept(txn, few):
+        found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
+    else:
+        after = group.last_delivered.next()
+        found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
+    if tell:
+        found = [entry._replace(idle_ms=0, deliveries=0) for entry in found]
+    if budget is not None and budget.limited:
+        found = found[: budget.take(found)]
+    if not found:
+        return []
+    if isinstance(found, Rows | Written):
+        ids = found.packed_ids()
+    else:
+        ids = [PACKED(*each[0]) for each in found]
+    give(txn, stream, group, consumer, ids, noack)
+    return found
+
+
+def give(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    ids: Sequence[bytes],
+    noack: bool,
+) -> None:
+    """Note that a consumer is given the entries that come next in its group."""
+    advance_over(stream, group, ids)
+    txn.member_changed(group)
+    if not noack:
+        deliver(txn, group, ids, consumer.name, txn.now_ms)
+        catalog.note(txn, group, consumer)
+    else:
+        txn.member_changed(consumer)
+
+
+def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> list[Entry]:
+    """Return the next ``count`` new entries, read together with those that will be next.
+
+    A consumer that takes entries singly would otherwise seek to each. What was read ahead holds
+    good until an entry of the stream is deleted; ``advance`` by any other way passes it by.
+    """
+    ahead = group.ahead
+    if ahead is None or ahead.shrinks != stream.shrinks:
+        ahead = group.ahead = Ahead(stream.shrinks, count)
+    following = group.last_delivered
+    queue = ahead.entries
+    if ahead.after != following:
+        queue.clear()
+    if len(queue) < count and (not queue or queue[-1][0] < stream.last):
+        most = max(count, ahead.pace)
+        found = entries.between(txn, stream, following.next(), MAX_ID, most).entries()
+        ahead.entries = queue = deque(found)
+        ahead.pace = ahead.next_pace(found)
+    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+    if taken:
+        ahead.after = taken[-1][0]
+    return taken
+
+
+# --- history ------------------------------------------------------------------------------------
+
+
+def _history(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    after: StreamID,
+    count: int | None,
+    budget: Budget,
+) -> list[HistoryEntry]:
+    if after == MAX_ID or budget.exhausted:
+        return []
+    start = after.next().packed
+    shown: list[HistoryEntry] = []
+    touched: list[tuple[Run, list[bytes]]] = []
+    for run in runs_of(txn, group, consumer, start):
+        rest = None if count is None else count - len(shown)
+        if (rest is not None and rest <= 0) or budget.exhausted:
+            break
+        ids = list(ids_between(run, start, _LAST))[:rest]
+        found = [
+            entry or DeletedEntry(StreamID.unpack(eid))
+            for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True)
+        ]
+        found = found[: budget.take(found)]
+        shown += found
+        touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
+    txn.noted = not txn.dirty
+    for run, ids in touched:
+        _touch(txn, group, run, ids, consumer.name)
+    return shown
+
+
+def _touch(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
+    """Count one more delivery of ``ids``, now, to ``owner``."""
+    if not ids:
+        return
+    take(txn, group, ids)
+    place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
+
+
+# --- CLAIM --------------------------------------------------------------------------------------
+
+
+def _claim_idle(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    min_idle_ms: int,
+    count: int | None,
+    budget: Budget,
+) -> list[Entry]:
+    """Take over pending entries idle for ``min_idle_ms``: given back first, then longest idle.
+
+    Those whose message is gone are passed over, and stay.
+    """
+    claimed: list[Entry] = []
+    moves: list[tuple[Run, list[bytes]]] = []
+    for run in runs_by_time(txn, group, txn.now_ms - min_idle_ms):
+        rest = None if count is None else count - len(claimed)
+        if (rest is not None and rest <= 0) or budget.exhausted:
+            break
+        live = [entry for entry in entries.get_packed(txn, stream, list(run.ids)) if entry][:rest]
+        idle = max(0, txn.now_ms - run.time_ms)
+        live = [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
+        live = live[: budget.take(live)]
+        claimed += live
+        moves.append((run, [entry.id.packed for entry in live]))
+    for run, ids in moves:
+        _touch(txn, group, run, ids, consumer.name)
+    if claimed:
+        consumer.active_ms = txn.now_ms
+        txn.member_changed(consumer)
+    return claimed
+
+
+_ANEW_MAX = 16
+"""Runs that are looked at once more in the last step, because they have changed."""
+
+
+class LongDelivery:
+    """XREADGROUP of new entries of one stream."""
+
+    def __init__(
+        self, name: bytes, group: bytes, consumer: bytes, count: int | None, noack: bool
+    ) -> None:
+        self._name, self._group, self._consumer = name, group, consumer
+        self._count, self._noack = count, noack
+        self._seen: Witness | None = None
+        self._after = MIN_ID
+        """What the group had been given when it was last looked at."""
+        self._rows: list[Row] = []
+        self._ids: list[PackedID] = []
+        self._size = 0
+        self._tries = 0
+
+    def step(self, txn: Txn) -> Reply | None:
+        """Read on; return what was delivered once that is done, None before."""
+        stream, group = group_of_key(txn, self._name, self._group, WHERE)
+        if self._seen is None or not self._holds(stream, group):
+            self._begin(stream)
+        if self._tries > TRIES:
+            wanted = [(self._name, NEW)]
+            return read_group(txn, self._group, self._consumer, wanted, self._count, self._noack)
+        self._after = group.last_delivered
+        self._cut(stream)
+        room = txn.catalog.limits.reply_left
+        if self._read(txn, stream, room):
+            return None
+        while room and self._size > room and len(self._rows) > 1:
+            self._size -= entries.memory_of([self._rows.pop()])
+            self._ids.pop()
+        member = consumer_of(txn, group, self._consumer)
+        found = Rows(self._rows, len(stream.prefix))
+        if found:
+            give(txn, stream, group, member, self._ids, self._noack)
+        return [(self._name, found)] if found else []
+
+    def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
+        """Tell whether nothing was deleted, and the group not moved back."""
+        assert self._seen is not None
+        return self._seen.holds(stream) and group.last_delivered >= self._after
+
+    def _begin(self, stream: StreamMeta) -> None:
+        self._seen = Witness.of(stream)
+        self._rows, self._ids, self._size = [], [], 0
+        self._tries += 1
+
+    def _cut(self, stream: StreamMeta) -> None:
+        """Forget what others were given meanwhile, and what was trimmed."""
+        if not stream.length:
+            self._rows, self._ids, self._size = [], [], 0
+        bound = stream.prefix + max(self._after.next(), stream.first).packed
+        if self._rows and self._rows[0][0] < bound:
+            gone = bisect_left(self._rows, bound, key=itemgetter(0))
+            self._size -= entries.memory_of(self._rows[:gone])
+            del self._rows[:gone], self._ids[:gone]
+
+    def _read(self, txn: Txn, stream: StreamMeta, room: int) -> bool:
+        """Read what comes next; return whether there may be more to be read."""
+        left = STEP_ROWS if self._count is None else self._count - len(self._rows)
+        if left <= 0 or (room and self._size > room):
+            return False
+        after = StreamID.unpack(self._ids[-1]) if self._ids else self._after
+        if after >= stream.last:
+            return False
+        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, STEP_ROWS))
+        self._ids += Rows(page, len(stream.prefix)).packed_ids()  # refuses what is damaged
+        self._rows += page
+        self._size += entries.memory_of(page)
+        return len(page) == STEP_ROWS
+
+
+def delivers_many(txn: Txn, name: bytes, group: bytes, count: int | None) -> bool:
+    """Tell whether XREADGROUP may have very many new entries to give."""
+    if count is not None and count <= LONG_ROWS:
+        return False
+    stream, found = group_of_key(txn, name, group, WHERE)
+    if stream.length <= LONG_ROWS or found.last_delivered >= stream.last:
+        return False
+    behind = lag(stream, found)
+    return behind is None or behind > LONG_ROWS

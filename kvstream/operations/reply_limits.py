@@ -1,0 +1,133 @@
+"""MAXCOUNT and MAXSIZE: how much one reply over several streams may hold (Redis 8.10)."""
+
+from collections.abc import Sequence
+
+from kvstream.errors import Corruption, InvalidArgument
+from kvstream.layout.keys import key_of
+from kvstream.layout.rows import Rows
+from kvstream.types.records import HistoryEntry
+
+WIRE_TIMES = 4
+"""How much longer an entry of short fields is in a reply than it is in its row, at most."""
+FEW = 100
+_CRLF = 2
+_HEAD = 1 + _CRLF
+_PAIR = _HEAD + 1
+
+
+def _bulk_size(length: int) -> int:
+    return _HEAD + len(str(length)) + length + _CRLF
+
+
+def entry_reply_size(entry: HistoryEntry) -> int:
+    """Return the bytes of an entry in a RESP reply."""
+    flat = entry.flat
+    size = _PAIR + _bulk_size(len(bytes(entry.id))) + _HEAD + len(str(len(flat)))
+    if entry.idle_ms is not None:
+        size += 2 * _HEAD + len(str(entry.idle_ms)) + len(str(entry.deliveries))
+    try:
+        return size + sum(_bulk_size(len(part)) for part in flat)
+    except TypeError:
+        raise Corruption(f"entry {entry.id} has a value that is no bytes") from None
+
+
+class Room:
+    """The memory that the entries of one reply may still take, where a server bounds replies.
+
+    What does not fit is left for the next read. What a few streams give of few entries is not
+    counted: that would take longer than reading it.
+    """
+
+    __slots__ = ("_few", "left")
+
+    def __init__(self, streams: int, reply_max: int) -> None:
+        self.left = reply_max // WIRE_TIMES
+        """Bytes; 0: as many as there are."""
+        self._few = FEW if streams <= FEW else 0
+
+    @property
+    def counts_few(self) -> bool:
+        """Tell whether streams may give few entries uncounted."""
+        return self._few > 0
+
+    def take(self, entries: Sequence[HistoryEntry]) -> bool:
+        """Count the entries of a stream; return whether there is room for another one's."""
+        if not self.left or len(entries) <= self._few:
+            return True
+        if isinstance(entries, Rows):
+            size = sum(len(value) for _, value in entries.page)
+        else:
+            size = sum(map(entry_reply_size, entries))
+        if size >= self.left:
+            return False
+        self.left -= size
+        return True
+
+
+class Budget:
+    """What is left of MAXCOUNT and MAXSIZE while streams are served in the caller's order.
+
+    MAXSIZE is soft: the first entry always passes, and each further one only if what stands before
+    it in the reply has left room. That is counted in RESP2, without the length of the whole array,
+    which Redis too writes last; streams that find nothing left are not looked at.
+    """
+
+    __slots__ = ("_count", "_opening", "_size", "_taken")
+
+    def __init__(self, maxcount: int | None = None, maxsize: int | None = None) -> None:
+        if maxcount is not None and maxcount <= 0:
+            raise InvalidArgument("MAXCOUNT must be a positive integer")
+        if maxsize is not None and maxsize <= 0:
+            raise InvalidArgument("MAXSIZE must be a positive integer")
+        self._count = maxcount
+        self._size = maxsize
+        self._taken = self._opening = 0
+
+    @property
+    def limited(self) -> bool:
+        return self._count is not None or self._size is not None
+
+    @property
+    def exhausted(self) -> bool:
+        """Tell whether no further entry may be delivered."""
+        if self._count is not None and self._count <= 0:
+            return True
+        return self._size is not None and self._size <= 0 and self._taken > 0
+
+    def most(self, count: int | None) -> int | None:
+        """Return how many entries a stream may give, where ``count`` bounds each stream."""
+        if self._count is None or (count is not None and count < self._count):
+            return count
+        return self._count
+
+    def open(self, name: bytes) -> None:
+        """Count what stands before the entries of a stream."""
+        if self._size is not None:
+            self._opening = _PAIR + _bulk_size(len(key_of(name)))
+            self._size -= self._opening
+
+    def close(self, shown: int | None) -> None:
+        """Count the length of a stream's entries; None: the stream is left out of the reply."""
+        if self._size is not None:
+            self._size -= -self._opening if shown is None else _HEAD + len(str(shown))
+
+    def take(self, entries: Sequence[HistoryEntry]) -> int:
+        """Return how many of ``entries``, from the first, may be delivered; and count them."""
+        if self._size is None:
+            taken = len(entries) if self._count is None else min(len(entries), self._count)
+        else:
+            taken = self._take_by_size(entries)
+        self._taken += taken
+        if self._count is not None:
+            self._count -= taken
+        return taken
+
+    def _take_by_size(self, entries: Sequence[HistoryEntry]) -> int:
+        assert self._size is not None
+        for at, entry in enumerate(entries):
+            if (self._count is not None and at >= self._count) or (
+                self._size <= 0 and self._taken + at > 0
+            ):
+                return at
+            self._size -= entry_reply_size(entry)
+        return len(entries)

@@ -1,0 +1,145 @@
+"""The steps of a load that is too long for one commit, each of them a commit of its own.
+
+Nothing of the stream is to be seen before the last step, which makes the key. What was begun and
+came to no end is swept when the store is opened: at once where nobody said that they would go on,
+else a week after it last came any further.
+
+What was under way when the store was last closed or killed: for when it is opened.
+
+Entries that tables have brought and no commit has counted must not count, and leave first; where
+even that cannot be written, because the disk is full or the store is only read, they are passed
+over. What loads have left that nobody goes on with leaves after them.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from kvstream.errors import Corruption, InvalidArgument, StoreError
+from kvstream.layout.keys import database_of, key_of
+from kvstream.meta import ingestion, unfinished_loads
+from kvstream.meta.txn import Txn
+from kvstream.meta.unfinished_loads import StagedLoad
+from kvstream.operations import load as loading
+from kvstream.storage.batch import Batch, Family
+from kvstream.types.records import UnfinishedLoad
+
+KEPT_MS = 7 * 24 * 3600 * 1000
+"""How long a load that may be gone on with waits for that."""
+
+
+def find(txn: Txn, label: bytes) -> StagedLoad | None:
+    """Return the load of a label."""
+    return next((load for load in unfinished_loads.all_of(txn) if load.label == label), None)
+
+
+def begin(txn: Txn, name: bytes, replace: bool, label: bytes = b"") -> StagedLoad:
+    """Note a load before its first row is written; the note must be durable before that is."""
+    loading.refuse_existing(txn, name, replace)
+    load = StagedLoad(loading.new_stream(txn, name), txn.now_ms, label)
+    unfinished_loads.put(txn, load)
+    return load
+
+
+def resume(txn: Txn, name: bytes, label: bytes) -> StagedLoad | None:
+    """Return the load of a label, as far as it is noted and no further; None: there is none."""
+    load = find(txn, label)
+    if load is None:
+        return None
+    if load.stream.name != txn.catalog.databases.stored_name(txn, name):
+        raise InvalidArgument(f"the load {label!r} is of another key")
+    unfinished_loads.cut(txn, load)
+    unfinished_loads.drop_trees(txn, load)
+    unfinished_loads.put(txn, load)
+    return load
+
+
+def step(txn: Txn, load: StagedLoad, made: Batch) -> None:
+    """Note how far a load has come, together with rows that were made for it."""
+    refuse_gone(txn, load)
+    loading.merge(txn, made)
+    unfinished_loads.put(txn, load)
+
+
+def reserve(txn: Txn, load: StagedLoad, count: int) -> Iterable[int]:
+    """Return numbers for the trees that stand beside the nodes."""
+    refuse_gone(txn, load)
+    load.trees = txn.catalog.numbers.take(txn, count)
+    unfinished_loads.put(txn, load)
+    return load.trees
+
+
+def publish(
+    txn: Txn, name: bytes, load: StagedLoad, made: Batch, replace: bool, expire_at: int
+) -> None:
+    """Make the key, all rows of which are there but those that are ``made`` last.
+
+    KeyExists where the name has been taken, StoreError where the database is not what it was.
+    """
+    refuse_gone(txn, load)
+    if load.stream.name != txn.catalog.databases.stored_name(txn, name):
+        raise StoreError("the database was exchanged for another while the stream was loaded")
+    loading.publish(txn, name, load.stream, replace, expire_at)
+    loading.merge(txn, made)
+    unfinished_loads.remove(txn, load)
+
+
+def refuse_gone(txn: Txn, load: StagedLoad) -> None:
+    """Raise StoreError where the note is no longer there."""
+    if txn.batch.get(Family.METADATA, load.row) is None:
+        raise StoreError("the load was discarded, or its database flushed, in the meantime")
+
+
+def discard(txn: Txn, label: bytes) -> bool:
+    """Delete what a load has brought; tell whether there was one of that label."""
+    load = find(txn, label)
+    if load is not None:
+        unfinished_loads.discard(txn, load)
+    return load is not None
+
+
+def unfinished(txn: Txn) -> list[UnfinishedLoad]:
+    """Return the loads that may be gone on with."""
+    shown = txn.catalog.databases.shown_name
+    found = []
+    for load in unfinished_loads.all_of(txn):
+        name = shown(txn, load.stream.name)
+        found.append(
+            UnfinishedLoad(
+                load.label,
+                database_of(name),
+                key_of(name),
+                load.stream.last,
+                load.stream.length,
+                load.begun_ms,
+            )
+        )
+    return found
+
+
+def sweep(txn: Txn) -> None:
+    """Delete what nobody will go on with: where the store has just been opened."""
+    for load in list(unfinished_loads.all_of(txn)):
+        if not load.label or load.moved_ms + KEPT_MS < txn.now_ms:
+            unfinished_loads.discard(txn, load)
+
+
+def recover(commit: Callable[[Callable[[Txn], None]], None], read_only: bool) -> None:
+    """Have the store as it was before; ``commit`` runs a step as one commit."""
+    commit(hold)
+    if not read_only:
+        with suppress(StoreError, Corruption):  # a full disk can wait; check tells of damage
+            undo(commit)
+            commit(sweep)
+
+
+def hold(txn: Txn) -> None:
+    """Have nothing counted that tables have brought and no commit has counted."""
+    txn.catalog.held = set()
+    with suppress(Corruption):
+        txn.catalog.held = {each.prefix for each in ingestion.pending(txn)}
+
+
+def undo(commit: Callable[[Callable[[Txn], None]], None]) -> None:
+    """Delete what tables have brought and no commit has counted."""
+    commit(ingestion.undo)
+    commit(hold)

@@ -1,0 +1,282 @@
+"""Settings of Redis's for what is not here: other types, replicas, files, a thread for each task.
+
+Tools and tests set them and read them back. Each has Redis's default and takes what Redis takes;
+nothing follows from its value. A setting that would be a promise is not among these.
+
+Kinds of values that settings have: what reads each, and refuses what it cannot be.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from kvstream.commands.args import I64_MAX, at_least, integer
+from kvstream.commands.config import memory_size, within
+from kvstream.errors import InvalidArgument
+
+_ALL = 100
+Parse: TypeAlias = Callable[[bytes], object]
+
+
+def count(least: int, most: int = I64_MAX, unsigned: bool = False) -> Parse:
+    """Return what reads a number; ``unsigned`` as in ``within``."""
+
+    def parse(raw: bytes) -> int:
+        number = integer(raw, "argument couldn't be parsed into an integer")
+        return within(number, least, most, unsigned)
+
+    return parse
+
+
+def memory(least: int, unsigned: bool = True) -> Parse:
+    """Return what reads bytes, also as ``4kb`` or ``1g``; ``unsigned`` as in ``within``."""
+
+    def parse(raw: bytes) -> int:
+        return within(memory_size(raw), least, I64_MAX, unsigned)
+
+    return parse
+
+
+def clamped(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
+    """Return what reads a number and takes the nearest one that is allowed."""
+
+    def nearest(raw: bytes) -> int:
+        number = parse(raw)
+        assert isinstance(number, int)
+        return min(max(number, least), most)
+
+    return nearest
+
+
+def memory_or_share(raw: bytes) -> object:
+    """Read bytes, or percents of something."""
+    is_share = raw.endswith(b"%")
+    try:
+        number = at_least(0, raw[:-1], "", "") if is_share else memory_size(raw)
+    except InvalidArgument:
+        raise InvalidArgument("argument must be a memory or percent value") from None
+    if number > (_ALL if is_share else I64_MAX):
+        raise InvalidArgument("percentage argument must be less or equal to 100")
+    return b"%d%%" % number if is_share and number else number
+
+
+def word(*words: bytes) -> Parse:
+    """Return what reads one of some words."""
+
+    def parse(raw: bytes) -> object:
+        if raw.lower() not in words:
+            told = ", ".join(each.decode() for each in words)
+            raise InvalidArgument(f"argument(s) must be one of the following: {told}")
+        return raw.lower()
+
+    return parse
+
+
+def split(raw: bytes) -> list[bytes]:
+    """Return the words of a setting that takes several: one space parts two words."""
+    return raw.split(b" ") if raw else []
+
+
+def truth(raw: bytes) -> bool:
+    if raw.lower() not in (b"yes", b"no"):
+        raise InvalidArgument("argument must be 'yes' or 'no'")
+    return raw.lower() == b"yes"
+
+
+_INT_MAX = (1 << 31) - 1
+_OOM_SCORE_MAX = 2000
+_MB = 1 << 20
+_BACKLOG_MIN = 16 << 10
+"""Redis makes no smaller backlog of replication."""
+
+
+def _text(raw: bytes) -> object:
+    return raw
+
+
+def _text_like(pattern: bytes, reason: str) -> Parse:
+    """Return what takes a text that a pattern matches as a whole."""
+    compiled = re.compile(pattern)
+
+    def parse(raw: bytes) -> object:
+        if compiled.fullmatch(raw) is None:
+            raise InvalidArgument(reason)
+        return raw
+
+    return parse
+
+
+_unsigned = count(0, unsigned=True)
+_score = count(-_OOM_SCORE_MAX, _OOM_SCORE_MAX)
+
+
+def _three(raw: bytes) -> object:
+    words = split(raw)
+    if len(words) != 3:
+        raise InvalidArgument("wrong number of arguments")
+    return b" ".join(str(_score(each)).encode() for each in words)
+
+
+def _each(default: object, parse: Parse, names: str) -> dict[bytes, tuple[object, Parse]]:
+    return {name.encode(): (default, parse) for name in names.split()}
+
+
+_POLICIES = tuple(
+    b"%b-%b" % (which, how)
+    for which in (b"volatile", b"allkeys")
+    for how in (b"lru", b"lfu", b"random", b"ttl", b"lrm")
+    if (which, how) != (b"allkeys", b"ttl")
+)
+
+KEPT: Mapping[bytes, tuple[object, Parse]] = {
+    **_each(
+        True,
+        truth,
+        "activerehashing aof-load-truncated aof-rewrite-incremental-fsync aof-use-rdb-preamble "
+        "close-on-replica-write crash-memcheck-enabled dynamic-hz lazyexpire-nested-arbitrary-keys "
+        "rdb-save-incremental-fsync repl-diskless-sync "
+        "rdbcompression replica-ignore-maxmemory replica-read-only replica-serve-stale-data "
+        "cluster-allow-pubsubshard-when-down cluster-allow-replica-migration "
+        "cluster-require-full-coverage crash-log-enabled jemalloc-bg-thread replica-announced "
+        "stop-writes-on-bgsave-error",
+    ),
+    **_each(
+        False,
+        truth,
+        "aof-timestamp-enabled lazyfree-lazy-eviction lazyfree-lazy-expire "
+        "lazyfree-lazy-server-del lazyfree-lazy-user-del lazyfree-lazy-user-flush "
+        "no-appendfsync-on-rewrite rdb-del-sync-files "
+        "cluster-allow-reads-when-down cluster-replica-no-failover cluster-slot-stats-enabled "
+        "hide-user-data-from-log "
+        "key-memory-histograms repl-disable-tcp-nodelay replica-ignore-disk-write-errors "
+        "replica-lazy-flush",
+    ),
+    **_each(0, count(-_INT_MAX, _INT_MAX), "key-load-delay rdb-key-save-delay"),
+    **_each(
+        0,
+        count(0, _INT_MAX),
+        "list-compress-depth repl-diskless-sync-max-replicas",
+    ),
+    **_each(128, _unsigned, "set-max-listpack-entries zset-max-listpack-entries"),
+    **_each(64, _unsigned, "set-max-listpack-value"),
+    **_each(64, memory(0), "hash-max-listpack-value zset-max-listpack-value"),
+    **_each(512, _unsigned, "hash-max-listpack-entries set-max-intset-entries"),
+    **_each(
+        10,
+        count(0, _INT_MAX),
+        "cluster-replica-validity-factor lfu-log-factor min-replicas-max-lag",
+    ),
+    **_each(
+        0,
+        count(0, 65535),
+        "cluster-announce-bus-port cluster-announce-port cluster-announce-tls-port "
+        "replica-announce-port",
+    ),
+    **_each(
+        b"",
+        _text,
+        "bind-source-addr cluster-announce-ip ignore-warnings locale-collate replica-announce-ip",
+    ),
+    b"active-defrag-cycle-max": (25, count(1, 99)),
+    b"active-defrag-cycle-min": (1, count(1, 99)),
+    b"active-defrag-ignore-bytes": (100 * _MB, memory(1)),
+    b"active-defrag-max-scan-fields": (1000, count(1)),
+    b"active-defrag-threshold-lower": (10, count(0, 1000)),
+    b"active-defrag-threshold-upper": (100, count(0, 1000)),
+    b"aof-load-corrupt-tail-max-size": (0, memory(0)),
+    b"cluster-announce-hostname": (
+        b"",
+        _text_like(
+            rb"[0-9A-Za-z.-]*",
+            "Hostnames may only contain alphanumeric characters, hyphens or dots",
+        ),
+    ),
+    b"cluster-announce-human-nodename": (
+        b"",
+        _text_like(
+            rb"[^!#$%&()*+:;<>?@\[\]^{|}~]*",
+            "Announced human node name contained invalid character",
+        ),
+    ),
+    b"cluster-compatibility-sample-ratio": (0, count(0, 100)),
+    b"cluster-slot-migration-handoff-max-lag-bytes": (_MB, memory(0)),
+    b"cluster-slot-migration-write-pause-timeout": (10_000, count(0)),
+    b"oom-score-adj-values": (b"0 200 800", _three),
+    b"cluster-link-sendbuf-limit": (0, memory(0)),
+    b"cluster-migration-barrier": (1, count(0, _INT_MAX)),
+    b"cluster-node-timeout": (15000, count(0)),
+    b"cluster-preferred-endpoint-type": (
+        b"ip",
+        word(b"ip", b"hostname", b"unknown-endpoint"),
+    ),
+    b"active-expire-effort": (1, count(1, 10)),
+    b"acl-pubsub-default": (b"resetchannels", word(b"allchannels", b"resetchannels")),
+    b"auto-aof-rewrite-min-size": (64 * _MB, memory(0, unsigned=False)),
+    b"auto-aof-rewrite-percentage": (100, count(0, _INT_MAX)),
+    b"busy-reply-threshold": (5000, count(0)),
+    b"hz": (10, clamped(count(0, _INT_MAX), 1, 500)),
+    b"hll-sparse-max-bytes": (3000, memory(0)),
+    b"lfu-decay-time": (1, count(0, _INT_MAX)),
+    b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
+    b"lookahead": (16, count(1, _INT_MAX)),
+    b"max-new-connections-per-cycle": (10, count(1, 1000, unsigned=True)),
+    b"max-new-tls-connections-per-cycle": (1, count(1, 1000, unsigned=True)),
+    b"maxmemory-eviction-tenacity": (10, count(0, 100)),
+    b"maxmemory-policy": (b"noeviction", word(*_POLICIES, b"noeviction")),
+    b"maxmemory-samples": (5, count(1, 64)),
+    b"proc-title-template": (
+        b"{title} {listen-addr} {server-mode}",
+        _text_like(
+            rb"(?:[^{}]|\{(?:title|listen-addr|server-mode|port|tls-port|unixsocket|config-file)\})+",
+            "template format is invalid or contains unknown variables",
+        ),
+    ),
+    b"masterauth": (b"", _text),
+    b"masteruser": (b"", _text),
+    b"propagation-error-behavior": (
+        b"ignore",
+        word(b"ignore", b"panic", b"panic-on-replicas"),
+    ),
+    b"repl-backlog-size": (_MB, clamped(memory(1, unsigned=False), _BACKLOG_MIN)),
+    b"repl-backlog-ttl": (3600, count(0)),
+    b"repl-diskless-load": (
+        b"disabled",
+        word(b"disabled", b"on-empty-db", b"swapdb", b"flushdb"),
+    ),
+    b"repl-diskless-sync-delay": (5, count(0, _INT_MAX)),
+    b"repl-ping-replica-period": (10, count(1, _INT_MAX)),
+    b"replica-full-sync-buffer-limit": (0, memory(0, unsigned=False)),
+    b"repl-timeout": (60, count(1, _INT_MAX)),
+    b"replica-priority": (100, count(0, _INT_MAX)),
+    b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),
+}
+"""By name: the default, and what reads a value."""
+
+HIDDEN = frozenset(
+    (
+        *(b"close-on-replica-write", b"key-load-delay", b"lazyexpire-nested-arbitrary-keys"),
+        b"rdb-key-save-delay",
+    )
+)
+"""What CONFIG GET shows by its whole name alone."""
+
+ALIASES: Mapping[bytes, bytes] = {
+    b"cluster-slave-no-failover": b"cluster-replica-no-failover",
+    b"cluster-slave-validity-factor": b"cluster-replica-validity-factor",
+    b"hash-max-ziplist-entries": b"hash-max-listpack-entries",
+    b"hash-max-ziplist-value": b"hash-max-listpack-value",
+    b"list-max-ziplist-size": b"list-max-listpack-size",
+    b"lua-time-limit": b"busy-reply-threshold",
+    b"min-slaves-max-lag": b"min-replicas-max-lag",
+    b"repl-ping-slave-period": b"repl-ping-replica-period",
+    b"slave-announce-ip": b"replica-announce-ip",
+    b"slave-announce-port": b"replica-announce-port",
+    b"slave-ignore-maxmemory": b"replica-ignore-maxmemory",
+    b"slave-lazy-flush": b"replica-lazy-flush",
+    b"slave-read-only": b"replica-read-only",
+    b"slave-priority": b"replica-priority",
+    b"slave-serve-stale-data": b"replica-serve-stale-data",
+    b"zset-max-ziplist-entries": b"zset-max-listpack-entries",
+    b"zset-max-ziplist-value": b"zset-max-listpack-value",
+}
+"""Older names."""

@@ -1,0 +1,187 @@
+"""SAVE, BGSAVE and BGREWRITEAOF: checkpoints and compactions in a thread, one of each at a time.
+
+With no directory for checkpoints a save makes everything written durable where it is. Clients wait
+for the end of a job as they wait for a key: by a name that no key can have.
+"""
+
+import logging
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from kvstream.commands.command import Attempt, Blocked
+from kvstream.commands.replies import OK, Reply
+from kvstream.engine.engine import Engine
+from kvstream.errors import RequestError
+from kvstream.logs import NOTICE
+from kvstream.meta.txn import Txn
+
+RETRY_S = 5
+"""After a save that failed, the next one that nobody has asked for waits so long."""
+FSYNC = "fsync"
+_PREFIX = "checkpoint-"
+_NAME = re.compile(_PREFIX + "[0-9]{20}")
+
+
+_log = logging.getLogger(__name__)
+
+
+class Job:
+    """Work in a thread of its own, and how it ended."""
+
+    def __init__(self, engine: Engine, name: str, work: Callable[[], None], owner: object) -> None:
+        self.owner = owner
+        self.error: Exception | None = None
+        self.done = False
+        self.begun = time.monotonic()
+        self.seconds = 0.0
+        self._engine = engine
+        self._name = name
+        self._token = name[:1].encode()  # keys have two bytes at least: their database
+        self._work = work
+        self.thread = threading.Thread(target=self._run, name=f"kvstream-{name}", daemon=True)
+
+    def _run(self) -> None:
+        _log.info("the %s begins", self._name)
+        try:
+            self._work()
+        except Exception as error:
+            self.error = error
+            _log.warning("the %s has failed: %s", self._name, error)
+        finally:
+            self.seconds = time.monotonic() - self.begun
+            if self.error is None:
+                level = logging.INFO if self._name == FSYNC else NOTICE
+                _log.log(level, "the %s took %.3f s", self._name, self.seconds)
+            self.done = True
+            self._engine.serve([self._token])
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it works, or has yet to tell those who wait for it."""
+        return self.thread.is_alive()
+
+    def wait(
+        self, reply: Reply = OK, timeout_ms: int | None = None, expired: Reply = None
+    ) -> Blocked:
+        """Return what makes a client wait for the end, or for some time."""
+
+        def attempt(txn: Txn) -> Any:
+            if not self.done:
+                return None
+            if isinstance(self.error, RequestError):
+                raise self.error
+            if self.error is not None:
+                raise JobFailed(str(self.error) or type(self.error).__name__)
+            return reply
+
+        return Blocked([self._token], cast(Attempt, attempt), timeout_ms, expired=expired)
+
+
+class JobFailed(RequestError):
+    """A save or a compaction failed; the text says why."""
+
+
+class Saving:
+    """The jobs of one server, and when the store was saved last."""
+
+    def __init__(self, engine: Engine, directory: Path | None, kept: int) -> None:
+        self._engine = engine
+        self.directory = directory
+        self._kept = max(kept, 1)
+        self.last_save = int(time.time())
+        self.last_failed = False
+        self.saves = 0
+        self.last_seconds = -1
+        self.saved_changes = 0
+        """Of the statistics' changes, those that the last save has."""
+        self.save: Job | None = None
+        self.compaction: Job | None = None
+
+    @property
+    def is_saving(self) -> bool:
+        return self.save is not None and not self.save.done
+
+    @property
+    def is_compacting(self) -> bool:
+        return self.compaction is not None and not self.compaction.done
+
+    @property
+    def is_busy(self) -> bool:
+        return any(job is not None and job.is_alive for job in (self.save, self.compaction))
+
+    def start_save(self, owner: object, changes: int) -> Job:
+        """Begin a save of what is committed by then; ``owner`` tells who began it."""
+
+        def work() -> None:
+            try:
+                self._save()
+            except BaseException:
+                self.last_failed = True
+                raise
+            self.last_failed = False
+            self.last_save = int(time.time())
+            self.last_seconds = int(time.monotonic() - job.begun)
+            self.saves += 1
+            self.saved_changes = changes
+
+        job = self.save = Job(self._engine, "save", work, owner)
+        job.thread.start()
+        return job
+
+    def save_if_due(self, points: Iterable[tuple[int, int]], changes: int) -> None:
+        """Begin a save where so many changes have waited so many seconds for one."""
+        since, made = time.time() - self.last_save, changes - self.saved_changes
+        if not any(since >= seconds and made >= least for seconds, least in points):
+            return
+        last = self.save
+        tried = self.last_failed and last is not None and time.monotonic() < last.begun + RETRY_S
+        if not self.is_saving and not tried:
+            self.start_save(self, changes)
+
+    def start_compaction(self, owner: object) -> Job:
+        job = self.compaction = Job(self._engine, "compaction", self._engine.compact, owner)
+        job.thread.start()
+        return job
+
+    def start_sync(self) -> Job:
+        """Begin to make all durable that is committed by then."""
+        job = Job(self._engine, FSYNC, self._engine.sync, None)
+        job.thread.start()
+        return job
+
+    def start_reload(self, from_log: bool, changes: int) -> Job:
+        """Begin to close the store and open it anew; ``changes`` are those made by then.
+
+        Everything is in tables then, which counts as a save, unless it is to come ``from_log``.
+        """
+
+        def work() -> None:
+            self._engine.reopen(from_log)
+            if not from_log:
+                self.last_save = int(time.time())
+                self.saved_changes = changes
+
+        job = Job(self._engine, "memory", work, None)
+        job.thread.start()
+        return job
+
+    def join(self) -> None:
+        """Wait for what still runs."""
+        for job in (self.save, self.compaction):
+            if job is not None:
+                job.thread.join()
+
+    def _save(self) -> None:
+        if self.directory is None:
+            self._engine.sync()
+            return
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
+        found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+        for old in sorted(found)[: -self._kept]:
+            shutil.rmtree(old)

@@ -1,0 +1,475 @@
+"""What every call goes through besides its handler: rights, counters, the slow log, MONITOR.
+
+What a call looked for: when its keys were used, and whether they were there.
+
+Of keys that a long call looks for in several steps all count as found, but for those of the last.
+
+MONITOR: every command, shown to those who asked, as it begins.
+
+The slow log: the last commands that took long, their words cut as Redis cuts them.
+"""
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from typing import TypeAlias
+
+from kvstream.commands.command import FIRST, LATER, Answer, Command, Container, Flag, Stepwise
+from kvstream.commands.replies import ErrorReply, internal_error
+from kvstream.errors import KVStreamError, RequestError
+from kvstream.logs import NOTICE, Throttle
+from kvstream.meta import keyspace
+from kvstream.meta.keyspace import Usage
+from kvstream.meta.txn import Txn
+from kvstream.server.acl import Denials, NoPermission
+from kvstream.server.options import ServerOptions
+from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.client_info import listed
+from kvstream.server.runtime.tracking import Trackers
+from kvstream.server.stats import Latency, Statistics
+
+_UNUSED = frozenset(
+    {
+        *("exists", "expiretime", "pexpiretime", "pttl", "ttl", "type", "watch"),
+        *("object|encoding", "object|freq", "object|idletime", "object|refcount"),
+        *("kvstream.load|state", "kvstream.load|ticket", "memory|usage", "restore"),
+    }
+)
+"""Commands that look at a key and do not count as its use, and RESTORE, which notes it."""
+_COUNTED = {
+    **dict.fromkeys(("copy", "delex", "getdel", "getex", "getset"), 1),
+    **dict.fromkeys(("xack", "xackdel", "xautoclaim", "xclaim"), 1),
+    "xreadgroup": sys.maxsize,
+}
+"""Commands that write, of which so many keys count as hits or misses nevertheless, as in Redis."""
+
+
+_Manner: TypeAlias = tuple[bool, int, bool]
+"""How a command looks for its keys: whether it uses them, of how many it tells whether they are
+there, and whether it has one alone, its first argument."""
+
+
+class Lookups:
+    """The lookups of one server's calls."""
+
+    def __init__(self, statistics: Statistics, commands: Iterable[Command], used: Usage) -> None:
+        self._statistics = statistics
+        self._usage = used
+        self._manners = {row.name: _manner(row) for row in commands if row.keys is not None}
+
+    def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
+        """Note the keys of a call that has run."""
+        uses, counts, one = self._manners[command.name]
+        missing, statistics = txn.missing, self._statistics
+        if one and not missing and not client.no_touch:
+            if counts:
+                statistics.keyspace_hits += 1
+            if uses:
+                recent = self._usage.recent
+                recent[client.prefix + argv[1]] = txn.now_ms
+                if len(recent) > keyspace.USED_MAX:
+                    self._usage.age(txn.now_ms)
+            return
+        prefix = client.prefix
+        names = [prefix + key for key in command.keys_of(argv)]
+        if counts:
+            counted = names if len(names) <= counts else names[:counts]
+            absent = sum(map(missing.__contains__, counted)) if missing else 0
+            statistics.keyspace_misses += absent
+            statistics.keyspace_hits += len(counted) - absent
+        if uses:
+            if client.no_touch and command.name != "touch":
+                names = [name for name in names if name in missing]  # it may have made them
+            if names:
+                self._usage.note(names, txn.now_ms)
+        if missing:
+            missing.clear()
+
+    def appended(self, name: bytes, txn: Txn) -> None:
+        """Note a stream that got entries of several calls."""
+        self._usage.note([name], txn.now_ms)
+        txn.missing.clear()
+
+
+def _manner(row: Command) -> _Manner:
+    reads = Flag.READONLY in row.flags and row.name != "memory|usage"
+    counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
+    return row.name not in _UNUSED, counts, row.keys == FIRST
+
+
+_US = 1_000_000
+_SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b"}
+_SIGNS |= {ord('"'): '\\"', ord("\\"): "\\\\"}
+_SHOWN_WORDS = {b"ACL": 2, b"AUTH": 1}
+"""Words of commands whose others may be passwords."""
+_SECRETS = {
+    *(b"masterauth", b"masteruser", b"requirepass", b"tls-key-file-pass"),
+    b"tls-client-key-file-pass",
+}
+"""Settings that are passwords."""
+_REDACTED = b"(redacted)"
+
+
+def tell(monitors: Iterable[Client], client: Client, argv: Argv) -> None:
+    """Show a client's request to the monitors."""
+    seconds, microseconds = divmod(time.time_ns() // 1000, _US)
+    shown = " ".join(quoted(word) for word in told(argv))
+    line = f"+{seconds}.{microseconds:06} [{client.db} {client.address}] {shown}\r\n"
+    data = line.encode("ascii")
+    for monitor in list(monitors):  # one that reads too slowly goes meanwhile
+        monitor.send(data)
+
+
+def told(argv: Argv) -> Argv:
+    """Return a request without what may be passwords."""
+    word = argv[0].upper()
+    shown = _SHOWN_WORDS.get(word)
+    if shown is not None:
+        return argv[:shown] + [_REDACTED] * (len(argv) - shown)
+    if word == b"CONFIG" and any(name.lower() in _SECRETS for name in argv[2::2]):
+        return [_of_config(argv, at) for at in range(len(argv))]
+    return _of_hello(argv) if word == b"HELLO" else argv
+
+
+def _of_config(argv: Argv, at: int) -> bytes:
+    """Return a word of CONFIG SET, but for the value of a setting that is a password."""
+    is_value = at > 2 and at % 2 == 1
+    return _REDACTED if is_value and argv[at - 1].lower() in _SECRETS else argv[at]
+
+
+def _of_hello(argv: Argv) -> Argv:
+    """Return HELLO without the name and the password behind AUTH."""
+    words = [word.upper() for word in argv]
+    if b"AUTH" not in words[2:]:
+        return argv
+    at = words.index(b"AUTH", 2) + 1
+    hidden = argv[at : at + 2]
+    return argv[:at] + [_REDACTED] * len(hidden) + argv[at + 2 :]
+
+
+def quoted(word: bytes) -> str:
+    """Return a word in quotes, what cannot be printed as Redis writes it."""
+    return '"' + "".join(_sign(byte) for byte in word) + '"'
+
+
+def _sign(byte: int) -> str:
+    return _SIGNS.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}")
+
+
+WORDS_MAX = 32
+BYTES_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCommand:
+    """One entry of SLOWLOG GET."""
+
+    number: int
+    at: int
+    """Unix seconds."""
+    microseconds: int
+    argv: list[bytes]
+    address: str
+    name: bytes
+
+
+class Slowlog:
+    """The slow commands, newest first."""
+
+    def __init__(self, length: int) -> None:
+        self._entries: deque[SlowCommand] = deque(maxlen=max(length, 0))
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, at: int, microseconds: int, argv: list[bytes], address: str, name: bytes) -> None:
+        if self._entries.maxlen == 0:
+            return
+        entry = SlowCommand(self._next, at, microseconds, cut(argv), address, name)
+        self._entries.appendleft(entry)
+        self._next += 1
+
+    def newest(self, count: int) -> list[SlowCommand]:
+        """Return the newest entries; all of them for a negative count."""
+        return list(islice(self._entries, len(self) if count < 0 else count))
+
+    def resize(self, length: int) -> None:
+        """Keep at most so many entries from here on."""
+        self._entries = deque(islice(self._entries, length), maxlen=length)
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+class Shown:
+    """Words as a line of the log shows them, cut; made only where that line is written."""
+
+    def __init__(self, argv: Sequence[bytes]) -> None:
+        self._argv = argv
+
+    def __str__(self) -> str:
+        return " ".join(map(quoted, cut(self._argv)))
+
+
+def cut(argv: Sequence[bytes]) -> list[bytes]:
+    """Return the words of a request, the rest of long ones told in numbers."""
+    words = [_cut_word(word) for word in argv[:WORDS_MAX]]
+    if len(argv) > WORDS_MAX:
+        words[-1] = b"... (%d more arguments)" % (len(argv) - WORDS_MAX + 1)
+    return words
+
+
+def _cut_word(word: bytes) -> bytes:
+    if len(word) <= BYTES_MAX:
+        return word
+    return b"%b... (%d more bytes)" % (word[:BYTES_MAX], len(word) - BYTES_MAX)
+
+
+_log = logging.getLogger(__name__)
+
+LONG_S = 0.0001
+"""Calls that take longer are not run one after another without a look at the time."""
+_REASONS = {"cmd": "command"}
+"""What INFO and ACL LOG call by different words."""
+_NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
+_OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
+_NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
+_CHANGED = (
+    "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
+    "This command is no longer allowed for the following reason: {}"
+)
+_WITHDRAWN = {
+    "cmd": "no permission to execute the command or subcommand",
+    "key": "no permission to touch the specified keys",
+}
+"""What EXEC says of a queued command, by what its user has no right to any more."""
+
+
+class Calls:
+    """The calls of one server."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        commands: Iterable[Command],
+        clock: Callable[[], float],
+        usage: Usage,
+        trackers: Trackers,
+    ) -> None:
+        self._options = options
+        self.clock = clock
+        rows = list(commands)
+        self.statistics = Statistics(frozenset(row.name for row in rows if Flag.WRITE in row.flags))
+        self.lookups = Lookups(self.statistics, rows, usage)
+        self.slowlog = Slowlog(options.slowlog_length)
+        self.latency = Latency()
+        self.trackers = trackers
+        self.denials = Denials(options.acllog_length)
+        self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
+        self.monitors: dict[Client, None] = {}
+        self.paused = False
+        """Some commands, or all of them, are to wait."""
+        self.crowded = False
+        """The process takes more memory than it may."""
+        self.read_only: ErrorReply | None = None
+        """Why nothing may be written until the store is opened again."""
+        self.took_long = False
+        """A call has taken long since this was set to False."""
+        self.set_slow()
+
+    def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
+        """Return why a client may not run a command, if it may not."""
+        if not client.authenticated and Flag.NO_AUTH not in command.flags:
+            return _NO_AUTH
+        if not client.user.free:
+            refusal = self._refusal_by_rights(client, command, argv)
+            if refusal is not None:
+                return ErrorReply.of(refusal)
+        if client.queue is not None and Flag.NO_MULTI in command.flags:
+            return _NO_MULTI
+        if self.crowded and _asks(client, command, Flag.DENYOOM):
+            return _OOM
+        if self.read_only is not None and _asks(client, command, Flag.WRITE):
+            return self.read_only
+        return None
+
+    def _refusal_by_rights(
+        self, client: Client, command: Command, argv: Argv
+    ) -> NoPermission | None:
+        """Return why the rights of a client's user do not allow a command, and note it."""
+        try:
+            client.user.check(command, argv)
+        except NoPermission as refusal:
+            self.deny(client, refusal.kind, refusal.object, client.user.name)
+            return refusal
+        return None
+
+    def refusal_in_exec(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
+        """Return why a queued command may not run, if it may not by now."""
+        refusal = self._refusal_by_rights(client, command, argv)
+        if refusal is None:
+            return _OOM if self.crowded and Flag.DENYOOM in command.flags else None
+        error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
+        self.statistics.rejected(error.code)
+        return error
+
+    def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
+        """Count a request that may not run, or is none, and return what its client is told.
+
+        A transaction can then only be discarded; a refused EXEC is the end of it at once.
+        """
+        if name == "exec":
+            client.end_queue()
+            told = error.text if error.code == "ERR" else f"{error.code} {error.text}"
+            error = ErrorReply("EXECABORT", f"Transaction discarded because of: {told}")
+        elif client.queue is not None:
+            client.queue.failed = True
+        self.statistics.rejected(error.code, name)
+        return error
+
+    def failed(self, name: str, error: ErrorReply) -> ErrorReply:
+        """Count a call that ran and failed before it did anything, and return its reply."""
+        self.statistics.ran(name, 0.0)
+        self.statistics.failed(name, error.code)
+        return error
+
+    def answer_later(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command, or a step of it, that others have come before: if it may run by now."""
+        refusal = self._refusal_by_rights(client, command, argv)
+        if refusal is not None:
+            return self.refused(client, command.name, ErrorReply.of(refusal))
+        return self.answer(client, command, argv, txn)
+
+    def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command; a refusal is a reply too."""
+        clock, name = self.clock, command.name
+        client.last_command = name
+        client.commands_run += 1
+        begun = clock()
+        try:
+            reply: Answer = command.run(txn, client, argv)
+        except RequestError as error:
+            self.statistics.failed(name, error.code)
+            reply = ErrorReply.of(error)
+        if reply is LATER:
+            client.commands_run -= 1
+            return reply
+        spent = clock() - begun
+        row = self.statistics.of(name)
+        if type(reply) is Stepwise:
+            client.commands_run -= 1
+            row.seconds += spent
+            if self.trackers.clients:
+                self.trackers.began(client, command, argv)
+            return reply
+        if self.monitors and not command.is_admin:
+            tell(self.monitors, client, argv)  # behind the call: RESET ends a MONITOR
+        if command.keys is not None:
+            self.lookups.note(client, command, argv, txn)
+        if command.writes or self.trackers.clients:
+            changed = txn.dirty and not txn.noted
+            if changed and (type(reply) is ErrorReply or (not reply and name in _TELLING)):
+                changed = False  # what came before it in its turn has changed something
+            if self.trackers.clients:
+                self.trackers.ran(client, command, argv, changed)
+            if command.writes and not changed and type(reply) is not ErrorReply:
+                row.idle += 1
+        txn.noted = False
+        row.ran(spent)
+        if spent >= self._long_s:
+            self._note_long(client, command, argv, spent)
+        return reply
+
+    def note_failure(self, failure: KVStreamError | None) -> None:
+        """Refuse commands that write from here on, or with None no more."""
+        self.read_only = None if failure is None else ErrorReply.of(failure)
+
+    def show(self, client: Client, argv: Argv) -> None:
+        """Show a call to those who have asked for all of them."""
+        if self.monitors:
+            tell(self.monitors, client, argv)
+
+    def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
+        """Run a command that touches no key: nothing that goes wrong in it harms the turn."""
+        try:
+            return self.answer(client, command, argv, txn)
+        except KVStreamError as error:
+            return ErrorReply.of(error)
+        except OSError as error:  # of a file that an administrator has named
+            return ErrorReply("ERR", str(error))
+        except Exception as error:
+            return internal_error(error)
+
+    def appended(self, name: bytes, count: int, seconds: float, txn: Txn) -> None:
+        """Count XADDs to a stream that have run together."""
+        self.lookups.appended(name, txn)
+        self.statistics.ran("xadd", seconds, count)
+
+    def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
+        """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
+        self.statistics.deny(kind)
+        if kind == "auth":
+            text = "%s has no right to be user %s: wrong name or password"
+            self._logins.log(_log, logging.WARNING, text, client.address, Shown([user]))
+        else:
+            text = "%s, user %s, has no right to %s %s"
+            given = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
+            self._denied.log(_log, logging.INFO, text, *given)
+        in_multi = client.queue is not None or client.last_command == "exec"
+        context = "multi" if in_multi else "toplevel"
+        now_ms = time.time_ns() // 1_000_000
+        shown = listed(client, self.trackers.clients.get(client))
+        self.denials.add(_REASONS.get(kind, kind), context, what, user, shown, now_ms)
+
+    def set_slow(self) -> None:
+        """Take over from the options what counts as slow."""
+        microseconds = self._options.slower_than_us
+        self._slow_s = inf if microseconds < 0 else microseconds / _US
+        self._long_s = min(self._slow_s, LONG_S)
+
+    def _note_long(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
+        """Have the turn look at the time, and keep what counts as slow."""
+        self.took_long = True
+        if self.latency.threshold_ms:
+            self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
+        if spent < self._slow_s or command.name in _NOT_SLOW:
+            return
+        now, name, words = int(time.time()), client.name, told(argv)
+        self.slowlog.add(now, round(spent * _US), words, client.address, name)
+        text = "a request of %s took %.3f ms: %s"
+        self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Shown(words))
+
+
+def _asks(client: Client, command: Command, flag: Flag) -> bool:
+    """Tell whether a command has a flag; EXEC: whether one that it runs has."""
+    if command.name == "exec" and client.queue is not None:
+        return any(flag in queued.flags for queued, _ in client.queue.commands)
+    return flag in command.flags
+
+
+def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
+    """Return the name of the command that a refused request was meant for; none: there is none."""
+    found = commands.get(argv[0].lower())
+    if isinstance(found, Container):
+        found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else found.alone
+    return "" if found is None else found.name
+
+
+_TELLING = frozenset(
+    {
+        *("copy", "del", "delex", "getdel", "move", "msetex", "msetnx", "persist", "renamenx"),
+        *("expire", "expireat", "pexpire", "pexpireat", "setnx", "unlink", "xack", "xadd", "xdel"),
+        *("xgroup|createconsumer", "xgroup|destroy", "xtrim"),
+    }
+)
+"""Commands that answer 0 or a null where they have changed nothing, and only there."""
+_EVENTS = ("command", "fast-command")
+"""What LATENCY calls a command that took long."""
+_NOT_SLOW = frozenset({"exec"})
+"""Its commands are noted one by one."""

@@ -1,0 +1,389 @@
+"""Pages of entries as Arrow batches of the columns that a read asks for.
+
+Each column is made for all entries of a page at once: nothing here looks at a single entry, but
+where a value is bad or a name repeats. Knows Arrow, and neither transports nor Spark's session.
+
+Values of fields as columns of a type: all of a page at once, and one by one where some are bad.
+
+Values are text as XADD is given it. Owns what text each type takes; knows Arrow and no entries.
+
+Python's collector of cycles, kept out while rows by the thousand come and go.
+"""
+
+import base64
+import gc
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvstream.errors import DataError, InvalidArgument, shown
+from kvstream.layout.columns import Columns
+from kvstream.spark.schema import Column, Mode, Role, Shape
+from kvstream.types.ids import StreamID
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep the collector out: it would walk all rows in memory, and rows have no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@cache
+def pass_over_modules() -> None:
+    """Have the collector pass over all that is there by now, once in a process of Spark's.
+
+    Spark has each of its Pythons collect after every task, which walks all that was imported.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+Bad = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Cast = Callable[[pa.Array], pa.Array]
+
+_ZONE = r"(Z|[+-]\d\d:?\d\d)$"
+
+
+def typed(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
+    """Return binary values as a column of ``kind``, and which were none; None: all were sound.
+
+    What is null stays null and is sound; a bad value is null in the column.
+    """
+    cast = _cast_to(kind)
+    try:
+        return cast(values), None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    bad = np.zeros(len(values), np.bool_)
+    parts = _by_halves(values, kind, cast, bad, 0)
+    return pa.concat_arrays(parts), bad
+
+
+def _by_halves(
+    values: pa.Array, kind: pa.DataType, cast: Cast, bad: Bad, offset: int
+) -> list[pa.Array]:
+    """Cast what can be, halving what cannot until single bad values are left."""
+    try:
+        return [cast(values)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if len(values) == 1:
+            bad[offset] = True
+            return [pa.nulls(1, kind)]
+    middle = len(values) // 2
+    return [
+        *_by_halves(values[:middle], kind, cast, bad, offset),
+        *_by_halves(values[middle:], kind, cast, bad, offset + middle),
+    ]
+
+
+def _cast_to(kind: pa.DataType) -> Cast:
+    if pa.types.is_binary(kind):
+        return lambda values: values
+    if pa.types.is_timestamp(kind):
+        return partial(_to_timestamp, kind=kind)
+    if pa.types.is_integer(kind):
+        return partial(_to_integer, kind=kind)
+    return lambda values: pc.cast(pc.cast(values, pa.string()), kind)
+
+
+def _to_integer(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast decimal digits alone: Arrow would take 0x1F too, which Spark's sources do not."""
+    for letter in (b"x", b"X"):
+        if pc.any(pc.match_substring(values, letter)).as_py():
+            raise pa.ArrowInvalid("a number in hexadecimal digits")
+    return pc.cast(pc.cast(values, pa.string()), kind)
+
+
+def _to_timestamp(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    """Cast times of ISO 8601; those without a zone are of UTC, or stay so where none is wanted."""
+    text = pc.cast(values, pa.string())
+    if kind.tz is not None:
+        with suppress(pa.ArrowInvalid):
+            return pc.cast(text, kind)  # all have a zone
+    with suppress(pa.ArrowInvalid):
+        return pc.cast(text, pa.timestamp("us")).cast(kind)  # none has
+    if kind.tz is None:
+        raise pa.ArrowInvalid("a time with a zone")
+    zoned = pc.match_substring_regex(text, _ZONE)
+    return pc.cast(pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", "")), kind)
+
+
+_SIGNED = 1 << 63
+_TIMESTAMP_MS_MAX = (_SIGNED - 1) // 1000
+"""The last millisecond that Spark's timestamps, of microseconds, have."""
+
+
+class MalformedEntry(DataError):
+    """An entry has a value that is none of its column's type, and the mode is FAILFAST."""
+
+
+class Page:
+    """A page of entries in Arrow, of one stream."""
+
+    def __init__(self, columns: Columns, stream: bytes, store: str) -> None:
+        self.stream = stream
+        self.store = store
+        self.repeated = columns.repeated
+        self.ids = columns.ids
+        self.ends = np.frombuffer(columns.ends, np.int32)
+        fields = int(self.ends[-1])
+        self.names = _binary(fields, columns.name_ends, columns.names)
+        self.values = _binary(fields, columns.value_ends, columns.values)
+        self._rows: np.ndarray[Any, np.dtype[np.int32]] | None = None
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def _parts(self) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """The milliseconds of the IDs, and their sequences."""
+        both = np.frombuffer(self.ids, ">u8").reshape(-1, 2).T
+        return both.astype(np.uint64, order="C")
+
+    @cached_property
+    def _same(self) -> list[bytes] | None:
+        return _same_names(self.columns)
+
+    def part(self, which: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """Return the milliseconds (0) or the sequences (1) of the IDs."""
+        found: np.ndarray[Any, np.dtype[np.uint64]] = self._parts[which]
+        return found
+
+    def id(self, at: int) -> StreamID:
+        return StreamID(*map(int, self._parts[:, at]))
+
+    def field(self, name: bytes) -> pa.Array:
+        """Return the value that each entry has in a field, the last of several; null for none."""
+        if self._same is not None:
+            if name not in self._same:
+                return pa.nulls(len(self), pa.binary())
+            width = len(self._same)
+            return self.values.take(
+                pa.array(np.arange(self._same.index(name), len(self) * width, width))
+            )
+        if self._rows is None:
+            self._rows = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ends))
+        at = np.flatnonzero(pc.equal(self.names, pa.scalar(name, pa.binary())))
+        places = np.full(len(self), -1, np.int64)
+        places[self._rows[at]] = at
+        return self.values.take(pa.array(places, mask=places < 0))
+
+    def text_of(self, at: int) -> str:
+        """Return an entry as JSON, for the column of corrupt records."""
+        where = slice(int(self.ends[at]), int(self.ends[at + 1]))
+        names, values = self.names[where].to_pylist(), self.values[where].to_pylist()
+        fields = dict(zip(map(_readable, names), map(_readable, values), strict=True))
+        return json.dumps({"id": str(self.id(at)), "fields": fields}, ensure_ascii=False)
+
+
+def _same_names(columns: Columns) -> list[bytes] | None:
+    """Return the names that every entry of a page has, in this order; None where they differ."""
+    count, ends = len(columns), np.frombuffer(columns.ends, np.int32)
+    fields = int(ends[-1])
+    if not count or columns.repeated or int(ends[1]) * count != fields:
+        return None
+    width = int(ends[1])
+    name_ends = np.frombuffer(columns.name_ends, np.int32)
+    once = columns.names[: name_ends[width]]
+    sizes = np.diff(name_ends).reshape(count, width)
+    if (sizes != sizes[0]).any() or columns.names != once * count or (np.diff(ends) != width).any():
+        return None
+    return [once[a:b] for a, b in pairwise(name_ends[: width + 1])]
+
+
+def _readable(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(value).decode()
+
+
+def _binary(count: int, ends: bytes, data: bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+class Batches:
+    """Makes the batches of one read; for one task, in one thread."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.schema = shape.arrow()
+        self._mode = shape.mode
+        self._columns = shape.columns
+        self._bad: list[tuple[Column, Bad]] = []
+
+    def batch(self, columns: Columns, stream: bytes, store: str) -> pa.RecordBatch:
+        """Return a page as a batch; MalformedEntry, InvalidArgument where a column cannot be."""
+        page = Page(columns, stream, store)
+        self._bad = []
+        made = [self._column(column, page) for column in self._columns]
+        if self._bad:
+            self._refuse(page)
+        arrays = [self._corrupt(page) if array is None else array for array in made]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if self._bad and self._mode is Mode.DROPMALFORMED:
+            return batch.filter(pa.array(~self._any_bad(page)))
+        return batch
+
+    def _column(self, column: Column, page: Page) -> pa.Array | None:
+        kind = self.schema.field(column.name).type
+        if column.role is Role.CORRUPT:
+            return None
+        if column.role is not Role.FIELD:
+            return _ARRAYS[column.role](page, kind)
+        array, bad = typed(page.field(column.name.encode()), kind)
+        if bad is not None:
+            self._bad.append((column, bad))
+        return array
+
+    def _any_bad(self, page: Page) -> Bad:
+        any_bad = np.zeros(len(page), np.bool_)
+        for _, bad in self._bad:
+            any_bad |= bad
+        return any_bad
+
+    def _refuse(self, page: Page) -> None:
+        if self._mode is not Mode.FAILFAST:
+            return
+        column, bad = self._bad[0]
+        at = int(np.flatnonzero(bad)[0])
+        value = page.field(column.name.encode())[at].as_py()
+        raise MalformedEntry(
+            f"entry {page.id(at)} of stream {shown(page.stream)}: the field {column.name} is no "
+            f"{column.type.simpleString()}: {shown(value)}"
+        )
+
+    def _corrupt(self, page: Page) -> pa.Array:
+        texts: list[str | None] = [None] * len(page)
+        if self._bad:
+            for at in np.flatnonzero(self._any_bad(page)):
+                texts[at] = page.text_of(int(at))
+        return pa.array(texts, pa.string())
+
+
+# --- our own columns ------------------------------------------------------------------------------
+
+
+def _ids(page: Page, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        return pa.Array.from_buffers(pa.binary(16), len(page), [None, pa.py_buffer(page.ids)]).cast(
+            kind
+        )
+    if pa.types.is_string(kind):
+        ms, seq = (pa.array(page.part(which)).cast(pa.string()) for which in (0, 1))
+        return pc.binary_join_element_wise(ms, seq, "-")
+    parts = [_part(page, which, kind.field(which).type) for which in (0, 1)]
+    return pa.StructArray.from_arrays(parts, fields=list(kind))
+
+
+def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
+    numbers = page.part(which)
+    if not pa.types.is_int64(kind):
+        return pa.array(numbers).cast(kind)
+    if len(numbers) and numbers.max() >= _SIGNED:
+        raise InvalidArgument(
+            f"the ID {page.id(int(numbers.argmax()))} of stream {shown(page.stream)} is beyond "
+            "bigint: read the column as string, binary or struct<ms:decimal(20,0),"
+            "seq:decimal(20,0)>"
+        )
+    return pa.array(numbers.view(np.int64))
+
+
+def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
+    """Return the milliseconds as times; null where Spark has no such time."""
+    ms = page.part(0)
+    wide = pa.types.is_int64(kind)
+    most = _SIGNED - 1 if wide else _TIMESTAMP_MS_MAX
+    beyond = ms > most if len(ms) and ms.max() > most else None
+    numbers = (ms if beyond is None else np.where(beyond, 0, ms)).view(np.int64)
+    return pa.array(numbers if wide else numbers * 1000, pa.int64(), mask=beyond).cast(kind)
+
+
+def _same(value: bytes | str, what: str, page: Page, kind: pa.DataType) -> pa.Array:
+    """Return a column of one value."""
+    scalar = value if isinstance(value, str) or pa.types.is_binary(kind) else _text(value, what)
+    return pa.repeat(pa.scalar(scalar, kind), len(page))
+
+
+def _text(value: bytes, what: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _no_text(f"{what} {shown(value)}") from None
+
+
+def _no_text(what: str) -> InvalidArgument:
+    return InvalidArgument(f"{what} is no UTF-8: read the column as binary")
+
+
+def _streams(page: Page, kind: pa.DataType) -> pa.Array:
+    return _same(page.stream, "the key", page, kind)
+
+
+def _stores(page: Page, kind: pa.DataType) -> pa.Array:
+    return _same(page.store, "the store", page, kind)
+
+
+def _fields(page: Page, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_map(kind):
+        parts = [kind.key_field, kind.item_field]
+        names, values, ends = _once_each(page)
+    else:
+        parts = list(kind.value_type)
+        names, values, ends = page.names, page.values, page.ends
+    children = [
+        _as(names, parts[0].type, page.columns.names, "name", page),
+        _as(values, parts[1].type, page.columns.values, "value", page),
+    ]
+    struct = pa.StructArray.from_arrays(children, fields=parts)
+    buffers = [None, pa.py_buffer(ends)]
+    return pa.Array.from_buffers(kind, len(page), buffers, children=[struct])
+
+
+def _as(array: pa.Array, kind: pa.DataType, data: bytes, what: str, page: Page) -> pa.Array:
+    """Return names or values, parts of ``data``, as text or as they are."""
+    if pa.types.is_string(kind) and data.isascii():
+        return array.view(kind)  # sound as it lies: to look at all at once takes a tenth
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        raise _no_text(f"a field's {what} in stream {shown(page.stream)}") from None
+
+
+def _once_each(page: Page) -> tuple[pa.Array, pa.Array, "np.ndarray[Any, np.dtype[np.int32]]"]:
+    """Return names, values and ends without all but the last of a name that repeats."""
+    if not page.repeated:
+        return page.names, page.values, page.ends
+    kept = np.ones(len(page.names), np.bool_)
+    for at in page.repeated:
+        first, end = int(page.ends[at]), int(page.ends[at + 1])
+        names = page.names[first:end].to_pylist()
+        last = {name: place for place, name in enumerate(names)}
+        kept[first:end] = False
+        kept[[first + place for place in last.values()]] = True
+    ends = np.concatenate(([0], np.cumsum(kept)))[page.ends].astype(np.int32)
+    mask = pa.array(kept)
+    return page.names.filter(mask), page.values.filter(mask), ends
+
+
+_ARRAYS: dict[Role, Callable[[Page, pa.DataType], pa.Array]] = {
+    Role.ID: _ids,
+    Role.TIMESTAMP: _timestamps,
+    Role.STREAM: _streams,
+    Role.STORE: _stores,
+    Role.FIELDS: _fields,
+}

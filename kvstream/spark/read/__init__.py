@@ -1,0 +1,1 @@
+"""Streams as rows of Spark: batch reads, streaming reads, and tables of metadata."""

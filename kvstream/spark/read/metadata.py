@@ -1,0 +1,292 @@
+"""What is about streams, as tables: ``streams``, ``groups``, ``consumers`` and ``pending``.
+
+Each row tells what XINFO and XPENDING tell, under their words. By ``path`` all rows are of one
+moment; by ``url`` every stream and group is asked for by itself.
+
+Looking at streams and groups, of a store and of a server alike: the library's records.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, shown
+from kvstream.remote.replies import (
+    consumer_info_of,
+    group_info_of,
+    pending_entries_of,
+    stream_info_of,
+)
+from kvstream.spark.options import Options, Place, choice, listed, places
+from kvstream.spark.read.partitions import Wanted
+from kvstream.spark.read.servers import Server, ServerReading, client_of
+from kvstream.spark.read.stores import Copy, copied, streams_of
+from kvstream.store import Store
+from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.records import GroupInfo, PendingEntry, StreamInfo
+
+PENDING_PAGE = 1000
+
+
+class MemberInfo(Protocol):
+    """What is told of a consumer; times in milliseconds."""
+
+    @property
+    def name(self) -> bytes: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def idle(self) -> int: ...
+    @property
+    def inactive(self) -> int | None: ...
+
+
+class Looking(Protocol):
+    """What tables ask of a place; nothing where a key or a group has gone meanwhile."""
+
+    def keys(self, wanted: Wanted) -> list[bytes]: ...
+
+    def info(self, key: bytes) -> StreamInfo | None: ...
+
+    def groups(self, key: bytes) -> Sequence[GroupInfo]: ...
+
+    def consumers(self, key: bytes, group: bytes) -> Sequence[MemberInfo]: ...
+
+    def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]: ...
+
+    def close(self) -> None: ...
+
+
+def _paged(page: Callable[[StreamID], Sequence[PendingEntry]]) -> Iterator[PendingEntry]:
+    start = MIN_ID
+    while True:
+        found = page(start)
+        yield from found
+        if len(found) < PENDING_PAGE:
+            return
+        start = found[-1].id.next()
+
+
+class StoreLooking:
+    """A store that is open."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def keys(self, wanted: Wanted) -> list[bytes]:
+        return streams_of(self._store, wanted)
+
+    def info(self, key: bytes) -> StreamInfo | None:
+        return self._store.stream(key).info()
+
+    def groups(self, key: bytes) -> Sequence[GroupInfo]:
+        return self._store.stream(key).groups()
+
+    def consumers(self, key: bytes, group: bytes) -> Sequence[MemberInfo]:
+        return self._store.stream(key).group(group).consumers()
+
+    def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]:
+        found = self._store.stream(key).group(group)
+        return _paged(lambda start: found.pending_range(start, count=PENDING_PAGE))
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class ServerLooking(ServerReading):
+    """A server that is connected to."""
+
+    def keys(self, wanted: Wanted) -> list[bytes]:
+        return self.streams(wanted)
+
+    def info(self, key: bytes) -> StreamInfo | None:
+        try:
+            return stream_info_of(self.connection.ask("XINFO", "STREAM", key))
+        except NoSuchKey:
+            return None
+
+    def groups(self, key: bytes) -> Sequence[GroupInfo]:
+        try:
+            reply = self.connection.ask("XINFO", "GROUPS", key)
+        except NoSuchKey:
+            return []
+        return sorted(map(group_info_of, reply), key=lambda info: info.name)
+
+    def consumers(self, key: bytes, group: bytes) -> Sequence[MemberInfo]:
+        try:
+            reply = self.connection.ask("XINFO", "CONSUMERS", key, group)
+        except (NoSuchKey, NoGroup):
+            return []
+        return sorted(map(consumer_info_of, reply), key=lambda info: info.name)
+
+    def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]:
+        def page(start: StreamID) -> list[PendingEntry]:
+            words = ("XPENDING", key, group, bytes(start), "+", PENDING_PAGE)
+            try:
+                return pending_entries_of(self.connection.ask(*words))
+            except (NoSuchKey, NoGroup):
+                return []
+
+        return _paged(page)
+
+
+def server_looking(place: Place) -> ServerLooking:
+    return ServerLooking(client_of(place))
+
+
+Row = dict[str, Any]
+
+_STREAM = ("stream",)
+_GROUP = (*_STREAM, "group")
+_NUMBERS = frozenset(
+    {"length", "entries_added", "nodes", "groups", "consumers", "pending", "entries_read", "lag"}
+    | {"idle_ms", "inactive_ms", "deliveries"}
+)
+TABLES = {
+    "streams": (
+        *_STREAM,
+        *("length", "entries_added", "first_id", "last_id", "max_deleted_id", "nodes", "groups"),
+    ),
+    "groups": (*_GROUP, "consumers", "pending", "last_delivered_id", "entries_read", "lag"),
+    "consumers": (*_GROUP, "consumer", "pending", "idle_ms", "inactive_ms"),
+    "pending": (*_GROUP, "id", "consumer", "idle_ms", "deliveries"),
+}
+"""The columns of each table; ``store`` comes before them where there are several."""
+
+
+def table_of(options: Options) -> str:
+    return choice(options, "table", tuple(TABLES))
+
+
+def schema_of(options: Options) -> StructType:
+    """Return the columns of the table that the options name."""
+    columns = TABLES[table_of(options)]
+    if len(places(options)) > 1:
+        columns = ("store", *columns)
+    kinds = {True: LongType(), False: StringType()}
+    return StructType([StructField(name, kinds[name in _NUMBERS]) for name in columns])
+
+
+class Whole(InputPartition):
+    """One store, of which one task tells everything."""
+
+    def __init__(self, source: Copy | Server) -> None:
+        super().__init__(None)
+        self.source = source
+
+
+class TableReader(DataSourceReader):
+    """Reads one table; of all streams where none is named."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._places = places(options)
+        self._table = table_of(options)
+        some = listed(options, "stream") or listed(options, "pattern")
+        self._wanted = Wanted.of(options) if some else Wanted((), (b"*",))
+        self._columns = [(field.name, isinstance(field.dataType, BinaryType)) for field in schema]
+        unknown = [name for name, _ in self._columns if name not in ("store", *TABLES[self._table])]
+        if unknown:
+            raise InvalidArgument(f"the table {self._table} has no column {unknown[0]}")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Have a copy made of each store."""
+        return [
+            Whole(copied(place) if place.kind == "path" else Server(place))
+            for place in self._places
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of one store."""
+        assert isinstance(partition, Whole)
+        source = partition.source
+        looking: Looking
+        if isinstance(source, Copy):
+            looking = StoreLooking(source.store())
+        else:
+            looking = server_looking(source.place)
+        try:
+            for row in _ROWS[self._table](looking, looking.keys(self._wanted)):
+                row["store"] = source.shown.encode()
+                yield tuple(_value(name, row[name], raw) for name, raw in self._columns)
+        finally:
+            looking.close()
+
+
+def _value(name: str, value: Any, raw: bool) -> Any:
+    if raw or not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            f"the {name} {shown(value)} is no UTF-8: read the column as binary"
+        ) from None
+
+
+def _stream_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+    for key in keys:
+        info = looking.info(key)
+        if info is None:
+            continue
+        yield {
+            "stream": key,
+            "length": info.length,
+            "entries_added": info.entries_added,
+            "first_id": bytes(info.first_entry.id) if info.first_entry else None,
+            "last_id": bytes(info.last_generated_id),
+            "max_deleted_id": bytes(info.max_deleted_entry_id),
+            "nodes": info.radix_tree_keys,
+            "groups": info.groups,
+        }
+
+
+def _group_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+    for key in keys:
+        for info in looking.groups(key):
+            yield {
+                "stream": key,
+                "group": info.name,
+                "consumers": info.consumers,
+                "pending": info.pending,
+                "last_delivered_id": bytes(info.last_delivered_id),
+                "entries_read": info.entries_read,
+                "lag": info.lag,
+            }
+
+
+def _consumer_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+    for key in keys:
+        for group in looking.groups(key):
+            for info in looking.consumers(key, group.name):
+                yield {
+                    "stream": key,
+                    "group": group.name,
+                    "consumer": info.name,
+                    "pending": info.pending,
+                    "idle_ms": info.idle,
+                    "inactive_ms": None if info.inactive == -1 else info.inactive,
+                }
+
+
+def _pending_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+    for key in keys:
+        for group in looking.groups(key):
+            for entry in looking.pending(key, group.name):
+                yield {
+                    "stream": key,
+                    "group": group.name,
+                    "id": bytes(entry.id),
+                    "consumer": entry.consumer or None,
+                    "idle_ms": None if entry.idle_ms == -1 else entry.idle_ms,
+                    "deliveries": entry.deliveries,
+                }
+
+
+_ROWS: dict[str, Callable[[Looking, Sequence[bytes]], Iterator[Row]]] = {
+    "streams": _stream_rows,
+    "groups": _group_rows,
+    "consumers": _consumer_rows,
+    "pending": _pending_rows,
+}

@@ -1,0 +1,1 @@
+"""DataFrames into streams: all or nothing, each micro-batch exactly once."""

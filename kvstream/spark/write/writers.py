@@ -1,0 +1,341 @@
+"""The writers of ``format("kvstream")``: what Spark calls in its tasks and for its commits.
+
+A task turns rows into what is staged; the commit, on the driver, has each store take all of it at
+once. This module knows Spark's classes and puts the others together.
+
+A commit into a place, whichever way leads to it: a store that a server holds is reached by that.
+
+It knows places, neither rows nor how a commit is made.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from kvstream.bulkload.parts import BulkTicket
+from kvstream.engine.ownership import address_of
+from kvstream.errors import InvalidArgument, RequestError, StoreError, StoreLocked
+from kvstream.remote.connection import AccessDenied, Connection
+from kvstream.spark.arrow import pass_over_modules, without_collector
+from kvstream.spark.options import Place, choice, flag, listed, number, places
+from kvstream.spark.read.servers import client_of
+from kvstream.spark.write import upload as uploading
+from kvstream.spark.write.commit import Commit, Committed
+from kvstream.spark.write.encoding import encoded
+from kvstream.spark.write.gather import Gathering, Share
+from kvstream.spark.write.schema import Columns, IDKind, columns_of
+from kvstream.spark.write.servers import commit_through
+from kvstream.spark.write.spill import AT_LEAST_ONCE, DELIVERIES, discard, spill_of, staging_of
+from kvstream.spark.write.stage import Transaction
+from kvstream.spark.write.stores import commit_into, mark_of, ticket_of
+from kvstream.spark.write.upload import Upload
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def commit_to(place: Place, wait_s: float, work: Commit) -> Committed:
+    """Commit into one place: all of it, or an error and none."""
+    if place.kind == "path":
+        path, db = place.address, place.db or 0
+        try:
+            return commit_into(path, db, 0, work)
+        except StoreLocked:
+            server = None if work.parts else server_of(place)
+            if server is None:
+                return commit_into(path, db, wait_s, work)
+            place = server
+    with client_of(place) as client:
+        return commit_through(client, work)
+
+
+def mark_in(place: Place, transaction: Transaction) -> bytes | None:
+    """Return the mark that a writer has left in a place; None where there is none."""
+    if place.kind == "path":
+        try:
+            return mark_of(place.address, place.db or 0, transaction)
+        except StoreLocked:
+            server = server_of(place)
+            if server is None:
+                raise
+            place = server
+    with client_of(place) as client:
+        return cast("bytes | None", client.get(transaction.key))
+
+
+def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Upload | None]:
+    """Return the way to a place, and what tasks need to make tables for it; None: it takes none.
+
+    ``key`` is the one stream of all rows. A store that is held by its server is reached by that; by
+    the file system it is where somebody else has it, who may close it in time.
+    """
+    if place.kind == "path":
+        try:
+            return place, ticket_of(place.address, place.db or 0, key)
+        except StoreLocked:
+            server = server_of(place)
+            if server is None:
+                return place, None
+            place = server
+    with client_of(place) as client:
+        return place, uploading.begin(client, () if key is None else (key,))
+
+
+def discarded(place: Place, upload: Upload) -> None:
+    """Have a server remove what was sent for a write."""
+    with client_of(place) as client:
+        uploading.discard(client, upload)
+
+
+def server_of(place: Place) -> Place | None:
+    """Return the server that holds the store in a directory; None where none says so, or answers.
+
+    AccessDenied where it wants another password than the options give.
+    """
+    address = address_of(Path(place.address))
+    if address is None:
+        return None
+    server = replace(place, kind="url", address=address.url, db=place.db or 0)
+    try:
+        with client_of(server) as client:
+            told: bytes = Connection(client).ask("INFO", "server")
+    except AccessDenied as error:
+        raise AccessDenied(f"the store in {place.address} is held by its server: {error}") from None
+    except (StoreError, RequestError):
+        return None
+    with suppress(UnicodeDecodeError):
+        return server if f"run_id:{address.run_id}\r\n" in told.decode() else None
+    return None
+
+
+Options = Mapping[str, str]
+
+WAIT_S = 30
+"""Seconds that a commit waits, by default, for another process to close the store."""
+_WHOLE_IDS = (None, IDKind.PACKED, IDKind.NUMBERS)
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the commit."""
+
+    partition: int
+    writer: str
+    shares: dict[int, Share]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a write was told; it goes to the tasks."""
+
+    places: tuple[Place, ...]
+    columns: Columns
+    wait_s: int
+    skip_existing: bool
+    delivery: str
+    staging: str | None
+    """The folder for staged files; None: beside each store."""
+    transaction: Transaction | None
+    """What a batch write calls itself, so that it happens once."""
+    tickets: tuple[BulkTicket | Upload | None, ...] = ()
+    """For each place, what tasks need to make tables for it; None where they cannot."""
+
+
+def settings_of(schema: "StructType", options: Options) -> Settings:
+    """Return what is to be written where; InvalidArgument, before anything runs, for nonsense."""
+    given = dict(options)
+    streams = listed(options, "stream")
+    if len(streams) > 1:
+        raise InvalidArgument(
+            "a write without a column stream goes to one stream: the option stream names several"
+        )
+    given.pop("stream", None)
+    if streams:
+        given["stream"] = streams[0]
+    targets = tuple(places(options))
+    if len({place.shown for place in targets}) < len(targets):
+        raise InvalidArgument("a store is named twice")
+    return Settings(
+        targets,
+        columns_of(schema, given),
+        number(options, "wait", WAIT_S) or 0,
+        flag(options, "skipexisting", False),
+        choice(options, "delivery", DELIVERIES),
+        options.get("stagingpath"),
+        _own_transaction(options),
+    )
+
+
+def _own_transaction(options: Options) -> Transaction | None:
+    writer, version = options.get("txnappid"), number(options, "txnversion", None)
+    if (writer is None) != (version is None):
+        raise InvalidArgument("the options txnAppId and txnVersion go together")
+    return None if writer is None or version is None else Transaction(writer, version)
+
+
+def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "BatchWriter":
+    """Return the writer of one batch write."""
+    if overwrite:
+        raise InvalidArgument("streams are appended to: use mode('append')")
+    settings = settings_of(schema, options)
+    found = [_prepared(settings, place) for place in settings.places]
+    targets, tickets = zip(*found, strict=True)
+    writer = BatchWriter(replace(settings, places=targets, tickets=tickets))
+    writer.begin()
+    return writer
+
+
+def _prepared(settings: Settings, place: Place) -> tuple[Place, BulkTicket | Upload | None]:
+    """Ask a place for a ticket, where the IDs of the rows are whole, or all allotted."""
+    columns = settings.columns
+    at_once = place.kind == "url" and settings.delivery == AT_LEAST_ONCE
+    if columns.id_kind not in _WHOLE_IDS or settings.skip_existing or at_once:
+        return place, None
+    return prepared(place, columns.key)
+
+
+def stream_writer(options: Options, schema: "StructType", overwrite: bool) -> "StreamWriter":
+    """Return the writer of one micro-batch."""
+    if overwrite:
+        raise InvalidArgument("streams are appended to: use outputMode('append')")
+    return StreamWriter(settings_of(schema, options))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """All rows of a DataFrame become visible at once, or none does."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._transaction = settings.transaction or Transaction(uuid.uuid4().hex, 0)
+
+    def begin(self) -> None:
+        """Run on the driver, before any task: make the folders that tasks may need."""
+        for at, place in enumerate(self._settings.places):
+            staging = staging_of(place, at, self._settings.staging, self._transaction)
+            if staging is not None:
+                staging.make()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Run in a task: stage the rows of a partition."""
+        return _stage(self._settings, self._transaction, True, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Run on the driver: have every store take its rows."""
+        marked = self._settings.transaction is not None
+        _commit(self._settings, self._transaction, marked, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged; Spark also calls this after a commit that failed half-way."""
+        discard(self._settings.places, self._settings.staging, self._transaction)
+        _discard_uploads(self._settings)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Each micro-batch becomes visible at once, and once.
+
+    Spark makes an instance for the tasks of each micro-batch and another for its commit.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Run in a task: stage the rows of a partition."""
+        return _stage(self._settings, _running(), False, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Run on the driver: have every store take its rows, where it has not yet."""
+        writer = _writer_of(messages)
+        if writer is not None:
+            _commit(self._settings, Transaction(writer, batchId), True, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged; Spark also calls this after a commit that failed half-way."""
+        writer = _writer_of(messages)
+        if writer is not None:
+            transaction = Transaction(writer, batchId)
+            discard(self._settings.places, self._settings.staging, transaction)
+
+
+def _running() -> Transaction:
+    """Return the query and the batch of the task that runs here."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY) if context else None
+    batch = context.getLocalProperty(_BATCH) if context else None
+    if query is None or batch is None:
+        raise InvalidArgument("a streaming write runs inside a streaming query")
+    return Transaction(query, int(batch))
+
+
+def _stage(
+    settings: Settings,
+    transaction: Transaction,
+    begun: bool,
+    batches: Iterator[pa.RecordBatch],
+) -> Written:
+    pass_over_modules()
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    tickets = settings.tickets or (None,) * len(settings.places)
+    where = settings.places, settings.staging, settings.delivery, tickets
+    spill = partial(spill_of, *where, transaction, begun, partition)
+    gathering = Gathering(len(settings.places), spill)
+    try:
+        with without_collector():
+            for batch in batches:
+                for rows in encoded(batch, settings.columns):
+                    gathering.add(rows)
+            return Written(partition, transaction.writer, gathering.finish(partition))
+    except BaseException:
+        gathering.abort()
+        raise
+
+
+def _writer_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    return next((each.writer for each in messages if isinstance(each, Written)), None)
+
+
+def _commit(
+    settings: Settings,
+    transaction: Transaction,
+    marked: bool,
+    messages: Sequence[WriterCommitMessage | None],
+) -> None:
+    written = sorted(
+        (each for each in messages if isinstance(each, Written)), key=lambda each: each.partition
+    )
+    whole = Commit(transaction, marked, (), settings.skip_existing)
+    for at, place in enumerate(settings.places):
+        shares = [each.shares[at] for each in written if at in each.shares]
+        if shares or marked:
+            staging = staging_of(place, at, settings.staging, transaction)
+            ticket = settings.tickets[at] if settings.tickets else None
+            work = whole._replace(shares=shares, folder=str(staging.folder) if staging else "")
+            if isinstance(ticket, Upload):
+                work = work._replace(upload=ticket)
+            else:
+                work = work._replace(ticket=ticket)
+            commit_to(place, settings.wait_s, work)
+    discard(settings.places, settings.staging, transaction)
+    _discard_uploads(settings)
+
+
+def _discard_uploads(settings: Settings) -> None:
+    """Have servers remove what the commit has not taken."""
+    for place, ticket in zip(settings.places, settings.tickets, strict=False):
+        if isinstance(ticket, Upload):
+            discarded(place, ticket)

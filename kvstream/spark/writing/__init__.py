@@ -1,1 +1,0 @@
-"""Writing: DataFrames into streams, all or nothing, each micro-batch exactly once."""

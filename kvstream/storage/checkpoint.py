@@ -1,0 +1,164 @@
+"""Copies of an open RocksDB: its files as a crash would leave them at one moment.
+
+RocksDB's own checkpoint holds all threads of the process while it waits for the disk. This one
+holds nobody. Tables and the files of large values never change, and are linked; the manifest only
+grows, and is copied as far as it goes at that moment; the log is copied behind both. So all is
+there that was written before, and perhaps some of what came since, up to one write and no further:
+who opens it recovers from the log.
+
+A moment is one in which no table is being made or removed: then the manifest names the tables that
+RocksDB has in memory. Tables that it is given must not come until the log is copied too, as rows in
+it may speak of theirs. This module knows RocksDB's files; what must be asked of RocksDB is given.
+"""
+
+import errno
+import os
+from contextlib import AbstractContextManager, ExitStack
+from os import link
+from pathlib import Path
+from time import monotonic, sleep
+from typing import NamedTuple, Protocol
+
+from kvstream.storage import files
+from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
+from kvstream.storage.options import LARGE_VALUES_SUFFIX
+
+PATIENCE_S = 5.0
+"""How long a moment is waited for: a compaction may take longer."""
+PAUSE_S = 0.002
+_CURRENT, _LOG, _OPTIONS = "CURRENT", ".log", "OPTIONS-"
+_CHUNK = 1 << 20
+_MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
+
+
+class Tables(Protocol):
+    """What is asked of the open RocksDB."""
+
+    none_given: AbstractContextManager[object]
+    """While it is held, no tables are given to RocksDB that others have made."""
+
+    def at_work(self) -> bool:
+        """Tell whether tables are being made or removed."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the file names of the tables that hold its rows."""
+        ...
+
+
+class _Moment(NamedTuple):
+    """What was found at a moment."""
+
+    manifest: str
+    size: int
+    """How far the manifest went."""
+    linked: list[str]
+    """The tables and the files of large values."""
+    logs: dict[str, int]
+    """Descriptors of the logs, which may be deleted meanwhile."""
+
+
+def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIENCE_S) -> bool:
+    """Make ``target`` a folder of what the RocksDB in ``source`` holds; False: it cannot be had.
+
+    That is so where files cannot be linked, or no moment comes in time: nothing is there then.
+    """
+    target.mkdir(DIRECTORY_MODE)
+    until = monotonic() + patience_s
+    try:
+        while not _copied_once(source, target, tables):
+            if monotonic() >= until:
+                _remove(target)
+                return False
+            sleep(PAUSE_S)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _remove(target)
+        return False
+    files.sync_directory(target)
+    return True
+
+
+def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
+    with tables.none_given, ExitStack() as opened:
+        try:
+            found = _moment(source, target, tables, opened)
+        except FileNotFoundError:  # a table or a log has gone: that was no moment
+            found = None
+        if found is None:
+            return False
+        for name in set(os.listdir(target)).difference(found.linked):
+            (target / name).unlink()  # linked for a moment that was none
+        _copy(_opened(source / found.manifest, opened), target / found.manifest, found.size)
+        for name, log in sorted(found.logs.items()):
+            _copy(log, target / name, os.fstat(log).st_size)
+        for name in (_newest_options(source), _CURRENT):
+            file = _opened(source / name, opened)
+            _copy(file, target / name, os.fstat(file).st_size)
+    return _manifest(target) == found.manifest
+
+
+def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _Moment | None:
+    """Link the tables and open the logs; None where tables were made or removed meanwhile.
+
+    Files of large values come and go with tables. All that are there are linked; RocksDB removes
+    those that the manifest does not name.
+    """
+    if tables.at_work():
+        return None
+    manifest = _manifest(source)
+    size = (source / manifest).stat().st_size
+    live = tables.names()
+    linked = live + [name for name in os.listdir(source) if name.endswith(LARGE_VALUES_SUFFIX)]
+    for name in linked:
+        if not (target / name).exists():
+            link(source / name, target / name)
+    logs = {
+        name: _opened(source / name, opened) for name in os.listdir(source) if name.endswith(_LOG)
+    }
+    # What is at work by now may have written the manifest and not be done: it is seen here. What
+    # has come to its end since is seen by the tables.
+    if tables.at_work() or tables.names() != live or (source / manifest).stat().st_size != size:
+        return None
+    return _Moment(manifest, size, linked, logs)
+
+
+def _manifest(folder: Path) -> str:
+    """Return the name of the manifest that a RocksDB would open."""
+    return files.read(folder / _CURRENT).decode().strip()
+
+
+def _newest_options(source: Path) -> str:
+    found = [name for name in os.listdir(source) if name.startswith(_OPTIONS)]
+    return max(found, key=lambda name: (len(name), name))
+
+
+def _opened(path: Path, opened: ExitStack) -> int:
+    descriptor = files.opened(path)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _copy(source: int, target: Path, size: int) -> None:
+    """Copy the first bytes of a file, durably."""
+    made = os.open(target, _MAKES, FILE_MODE)
+    try:
+        at = 0
+        while at < size:
+            data = os.pread(source, min(size - at, _CHUNK), at)
+            if not data:
+                raise OSError(errno.EIO, "a file has become shorter", target.name)
+            at += len(data)
+            while data:
+                data = data[os.write(made, data) :]
+        os.fsync(made)
+    finally:
+        os.close(made)
+
+
+def _remove(folder: Path) -> None:
+    for name in os.listdir(folder):
+        (folder / name).unlink()
+    folder.rmdir()

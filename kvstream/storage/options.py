@@ -1,0 +1,258 @@
+"""How the three column families are opened: RocksDB's options as tables, each with its reason.
+
+Names are those of the setters of ``rocksdict.Options``. What there is no setter for, and how tables
+are made, stands in ``template/``, as a file of RocksDB's own. Nothing here imports ``rocksdict``.
+
+How RocksDB is opened: the options of a store as options of RocksDB, for each way of access.
+
+Only this module, ``database`` and ``tables`` import ``rocksdict``. Whether a store may be opened is
+decided in ``opening``; what the options are, in ``families``.
+"""
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rocksdict import (
+    AccessType,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+)
+
+from kvstream.errors import Corruption
+from kvstream.storage.batch import Family
+from kvstream.storage.opening import Access
+from kvstream.storage.write_guard import classified_at_open
+from kvstream.types.options import MEGABYTE, StoreOptions
+
+Settings = dict[str, tuple[object, ...]]
+
+KILOBYTE = 1 << 10
+OPEN_FILES_MAX = 512
+"""Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
+TEMPLATE = Path(__file__).with_name("template")
+"""The first options of every family, as a directory that ``Options.load_latest`` reads."""
+LEVEL0_STOP = 64
+"""Tables at level 0 at which RocksDB stops writes; ``stalls`` slows writers down long before."""
+WRITE_BUFFERS = 3
+"""Write buffers of a family: one is filled while two wait for a disk that pauses. With four RocksDB
+would slow writes down by itself, which is a stop for us."""
+DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
+"""The least that RocksDB takes; no row is ever written there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilySettings:
+    """One column family: its name, and setters for its options."""
+
+    name: str
+    options: Settings
+
+
+def open_files_max() -> int:
+    """Return how many table files to hold open: at most half of what the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    return max(32, min(OPEN_FILES_MAX, soft // 2))
+
+
+_Target = TypeVar("_Target")
+
+
+def applied(target: _Target, settings: Settings) -> _Target:
+    """Call the setters on ``target`` and return it."""
+    for setter, arguments in settings.items():
+        getattr(target, setter)(*arguments)
+    return target
+
+
+def database_settings(options: StoreOptions, create: bool) -> Settings:
+    """Return the setters for the options that all families share."""
+    return {
+        "create_if_missing": (create,),
+        "create_missing_column_families": (create,),
+        # The family "default" holds nothing; but after a full disk RocksDB goes on only once the
+        # largest write buffer of all would fit, and the default one has 64 MB.
+        "set_write_buffer_size": (DEFAULT_FAMILY_BUFFER,),
+        # A damaged table is refused at open, not met at some later read.
+        "set_paranoid_checks": (True,),
+        # One family that is hardly written to would else keep the whole log alive.
+        "set_max_total_wal_size": (options.wal_bytes_max,),
+        "set_max_open_files": (open_files_max(),),
+        # One flush and two compactions at a time: level 0 does not wait for lower levels.
+        "set_max_background_jobs": (3,),
+        # Spread the writing of tables, so that the fsync of the log does not queue behind it.
+        "set_bytes_per_sync": (MEGABYTE,),
+        # The information log of RocksDB: four files of 4 MB, not a thousand without bound.
+        "set_keep_log_file_num": (4,),
+        "set_max_log_file_size": (4 * MEGABYTE,),
+        "set_max_manifest_file_size": (64 * MEGABYTE,),
+        "set_stats_dump_period_sec": (0,),
+        "set_stats_persist_period_sec": (0,),
+    }
+
+
+def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
+    """Return the settings of every family, in the order of ``Family``."""
+    return tuple(_SETTINGS[family](options) for family in Family)
+
+
+def buffer_sizes(options: StoreOptions) -> list[int]:
+    """Return the size of one write buffer of every family, in the order of ``Family``."""
+    trees = options.tree_write_buffer_bytes
+    return [options.write_buffer_bytes, trees, trees]
+
+
+def _messages(options: StoreOptions) -> FamilySettings:
+    """Appended in order, read in order, deleted in ranges; seldom got one by one."""
+    return FamilySettings(
+        "messages",
+        {
+            "set_write_buffer_size": (options.write_buffer_bytes,),
+            # Each table at level 0 has rows of all streams, so its range overlaps most tables of
+            # the level below, and merging it rewrites that level: it is to be small. Small tables
+            # overlap few others. Their size doubles from level to level: it is 64 MB at the last
+            # one of a store of some gigabytes.
+            "set_max_bytes_for_level_base": (32 * MEGABYTE,),
+            "set_target_file_size_base": (16 * MEGABYTE,),
+            "set_target_file_size_multiplier": (2,),
+            **_STALLS,
+            # Gets are of rows that exist: no filter for the last level, which holds most of them.
+            "set_optimize_filters_for_hits": (True,),
+            **_LARGE_VALUES,
+            **_DELETION_COLLECTOR,
+        },
+    )
+
+
+def _metadata(options: StoreOptions) -> FamilySettings:
+    """A few rows, overwritten all the time and got one by one, also when they do not exist."""
+    return FamilySettings(
+        "metadata",
+        {
+            "set_write_buffer_size": (options.tree_write_buffer_bytes,),
+            "set_memtable_whole_key_filtering": (True,),
+            "set_memtable_prefix_bloom_ratio": (0.02,),
+            **_STALLS,
+        },
+    )
+
+
+def _trees(options: StoreOptions) -> FamilySettings:
+    """Rows that live shortly, as a queue does: what is deleted must leave the family soon."""
+    return FamilySettings(
+        "trees",
+        {
+            "set_write_buffer_size": (options.tree_write_buffer_bytes,),
+            "set_target_file_size_base": (8 * MEGABYTE,),
+            "set_max_bytes_for_level_base": (32 * MEGABYTE,),
+            **_STALLS,
+            **_DELETION_COLLECTOR,
+        },
+    )
+
+
+LARGE_VALUE = 256 * KILOBYTE
+"""From this size on a value lies in a file for large values, and its row only says where.
+
+A block with such a value takes a tenth of a millisecond to read and check, and an iterator may read
+it to find a row beside it. Pieces of strings (meta/strings.py) are smaller and stay in tables.
+"""
+
+LARGE_VALUES_SUFFIX = ".blob"
+"""Of the names of these files."""
+
+_LARGE_VALUES: Settings = {
+    "set_enable_blob_files": (True,),
+    "set_min_blob_size": (LARGE_VALUE,),
+    "set_blob_file_size": (64 * MEGABYTE,),
+    # A file goes when all its values are deleted. Compactions move the values out of the oldest
+    # quarter of the files, and are begun for that where half of the bytes in these are deleted.
+    "set_enable_blob_gc": (True,),
+    "set_blob_gc_force_threshold": (0.5,),
+}
+
+_SETTINGS = {Family.MESSAGES: _messages, Family.METADATA: _metadata, Family.TREES: _trees}
+
+_DELETION_COLLECTOR: Settings = {
+    # Of 1024 rows in a row 512 deleted, or half of a file: compact it.
+    "add_compact_on_deletion_collector_factory": (1024, 512, 0.5),
+}
+
+_STALLS: Settings = {
+    "set_max_write_buffer_number": (WRITE_BUFFERS,),
+    # Slowdowns of RocksDB are stops for us: none begins before the stop itself. See ``stalls``.
+    "set_level_zero_slowdown_writes_trigger": (LEVEL0_STOP,),
+    "set_level_zero_stop_writes_trigger": (LEVEL0_STOP,),
+    "set_soft_pending_compaction_bytes_limit": (0,),
+    "set_hard_pending_compaction_bytes_limit": (0,),
+}
+
+
+_WITH_LARGE_VALUES = Family.MESSAGES.name.lower()
+
+
+class Opener:
+    """Opens directories with one store's options; all that it opens share a block cache."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._cache = Cache(options.block_cache_bytes)
+
+    def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
+        """Open a directory; who follows its writer is given a folder for what RocksDB writes."""
+        shared = database_settings(self._options, create=access is Access.CREATE)
+        general = applied(Options(raw_mode=True), shared)
+        mode, salvages = DBRecoveryMode, access is Access.SALVAGE
+        general.set_wal_recovery_mode(
+            mode.skip_any_corrupted_record() if salvages else mode.point_in_time()
+        )
+        _, templates = Options.load_latest(str(TEMPLATE), cache=self._cache)
+        families = {
+            family.name: _family_options(family, templates[family.name])
+            for family in family_settings(self._options)
+        }
+        if access is Access.FOLLOW:
+            general.set_max_open_files(-1)  # else it may miss tables that are deleted meanwhile
+        reads = access in (Access.READ, Access.FOLLOW)
+        way = AccessType.read_only(False) if reads else AccessType.read_write()
+        if own is not None:
+            way = AccessType.secondary(str(own))
+        try:
+            rows = Rdict(str(path), general, families, way)
+        except Exception as error:
+            raise classified_at_open(error) from None
+        if access is not Access.FOLLOW:  # the writer may be replacing files
+            _check_large_values(rows, path)
+        return rows
+
+
+def _check_large_values(rows: Rdict, path: Path) -> None:
+    """Close the store and raise Corruption where files of large values are missing or cut short.
+
+    RocksDB checks at opening that all tables are there, but not these files.
+    """
+    family = rows.get_column_family(_WITH_LARGE_VALUES)
+    count = family.property_int_value("rocksdb.num-blob-files") or 0
+    size = family.property_int_value("rocksdb.live-blob-file-size") or 0
+    family.close()
+    there = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
+    if len(there) < count or sum(there) < size:  # there may be more: RocksDB removes them later
+        rows.close()
+        raise Corruption(
+            f"files of large values ({LARGE_VALUES_SUFFIX}) are missing or cut short: the store "
+            f"needs {count} of {size} bytes and has {len(there)} of {sum(there)}"
+        )
+
+
+def _family_options(settings: FamilySettings, template: Options) -> Options:
+    options = applied(template, settings.options)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_blob_compression_type(DBCompressionType.zstd())
+    return options

@@ -1,0 +1,89 @@
+r"""Redis's glob patterns: ``*``, ``?``, ``[a-c]``, ``[^a]`` and ``\x``.
+
+A pattern is turned into steps once; matching walks the text with one point to fall back to, so that
+time is bounded by pattern times text and no pattern can exhaust the stack (CVE-2024-31228).
+"""
+
+from collections.abc import Callable
+
+_STAR = None
+_Step = frozenset[int] | None
+"""The bytes that may stand there, or any run of bytes."""
+_ANY_BYTE = frozenset(range(256))
+_STARS_MAX = 1000
+"""A pattern of more stars than Redis follows matches nothing, there and here."""
+
+
+def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool]:
+    """Return the test of a pattern; it takes the whole text."""
+    if ignore_case:
+        steps = _steps(pattern.lower())
+        return lambda text: _matches(steps, text.lower())
+    if pattern == b"*":
+        return lambda text: True
+    if not any(sign in pattern for sign in b"*?[\\"):
+        return pattern.__eq__
+    steps = _steps(pattern)
+    if sum(step is _STAR for step in steps[:-1]) > _STARS_MAX:
+        return lambda text: False
+    return lambda text: _matches(steps, text)
+
+
+def _steps(pattern: bytes) -> list[_Step]:
+    steps: list[_Step] = []
+    at = 0
+    while at < len(pattern):
+        sign = pattern[at : at + 1]
+        if sign == b"*":
+            if not steps or steps[-1] is not _STAR:
+                steps.append(_STAR)
+        elif sign == b"?":
+            steps.append(_ANY_BYTE)
+        elif sign == b"[":
+            allowed, at = _class(pattern, at + 1)
+            steps.append(allowed)
+            continue
+        else:
+            if sign == b"\\" and at + 1 < len(pattern):
+                at += 1
+            steps.append(frozenset(pattern[at : at + 1]))
+        at += 1
+    return steps
+
+
+def _class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
+    """Return the bytes of a class whose ``[`` ends before ``at``, and where the class ends."""
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    allowed: set[int] = set()
+    while at < len(pattern) and pattern[at] != ord("]"):
+        if pattern[at] == ord("\\") and at + 1 < len(pattern):
+            allowed.add(pattern[at + 1])
+            at += 2
+        elif at + 2 < len(pattern) and pattern[at + 1] == ord("-"):
+            low, high = sorted((pattern[at], pattern[at + 2]))
+            allowed.update(range(low, high + 1))
+            at += 3
+        else:
+            allowed.add(pattern[at])
+            at += 1
+    return _ANY_BYTE - allowed if negated else frozenset(allowed), at + 1
+
+
+def _matches(steps: list[_Step], text: bytes) -> bool:
+    step = at = 0
+    star, resume = -1, 0
+    while at < len(text):
+        allowed = steps[step] if step < len(steps) else frozenset[int]()
+        if allowed is _STAR:
+            star, resume = step, at
+            step += 1
+        elif text[at] in allowed:
+            step += 1
+            at += 1
+        elif star >= 0:  # let the last star take one more
+            resume += 1
+            step, at = star + 1, resume
+        else:
+            return False
+    return all(rest is _STAR for rest in steps[step:])

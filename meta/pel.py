@@ -1,0 +1,428 @@
+"""Pending entries: a group's PEL as runs, with their indexes (meta/pel_index.py).
+
+Reading a hundred entries writes one run, not a hundred rows; a run of one is the plain case of an
+entry on its own.
+
+::
+
+    runs row := group's tree(u64) anchor(id) -> run
+
+No two runs overlap: every ID between a run's anchor and its last ID either is in that run or is not
+pending; so the run of an ID is the last one anchored at or below it. Whoever puts IDs where a run
+already reaches splits that run first. Runs that were given back (XNACK) are owned by nobody, have
+time 0 and a rank that grows, so that the index by time yields them first and in the order in which
+they came back: those of one rank by their IDs.
+
+What runs become where very many IDs change hands, made ready before anything is changed.
+
+Runs are replaced one by one, so that what others do meanwhile to one of them leaves the rest true:
+only neighbours that come to share everything are joined.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from kvstream.errors import Corruption
+from kvstream.meta import pel_index
+from kvstream.meta.records import ConsumerMeta, GroupMeta
+from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, time_of
+from kvstream.meta.txn import Txn
+
+RUN_IDS_MAX = 128
+"""IDs of one run: an acknowledgement rewrites what remains of it."""
+
+COUNT_MAX = (1 << 63) - 1
+"""The greatest delivery count: Redis's XNACK FATAL sets it, and it does not grow further."""
+
+Shared = tuple[bytes, int, int, int]
+"""What all IDs of a run share: owner, time, deliveries and rank."""
+
+
+class Pending(NamedTuple):
+    """One pending entry."""
+
+    id: PackedID
+    owner: bytes
+    time_ms: int
+    deliveries: int
+    rank: int
+
+    @property
+    def owned(self) -> bool:
+        return self.rank == 0
+
+
+def pending_of(run: Run, eid: PackedID) -> Pending:
+    return Pending(eid, run.owner, run.time_ms, run.deliveries, run.rank)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
+    """Return the run whose stretch of IDs includes ``eid``, whether or not it is pending."""
+    run = group.runs.floor(txn.batch, eid)
+    return run if run is not None and run.ids[-1] >= eid else None
+
+
+def find(txn: Txn, group: GroupMeta, eid: PackedID) -> Pending | None:
+    """Return the pending entry of an ID."""
+    run = run_at(txn, group, eid)
+    if run is None or run.ids[_position(run, eid)] != eid:
+        return None
+    return pending_of(run, eid)
+
+
+def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Return those of ``ids``, ascending, that are pending."""
+    found: list[PackedID] = []
+    for run, within in runs_at(txn, group, ids):
+        there = set(run.ids)
+        found += [eid for eid in within if eid in there]
+    return found
+
+
+def runs_at(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+) -> Iterator[tuple[Run, Sequence[PackedID]]]:
+    """Yield the runs that may have some of ``ids``, ascending, each with those within its bounds.
+
+    A run may be changed, or removed, once it was yielded.
+    """
+    at = 0
+    while at < len(ids):
+        run = run_at(txn, group, ids[at])
+        if run is None:
+            at += 1
+            continue
+        end = bisect_right(ids, run.ids[-1], at)
+        yield run, ids[at:end]
+        at = end
+
+
+def _position(run: Run, eid: PackedID) -> int:
+    """Return the place of the first ID at or above ``eid`` in a run that reaches so far."""
+    at = bisect_left(run.ids, eid)
+    if at == len(run.ids):
+        raise Corruption(f"the run of pending entries at {run.anchor.hex()} is not sorted")
+    return at
+
+
+def runs_from(txn: Txn, group: GroupMeta, start: PackedID) -> Iterator[Run]:
+    """Yield the runs that may hold IDs at or above ``start``, in order."""
+    first = group.runs.floor(txn.batch, start)
+    return group.runs.scan(txn.batch, first.anchor if first else start)
+
+
+def runs_of(
+    txn: Txn, group: GroupMeta, consumer: ConsumerMeta, start: PackedID = b""
+) -> Iterator[Run]:
+    """Yield the runs of one consumer that may hold IDs at or above ``start``, in order."""
+    for anchor in pel_index.anchors_of(txn, group, consumer, start):
+        yield _run(txn, group, anchor)
+
+
+def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
+    """Yield the runs delivered at ``latest_ms`` or before, oldest first.
+
+    Those given back come before all others, whatever the time.
+    """
+    for suffix in pel_index.times_of(txn, group):
+        time_ms = time_of(suffix)
+        if time_ms > max(0, latest_ms):
+            return
+        run = _run(txn, group, suffix[TIME_BYTES:])
+        if time_ms <= latest_ms or not run.owned:
+            yield run
+
+
+def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
+    """Return the least delivery time of all pending entries."""
+    suffix = next(pel_index.times_of(txn, group), None)
+    return None if suffix is None else time_of(suffix)
+
+
+def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
+    """Return the least delivery time of those that a consumer has."""
+    suffix = next(pel_index.times_of(txn, group, OWNED_FIRST), None)
+    return None if suffix is None else time_of(suffix)
+
+
+def _run(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
+    run = group.runs.get(txn.batch, anchor)
+    if run is None:
+        raise pel_index.lost(group, anchor)
+    return run
+
+
+def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
+    """Return the run's IDs of ``start <= id <= end``."""
+    return run.ids[bisect_left(run.ids, start) : bisect_right(run.ids, end)]
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+def deliver(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
+) -> None:
+    """Make ``ids``, ascending, pending for the first time, whoever had any of them before."""
+    if _is_clear(txn, group, ids):
+        _append(txn, group, ids, owner, time_ms, 1, 0)
+    else:  # SETID went back
+        take(txn, group, ids)
+        place(txn, group, ids, owner, time_ms, 1)
+
+
+def place(
+    txn: Txn,
+    group: GroupMeta,
+    ids: Sequence[PackedID],
+    owner: bytes,
+    time_ms: int,
+    count: int,
+    rank: int = 0,
+) -> None:
+    """Make ``ids``, ascending and none of them pending, pending."""
+    if not ids:
+        return
+    if _is_clear(txn, group, ids):
+        _append(txn, group, ids, owner, time_ms, count, rank)
+        return
+    shared = (owner, time_ms, count, rank)
+    made: list[Run] = []
+    at = 0
+    while at < len(ids):
+        over = run_at(txn, group, ids[at])
+        if over is not None:
+            end = bisect_right(ids, over.ids[-1], at)
+            made += _woven(txn, group, over, ids[at:end], shared)
+        else:
+            following = group.runs.first(txn.batch, ids[at])
+            end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
+            if end == at:
+                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
+            made += _runs_of_some(ids[at:end], shared)
+        at = end
+    pel_index.add_all(txn, group, made)
+
+
+def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
+    """Tell whether no run reaches into the stretch of ``ids``."""
+    last = group.runs.floor(txn.batch, ids[-1])
+    return last is None or last.ids[-1] < ids[0]
+
+
+def _append(
+    txn: Txn,
+    group: GroupMeta,
+    ids: Sequence[PackedID],
+    owner: bytes,
+    time_ms: int,
+    count: int,
+    rank: int,
+) -> None:
+    """Put ``ids`` into runs of their own."""
+    if len(ids) <= RUN_IDS_MAX:
+        pel_index.add(txn, group, Run(ids[0], ids, owner, time_ms, count, rank))
+        return
+    pel_index.add_all(txn, group, _runs_of_some(ids, (owner, time_ms, count, rank)))
+
+
+def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
+    """Return runs of IDs side by side."""
+    parts = [ids[at : at + RUN_IDS_MAX] for at in range(0, len(ids), RUN_IDS_MAX)]
+    return [Run(part[0], part, *shared) for part in parts]
+
+
+def _woven(
+    txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
+) -> list[Run]:
+    """Cut a run into pieces, and return those but for its first, with runs of IDs between them.
+
+    ``ids`` are below its last one, and not in it.
+    """
+    old, own, made = run.ids, run[2:], []
+    at = cut = _position(run, ids[0])
+    if cut:
+        pel_index.shrink(txn, group, run, list(old[:cut]))
+    else:
+        pel_index.remove(txn, group, run)
+    mine = 0
+    while mine < len(ids):
+        end = bisect_left(ids, old[cut], mine)
+        if end == mine:
+            raise Corruption(f"pending entries are out of order at {ids[mine].hex()}")
+        made += _runs_of_some(ids[mine:end], shared)
+        mine, at = end, cut
+        cut = _position(run, ids[mine]) if mine < len(ids) else len(old)
+        made.append(Run(old[at], old[at:cut], *own))
+    return made
+
+
+def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
+    """Make ``ids``, ascending and distinct, no longer pending; return those that were."""
+    return [pending_of(run, eid) for run, found in _taken(txn, group, ids) for eid in found]
+
+
+def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Do the same, and return their IDs alone."""
+    return [eid for _, found in _taken(txn, group, ids) for eid in found]
+
+
+def take_counts(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> dict[PackedID, int]:
+    """Do the same, and return how often each was delivered."""
+    return {eid: run.deliveries for run, found in _taken(txn, group, ids) for eid in found}
+
+
+def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
+    """Make ``ids``, ascending and distinct, no longer pending; return how many were."""
+    return sum([len(found) for _, found in _taken(txn, group, ids)])
+
+
+def _taken(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+) -> list[tuple[Run, Sequence[PackedID]]]:
+    taken: list[tuple[Run, Sequence[PackedID]]] = []
+    whole: list[Run] = []
+    for run, within in runs_at(txn, group, ids):
+        found = within if within == run.ids else _shrunk(txn, group, run, within)
+        if found:
+            taken.append((run, found))
+            if len(found) == len(run.ids):
+                whole.append(run)
+    remove_runs(txn, group, whole)
+    return taken
+
+
+def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+    """Make all IDs of some runs no longer pending."""
+    pel_index.remove_all(txn, group, runs)
+    if group.indexed:
+        pel_index.settle(txn, group)
+
+
+def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
+    """Return those of ``ids`` that are in a run, and take them out where it keeps others."""
+    wanted = set(ids)
+    found = [eid for eid in run.ids if eid in wanted]
+    if 0 < len(found) < len(run.ids):
+        pel_index.shrink(txn, group, run, [eid for eid in run.ids if eid not in wanted])
+    return found
+
+
+def give_back(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], count: int) -> None:
+    """Put IDs, ascending and none of them pending, at the end of those that belong to nobody."""
+    group.nack_rank += 1
+    txn.member_changed(group)
+    place(txn, group, ids, b"", 0, count, group.nack_rank)
+
+
+Targets = Mapping[PackedID, Shared | None]
+"""What IDs are to share, None: they leave. Of those that are not in it nothing changes."""
+Decide = Callable[[Run | None, Sequence[PackedID]], Targets]
+"""Return the targets of some IDs: those that a run has, or, without one, that are not pending."""
+
+
+@dataclass(slots=True)
+class Weaving:
+    """Runs that are to go, and those that are to take their place."""
+
+    old: list[Run] = field(default_factory=list)
+    new: dict[PackedID, tuple[bytes, Run]] = field(default_factory=dict)
+    """By their anchors, with their rows."""
+
+
+def stretches(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+) -> list[tuple[Run | None, Sequence[PackedID]]]:
+    """Return all of ``ids``, ascending, shared out by the runs that reach over them."""
+    found: list[tuple[Run | None, Sequence[PackedID]]] = []
+    at = 0
+    while at < len(ids):
+        run = run_at(txn, group, ids[at])
+        if run is not None:
+            end = bisect_right(ids, run.ids[-1], at)
+        else:
+            following = group.runs.first(txn.batch, ids[at])
+            end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
+            if end == at:
+                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
+        found.append((run, ids[at:end]))
+        at = end
+    return found
+
+
+def weave(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], decide: Decide) -> Weaving:
+    """Return what becomes of the runs that ``ids``, ascending and distinct, lie in or between."""
+    made = Weaving()
+    before: Run | None = None
+    """What the new runs so far end with, where the next one may be joined to it."""
+    last: Run | None = None
+    for run, within in stretches(txn, group, ids):
+        targets, every = _targets(run, within, decide)
+        if not targets:
+            before = None
+            continue
+        if run is None:
+            before = None
+        else:
+            made.old.append(run)
+            if before is not None and not (last and group.runs.is_next(last.anchor, run.anchor)):
+                before = None
+        pieces = _pieces(run, every, targets)
+        for at, (part, shared) in enumerate(pieces):
+            before = _joined(before, part, shared)
+            if before is None:
+                anchor = part[0] if run is None or at else run.anchor
+                before = Run(anchor, part, *shared)
+            made.new[before.anchor] = before.encode(), before
+        if pieces and pieces[-1][0][-1] not in targets:
+            before = None
+        last = run
+    return made
+
+
+def _targets(
+    run: Run | None, within: Sequence[PackedID], decide: Decide
+) -> tuple[Targets, Sequence[PackedID]]:
+    """Return what some IDs become, and these in order with those that a run has besides."""
+    if run is None or within == run.ids:
+        return decide(run, within), within
+    there = frozenset(run.ids)
+    targets = dict(decide(run, [eid for eid in within if eid in there]))
+    absent = [eid for eid in within if eid not in there]
+    if absent:
+        targets.update(decide(None, absent))
+    fresh = [eid for eid in absent if eid in targets]
+    return targets, sorted([*run.ids, *fresh]) if fresh else run.ids
+
+
+def _pieces(
+    run: Run | None, every: Sequence[PackedID], targets: Targets
+) -> list[tuple[Sequence[PackedID], Shared]]:
+    """Return IDs as they are to stand in runs."""
+    shares = set(targets.values())
+    if len(shares) == 1 and len(targets) == len(every):
+        (shared,) = shares
+        found = [] if shared is None else [(shared, every)]
+    else:
+        own = None if run is None else run[2:]
+        kept = [(to, eid) for eid in every if (to := targets.get(eid, own)) is not None]
+        found = [(to, [eid for _, eid in same]) for to, same in groupby(kept, itemgetter(0))]
+    return [
+        (part[at : at + RUN_IDS_MAX], shared)
+        for shared, part in found
+        for at in range(0, len(part), RUN_IDS_MAX)
+    ]
+
+
+def _joined(before: Run | None, part: Sequence[PackedID], shared: Shared) -> Run | None:
+    """Return a new run made longer; None where that cannot be."""
+    if before is None or before[2:] != shared or len(before.ids) + len(part) > RUN_IDS_MAX:
+        return None
+    return before._replace(ids=[*before.ids, *part])

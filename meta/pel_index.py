@@ -1,0 +1,376 @@
+"""The runs of a group, kept together with what finds them by time and by owner.
+
+A group is in one of two forms. Normally its runs alone are rows, at most CACHED_ROWS of them and
+CACHED_IDS IDs in them; the indexes and the counts of pending entries follow from them, and stand in
+memory once they were asked for. A group that outgrows this is *indexed*: both indexes are rows as
+well, in the times tree and the consumers' trees, and its records count what is pending. Either
+change of form is a part of the commit that makes it due.
+
+::
+
+    consumer row := consumer's tree(u64) anchor(id) -> empty      of indexed groups only
+    times row    := group's times tree(u64) times   -> empty      of indexed groups only
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+
+from kvstream.errors import Corruption
+from kvstream.layout.keys import ID_BYTES
+from kvstream.meta import trees
+from kvstream.meta.records import ConsumerMeta, GroupMeta
+from kvstream.meta.runs import (
+    HEAD_BYTES,
+    Owner,
+    PackedID,
+    Run,
+    RunIndex,
+    RunWatch,
+    RunWatches,
+    owner_of,
+)
+from kvstream.meta.trees import Tree
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
+
+CACHED_IDS = 1 << 18
+"""IDs of one group whose runs are kept in memory as a whole: 15 MB."""
+_EVERYTHING = Run(b"", [b"\xff" * ID_BYTES], b"", 0, 0)
+"""A run that reaches over all IDs."""
+_FEW = 8
+"""So many runs are put, or deleted, one by one."""
+
+
+def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
+    """Return the index in memory of a group that is not indexed on disk."""
+    index = group.index
+    if index is None:
+        index = group.index = RunIndex.of(group.runs.scan(txn.batch))
+    return index
+
+
+# --- what is pending ----------------------------------------------------------------------------
+
+
+def pending_in(txn: Txn, group: GroupMeta) -> int:
+    """Return how many entries are pending in a group."""
+    return group.pending if group.indexed else index_of(txn, group).pending
+
+
+def nacked_in(txn: Txn, group: GroupMeta) -> int:
+    """Return how many of them were given back and belong to nobody."""
+    return group.nacked if group.indexed else index_of(txn, group).pending_with(None)
+
+
+def pending_with(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+    """Return how many entries are pending with a consumer."""
+    if group.indexed:
+        return consumer.pending
+    return index_of(txn, group).pending_with(consumer.name)
+
+
+def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
+    """Yield the ``times_suffix`` of each run, those given back first and then the oldest."""
+    if group.indexed:
+        return group.times.scan(txn.batch, start)
+    return index_of(txn, group).by_time(start)
+
+
+def anchors_of(
+    txn: Txn, group: GroupMeta, consumer: ConsumerMeta, start: PackedID
+) -> Iterator[PackedID]:
+    """Yield the anchors of a consumer's runs, from the last one at or below ``start`` on."""
+    if group.indexed:
+        first = consumer.runs.floor(txn.batch, start)
+        return consumer.runs.scan(txn.batch, first or start)
+    return index_of(txn, group).anchors_of(consumer.name, start)
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+def watched(group: GroupMeta) -> RunWatch:
+    """Have changes of a group's runs told to who keeps what is returned."""
+    if group.watches is None:
+        group.watches = RunWatches()
+    return group.watches.add()
+
+
+def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
+    if group.watches is not None and not group.watches.note(runs):
+        group.watches = None
+
+
+def add(txn: Txn, group: GroupMeta, run: Run) -> None:
+    """Put a run where none is anchored; Corruption where its owner is no consumer."""
+    if not run.rank and run.owner not in group.consumers:
+        txn.catalog.owner(txn, group, run.owner)
+    if group.watches is not None:
+        _note(group, [run])
+    if not group.indexed:
+        group.grown += len(run.ids)
+        if group.runs.has_room(txn.batch) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
+            group.runs.put(txn.batch, run.anchor, run.encode(), run)
+            if group.index is not None:
+                group.index.add(run)
+            return
+        _write_indexes(txn, group)
+    group.runs.put(txn.batch, run.anchor, run.encode(), run)
+    _put_index_rows(txn, group, run)
+    _count(txn, group, owner_of(run), len(run.ids))
+
+
+def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+    """Put runs where none are anchored: at once, where they are many and stay in memory."""
+    grown = group.grown + sum([len(run.ids) for run in runs])
+    together = len(runs) > _FEW and not group.indexed and grown <= CACHED_IDS
+    if not together or not group.runs.has_room(txn.batch, len(runs)):
+        for run in runs:
+            add(txn, group, run)
+        return
+    for owner in {run.owner for run in runs if not run.rank}:
+        txn.catalog.owner(txn, group, owner)
+    _note(group, runs)
+    group.grown = grown
+    group.runs.put_all(txn.batch, {run.anchor: (run.encode(), run) for run in runs})
+    if group.index is not None:
+        group.index.add_all(runs)
+
+
+def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
+    """Delete a run."""
+    if group.watches is not None:
+        _note(group, [run])
+    group.runs.delete(txn.batch, run.anchor)
+    if group.indexed:
+        owner = owner_of(run)
+        group.times.delete(txn.batch, run.times_suffix)
+        if owner is not None:
+            txn.catalog.owner(txn, group, owner).runs.delete(txn.batch, run.anchor)
+        _count(txn, group, owner, -len(run.ids))
+    elif group.index is not None:
+        group.index.remove(run)
+
+
+def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+    """Delete runs: at once, where they are many and in memory."""
+    if len(runs) <= _FEW or group.indexed or group.runs.memory is None:
+        for run in runs:
+            remove(txn, group, run)
+        return
+    _note(group, runs)
+    group.runs.delete_all(txn.batch, [run.anchor for run in runs])
+    if group.index is not None:
+        group.index.remove_all(runs)
+
+
+def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
+    """Leave a run only some of its IDs."""
+    if group.watches is not None:
+        _note(group, [run])
+    rest = run._replace(ids=left)
+    group.runs.put(txn.batch, run.anchor, rest.encode(), rest)
+    change = len(left) - len(run.ids)
+    if group.indexed:
+        _count(txn, group, owner_of(run), change)
+    elif group.index is not None:
+        group.index.count(run, change)
+
+
+def replace(
+    txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
+) -> None:
+    """Put runs, by their anchors and with their rows, in the place of others, all at once."""
+    runs = [run for _, run in new.values()]
+    for owner in {run.owner for run in runs if not run.rank}:
+        txn.catalog.owner(txn, group, owner)
+    _note(group, old)
+    _note(group, runs)
+    gone = [run.anchor for run in old if run.anchor not in new]
+    if not group.indexed:
+        more = sum([len(run.ids) for run in runs]) - sum([len(run.ids) for run in old])
+        group.grown += max(0, more)
+        if group.runs.has_room(txn.batch, len(new) - len(old)) and (
+            group.grown <= CACHED_IDS or _is_light(txn, group)
+        ):
+            group.runs.replace(txn.batch, gone, new)
+            if group.index is not None:
+                group.index.replace(old, runs)
+            return
+        _write_indexes(txn, group)
+    if not new and sum([len(run.ids) for run in old]) == group.pending:
+        _empty(txn, group, {run.owner for run in old if not run.rank})
+    else:
+        group.runs.replace(txn.batch, gone, new)
+        _replace_index_rows(txn, group, old, runs)
+    settle(txn, group)
+
+
+def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+    """Delete all runs of a consumer; return how many entries they had."""
+    pending = consumer.pending
+    if group.indexed and pending == group.pending:
+        if group.watches is not None:
+            group.watches.note([_EVERYTHING])
+        _empty(txn, group, [consumer.name])
+        settle(txn, group)
+        return pending
+    if group.indexed:
+        anchors = consumer.runs.all(txn.batch)
+        found = [group.runs.get(txn.batch, anchor) for anchor in anchors]
+        if None in found:
+            raise lost(group, anchors[found.index(None)])
+        runs = [run for run in found if run is not None]
+    else:
+        name = consumer.name
+        runs = [run for run in group.runs.all(txn.batch) if run.owner == name and not run.rank]
+    replace(txn, group, runs, {})
+    return sum([len(run.ids) for run in runs])
+
+
+def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
+    """Return what is to be raised where an index names a run that is not there."""
+    return Corruption(f"group {group.name!r} has lost the run of pending entries {anchor.hex()}")
+
+
+def _empty(txn: Txn, group: GroupMeta, owners: Iterable[bytes]) -> None:
+    """Delete all runs of an indexed group."""
+    group.runs.clear(txn.batch)
+    group.times.clear(txn.batch)
+    for owner in owners:
+        consumer = txn.catalog.owner(txn, group, owner)
+        consumer.runs.clear(txn.batch)
+        consumer.pending = 0
+        txn.member_changed(consumer)
+    group.pending = group.nacked = 0
+    txn.member_changed(group)
+
+
+def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Run]) -> None:
+    suffixes = [run.times_suffix for run in new]
+    _replace_empty(txn, group.times, [run.times_suffix for run in old], suffixes)
+    anchors: dict[Owner, tuple[list[PackedID], list[PackedID]]] = {}
+    counts: dict[Owner, int] = {}
+    for side, runs in enumerate((old, new)):
+        for owner, some in groupby(runs, owner_of):
+            same = list(some)
+            anchors.setdefault(owner, ([], []))[side].extend([run.anchor for run in same])
+            change = sum([len(run.ids) for run in same])
+            counts[owner] = counts.get(owner, 0) + (change if side else -change)
+    for owner, (gone, put) in anchors.items():
+        if owner is not None:
+            _replace_empty(txn, txn.catalog.owner(txn, group, owner).runs, gone, put)
+        _count(txn, group, owner, counts[owner])
+
+
+def _replace_empty(txn: Txn, tree: Tree[bytes], old: list[bytes], new: list[bytes]) -> None:
+    rows = {suffix: (b"", suffix) for suffix in new}
+    tree.replace(txn.batch, [suffix for suffix in old if suffix not in rows], rows)
+
+
+def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:
+    """Have the records of an indexed group count what has become pending."""
+    group.pending += change
+    txn.member_changed(group)
+    if owner is None:
+        group.nacked += change
+    else:
+        consumer = txn.catalog.owner(txn, group, owner)
+        consumer.pending += change
+        txn.member_changed(consumer)
+
+
+def _put_index_rows(txn: Txn, group: GroupMeta, run: Run) -> None:
+    suffix = run.times_suffix
+    group.times.put(txn.batch, suffix, b"", suffix)
+    if run.owned:
+        consumer = txn.catalog.owner(txn, group, run.owner)
+        consumer.runs.put(txn.batch, run.anchor, b"", run.anchor)
+
+
+# --- a group made as a whole --------------------------------------------------------------------
+
+
+def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
+    """Put all runs of a group that has none, in the form that fits them.
+
+    ``runs`` gives them in the order of their anchors, each time anew. The owners' records are in
+    ``group.consumers``, and for the caller to write, as that of the group is.
+    """
+    count = ids = size = 0
+    for run in runs():
+        count, ids, size = count + 1, ids + len(run.ids), size + len(run.owner)
+    group.indexed = (
+        count > trees.CACHED_ROWS
+        or ids > CACHED_IDS
+        or size + count * HEAD_BYTES + ids * ID_BYTES > trees.CACHED_BYTES
+    )
+    for run in runs():
+        txn.batch.put(Family.TREES, group.runs.prefix + run.anchor, run.encode())
+        if group.indexed:
+            _lay_down_indexed(txn, group, run)
+
+
+def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
+    count = len(run.ids)
+    txn.batch.put(Family.TREES, group.times.prefix + run.times_suffix, b"")
+    group.pending += count
+    if run.owned:
+        consumer = group.consumers[run.owner]
+        txn.batch.put(Family.TREES, consumer.runs.prefix + run.anchor, b"")
+        consumer.pending += count
+    else:
+        group.nacked += count
+
+
+# --- from one form to the other -----------------------------------------------------------------
+
+
+def _is_light(txn: Txn, group: GroupMeta) -> bool:
+    """Count the IDs of a group anew: well below CACHED_IDS, so that it is not soon done again."""
+    group.grown = sum(len(run.ids) for run in group.runs.scan(txn.batch))
+    return group.grown <= CACHED_IDS // 2
+
+
+def _write_indexes(txn: Txn, group: GroupMeta) -> None:
+    """Make a group indexed: write both indexes and all counts."""
+    runs = group.runs.all(txn.batch)
+    group.indexed, group.index = True, None
+    group.times.fill(txn.batch, sorted([run.times_suffix for run in runs]))
+    anchors: dict[Owner, list[PackedID]] = {}
+    pending: dict[Owner, int] = {}
+    for run in runs:
+        owner = None if run.rank else run.owner
+        anchors.setdefault(owner, []).append(run.anchor)
+        pending[owner] = pending.get(owner, 0) + len(run.ids)
+    group.pending, group.nacked = sum(pending.values()), pending.pop(None, 0)
+    for consumer in txn.catalog.consumers(txn, group):
+        consumer.runs.fill(txn.batch, anchors.pop(consumer.name, []))
+        consumer.pending = pending.get(consumer.name, 0)
+        txn.member_changed(consumer)
+    for owner in anchors:
+        if owner is not None:
+            txn.catalog.owner(txn, group, owner)  # tells that it is no consumer
+    group.runs.leave_memory()
+    txn.member_changed(group)
+
+
+def settle(txn: Txn, group: GroupMeta) -> None:
+    """Drop the rows of the indexes, and the counts, where a group has few runs again."""
+    if not group.indexed or group.pending > CACHED_IDS // 4:
+        return
+    if group.pending == 0:  # the trees are empty
+        group.times.begin()
+        group.runs.reload()
+    elif group.runs.is_small():
+        group.times.clear(txn.batch)
+        for consumer in txn.catalog.consumers(txn, group):
+            if consumer.pending:
+                consumer.runs.clear(txn.batch)
+                consumer.pending = 0
+                txn.member_changed(consumer)
+    else:
+        return
+    group.indexed, group.grown = False, group.pending
+    group.pending = group.nacked = 0
+    txn.member_changed(group)

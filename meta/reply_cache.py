@@ -1,0 +1,208 @@
+"""Entries that were read lately, in the bytes in which they went out: for whoever reads them next.
+
+A *stretch* is all of a stream's entries between two IDs, of which the second is beyond it. Rows are
+put above the last ID of their stream alone and never changed, so a stretch holds good until one of
+its entries is deleted or trimmed, or the last ID is set back: whoever does that says so here. What
+a transaction has read is here before its commit; one that fails has the catalog forget all.
+
+Stretches of one stream do not overlap. Where one ends at the ID at which the next begins, nothing
+lies between them. The least recently read leave when all take more memory than they may.
+
+What a group has read of its stream before anyone asked for it; nothing of it is stored.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from operator import attrgetter
+
+from kvstream.layout.keys import ID_BYTES, ID_LAST
+from kvstream.layout.rows import Text, Write, below
+from kvstream.storage.batch import Row
+from kvstream.types.ids import MIN_ID
+from kvstream.types.records import Entry
+
+ENTRIES_MAX = 64
+BYTES_MAX = 1 << 16
+"""What one group may hold in memory."""
+
+
+class Ahead:
+    """New entries of a group that were read before anyone asked for them; in memory only."""
+
+    __slots__ = ("after", "entries", "pace", "shrinks")
+
+    def __init__(self, shrinks: int, pace: int) -> None:
+        self.shrinks = shrinks
+        """The stream's count of deletions when they were read."""
+        self.pace = pace
+        """How many to read next time."""
+        self.after = MIN_ID
+        """The last entry taken: they follow this one."""
+        self.entries: deque[Entry] = deque()
+
+    def next_pace(self, found: list[Entry]) -> int:
+        """Double the pace while entries are small, so that little memory is ever held."""
+        size = sum(sum(map(len, (entry.fields or {}).values())) for entry in found)
+        return 1 if size > BYTES_MAX else min(2 * self.pace, ENTRIES_MAX)
+
+
+STRETCH_BYTES_MAX = 1 << 18
+STRETCH_MEMORY = 500
+"""What a stretch takes beside its bytes: its objects, and its place."""
+_BEYOND_ALL = ID_LAST + b"\x00"
+
+
+def following(eid: bytes) -> bytes:
+    """Return the packed ID behind one; behind the greatest what is above every ID."""
+    if eid == ID_LAST:
+        return _BEYOND_ALL
+    return (int.from_bytes(eid) + 1).to_bytes(ID_BYTES)
+
+
+class Stretch:
+    """The entries of ``lower <= id < until``, IDs packed; at least one."""
+
+    __slots__ = ("lower", "prefix", "size", "text", "until")
+
+    def __init__(self, prefix: bytes, lower: bytes, until: bytes, text: Text) -> None:
+        self.prefix = prefix
+        self.lower = lower
+        self.until = until
+        self.text = text
+        self.size = len(text.data) + len(text.ids) + text.ends.nbytes + STRETCH_MEMORY
+
+
+_lower, _until = attrgetter("lower"), attrgetter("until")
+
+
+class Found:
+    """What stretches have of a range, from its start on."""
+
+    __slots__ = ("count", "ids", "parts", "start")
+
+    def __init__(self, start: bytes) -> None:
+        self.parts: list[bytes] = []
+        self.ids: list[bytes] = []
+        self.count = 0
+        """The entries in the parts."""
+        self.start = start
+        """Where the rest of the range begins."""
+
+
+class Hot:
+    """The stretches of all streams, by the prefix of their rows."""
+
+    rows_min = 8
+    """Fewer rows than this are not worth a stretch of their own."""
+
+    def __init__(self, memory_max: int = 0, write: Write = lambda page, prefix, most: None) -> None:
+        self.memory_max = memory_max
+        """Bytes; 0: nothing is kept."""
+        self.write = write
+        self.memory = 0
+        self.hits = self.misses = 0
+        """Reads that needed no rows, and those that did."""
+        self._streams: dict[bytes, list[Stretch]] = {}
+        self._by_use: OrderedDict[Stretch, None] = OrderedDict()
+
+    def find(self, prefix: bytes, start: bytes, end: bytes, count: int) -> Found:
+        """Return the first entries of ``start <= id <= end``, ``count`` at most, up to a gap."""
+        found = Found(start)
+        stretches = self._streams.get(prefix)
+        if stretches is None:
+            return found
+        for at in range(bisect_right(stretches, start, key=_until), len(stretches)):
+            stretch = stretches[at]
+            if stretch.lower > found.start:
+                break
+            self._by_use.move_to_end(stretch)
+            text = stretch.text
+            first = below(text.ids, found.start) if found.start > stretch.lower else 0
+            last = min(first + count - found.count, text.length)
+            if end < stretch.until:
+                last = min(last, below(text.ids, following(end)))
+            if last > first:
+                found.parts.append(text.part(first, last))
+                found.ids.append(text.ids[ID_BYTES * first : ID_BYTES * last])
+                found.count += last - first
+            found.start = stretch.until
+            if found.count == count or end < stretch.until:
+                break
+        return found
+
+    def keep(self, prefix: bytes, start: bytes, page: list[Row]) -> Text | None:
+        """Return the text of the first rows from ``start`` on, and keep it where that is worth it.
+
+        No stretch may have the ID ``start``. None where they cannot be kept.
+        """
+        text = self.write(page, len(prefix), min(STRETCH_BYTES_MAX, self.memory_max))
+        if text is None or text.length < self.rows_min:
+            return text
+        until = following(text.ids[-ID_BYTES:])
+        stretches = self._streams.setdefault(prefix, [])
+        at = bisect_right(stretches, start, key=_lower)
+        kept = text
+        if at < len(stretches) and stretches[at].lower < until:  # it goes on where that begins
+            until = stretches[at].lower
+            kept = _cut(text, below(text.ids, until))
+        if kept.length:
+            stretch = Stretch(prefix, start, until, kept)
+            stretches.insert(at, stretch)
+            self._by_use[stretch] = None
+            self.memory += stretch.size
+            self._make_room()
+        else:
+            stretches[at].lower = start
+        return text
+
+    def deleted(self, prefix: bytes, first: bytes, last: bytes) -> None:
+        """Forget the stretches that have any ID from ``first`` to ``last``."""
+        stretches = self._streams.get(prefix)
+        if stretches is None:
+            return
+        start = bisect_right(stretches, first, key=_until)
+        stop = bisect_right(stretches, last, key=_lower)
+        self._drop(stretches[start:stop])
+
+    def trimmed(self, prefix: bytes, first: bytes) -> None:
+        """Forget the stretches that end before what is now the first entry."""
+        stretches = self._streams.get(prefix)
+        if stretches is not None:
+            self._drop(stretches[: bisect_right(stretches, first, key=_until)])
+
+    def forget(self, prefix: bytes) -> None:
+        """Forget a stream."""
+        self._drop(self._streams.get(prefix, ()))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._streams.clear()
+        self._by_use.clear()
+        self.memory = 0
+
+    def bound(self, memory_max: int) -> None:
+        """Take so many bytes from now on."""
+        self.memory_max = memory_max
+        self._make_room()
+
+    def of(self, prefix: bytes) -> list[Stretch]:
+        """Return the stretches of a stream, in order."""
+        return list(self._streams.get(prefix, ()))
+
+    def _make_room(self) -> None:
+        while self.memory > self.memory_max:
+            self._drop([next(iter(self._by_use))])
+
+    def _drop(self, doomed: "list[Stretch] | tuple[()]") -> None:
+        for stretch in list(doomed):
+            stretches = self._streams[stretch.prefix]
+            stretches.remove(stretch)
+            if not stretches:
+                del self._streams[stretch.prefix]
+            del self._by_use[stretch]
+            self.memory -= stretch.size
+
+
+def _cut(text: Text, count: int) -> Text:
+    """Return the first ``count`` entries of a text."""
+    return Text(text.ids[: count * ID_BYTES], text.ends[:count], text.part(0, count))

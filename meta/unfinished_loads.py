@@ -1,0 +1,129 @@
+"""Streams that are being loaded in steps: their rows are there, but no key stands for them yet.
+
+::
+
+    load row := "L" generation(u64) -> version(u8=1) begun_ms(u64) moved_ms(u64)
+                                       trees(u64) trees_end(u64)
+                                       label_length(u32) label name_length(u32) name record
+
+``record`` is that of the stream as far as it has come, ``name`` the stored name that it is for.
+``trees`` to ``trees_end`` are the numbers of its trees beside that of its nodes; 0 to 0 before they
+are given out. The row is durable before the first row of the stream is, and goes in the commit that
+makes the key: so whatever is left of a load that came to no end is found by it.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+
+from kvstream.errors import Corruption, KVStreamError
+from kvstream.layout.keys import LOAD_TAG, load_row, successor, tree_prefix
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
+from kvstream.types.ids import MIN_ID
+
+_VERSION = 1
+_HEAD = Struct(">B QQ QQ")
+_LENGTH = Struct(">I")
+_MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
+
+
+@dataclass(slots=True)
+class StagedLoad:
+    """A load under way."""
+
+    stream: StreamMeta
+    """The stream as far as it is on disk, with a generation and a tree of nodes of its own."""
+    begun_ms: int
+    label: bytes = b""
+    """What whoever began it knows it by, to go on later; empty: nobody will."""
+    moved_ms: int = 0
+    """When it last came any further."""
+    trees: range = field(default=range(0))
+    """The numbers of its other trees."""
+
+    @property
+    def row(self) -> bytes:
+        return load_row(self.stream.generation)
+
+    def copy(self) -> "StagedLoad":
+        """Return the load as it is now; it does not follow what becomes of this one."""
+        self.stream.cool()
+        return self.decode(self.row, self.encode())
+
+    def encode(self) -> bytes:
+        ends = self.trees.start, self.trees.stop
+        head = _HEAD.pack(_VERSION, self.begun_ms, self.moved_ms, *ends)
+        label = _LENGTH.pack(len(self.label)) + self.label
+        name = _LENGTH.pack(len(self.stream.name)) + self.stream.name
+        return head + label + name + self.stream.encode()
+
+    @classmethod
+    def decode(cls, row: bytes, value: bytes) -> "StagedLoad":
+        """Return the load of a row; Corruption where that is damaged."""
+        try:
+            version, begun_ms, moved_ms, *ends = _HEAD.unpack_from(value)
+            label, end = _string(value, _HEAD.size)
+            name, end = _string(value, end)
+            stream = StreamMeta.decode(name, value[end:])
+            if version != _VERSION or row != load_row(stream.generation):
+                raise Corruption("its version or generation is another")
+        except (StructError, KVStreamError) as error:
+            raise Corruption(f"the row {row.hex()} of a load is damaged: {error}") from None
+        return cls(stream, begun_ms, label, moved_ms, range(*ends))
+
+
+def _string(value: bytes, at: int) -> tuple[bytes, int]:
+    (length,) = _LENGTH.unpack_from(value, at)
+    start = at + _LENGTH.size
+    return value[start : start + length], start + length
+
+
+def all_of(txn: Txn) -> Iterator[StagedLoad]:
+    """Yield the loads under way, oldest first; ``check`` tells of those that cannot be read."""
+    for row, value in txn.batch.scan(_METADATA, LOAD_TAG, successor(LOAD_TAG)):
+        with suppress(Corruption):
+            yield StagedLoad.decode(row, value)
+
+
+def put(txn: Txn, load: StagedLoad) -> None:
+    """Have the row written, with what the stream is by now."""
+    load.moved_ms = txn.now_ms
+    load.stream.cool()
+    txn.batch.put(_METADATA, load.row, load.encode())
+
+
+def remove(txn: Txn, load: StagedLoad) -> None:
+    """Have the row gone: the load has come to its end, one way or the other."""
+    txn.batch.delete(_METADATA, load.row)
+
+
+def discard(txn: Txn, load: StagedLoad) -> None:
+    """Delete all that a load has brought."""
+    txn.frees = True
+    prefix, nodes = load.stream.prefix, tree_prefix(load.stream.nodes_tree)
+    txn.batch.delete_range(_MESSAGES, prefix, successor(prefix))
+    txn.batch.delete_range(_TREES, nodes, successor(nodes))
+    drop_trees(txn, load)
+    remove(txn, load)
+
+
+def drop_trees(txn: Txn, load: StagedLoad) -> None:
+    """Delete the rows of all its trees but the nodes', which are to be made again."""
+    if load.trees:
+        bounds = tree_prefix(load.trees.start), tree_prefix(load.trees.stop)
+        txn.batch.delete_range(_TREES, *bounds)
+    load.trees = range(0)
+
+
+def cut(txn: Txn, load: StagedLoad) -> None:
+    """Delete entries and nodes that the row does not tell of: it is written after them."""
+    stream = load.stream
+    prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
+    first = prefix if stream.last == MIN_ID else prefix + stream.last.packed + b"\0"
+    txn.batch.delete_range(_MESSAGES, first, successor(prefix))
+    closed = nodes + stream.open_first.packed if stream.open_live else nodes
+    txn.batch.delete_range(_TREES, closed, successor(nodes))
