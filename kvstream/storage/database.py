@@ -1,6 +1,6 @@
 """The rows of a store: get, scan and write over three column families of one RocksDB.
 
-Only this module, ``opener`` and ``tables`` import ``rocksdict``. It owns every open handle of it,
+Only this module, ``options`` and ``sst`` import ``rocksdict``. It owns every open handle of it,
 keeps its fifteen traps (tests/canaries) from its callers, and hands out complete answers only: a
 read error is raised, never a shorter result. It knows nothing of streams, and of the log only
 whether it works: after the first failed write or flush the store reads on and writes no more.

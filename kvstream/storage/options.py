@@ -1,12 +1,8 @@
-"""How the three column families are opened: RocksDB's options as tables, each with its reason.
+"""The options of RocksDB: those of the three column families as tables, and how a store is opened.
 
-Names are those of the setters of ``rocksdict.Options``. What there is no setter for, and how tables
-are made, stands in ``template/``, as a file of RocksDB's own. Nothing here imports ``rocksdict``.
-
-How RocksDB is opened: the options of a store as options of RocksDB, for each way of access.
-
-Only this module, ``database`` and ``tables`` import ``rocksdict``. Whether a store may be opened is
-decided in ``opening``; what the options are, in ``families``.
+Names in the tables are those of the setters of ``rocksdict.Options``. What has no setter stands in
+``template/``, as an options file of RocksDB's own. Only this module, ``database`` and ``sst``
+import ``rocksdict``. Whether a store may be opened is decided in ``opening``.
 """
 
 import resource

@@ -2,7 +2,7 @@
 
 RocksDB stops writes when flushes or compaction fall too far behind. A write that it holds back
 keeps Python's interpreter lock, so every write is made with ``no_slowdown`` and fails instead; with
-that option RocksDB's own slowdown is a stop as well, so ``families`` leaves it out. In its place
+that option RocksDB's own slowdown is a stop as well, so ``options`` leaves it out. In its place
 this module looks at the backlog every 64 KB and tells writers how long to pause, a little at first.
 """
 
