@@ -243,9 +243,7 @@ class Engine:
             if self.database.pause_s:
                 self.database.rest()
         except BaseException as error:
-            if (
-                self.is_open_here() and self._open is txn
-            ):  # an interrupt may have come before it was opened
+            if self.is_open_here() and self._open is txn:  # else it was not opened, or has ended
                 self.abandon_turn()
             elif not isinstance(error, KVStreamError):
                 self._unserved |= signals
