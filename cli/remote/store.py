@@ -21,7 +21,6 @@ from kvstream.types.records import Fault, HistoryEntry
 
 T = TypeVar("T")
 
-_KEYS_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause between two looks at whether a server has done its work."""
 
@@ -90,23 +89,12 @@ class RemoteStore:
 
     def scan_keys(self, pattern: bytes | None = None) -> Iterator[bytes]:
         """Yield the keys page by page: each that stays throughout comes exactly once."""
-        for page in self._key_pages(pattern):
+        for page in self._connection.key_pages(*option("MATCH", pattern)):
             yield from page
-
-    def _key_pages(self, pattern: bytes | None) -> Iterator[list[bytes]]:
-        seen: set[bytes] = set()  # a table that grows or shrinks shows keys again
-        cursor: Word = 0
-        options = (*option("MATCH", pattern), "COUNT", _KEYS_PAGE)
-        while True:
-            cursor, found = self._connection.ask("SCAN", cursor, *options)
-            yield [key for key in dict.fromkeys(found) if key not in seen]
-            seen.update(found)
-            if int(cursor) == 0:
-                return
 
     def listed(self, pattern: bytes | None) -> Iterator[Listed]:
         """Yield the keys with what they are: three commands a key, but two round trips a page."""
-        for page in self._key_pages(pattern):
+        for page in self._connection.key_pages(*option("MATCH", pattern)):
             about = self._asked([(word, key) for word in ("TYPE", "PTTL") for key in page])
             kinds = {key: about[at].decode() for at, key in enumerate(page)}
             ttls = dict(zip(page, about[len(page) :], strict=True))
@@ -183,24 +171,21 @@ class RemoteStore:
 
     def compact(self) -> None:
         """Have the server rewrite its log, and wait until it has."""
-        if not self._info("persistence").get("aof_enabled"):
+        if not self._connection.info("persistence").get("aof_enabled"):
             raise RequestError("the server keeps no append-only file: there is nothing to compact")
         self._connection.do("BGREWRITEAOF")
         self._await("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
 
     def size_on_disk(self) -> int:
-        size: int = self._info("persistence").get("aof_current_size", 0)
+        size: int = self._connection.info("persistence").get("aof_current_size", 0)
         return size
 
     def stats(self) -> dict[str, Any]:
         """Return the sections of INFO."""
         return sections_of(self._connection.ask("INFO"))
 
-    def _info(self, section: str) -> dict[str, Any]:
-        return sections_of(self._connection.ask("INFO", section)).get(section, {})
-
     def _await(self, running: str, status: str, job: str) -> None:
-        while (told := self._info("persistence")).get(running):
+        while (told := self._connection.info("persistence")).get(running):
             time.sleep(_JOB_PAUSE_S)
         if told.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: the server's log says why")

@@ -1,7 +1,6 @@
 """A stream of a server, with the calls of the library's ``Stream`` that the commands need."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from kvstream.cli.contracts import IDList
 from kvstream.cli.remote.group import RemoteGroup
@@ -18,7 +17,7 @@ from kvstream.errors import BusyGroup, InvalidArgument
 from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy
-from kvstream.remote.connection import Connection, Words
+from kvstream.remote.connection import PAGE_MIN, Connection, Words, next_page
 from kvstream.remote.replies import (
     entries_of,
     group_detail_of,
@@ -31,12 +30,6 @@ from kvstream.remote.replies import (
 from kvstream.types.ids import IDLike, StreamID, range_end, range_start
 from kvstream.types.records import Entry, GroupInfo, HistoryEntry, StreamDetail, StreamInfo
 
-PAGE_MIN, PAGE_MAX = 10, 1000
-"""Entries of one read while a stream is gone through: the first, and the most."""
-PAGE_BYTES = 4 << 20
-"""What one page may hold in about, so that large entries come few at a time."""
-PAGE_GROWTH = 4
-"""How many times longer than the last a page may be: large entries may follow small ones."""
 COUNTED_MAX = 10_000
 """Entries that are read to count them, where the server does not tell."""
 
@@ -134,7 +127,7 @@ class RemoteStream:
             if len(entries) < page or entries[-1].id >= last:
                 return
             following = entries[-1].id.next()
-            page = _next_page(entries)
+            page = next_page([entry.flat for entry in entries])
 
     def read(
         self, after: IDLike, count: int | None = None, block: float | None = None
@@ -185,10 +178,3 @@ def _once_words(idmp: tuple[FieldPart, FieldPart] | None, idmpauto: FieldPart | 
     if idmp is not None:
         return ("IDMP", *map(to_bytes, idmp))
     return option("IDMPAUTO", None if idmpauto is None else to_bytes(idmpauto))
-
-
-def _next_page(entries: list[Entry]) -> int:
-    """Return how many entries to ask for, by the size of those that came."""
-    size = sum(map(len, chain.from_iterable(entry.flat for entry in entries)))
-    fitting = PAGE_BYTES * len(entries) // max(size, 1)
-    return max(1, min(PAGE_MAX, PAGE_GROWTH * len(entries), fitting))

@@ -17,7 +17,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
-from kvstream.layout.compiled import twins
+from kvstream.layout.compiled import compiled
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked
@@ -26,9 +26,7 @@ from kvstream.types.records import RepeatedFields
 
 _END_MAX = (1 << 31) - 1
 
-_compiled: Any = None
-if twins is not None:
-    from kvstream.layout import _columns as _compiled
+_compiled = compiled("kvstream.layout._columns")
 
 
 class Columns(NamedTuple):

@@ -16,16 +16,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
-from kvstream.layout.compiled import twins
+from kvstream.layout.compiled import compiled
 from kvstream.types.options import ENTRY_BYTES_MAX
 
 Column = tuple[Any, Any, Any]
 Packed = tuple[bytes, tuple[bytes, ...]]
 """A row's value and the names of its fields."""
 
-_compiled: Any = None
-if twins is not None:
-    from kvstream.layout import _packing as _compiled
+_compiled = compiled("kvstream.layout._packing")
 
 
 def pack_columns(

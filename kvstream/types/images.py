@@ -182,22 +182,21 @@ class PendingTable:
         """Return the consumers that have any of the entries, or had when it was added."""
         return list(self._names)
 
-    def spans(self) -> Iterator[tuple[list[PackedID], bytes | None, int, int]]:
-        """Yield neighbours that share owner, time and deliveries: their IDs, and what they share.
+    def spans(self, most: int) -> Iterator[tuple[list[PackedID], bytes | None, int, int]]:
+        """Yield runs of at most ``most`` neighbours that share owner, time and deliveries.
 
-        An entry that belongs to nobody comes alone.
+        Each comes as the IDs and the three values that they share.
         """
-        at = 0
-        for shared, same in groupby(zip(self._owners, self._times, self._deliveries, strict=True)):
-            end = at + sum(1 for _ in same)
-            number, time_ms, deliveries = shared
-            raw = bytes(self._ids[ID_BYTES * at : ID_BYTES * end])
-            ids = [raw[start : start + ID_BYTES] for start in range(0, len(raw), ID_BYTES)]
-            if number == _NOBODY:
-                yield from (([eid], None, time_ms, deliveries) for eid in ids)
-            else:
-                yield ids, self._names[number], time_ms, deliveries
-            at = end
+        start = 0
+        shared = zip(self._owners, self._times, self._deliveries, strict=True)
+        for (number, time_ms, deliveries), same in groupby(shared):
+            stop = start + len(list(same))
+            owner = None if number == _NOBODY else self._names[number]
+            for at in range(start, stop, most):
+                packed = bytes(self._ids[ID_BYTES * at : ID_BYTES * min(at + most, stop)])
+                ids = [packed[i : i + ID_BYTES] for i in range(0, len(packed), ID_BYTES)]
+                yield ids, owner, time_ms, deliveries
+            start = stop
 
     def ownerless(self) -> list[PackedID]:
         """Return the entries that belong to nobody."""
@@ -230,19 +229,6 @@ class PendingTable:
         return len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
-
-    def alike(self, most: int) -> Iterator[tuple[list[PackedID], bytes | None, int, int]]:
-        """Yield neighbours that share owner, time and deliveries, at most so many at a time."""
-        start = 0
-        shared = zip(self._owners, self._times, self._deliveries, strict=True)
-        for (number, time_ms, deliveries), each in groupby(shared):
-            stop = start + len(list(each))
-            owner = None if number == _NOBODY else self._names[number]
-            for at in range(start, stop, most):
-                packed = bytes(self._ids[ID_BYTES * at : ID_BYTES * min(at + most, stop)])
-                ids = [packed[i : i + ID_BYTES] for i in range(0, len(packed), ID_BYTES)]
-                yield ids, owner, time_ms, deliveries
-            start = stop
 
     def __iter__(self) -> Iterator[PendingImage]:
         for at, number in enumerate(self._owners):

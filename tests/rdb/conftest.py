@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.rdb.compiled import twins as compiled
+from kvstream.rdb import twins as compiled
 from tests.rdb.redis_files import RedisFiles
 from tests.semantics.fixtures import redis_server
 
