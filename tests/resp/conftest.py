@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.resp import replies, requests, twins
+from kvstream.resp import replies, requests
+from kvstream.resp.compiled import twins
 from tests.commands.conftest import dispatcher
 from tests.patience import PATIENCE_S
 

@@ -21,7 +21,7 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
 from kvstream.operations.keyspace import Watched
-from kvstream.resp import twins
+from kvstream.resp.compiled import twins
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
 from kvstream.server.stats import Statistics

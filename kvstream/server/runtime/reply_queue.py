@@ -22,7 +22,7 @@ from kvstream.engine.engine import TurnFailed
 from kvstream.errors import DataError, KVStreamError, UnknownOutcome
 from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
-from kvstream.resp import twins
+from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.reply_streaming import Paging

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.resp import twins
+from kvstream.resp.compiled import twins
 from kvstream.server.net.epoll_reader import PythonLink
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python

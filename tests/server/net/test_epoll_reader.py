@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.resp import twins
+from kvstream.resp.compiled import twins
 from kvstream.server.net import epoll_reader as module
 from kvstream.server.net.epoll_reader import LOOKS_MAX, Link, Sockets
 from tests.server.asking import Asker

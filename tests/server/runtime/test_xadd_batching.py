@@ -14,7 +14,7 @@ from kvstream.commands.streams import plain_trim
 from kvstream.errors import StoreFull
 from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check
-from kvstream.resp import twins
+from kvstream.resp.compiled import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime import xadd_requests
 from kvstream.server.runtime.xadd_requests import PlainBurst, burst_of, requests_of

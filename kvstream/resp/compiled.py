@@ -1,0 +1,12 @@
+"""The compiled twins of the wire protocol; None if they are not installed or not wanted."""
+
+from typing import TYPE_CHECKING
+
+from kvstream.layout.compiled import compiled
+
+if TYPE_CHECKING:
+    from kvstream.resp import _wire as twins
+else:
+    twins = compiled("kvstream.resp._wire")
+
+__all__ = ["twins"]
