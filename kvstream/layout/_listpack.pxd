@@ -99,7 +99,7 @@ cdef inline uint64_t little_endian(Bytes at, int width) noexcept nogil:
 
 
 cdef inline bint is_backlen(Bytes at, Py_ssize_t left, Py_ssize_t body) noexcept nogil:
-    """Tell whether the backlen of a body of ``size`` bytes is here."""
+    """Tell whether the backlen of a body of ``body`` bytes is here."""
     cdef Py_ssize_t size = backlen_size(body), i
     if left < size or at[0] != body >> 7 * (size - 1):
         return False

@@ -1,5 +1,6 @@
-"""Stored rows, for the compiled modules: their msgpack strings are read with bounds checked, and
-written into room that was measured. The grammar is in values.py.
+"""Stored rows: their msgpack strings, read with bounds checks and written into measured buffers.
+
+The grammar is in values.py.
 """
 
 from cpython.bytes cimport PyBytes_GET_SIZE
