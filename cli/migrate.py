@@ -32,7 +32,7 @@ from kvstream.migration.api import (
     planned_target,
     selection_of,
 )
-from kvstream.migration.copy import Carried, Manner, allowed_of
+from kvstream.migration.copy import Carried, CopyOptions, allowed_of
 from kvstream.migration.items import Selection, Source, Watch
 from kvstream.migration.journal import Journal, default_folder, followers, identity_of, statuses
 from kvstream.migration.places import Place, PlaceKind
@@ -41,8 +41,8 @@ from kvstream.migration.replication.pair import Pair, check_followed, open_end, 
 from kvstream.migration.runner import Told
 from kvstream.migration.runner import plan as plan_items
 from kvstream.migration.runner import run as run_items
-from kvstream.migration.server_source import Server
-from kvstream.migration.verification import Comparing, Verification
+from kvstream.migration.server import Server
+from kvstream.migration.verification import Verification, VerifyOptions
 from kvstream.migration.verification import verify as verify_places
 from kvstream.remote.connection import AccessDenied
 from kvstream.store import Store
@@ -395,7 +395,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         _watching(f"migrate {ends.source}", source, ends, options["quiet"]) as watch,
     ):
         counter = _JournalCounter(journal, watch)
-        manner = Manner(
+        manner = CopyOptions(
             replace=options["replace"],
             allowed=allowed,
             identity=identity.encode() + known,
@@ -451,7 +451,7 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
         opened("target", ends.target, open_source) as target,
         _watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
-        how = Comparing(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
+        how = VerifyOptions(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
         found: Verification = verify_places(source, target, how)
     migrate_output.show_verification(out, found)
     if not found.equal:

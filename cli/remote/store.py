@@ -17,7 +17,6 @@ from kvstream.types.records import Fault, HistoryEntry, StreamInfo
 
 T = TypeVar("T")
 
-_KEYS_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
 
@@ -101,23 +100,12 @@ class RemoteStore:
 
     def scan_keys(self, pattern: bytes | None = None) -> Iterator[bytes]:
         """Yield the keys; a key that exists all the while comes exactly once."""
-        for page in self._key_pages(pattern):
+        for page in self._connection.key_pages(*option("MATCH", pattern)):
             yield from page
-
-    def _key_pages(self, pattern: bytes | None) -> Iterator[list[bytes]]:
-        seen: set[bytes] = set()  # SCAN may repeat keys while the table is resized
-        cursor: Word = 0
-        options = (*option("MATCH", pattern), "COUNT", _KEYS_PAGE)
-        while True:
-            cursor, found = self._connection.ask("SCAN", cursor, *options)
-            yield [key for key in dict.fromkeys(found) if key not in seen]
-            seen.update(found)
-            if int(cursor) == 0:
-                return
 
     def key_infos(self, pattern: bytes | None) -> Iterator[KeyInfo]:
         """Yield the keys with type, counters and expiry: two round trips per page of keys."""
-        for page in self._key_pages(pattern):
+        for page in self._connection.key_pages(*option("MATCH", pattern)):
             about = self._asked([(word, key) for word in ("TYPE", "PTTL") for key in page])
             kinds = {key: about[at].decode() for at, key in enumerate(page)}
             ttls = dict(zip(page, about[len(page) :], strict=True))
@@ -193,7 +181,7 @@ class RemoteStore:
 
     def compact(self) -> None:
         """Run BGREWRITEAOF, and wait for its end."""
-        if not self._info("persistence").get("aof_enabled"):
+        if not self._connection.info("persistence").get("aof_enabled"):
             raise RequestError(
                 "the server has no append-only file (appendonly no): there is nothing to compact"
             )
@@ -201,18 +189,15 @@ class RemoteStore:
         self._await_job("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
 
     def size_on_disk(self) -> int:
-        size: int = self._info("persistence").get("aof_current_size", 0)
+        size: int = self._connection.info("persistence").get("aof_current_size", 0)
         return size
 
     def stats(self) -> dict[str, Any]:
         """Return the sections of INFO."""
         return sections_of(self._connection.ask("INFO"))
 
-    def _info(self, section: str) -> dict[str, Any]:
-        return sections_of(self._connection.ask("INFO", section)).get(section, {})
-
     def _await_job(self, running: str, status: str, job: str) -> None:
-        while (info := self._info("persistence")).get(running):
+        while (info := self._connection.info("persistence")).get(running):
             time.sleep(_JOB_PAUSE_S)
         if info.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: see the log of the server")

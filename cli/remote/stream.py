@@ -1,7 +1,6 @@
 """A stream on a server, with the calls of the library's ``Stream`` that commands need."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from kvstream.cli.remote.arguments import (
     flag,
@@ -17,7 +16,7 @@ from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
 from kvstream.operations.trim import RefPolicy
-from kvstream.remote.connection import Connection, Words
+from kvstream.remote.connection import PAGE_MIN, Connection, Words, next_page
 from kvstream.remote.replies import (
     entries_of,
     group_detail_of,
@@ -30,12 +29,6 @@ from kvstream.remote.replies import (
 from kvstream.types.ids import IDLike, StreamID, range_end, range_start
 from kvstream.types.records import Entry, GroupInfo, HistoryEntry, StreamDetail, StreamInfo
 
-PAGE_MIN, PAGE_MAX = 10, 1000
-"""Entries of the first page of a scan, and of the longest."""
-PAGE_BYTES = 4 << 20
-"""Approximate bytes of a page, so that large entries come a few at a time."""
-PAGE_GROWTH = 4
-"""Bound on the growth from page to page: large entries may follow small ones."""
 COUNTED_MAX = 10_000
 """Entries that are read in order to count them, if the server does not know their number."""
 
@@ -133,7 +126,7 @@ class RemoteStream:
             if len(entries) < page or entries[-1].id >= last:
                 return
             following = entries[-1].id.next()
-            page = _next_page(entries)
+            page = next_page([entry.flat for entry in entries])
 
     def read(
         self, after: IDLike, count: int | None = None, block: float | None = None
@@ -187,10 +180,3 @@ def _idempotency_words(
     if idmp is not None:
         return ("IDMP", *map(to_bytes, idmp))
     return option("IDMPAUTO", None if idmpauto is None else to_bytes(idmpauto))
-
-
-def _next_page(entries: list[Entry]) -> int:
-    """Return how many entries to request next, by the size of the last page."""
-    size = sum(map(len, chain.from_iterable(entry.flat for entry in entries)))
-    fitting = PAGE_BYTES * len(entries) // max(size, 1)
-    return max(1, min(PAGE_MAX, PAGE_GROWTH * len(entries), fitting))

@@ -371,7 +371,7 @@ def test_bench_measures_over_the_connection_and_leaves_nothing(orders: Program) 
 def test_entries_come_whole_whatever_their_number_and_size(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_stream, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(connection, "PAGE_BYTES", 1000)
     with client_of(kvstream) as client:
         for size in (*[1] * 30, *[400] * 30, *[5000] * 3, *[1] * 30):
             client.xadd("s", {"x": "x" * size})
