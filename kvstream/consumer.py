@@ -21,7 +21,7 @@ from kvstream.layout.keys import key_of
 from kvstream.operations import ack as acks
 from kvstream.operations import claim as claims
 from kvstream.operations import groups, readgroup
-from kvstream.operations.ack import NackMode
+from kvstream.operations.ack import Nack, NackMode
 from kvstream.types.ids import IDLike, range_start
 from kvstream.types.records import (
     BareEntry,
@@ -135,7 +135,7 @@ class Consumer:
     def nack(self, *ids: IDs, mode: Mode = NackMode.FAIL) -> int:
         """Give pending entries back to the group, and return how many."""
         return self._engine.run(
-            acks.negative_acknowledge, self._key, self._group, id_list(ids), NackMode(mode)
+            acks.negative_acknowledge, self._key, self._group, id_list(ids), Nack(NackMode(mode))
         )
 
     @overload

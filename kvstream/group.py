@@ -21,7 +21,7 @@ from kvstream.operations import ack as acks
 from kvstream.operations import claim as claims
 from kvstream.operations import groups
 from kvstream.operations import info as inspect
-from kvstream.operations.ack import NackMode
+from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import IDLike, StreamID, range_end, range_start
@@ -96,9 +96,7 @@ class Group:
             self._key,
             self._name,
             id_list(ids),
-            NackMode(mode),
-            optional(retrycount, "retrycount"),
-            force,
+            Nack(NackMode(mode), optional(retrycount, "retrycount"), force),
         )
 
     @overload

@@ -28,7 +28,7 @@ from kvstream.operations import strings
 from kvstream.operations.entries import exists
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
-from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
 from kvstream.types.images import PackedID
 
 _MESSAGES = Family.MESSAGES
@@ -118,7 +118,7 @@ def add_many(
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     if not entries:
         return []
-    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    ids = next_ids(stream.last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
@@ -131,7 +131,7 @@ def add_each(
 ) -> list[StreamID]:
     """Append encoded entries as one XADD after the other would, each with its trim."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    ids = next_ids(stream.last, len(entries), txn.now_ms)
     start = 0
     for how, alike in groupby(trims):
         stop = start + len(list(alike))
@@ -182,13 +182,11 @@ def add_under(
     return new
 
 
-def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
-    first = next_id(last, None, now_ms)
-    if count == 1:
-        return [first]
-    if first.seq + count <= U64_MAX:
-        return ids_from(first, count)
-    ids = [first]
+def next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
+    """Return the IDs of ``count`` new entries after ``last``, as so many XADDs would get them."""
+    ids = [next_id(last, None, now_ms)]
+    if ids[0].seq + count <= U64_MAX:
+        return ids_from(ids[0], count)
     while len(ids) < count:
         ids.append(next_id(ids[-1], None, now_ms))
     return ids
@@ -401,7 +399,7 @@ def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes])
     """Return the IDs of entries that may be appended."""
     last = last_of(txn, name)
     if ids is None:
-        return allotted(last, len(values), txn.now_ms)
+        return _next_packed(last, len(values), txn.now_ms)
     if len(ids) != len(values):
         raise InvalidArgument("there must be an ID for each value")
     if ids[0] <= last.packed or not all(map(lt, ids, ids[1:])):
@@ -415,15 +413,8 @@ def last_of(txn: Txn, name: bytes) -> StreamID:
     return MIN_ID if stream is None else stream.last
 
 
-def allotted(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
-    """Return IDs for new entries, as XADD would allot them."""
-    first = next_id(last, None, now_ms)
-    if first.seq + count < 1 << 64:
-        return [eid.packed for eid in ids_from(first, count)]
-    ids = [first]
-    while len(ids) < count:
-        ids.append(ids[-1].next())
-    return [eid.packed for eid in ids]
+def _next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
+    return [PACKED(*eid) for eid in next_ids(last, count, now_ms)]
 
 
 def too_small(name: bytes) -> IDTooSmall:
@@ -491,7 +482,7 @@ Pages: TypeAlias = Iterator[tuple[list[PackedID], list[bytes]]]
 def with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
     """Give the entries IDs as XADD would allot them."""
     for _, values in pages:
-        ids = allotted(last, len(values), now_ms)
+        ids = _next_packed(last, len(values), now_ms)
         last = StreamID.unpack(ids[-1])
         yield ids, values
 
