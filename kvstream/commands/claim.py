@@ -181,14 +181,12 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
     start = range_start(argv[5])
     count, justid = claim.AUTOCLAIM_COUNT, False
-    message = "COUNT must be > 0"
     args = Args(argv, 6)
     while args:
         word = args.option()
         if word == b"COUNT" and args:
-            count = args.at_least(1, message, message)
-            if count > claim.AUTOCLAIM_COUNT_MAX:
-                raise InvalidArgument(message)
+            count = args.integer("COUNT must be > 0")
+            claim.refuse_autoclaim_count(count)
         elif word == b"JUSTID":
             justid = True
         else:

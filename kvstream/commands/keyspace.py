@@ -91,10 +91,8 @@ def copy(txn: Txn, session: Session, argv: Argv) -> Answer:
 def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Move a key to another database, where its name is free there; 1 if it was done."""
     db = _database(session, argv[2])
-    if db == session.db:
-        raise InvalidArgument("source and destination objects are the same")
     source, target = session.prefix + argv[1], qualified(db, argv[1])
-    if session.steps and copying.is_long(txn, source):
+    if session.steps and source != target and copying.is_long(txn, source):
         if keyspace.exists(txn, target):
             return 0
         work = LongMove(source, target)

@@ -32,10 +32,14 @@ from kvstream.operations import read as reads
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.read import Position
 from kvstream.operations.readgroup import LongDelivery
-from kvstream.operations.reply_limits import Budget
+from kvstream.operations.reply_limits import (
+    Budget,
+    limit_error,
+    refuse_count_above,
+    refuse_limit,
+)
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
-_WHERE = " in XREADGROUP with GROUP option"
 _POSITIONS = {position.value.encode(): position for position in Position}
 _COUNT, _STREAMS = (b"COUNT", b"count"), (b"STREAMS", b"streams")
 """As clients write them."""
@@ -55,10 +59,6 @@ class _Options:
     consumer: bytes = b""
     noack: bool = False
     claim_min_idle_ms: int | None = None
-
-    def check(self) -> None:
-        if self.maxcount is not None and (self.count or 0) > self.maxcount:
-            raise InvalidArgument("MAXCOUNT must be greater than or equal to COUNT")
 
     @property
     def is_plain(self) -> bool:
@@ -81,7 +81,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
                 return found
     options, args = _parse(argv, _XREAD_OPTIONS)
     names, ids = _streams(session, args, "an ID, '+', or '$'", "xread")
-    options.check()
+    refuse_count_above(options.maxcount, options.count)
     read = partial(_xread, names, ids, options)
     if session.steps and len(names) > abreast.LONG_LOADING:
         loading = abreast.Loading(txn, names)
@@ -129,7 +129,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     group = options.group
     if group is None:
         raise InvalidArgument("Missing GROUP option for XREADGROUP")
-    options.check()
+    refuse_count_above(options.maxcount, options.count)
     wanted = list(zip(names, _places(txn, names, ids, group), strict=True))
 
     def attempt(txn: Txn) -> Streams | Paged | None:
@@ -213,13 +213,17 @@ def _take_block(args: Args, options: _Options) -> None:
 
 
 def _take_maxcount(args: Args, options: _Options) -> None:
-    message = "MAXCOUNT must be a positive integer"
-    options.maxcount = args.at_least(1, message, message)
+    options.maxcount = _limit(args, "MAXCOUNT")
 
 
 def _take_maxsize(args: Args, options: _Options) -> None:
-    message = "MAXSIZE must be a positive integer"
-    options.maxsize = args.at_least(1, message, message)
+    options.maxsize = _limit(args, "MAXSIZE")
+
+
+def _limit(args: Args, option: str) -> int:
+    limit = args.integer(limit_error(option))
+    refuse_limit(option, limit)
+    return limit
 
 
 def _take_group(args: Args, options: _Options) -> None:
@@ -231,11 +235,9 @@ def _take_noack(args: Args, options: _Options) -> None:
 
 
 def _take_claim(args: Args, options: _Options) -> None:
-    options.claim_min_idle_ms = args.at_least(
-        0,
-        "min-idle-time must be a positive integer",
-        "min-idle-time is not an integer or out of range",
-    )
+    idle_ms = args.integer("min-idle-time is not an integer or out of range")
+    readgroup.refuse_min_idle(idle_ms)
+    options.claim_min_idle_ms = idle_ms
 
 
 def _refuse(option: str, args: Args, options: _Options) -> None:
@@ -297,10 +299,7 @@ def _fixed(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]
             yield MIN_ID if stream is None else stream.last
             continue
         if raw == b">":
-            raise InvalidArgument(
-                "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
-                "<consumer> option."
-            )
+            raise reads.new_only()
         yield stream_id(raw)
 
 
@@ -310,7 +309,7 @@ def _places(txn: Txn, names: list[bytes], ids: list[bytes], group: bytes) -> lis
         return [readgroup.NEW] * len(ids)  # the operation looks for the groups itself
     places = []
     for name, raw in zip(names, ids, strict=True):
-        group_of_key(txn, name, group, _WHERE)
+        group_of_key(txn, name, group, readgroup.WHERE)
         places.append(readgroup.NEW if raw == b">" else _history_id(raw))
     return places
 
@@ -318,9 +317,4 @@ def _places(txn: Txn, names: list[bytes], ids: list[bytes], group: bytes) -> lis
 def _history_id(raw: bytes) -> StreamID:
     if raw not in _POSITIONS:
         return stream_id(raw)
-    sign = text(raw)
-    raise InvalidArgument(
-        f"The {sign} ID is meaningless in the context of XREADGROUP: you want to read the "
-        "history of this consumer by specifying a proper ID, or use the > ID to get new "
-        f"messages. The {sign} ID would just return an empty result set."
-    )
+    raise readgroup.no_history_from(text(raw))

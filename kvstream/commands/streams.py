@@ -23,15 +23,23 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import Answer, Session, Stepwise
 from kvstream.commands.replies import NULL_ARRAY, OK, Entries, Reply
-from kvstream.errors import IDTooSmall, InvalidArgument, InvalidID, NoSuchKey, RequestError
+from kvstream.errors import InvalidArgument, InvalidID, NoSuchKey, RequestError
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, delete
 from kvstream.operations import range as ranges
 from kvstream.operations import range as showing
-from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX, Idempotency
+from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import LONG_ROWS
-from kvstream.operations.trim import RefPolicy, Strategy, Trim
+from kvstream.operations.trim import (
+    RefPolicy,
+    Strategy,
+    Trim,
+    limit_without_strategy,
+    refuse_limit,
+    refuse_maxlen,
+    two_strategies,
+)
 from kvstream.operations.trim import trim as trim_operation
 from kvstream.types.ids import MIN_ID, AddID, StreamID
 
@@ -123,15 +131,9 @@ class _Options:
     def trim(self) -> Trim | None:
         """Return how to trim, after Redis's checks of what goes with what."""
         if self.strategy is None:
-            if self.limit:
-                raise InvalidArgument(
-                    "syntax error, LIMIT cannot be used without specifying a trimming strategy"
-                )
             if self.limit is None:
                 return None
-        if self.limit is not None and not self.approximate:
-            raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
-        assert self.strategy is not None
+            raise limit_without_strategy(self.limit)
         policy = self.policy or RefPolicy.KEEPREF
         return Trim(self.strategy, self.maxlen, self.minid, self.approximate, self.limit, policy)
 
@@ -153,8 +155,7 @@ def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
     how = options.trim()
     flat = args.rest()[1:]  # behind the ID
     value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
-    if options.eid == MIN_ID:
-        raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+    append.refuse_zero_id(options.eid)
     once = None
     if options.pid is not None:
         iid = append.automatic_iid(flat) if options.iid is None else options.iid
@@ -170,9 +171,7 @@ def _add_options(args: Args) -> _Options:
             continue
         options.eid = _add_id(args.peek())
         if options.pid is not None:
-            raise InvalidArgument(
-                "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
-            )
+            append.refuse_explicit_id(options.eid)
         break
     return options
 
@@ -198,7 +197,8 @@ def _add_id(raw: bytes) -> AddID:
 
 def _take_maxlen(args: Args, options: _Options) -> None:
     _take_sign(args, options, Strategy.MAXLEN)
-    options.maxlen = args.at_least(0, "The MAXLEN argument must be >= 0.")
+    options.maxlen = args.integer()
+    refuse_maxlen(options.maxlen)
 
 
 def _take_minid(args: Args, options: _Options) -> None:
@@ -208,16 +208,15 @@ def _take_minid(args: Args, options: _Options) -> None:
 
 def _take_sign(args: Args, options: _Options, strategy: Strategy) -> None:
     if options.strategy is not None:
-        raise InvalidArgument(
-            "syntax error, MAXLEN and MINID options at the same time are not compatible"
-        )
+        raise two_strategies()
     options.strategy = strategy
     if len(args) >= 2 and args.peek() in (b"~", b"="):
         options.approximate = args.next() == b"~"
 
 
 def _take_limit(args: Args, options: _Options) -> None:
-    options.limit = args.at_least(0, "The LIMIT argument must be >= 0.")
+    options.limit = args.integer()
+    refuse_limit(options.limit)
 
 
 def _take_policy(policy: RefPolicy, args: Args, options: _Options) -> None:
@@ -237,16 +236,14 @@ def _take_idmpauto(args: Args, options: _Options) -> None:
 def _take_idmp(args: Args, options: _Options) -> None:
     _take_producer(args, options, "IDMP")
     options.iid = args.next()
-    if not options.iid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+    append.refuse_empty_iid(options.iid)
 
 
 def _take_producer(args: Args, options: _Options, word: str) -> None:
     if options.pid is not None:
-        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+        raise append.two_producers()
     options.pid = args.next()
-    if not options.pid:
-        raise InvalidArgument(f"syntax error, {word} requires a non-empty producer ID")
+    append.refuse_empty_pid(options.pid, word)
 
 
 _TRIM_OPTIONS: dict[bytes, Option[_Options]] = {
@@ -394,23 +391,14 @@ def xsetid(txn: Txn, session: Session, argv: Argv) -> Reply:
     while args:
         word = args.option()
         if word == b"ENTRIESADDED" and args:
-            entries_added = args.at_least(0, "entries_added must be positive")
+            entries_added = args.integer()
         elif word == b"MAXDELETEDID" and args:
             max_deleted = args.id()
-            if last < max_deleted:
-                raise InvalidArgument(
-                    "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
-                )
         else:
             raise syntax_error()
+        append.refuse_counters(last, entries_added, max_deleted)
     append.set_id(txn, session.prefix + argv[1], last, entries_added, max_deleted)
     return OK
-
-
-_CFGSET_BOUNDS = {
-    b"IDMP-DURATION": (IDMP_DURATION_MAX_S, "seconds"),
-    b"IDMP-MAXSIZE": (IDMP_MAXSIZE_MAX, "entries"),
-}
 
 
 def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -419,27 +407,24 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     if txn.stream(name) is None:  # before the words are looked at
         raise NoSuchKey
     given: dict[bytes, int] = {}
+    asked: tuple[int | None, int | None] = None, None
     args = Args(argv, 2)
     while args:
         word = args.option()
-        if word not in _CFGSET_BOUNDS or not args:
+        if word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or not args:
             raise syntax_error()
         if word in given:
             raise InvalidArgument(f"{text(word)} specified multiple times")
-        most, unit = _CFGSET_BOUNDS[word]
         given[word] = args.integer()
-        if not 1 <= given[word] <= most:
-            raise InvalidArgument(f"{text(word)} must be between 1 and {most} {unit}")
-    append.configure(txn, name, given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE"))
+        asked = given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE")
+        append.refuse_idmp_bounds(*asked)
+    append.configure(txn, name, *asked)
     return OK
 
 
 def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Note the idempotent ID under which a producer made an entry."""
     _, key, pid, iid, raw = argv
-    if not pid:
-        raise InvalidArgument("producer ID must be non-empty")
-    if not iid:
-        raise InvalidArgument("idempotent ID must be non-empty")
+    append.refuse_empty_ids(pid, iid)  # before the entry's ID is read
     append.record_idempotency(txn, session.prefix + key, pid, iid, stream_id(raw))
     return OK

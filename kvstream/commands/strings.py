@@ -312,10 +312,7 @@ def msetex(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def setrange(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Put bytes over a string from an offset on, after zeros if need be; answer its length."""
-    offset = integer(argv[2])
-    if offset < 0:
-        raise InvalidArgument("offset is out of range")
-    return strings.overwrite(txn, session.prefix + argv[1], offset, argv[3])
+    return strings.overwrite(txn, session.prefix + argv[1], integer(argv[2]), argv[3])
 
 
 def append(txn: Txn, session: Session, argv: Argv) -> Reply:

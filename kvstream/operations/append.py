@@ -49,6 +49,31 @@ class Idempotency:
     iid: bytes
 
 
+def refuse_empty_pid(pid: bytes, option: str) -> None:
+    """Raise InvalidArgument if the producer of IDMP or IDMPAUTO has no name."""
+    if not pid:
+        raise InvalidArgument(f"syntax error, {option} requires a non-empty producer ID")
+
+
+def refuse_empty_iid(iid: bytes) -> None:
+    """Raise InvalidArgument if the idempotent ID of IDMP is empty."""
+    if not iid:
+        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+
+
+def two_producers() -> InvalidArgument:
+    """Return the error of an XADD with more than one IDMP or IDMPAUTO."""
+    return InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+
+
+def refuse_explicit_id(eid: AddID) -> None:
+    """Raise InvalidArgument if an entry with an idempotent ID has an ID of its own."""
+    if eid is not None:
+        raise InvalidArgument(
+            "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+        )
+
+
 def add(
     txn: Txn,
     name: bytes,
@@ -91,8 +116,7 @@ def _add_once(
     nomkstream: bool,
     once: Idempotency,
 ) -> StreamID | None:
-    if eid is not None:
-        raise InvalidArgument("IDMP/IDMPAUTO can be used only with auto-generated IDs")
+    refuse_explicit_id(eid)
     stream = txn.stream(name)
     if stream is not None:
         known = idempotency.lookup(txn, stream, once.pid, once.iid)
@@ -204,12 +228,17 @@ def next_id(last: StreamID, eid: AddID, now_ms: int) -> StreamID:
             raise IDsExhausted(_EXHAUSTED)
         return last.next()
     if isinstance(eid, StreamID):
-        if eid == MIN_ID:
-            raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+        refuse_zero_id(eid)
         if eid <= last:
             raise _refusal(last)
         return eid
     return _next_of_ms(last, eid)
+
+
+def refuse_zero_id(eid: AddID) -> None:
+    """Raise IDTooSmall if an entry is to have the ID 0-0."""
+    if eid == MIN_ID:
+        raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
 
 
 def _next_of_ms(last: StreamID, ms: int) -> StreamID:
@@ -252,14 +281,7 @@ def set_id(
     max_deleted: StreamID | None = None,
 ) -> None:
     """Set a stream's last ID, and its counters where given, as XSETID does."""
-    if max_deleted is not None and last < max_deleted:
-        raise InvalidArgument(
-            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
-        )
-    if entries_added is not None and entries_added < 0:
-        raise InvalidArgument("entries_added must be positive")
-    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
-        raise InvalidArgument("entries_added is out of range")
+    refuse_counters(last, entries_added, max_deleted)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -289,6 +311,20 @@ def set_id(
     txn.reshaped(stream)
 
 
+def refuse_counters(
+    last: StreamID, entries_added: int | None, max_deleted: StreamID | None
+) -> None:
+    """Raise InvalidArgument if the counters given to XSETID contradict each other."""
+    if max_deleted is not None and last < max_deleted:
+        raise InvalidArgument(
+            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+        )
+    if entries_added is not None and entries_added < 0:
+        raise InvalidArgument("entries_added must be positive")
+    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
+        raise InvalidArgument("entries_added is out of range")
+
+
 def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
     lower = stream.prefix + stream.first.packed
     rows = txn.batch.scan(_MESSAGES, lower, stream.prefix + b"\xff" * 17, reverse=True)
@@ -304,10 +340,7 @@ def configure(
     """Set for how long and how many idempotent IDs a stream remembers, as XCFGSET does."""
     if duration_s is None and maxsize is None:
         raise InvalidArgument("At least one parameter must be specified")
-    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
-        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
-    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
-        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+    refuse_idmp_bounds(duration_s, maxsize)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -319,12 +352,17 @@ def configure(
     txn.reshaped(stream)
 
 
+def refuse_idmp_bounds(duration_s: int | None, maxsize: int | None) -> None:
+    """Raise InvalidArgument if a setting of XCFGSET is out of range."""
+    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
+        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
+    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
+        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+
+
 def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: StreamID) -> None:
     """Note that an entry was made under a producer's idempotent ID, as XIDMPRECORD does."""
-    if not pid:
-        raise InvalidArgument("producer ID must be non-empty")
-    if not iid:
-        raise InvalidArgument("idempotent ID must be non-empty")
+    refuse_empty_ids(pid, iid)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -336,6 +374,14 @@ def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: Strea
     if not exists(txn, stream, eid):
         raise InvalidID("No such message in stream")
     idempotency.remember(txn, stream, pid, iid, eid)
+
+
+def refuse_empty_ids(pid: bytes, iid: bytes) -> None:
+    """Raise InvalidArgument if XIDMPRECORD is given an empty producer or idempotent ID."""
+    if not pid:
+        raise InvalidArgument("producer ID must be non-empty")
+    if not iid:
+        raise InvalidArgument("idempotent ID must be non-empty")
 
 
 Mark = tuple[bytes, int]

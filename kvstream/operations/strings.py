@@ -158,6 +158,8 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     """Put bytes over a string from an offset on, zeros between, and return its length."""
+    if offset < 0:
+        raise InvalidArgument("offset is out of range")
     string = find(txn, name)
     if not piece:
         return 0 if string is None else string.length
