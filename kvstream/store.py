@@ -271,7 +271,9 @@ class Store:
         has changed something.
         """
         first = None if start is None else StreamID.parse(start).packed
-        return self.engine.run(images.image_of_now, self._name(key), self.engine.database, first)
+        return self.engine.run(
+            images.image_of_now, self._name(key), self.engine.database.pages, first
+        )
 
     def rows(self, key: Name, start: IDLike, end: IDLike, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` entries of a range as packed IDs and stored values."""

@@ -14,7 +14,7 @@ moment and see nothing of what is written later.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from kvstream.errors import Corruption, InvalidArgument, KeyExists, NoSuchKey
 from kvstream.layout.keys import tree_prefix
@@ -299,13 +299,6 @@ def trees_needed(state: StreamState) -> int:
 Walks = Callable[[int, bytes, bytes], Pages]
 """Gives the rows between two keys of a family, page by page."""
 
-
-class Walkable(Protocol):
-    """Committed rows, of which walks see one moment."""
-
-    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages: ...
-
-
 _NODE_ROWS = 256
 """Rows of closed nodes that are read at once."""
 _STEP_GROUPS = 16
@@ -380,12 +373,12 @@ def image(
 
 
 def image_of_now(
-    txn: Txn, name: bytes, rows: Walkable, start: PackedID | None = None
+    txn: Txn, name: bytes, walks: Walks, start: PackedID | None = None
 ) -> StreamImage | None:
-    """Return an image that can be read after the transaction, from the committed ``rows``."""
+    """Return an image that can be read after the transaction, through ``walks``."""
     if txn.dirty:
         raise InvalidArgument("an image needs a transaction that has changed nothing")
-    return image(txn, name, start, rows.pages)
+    return image(txn, name, start, walks)
 
 
 def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:

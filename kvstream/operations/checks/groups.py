@@ -61,10 +61,6 @@ Expected = Callable[[bytes], bool]
 """Tells whether an index may have a row of this suffix."""
 
 
-class _Disorder(Exception):
-    """Runs overlap or are not sorted."""
-
-
 @dataclass(slots=True)
 class _Tally:
     """What the runs of a group add up to."""

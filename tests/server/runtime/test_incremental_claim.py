@@ -47,8 +47,7 @@ def server(
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
     monkeypatch.setattr(trees, "_STRETCH", 4)
-    for module in (incremental, incremental):
-        monkeypatch.setattr(module, "STEP_ROWS", STEP)
+    monkeypatch.setattr(incremental, "STEP_ROWS", STEP)
     for module in (streams, claim_commands):
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(streams, "PACKED_TOGETHER", 7)
