@@ -19,14 +19,14 @@ from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, as
 
 
 class NackMode(StrEnum):
-    """What giving an entry back says about the attempt that was made."""
+    """What XNACK says about the failed attempt."""
 
     SILENT = "SILENT"
-    """It was not tried: one delivery fewer."""
+    """It was not made: the delivery count decreases by one."""
     FAIL = "FAIL"
-    """It failed: the deliveries stand."""
+    """It failed: the delivery count stays."""
     FATAL = "FATAL"
-    """It must not be tried again: the deliveries are set to the greatest number."""
+    """It must not be repeated: the delivery count becomes the greatest number."""
 
     @classmethod
     def _missing_(cls, value: object) -> None:
@@ -34,7 +34,7 @@ class NackMode(StrEnum):
 
 
 def stream_and_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta] | None:
-    """Return a key's stream and its group; None if either is missing: nothing is pending then."""
+    """Return a stream and its group; None if either is missing, so that nothing is pending."""
     stream = txn.stream(name)
     if stream is None:
         return None
@@ -81,7 +81,8 @@ def acknowledge_and_delete(
     if len(acked) == len(ids) and not kept:
         return [Outcome.DELETED] * len(ids)
     outcomes = {eid: Outcome.KEPT if eid in kept else Outcome.DELETED for eid in acked}
-    return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]  # one given again is not pending
+    # A repeated ID is not pending any more.
+    return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,9 +332,9 @@ def pending_range(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> list[PendingEntry]:
-    """Return XPENDING's rows of ``start <= id <= end``; one ``consumer``'s where it is given.
+    """Return XPENDING's rows of ``start <= id <= end``, of one ``consumer`` if it is given.
 
-    Entries given back belong to nobody: their idle time is -1, and every idle filter lets them by.
+    Entries given back have no owner: their idle time is -1, and every idle filter includes them.
     """
     pieces = pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
     return [
@@ -345,10 +345,10 @@ def pending_range(
 
 
 class Piece(NamedTuple):
-    """Pending entries, in the order of their IDs, that share all but these."""
+    """Consecutive pending entries that share owner, idle time and delivery count."""
 
     ids: list[bytes]
-    """As they are stored."""
+    """Packed."""
     consumer: bytes
     idle_ms: int
     deliveries: int
@@ -364,7 +364,7 @@ def pending_pieces(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Iterator[Piece]:
-    """Return the same in pieces."""
+    """Return the rows of XPENDING as runs of IDs."""
     _, found = group_of_key(txn, name, group)
     if count <= 0 or start > end:
         return iter(())
@@ -383,7 +383,7 @@ def pending_steps(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Steps[Piece]:
-    """Return the same in steps, as it is now."""
+    """Return the steps of XPENDING's rows, as they are now."""
     _, found = group_of_key(txn, name, group)
     first = found.runs.floor(txn.batch, start.packed)
     (runs,) = found.runs.snapshot(txn.batch, first.anchor if first else start.packed)
@@ -391,7 +391,7 @@ def pending_steps(
 
 
 def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
-    """Return steps that tell the number of entries before their pieces."""
+    """Return steps that yield the number of entries first, and then the pieces."""
     pieces: list[Piece] = []
     for part in parts:
         if part is None:
@@ -411,7 +411,7 @@ def _pieces(
     consumer: bytes | None,
     min_idle_ms: int,
 ) -> Iterator[Piece | None]:
-    """Yield what runs have in a range, and None now and then."""
+    """Yield the part of runs that lies in a range, and None after every RUNS_TOGETHER runs."""
     lower, upper = start.packed, end.packed
     left = count
     for at, run in enumerate(runs, 1):
@@ -433,7 +433,7 @@ def _pieces(
 def _candidates(
     txn: Txn, group: GroupMeta, lower: bytes, consumer: bytes | None, min_idle_ms: int
 ) -> Iterator[Run]:
-    """Yield runs in ID order, from the index that has the fewest others in it."""
+    """Yield runs in ID order, from the index that needs the fewest of them."""
     if consumer is not None:
         member = txn.catalog.consumer(txn, group, consumer)
         return iter(()) if member is None else runs_of(txn, group, member, lower)
