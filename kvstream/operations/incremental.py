@@ -43,9 +43,9 @@ T = TypeVar("T")
 F = TypeVar("F")
 _last = attrgetter("last")
 _LITTLE = 50
-"""IDs that may be looked at in the last step for the first time."""
+"""IDs that the last step may look at for the first time."""
 STEPS_FACTOR = 4
-"""Others may have it take so many times the steps that it needs alone, and then it ends at once."""
+"""How many times the steps it needs alone a command may take because of others."""
 
 
 class _Part(NamedTuple, Generic[F]):
@@ -77,7 +77,7 @@ class LongChange(Generic[F, T]):
         self._tries = 0
 
     def step(self, txn: Txn) -> T | None:
-        """Look on; return what was done once all is made ready, None before."""
+        """Plan more of the change; return the result in the last step, None before."""
         found = self._find(txn)
         if found is None:
             return self._finish_without()
@@ -91,7 +91,7 @@ class LongChange(Generic[F, T]):
                 return None
             done += self._make_ready(txn, stream, group)
         if self._next - before > _LITTLE and self._may_go_on():
-            return None  # there is enough to be done in the last step
+            return None  # the last step has enough to do
         self._prepare(txn, group)
         parts, self._watch = self._parts, None
         pel_index.replace(
@@ -103,7 +103,7 @@ class LongChange(Generic[F, T]):
         return self._finish(txn, stream, group, [part.found for part in parts])
 
     def _may_go_on(self) -> bool:
-        """Tell whether there is to be another step, and count it."""
+        """Count a step; return whether there may be another one."""
         self._steps -= 1
         return self._tries <= TRIES and self._steps >= 0
 
@@ -122,14 +122,14 @@ class LongChange(Generic[F, T]):
         raise NotImplementedError
 
     def _extend(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> bool:
-        """Find further IDs; tell whether there were any."""
+        """Find more IDs; return whether there are any."""
         return False
 
     def _prepare(self, txn: Txn, group: GroupMeta) -> None:
-        """Do what comes before the runs are changed."""
+        """Do what comes before the change of runs."""
 
     def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[F]) -> T:
-        """Do what is left once the runs are changed."""
+        """Do what comes after the change of runs, and return the result."""
         raise NotImplementedError
 
     # --- making ready ---------------------------------------------------------------------------
@@ -144,14 +144,14 @@ class LongChange(Generic[F, T]):
         self._seen, self._seen_group = Witness.of(stream), group
         self._watch = pel_index.watched(group)
         self._parts: list[_Part[F]] = []
-        """What is made ready, in the order of IDs."""
+        """The planned parts, in the order of IDs."""
         self._next = 0
-        """The first ID that was never looked at."""
+        """The position of the first ID that was not planned."""
         self._again: list[PackedID] = []
-        """Those before it that are to be looked at anew."""
+        """IDs before that position that are to be planned again."""
 
     def _reclaim_changed(self, stream: StreamMeta) -> None:
-        """Have looked at anew what others have changed since."""
+        """Plan again the parts whose runs, or messages, other commands have changed."""
         assert self._watch is not None
         for first, last in self._watch.take():
             self._again += self._reclaimed(first, last)
@@ -162,7 +162,7 @@ class LongChange(Generic[F, T]):
         self._again.sort()
 
     def _reclaimed(self, first: PackedID, last: PackedID) -> list[PackedID]:
-        """Take away the parts that reach into a stretch; return their IDs."""
+        """Remove the parts that overlap a stretch; return their IDs."""
         parts = self._parts
         at = end = bisect_left(parts, first, key=_last)
         while end < len(parts) and parts[end].first <= last:
@@ -172,7 +172,7 @@ class LongChange(Generic[F, T]):
         return ids
 
     def _make_ready(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
-        """Look at the IDs that come next; return how many they were."""
+        """Plan the next IDs; return how many they are."""
         ids = self._pulled(len(self._again[:STEP_ROWS]) or STEP_ROWS)
         while True:
             low, high = run_at(txn, group, ids[0]), run_at(txn, group, ids[-1])
@@ -196,7 +196,7 @@ class LongChange(Generic[F, T]):
         return ids
 
     def _pulled_up_to(self, last: PackedID) -> list[PackedID]:
-        """Take those that are not made ready up to an ID."""
+        """Remove the IDs up to ``last`` from those that are to be planned, and return them."""
         end = bisect_right(self._again, last)
         ids = self._again[:end]
         del self._again[:end]
@@ -216,7 +216,7 @@ class LongAck(LongChange[int, int]):
         return 0
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        return group is self._seen_group  # messages are not looked at
+        return group is self._seen_group  # it does not look at messages
 
     def _plan(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
@@ -261,11 +261,11 @@ class LongNack(LongChange[int, int]):
 
 _LAST = MAX_ID.packed
 _MANY = 500_000
-"""Entries for which XAUTOCLAIM gets as many steps as it needs, whatever other commands change."""
+"""Entries for which XAUTOCLAIM gets all the steps it needs, whatever other commands change."""
 
 
 class Claimed(NamedTuple):
-    """What was taken over."""
+    """The result of a claim."""
 
     parts: list[Rows]
     """The entries, in order."""
