@@ -45,8 +45,8 @@ from kvstream.types.records import (
 class Group:
     """A consumer group, by its name.
 
-    Calls raise NoGroup where it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then
-    find nothing to do, as in Redis.
+    Calls raise NoGroup if it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then do
+    nothing, as in Redis.
     """
 
     __slots__ = ("_engine", "_key", "_name")
@@ -64,7 +64,7 @@ class Group:
         return f"<Group {self._name!r} of {key_of(self._key)!r}>"
 
     def consumer(self, name: Name) -> "Consumer":
-        """Return a consumer by name; its first read makes it."""
+        """Return a consumer by name; its first read creates it."""
         return Consumer(self._engine, self._key, self, name_bytes(name))
 
     # --- entries --------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Group:
         return self._engine.run(ack.acknowledge, self._key, self._name, id_list(ids))
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
-        """Acknowledge entries and delete their messages, as XACKDEL does; each ID's outcome."""
+        """Acknowledge entries and delete their messages, as XACKDEL does; return each ID's outcome."""
         return self._engine.run(
             ack.acknowledge_and_delete,
             self._key,
@@ -92,9 +92,9 @@ class Group:
     ) -> int:
         """Give pending entries back to the group, as XNACK does, and return how many.
 
-        "SILENT" says that they were not tried, "FAIL" that they failed, "FATAL" that they must not
-        be tried again; ``retrycount`` sets the delivery count. They are first in line for the next
-        read with ``claim_min_idle``.
+        "SILENT": they were not tried; "FAIL": they failed; "FATAL": they must not be tried again.
+        ``retrycount`` sets the delivery count. The next read with ``claim_min_idle`` returns them
+        first.
         """
         return self._engine.run(
             ack.negative_acknowledge,
@@ -160,9 +160,9 @@ class Group:
     ) -> list[Any]:
         """Give pending entries to a consumer, as XCLAIM does, and return them.
 
-        ``min_idle`` passes over what was delivered less than that many seconds ago. ``idle``
-        (seconds) or ``time`` (Unix seconds) sets the delivery time; ``force`` takes entries that
-        are not pending; ``justid`` returns entries without fields and counts no delivery.
+        ``min_idle`` skips entries delivered less than that many seconds ago. ``idle`` (seconds) or
+        ``time`` (Unix seconds) sets the delivery time. ``force`` claims entries that are not
+        pending. ``justid`` returns entries without fields and does not count a delivery.
         """
         time_ms = None if time is None else milliseconds(time, "time")
         if idle is not None:
@@ -226,8 +226,8 @@ class Group:
     ) -> Claimed | ClaimedIDs:
         """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does.
 
-        Go on from the returned ``cursor`` until it is 0-0: always starting anew at 0-0 starves what
-        lies behind entries that cannot be claimed.
+        Continue from the returned ``cursor`` until it is 0-0. If every scan starts at 0-0, entries
+        behind those that cannot be claimed are never reached.
         """
         if type(count) is not int:
             count = whole(count, "count")
@@ -248,7 +248,7 @@ class Group:
     # --- looking --------------------------------------------------------------------------------
 
     def pending(self) -> PendingSummary:
-        """Return the number of pending entries, their bounds and owners, as XPENDING does."""
+        """Return the number of pending entries, their first and last ID and owners, as XPENDING does."""
         return self._engine.run(claim.pending_summary, self._key, self._name)
 
     def pending_range(
@@ -279,7 +279,7 @@ class Group:
         return self._engine.run(info.group_info, self._key, self._name)
 
     def backlog(self) -> int:
-        """Return the exact number of entries not yet delivered, also where ``lag`` is None."""
+        """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
         return self._engine.run(info.backlog, self._key, self._name)
 
     def consumers(self) -> list[ConsumerInfo]:
@@ -289,28 +289,28 @@ class Group:
     # --- care -----------------------------------------------------------------------------------
 
     def set_id(self, start: IDLike, *, entries_read: int | None = None) -> None:
-        """Move what counts as delivered: an ID, "$", "-" or "+"; pending entries stay."""
+        """Move the last delivered ID to an ID, "$", "-" or "+"; pending entries stay."""
         after = None if start in ("$", b"$", "+", b"+") else range_start(start)
         read = optional(entries_read, "entries_read")
         self._engine.run(groups.set_group_id, self._key, self._name, after, read)
 
     def create_consumer(self, name: Name) -> bool:
-        """Make a consumer before its first read; tell whether it is new."""
+        """Create a consumer before its first read; return whether it is new."""
         consumer = name_bytes(name)
         return self._engine.run(groups.create_consumer, self._key, self._name, consumer)
 
     def delete_consumer(self, name: Name) -> int:
-        """Remove a consumer; return how many pending entries were lost with it."""
+        """Delete a consumer; return how many pending entries were lost with it."""
         consumer = name_bytes(name)
         return self._engine.run(groups.delete_consumer, self._key, self._name, consumer)
 
     def destroy(self) -> bool:
-        """Remove the group with its consumers and pending entries; tell whether it existed."""
+        """Delete the group with its consumers and pending entries; return whether it existed."""
         return self._engine.run(groups.destroy_group, self._key, self._name)
 
 
 class Consumer:
-    """A consumer, by its name; its first read makes it."""
+    """A consumer, by its name; its first read creates it."""
 
     __slots__ = ("_engine", "_group", "_key", "_name")
 
@@ -337,12 +337,12 @@ class Consumer:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> list[Entry]:
-        """Take entries that the group has given to nobody yet, as XREADGROUP with ``>`` does.
+        """Read entries that the group has not delivered yet, as XREADGROUP with ``>`` does.
 
         Each stays pending with this consumer until it is acknowledged, unless ``noack``. With
-        ``claim_min_idle`` (seconds) entries pending for that long, whoever has them, come first,
-        and all tell ``idle_ms`` and ``deliveries``. Waits ``block`` seconds at most, 0 for ever,
-        None not at all; [] when nothing came.
+        ``claim_min_idle`` (seconds), entries pending for that long with any consumer come first,
+        and every entry has ``idle_ms`` and ``deliveries``. Waits up to ``block`` seconds; 0: for
+        ever; None: not at all. [] if there are none.
         """
         if block is None:
             if count is not None and (type(count) is not int or count > NUMBER_MAX):
@@ -375,9 +375,9 @@ class Consumer:
         return cast(list[Entry], reply[0][1]) if reply else []
 
     def history(self, after: IDLike = "0-0", count: int | None = None) -> list[HistoryEntry]:
-        """Show again what is pending with this consumer after an ID; each counts as a delivery.
+        """Return the entries pending with this consumer after an ID; each counts as delivered again.
 
-        One whose message has been deleted is a DeletedEntry, whose ``fields`` are None.
+        An entry whose message was deleted is a DeletedEntry, whose ``fields`` are None.
         """
         wanted = [(self._key, after)]
         reply = group_read(self._engine, self._group.name, self._name, wanted, count=count)
@@ -386,9 +386,9 @@ class Consumer:
     def listen(
         self, count: int = 100, *, poll: Seconds = 1.0, claim_min_idle: Seconds | None = None
     ) -> Iterator[Entry]:
-        """Yield entries for ever: first what is pending with this consumer, then new ones.
+        """Yield entries for ever: first those pending with this consumer, then new ones.
 
-        Acknowledge each when it is done. ``poll`` bounds how long one wait lasts.
+        Acknowledge each when it is done. One wait lasts ``poll`` seconds at most.
         """
         count = whole(count, "count")
         if count < 1:
@@ -430,7 +430,7 @@ class Consumer:
     def claim(
         self, *ids: IDs, min_idle: Seconds = 0, force: bool = False, justid: bool = False
     ) -> list[Any]:
-        """Take over pending entries of others, as XCLAIM does, and return them."""
+        """Claim pending entries of other consumers, as XCLAIM does, and return them."""
         return self._group.claim(self._name, *ids, min_idle=min_idle, force=force, justid=justid)
 
     @overload
@@ -471,13 +471,13 @@ class Consumer:
         count: int = AUTOCLAIM_COUNT,
         justid: bool = False,
     ) -> Claimed | ClaimedIDs:
-        """Scan pending entries from ``start`` and take over the idle ones, as XAUTOCLAIM does."""
+        """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does."""
         return self._group.autoclaim(self._name, min_idle, start, count=count, justid=justid)
 
     def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry]:
-        """Return what is pending with this consumer, by ID."""
+        """Return the entries pending with this consumer, by ID."""
         return self._group.pending_range(count=count, consumer=self._name, min_idle=min_idle)
 
     def delete(self) -> int:
-        """Remove the consumer; return how many pending entries were lost with it."""
+        """Delete the consumer; return how many pending entries were lost with it."""
         return self._group.delete_consumer(self._name)

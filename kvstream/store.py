@@ -25,10 +25,7 @@ from kvstream.engine.coerce import (
 from kvstream.engine.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, keyspace
-from kvstream.operations import dump as payloads
-from kvstream.operations import load as images
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -68,14 +65,13 @@ class Store:
         clock: Clock | None = None,
         **options: Any,
     ) -> Self:
-        """Open the store in directory ``path``, making it where there is none.
+        """Open the store in directory ``path``, which is created if it is missing.
 
-        ``durability`` is what an acknowledged write has survived: "always" (power loss),
-        "everysec" (kill -9; power loss but for the last second) or "no" (kill -9). Further
-        ``options`` are the fields of StoreOptions. Raises InvalidArgument for one that is not,
-        NoSuchStore where there is none and none is made, StoreLocked while another opener has the
-        directory, UnknownLayout for a store of another version, LostWrites where acknowledged
-        writes are missing.
+        ``durability`` is what an acknowledged write survives: "always" power loss, "everysec" kill
+        -9, and power loss except for the last second, "no" kill -9. Other ``options`` are the
+        fields of StoreOptions. Raises InvalidArgument for a wrong option, NoSuchStore if there is
+        none and ``create`` is false, StoreLocked if another process has it open, UnknownLayout for
+        a store of another version, LostWrites if acknowledged writes are missing.
         """
         directory = path_of(path)
         settings = store_options(
@@ -97,7 +93,7 @@ class Store:
         return type(self)(self.engine, db)
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing."""
+        """Make everything durable and release the directory; a second call does nothing."""
         self.engine.close()
 
     def __enter__(self) -> Self:
@@ -109,7 +105,7 @@ class Store:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the store; after an error, remove a directory made here that has nothing in it."""
+        """Close the store; after an error, remove a directory that was created here and is empty."""
         self.engine.close(discard=error is not None)
 
     def _name(self, key: Name) -> bytes:
@@ -118,14 +114,14 @@ class Store:
     # --- streams --------------------------------------------------------------------------------
 
     def stream(self, key: Name) -> Stream:
-        """Return the stream of a key; nothing is made until something is added."""
+        """Return the stream of a key; nothing is created until something is added."""
         return Stream(self.engine, self._name(key))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Make everything that this thread does inside one atomic commit.
+        """Run what this thread does inside as one atomic commit.
 
-        An exception undoes all of it. Other threads wait meanwhile; blocking reads do not block.
+        An exception rolls it back. Other threads wait meanwhile, and blocking reads do not block.
         """
         with self.engine.transaction():
             yield self
@@ -139,12 +135,12 @@ class Store:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> dict[bytes, list[Entry]]:
-        """Read what lies after an ID in several streams, as XREAD does.
+        """Read the entries after an ID in several streams, as XREAD does.
 
-        ``streams`` maps keys to IDs, ``"$"`` (what comes from now on) or ``"+"`` (the last entry).
-        ``count`` bounds each stream, ``max_count`` and ``max_size`` (bytes of a RESP reply) all of
-        them. Waits ``block`` seconds at most, 0 for ever, None not at all. Streams without news are
-        left out; {}: nothing came.
+        ``streams`` maps keys to IDs, ``"$"`` (only new entries) or ``"+"`` (the last entry).
+        ``count`` limits each stream, ``max_count`` and ``max_size`` (bytes of a RESP reply) all of
+        them. Waits up to ``block`` seconds; 0: for ever; None: not at all. Streams without new
+        entries are left out; {} if there are none.
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = plain_read(
@@ -165,10 +161,10 @@ class Store:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> dict[bytes, list[HistoryEntry]]:
-        """Read several streams as a consumer of a group of the same name in each, as XREADGROUP.
+        """Read several streams as a consumer of the group of that name in each, as XREADGROUP does.
 
-        ``">"`` asks for new entries, an ID for the consumer's own pending ones after it; of these
-        one whose message has been deleted is a DeletedEntry.
+        ``">"`` asks for new entries, an ID for the consumer's pending ones after it; a pending
+        entry whose message was deleted is a DeletedEntry.
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(
@@ -187,11 +183,11 @@ class Store:
     # --- keys -----------------------------------------------------------------------------------
 
     def keys(self, pattern: Name | None = None) -> list[bytes]:
-        """Return the keys, those that match a Redis ``pattern``, in the order they were made."""
+        """Return the keys, or those that match a Redis ``pattern``, in the order of their creation."""
         return list(self.scan_keys(pattern))
 
     def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
-        """Yield the keys page by page: each that stays throughout comes exactly once."""
+        """Yield the keys page by page; a key that stays throughout comes exactly once."""
         wanted = None if pattern is None else matcher(name_bytes(pattern))
         cursor = 0
         while True:
@@ -217,22 +213,22 @@ class Store:
         return self.engine.run(keyspace.kind, self._name(key))
 
     def delete(self, *keys: Name) -> int:
-        """Delete keys in one commit, and return how many there were; any size takes no time."""
+        """Delete keys in one commit, and return how many there were; the time does not depend on size."""
         names = [key_of(self._name(key)) for key in keys]
         return self.engine.run(keyspace.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
-        """Rename a key; NoSuchKey where there is none, False where the target exists and stays."""
+        """Rename a key; NoSuchKey if there is none, False if the target exists and ``replace`` is false."""
         return self.engine.run(
             keyspace.rename, self._name(source), self._name(target), replace=replace
         )
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
-        """Let a key expire after ``seconds``; False where there is no such key."""
+        """Set a key to expire after ``seconds``; False if there is no such key."""
         return self._expire(key, self.engine.clock.now_ms(), seconds)
 
     def expire_at(self, key: Name, unix_seconds: float) -> bool:
-        """Let a key expire at a Unix time; False where there is no such key."""
+        """Set a key to expire at a Unix time; False if there is no such key."""
         return self._expire(key, 0, unix_seconds)
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
@@ -240,19 +236,19 @@ class Store:
         return self.engine.run(keyspace.expire_at, self._name(key), at_ms)
 
     def persist(self, key: Name) -> bool:
-        """Take a key's expiry away; tell whether it had one."""
+        """Remove a key's expiry; return whether it had one."""
         return self.engine.run(keyspace.persist, self._name(key))
 
     def ttl(self, key: Name) -> float | None:
-        """Return the seconds until a key expires; None where it does not, or does not exist."""
+        """Return the seconds until a key expires; None if it does not, or does not exist."""
         at_ms = self.engine.run(keyspace.expiry, self._name(key))
         return None if not at_ms else max(0, at_ms - self.engine.clock.now_ms()) / 1000
 
     def flush(self) -> int:
         """Delete every key of this database in one commit, and return how many there were.
 
-        It takes as long for a million keys as for a hundred. The space of all but the entries
-        themselves comes back later, by and by, also after the store was closed and opened again.
+        The time does not depend on the number of keys. Disk space of entries is freed at once, the
+        rest in the background, even after the store was reopened.
         """
         return self.engine.run(keyspace.flush, self.db)
 
@@ -263,30 +259,30 @@ class Store:
     # --- whole streams --------------------------------------------------------------------------
 
     def image(self, key: Name, start: IDLike | None = None) -> StreamImage | None:
-        """Return a stream as it is now, to be read node by node; None where there is no such key.
+        """Return a stream as it is now, to be read node by node; None if there is no such key.
 
-        What is written meanwhile does not change it; reading it changes nothing, seen times
-        included. ``start``: its nodes begin with the one in which that ID is. The pending entries
-        are copied at once, and other threads wait meanwhile. InvalidArgument in a transaction that
-        has changed something.
+        Later writes do not change the image; reading it changes nothing, not even seen times. With
+        ``start``, its nodes begin with the one that holds that ID. Pending entries are copied at
+        once, and other threads wait meanwhile. InvalidArgument in a transaction that has changed
+        something.
         """
         first = None if start is None else StreamID.parse(start).packed
         return self.engine.run(
-            images.image_of_now, self._name(key), self.engine.database.pages, first
+            load.image_of_now, self._name(key), self.engine.database.pages, first
         )
 
     def rows(self, key: Name, start: IDLike, end: IDLike, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` entries of a range as packed IDs and stored values."""
         first, last = StreamID.parse(start), StreamID.parse(end, U64_MAX)
-        return self.engine.run(images.page, self._name(key), first, last, whole(count, "count"))
+        return self.engine.run(load.page, self._name(key), first, last, whole(count, "count"))
 
     def load(
         self, key: Name, source: StreamSource, *, replace: bool = False, expire_at_ms: int = 0
     ) -> Loaded:
-        """Make a stream of a source, all or nothing, and return what there was and was set right.
+        """Make a stream of a source, all or nothing; return what was loaded and corrected.
 
-        Raises KeyExists where the key is there and ``replace`` is false, and whatever the source
-        raises. ``expire_at_ms`` is a Unix time; 0: the key does not expire.
+        Raises KeyExists if the key exists and ``replace`` is false, and whatever the source raises.
+        ``expire_at_ms`` is a Unix time; 0: the key does not expire.
         """
         loader = Loader(self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms)
         with loader:
@@ -295,51 +291,51 @@ class Store:
             return loader.finish(source.state())
 
     def dump(self, key: Name, target: str | None = None) -> bytes | None:
-        """Return a key as the payload that RESTORE takes, None where there is no such key.
+        """Return a key as the payload that RESTORE reads, None if there is no such key.
 
-        ``target`` names the server that it is for, such as ``"redis:7.2"`` or ``"valkey"``: what
-        that cannot hold is left out. Unless the store has another ``dump_target``, the payload is
-        otherwise of the oldest form that loses nothing.
+        ``target`` names the server that it is for, such as ``"redis:7.2"`` or ``"valkey"``; what
+        that cannot hold is left out. Without it, and without a ``dump_target`` of the store, the
+        payload has the oldest form that loses nothing.
         """
-        return self.engine.run(payloads.dump, self._name(key), target)
+        return self.engine.run(dump.dump, self._name(key), target)
 
     def restore(
         self, key: Name, payload: bytes, *, replace: bool = False, expire_at_ms: int = 0
     ) -> list[str]:
-        """Make a key of what DUMP gave, here or in Redis; return what was wrong and set right.
+        """Make a key of a payload of DUMP, from here or Redis; return what was wrong and corrected.
 
-        Raises BadPayload for bytes that are none, KeyExists where the key is there and ``replace``
-        is false; nothing is changed then.
+        Raises BadPayload if the payload cannot be read, KeyExists if the key exists and ``replace``
+        is false; nothing changes then.
         """
-        return self.engine.run(payloads.restore, self._name(key), payload, replace, expire_at_ms)
+        return self.engine.run(dump.restore, self._name(key), payload, replace, expire_at_ms)
 
     def loader(
         self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
     ) -> Loader:
         """Return a load of a stream in pieces, for a ``with`` block.
 
-        With a ``label``, which must be this load's own, what is there when it is interrupted in any
-        way is kept for a week, and the next loader of that label goes on behind it.
+        With a ``label``, which must be unique, an interrupted load is kept for a week, and the next
+        loader of that label continues it.
         """
         return Loader(
             self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms, label=label
         )
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:
-        """Return the loads of all databases that are under way or can be gone on with."""
-        return self.engine.run(staging.unfinished)
+        """Return the loads of all databases that are under way or can be continued."""
+        return self.engine.run(unfinished_loads.unfinished)
 
     def discard_load(self, label: bytes) -> bool:
-        """Delete what a load that came to no end has brought; tell whether there was one."""
-        return self.engine.run(staging.discard, label)
+        """Delete an unfinished load; return whether there was one."""
+        return self.engine.run(unfinished_loads.discard, label)
 
     # --- bulk loads -----------------------------------------------------------------------------
 
     def bulk_ticket(self, keys: Iterable[Name]) -> BulkTicket:
-        """Return what PartWriter needs to make parts for one bulk load, in whatever process.
+        """Return what PartWriter needs to make parts for one bulk load, in any process.
 
-        Name the streams that the load will append to: entries of streams that are there and were
-        not named are written once more by ``bulk_load``. A ticket is for one load.
+        Name the streams that the load appends to: ``bulk_load`` must write entries of other
+        existing streams a second time. A ticket is for one load.
         """
         names = [name_bytes(key) for key in keys]
         return self.engine.run(commit.ticket, self.db, names)
@@ -347,11 +343,11 @@ class Store:
     def bulk_load(
         self, ticket: BulkTicket, parts: Iterable[Part], *, mark: tuple[Name, int] | None = None
     ) -> BulkResult:
-        """Append what parts hold, in one commit: all or nothing, and not to be seen before.
+        """Append the entries of parts in one commit: all or nothing.
 
-        ``mark`` is a key, of a plain string, and the number of a batch: it is set in the same
-        commit, and where it is there with that number, or a higher one, nothing is done. Others
-        wait while rows are written once more. IDTooSmall where IDs are not above a stream's last.
+        ``mark`` is a key, of a plain string, and the number of a batch. The commit sets it; if it
+        already has that number or a higher one, nothing is done. Other threads wait while rows are
+        written a second time. IDTooSmall if IDs are not above a stream's last one.
         """
         return commit.load(self.engine, ticket, parts, mark_of(mark, self.db))
 
@@ -361,9 +357,9 @@ class Store:
         *,
         mark: tuple[Name, int] | None = None,
     ) -> BulkResult:
-        """Append packed IDs, or None for such as the store allots, and stored values to streams.
+        """Append stored values to streams under packed IDs, or automatic ones for None.
 
-        For what fits into one commit, with the same ``mark``.
+        For batches that fit into one commit. ``mark`` is that of ``bulk_load``.
         """
         wanted = {self._name(key): entries for key, entries in streams.items()}
         return self.engine.run(append.append_many, wanted, mark_of(mark, self.db))
@@ -371,26 +367,26 @@ class Store:
     # --- care -----------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Wait until every write so far is on disk, whatever the durability level."""
+        """Wait until every write so far is on disk, at any durability level."""
         self.engine.sync()
 
     def checkpoint(self, path: AnyPath) -> None:
-        """Write a consistent copy of the store into a new directory: a backup that opens as is."""
+        """Write a consistent copy of the store to a new directory, which can be opened as it is."""
         self.engine.checkpoint(path_of(path))
 
     def check(self, *, repair: bool = False) -> list[Fault]:
-        """Recount every stream, node, group and pending entry; return what does not hold.
+        """Recount every stream, node, group and pending entry; return the faults.
 
-        ``repair`` sets wrong counters right. Raises Corruption where rows cannot be read at all.
+        ``repair`` corrects wrong counters. Raises Corruption if rows cannot be read at all.
         """
         return self.engine.run(checks.check, repair)
 
     def compact(self) -> None:
-        """Compact everything: returns the space of what was deleted to the disk."""
+        """Compact the whole store, which frees the disk space of deleted rows."""
         self.engine.compact()
 
     def stats(self) -> dict[str, Any]:
-        """Return the sizes and counters of the storage engine."""
+        """Return sizes and counters of RocksDB."""
         return self.engine.database.statistics()
 
 

@@ -30,13 +30,12 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.operations import append, delete, groups, trim
-from kvstream.operations import info as inspect
+from kvstream.operations import append, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
-from kvstream.operations import read as reads
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
+from kvstream.operations.info import FULL_COUNT
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
@@ -45,9 +44,9 @@ _SCAN_PAGE = 1000
 
 
 class Stream:
-    """A stream, by its key; a handle that costs nothing and may be kept or made anew.
+    """A stream, by its key: a handle that costs nothing.
 
-    IDs are taken as StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds or a datetime.
+    IDs may be a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds or a datetime.
     """
 
     __slots__ = ("_engine", "_name")
@@ -113,11 +112,11 @@ class Stream:
     ) -> StreamID | None:
         """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
 
-        ``fields`` is a mapping, or (field, value) pairs where a field repeats. ``id`` is "*", a
-        whole ID above the last one, or "ms-*". ``maxlen`` or ``minid`` trims, ``approximate`` by
+        ``fields`` is a mapping, or (field, value) pairs if a field repeats. ``id`` is "*", a whole
+        ID above the last one, or "ms-*". ``maxlen`` or ``minid`` trims, with ``approximate`` by
         whole nodes. ``idmp`` is (producer, idempotent ID), ``idmpauto`` a producer whose idempotent
-        IDs come from the fields: a repeat gives the first one's ID back. None where ``nomkstream``
-        found no stream.
+        IDs come from the fields; a repeat returns the first entry's ID. None if ``nomkstream``
+        finds no stream.
         """
         value, names = encode_fields(fields)
         trimming = None
@@ -167,7 +166,7 @@ class Stream:
         return self._engine.run(delete.delete, self._name, id_list(ids))
 
     def delete_entries(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
-        """Delete entries, as XDELEX does, and return for each ID what became of it."""
+        """Delete entries, as XDELEX does, and return each ID's outcome."""
         policy = RefPolicy(ref_policy)
         return self._engine.run(delete.delete_with_policy, self._name, id_list(ids), policy)
 
@@ -178,7 +177,7 @@ class Stream:
         entries_added: int | None = None,
         max_deleted_id: IDLike | None = None,
     ) -> None:
-        """Set the last ID given out, and the counters where given, as XSETID does."""
+        """Set the last ID, and the counters if given, as XSETID does."""
         deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
         last = StreamID.parse(last_id)
         added = optional(entries_added, "entries_added")
@@ -187,7 +186,7 @@ class Stream:
     def configure(
         self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None
     ) -> None:
-        """Set for how many seconds and how many idempotent IDs are remembered, as XCFGSET does."""
+        """Set how many seconds, and how many, idempotent IDs are remembered, as XCFGSET does."""
         duration = optional(idmp_duration, "idmp_duration")
         maxsize = optional(idmp_maxsize, "idmp_maxsize")
         self._engine.run(append.configure, self._name, duration, maxsize)
@@ -227,15 +226,15 @@ class Stream:
         return found[0] if found else None
 
     def count_after(self, id: IDLike) -> int:
-        """Return the exact number of entries after an ID: it costs nodes, not entries."""
-        return self._engine.run(inspect.count_after, self._name, StreamID.parse(id))
+        """Return the exact number of entries after an ID. It reads nodes, not entries."""
+        return self._engine.run(info.count_after, self._name, StreamID.parse(id))
 
     def scan(
         self, start: IDLike = "-", end: IDLike = "+", *, page: int = _SCAN_PAGE
     ) -> Iterator[Entry]:
-        """Yield the entries from ``start`` to ``end``, ``page`` of them a read.
+        """Yield the entries from ``start`` to ``end``, reading ``page`` of them at a time.
 
-        Each page is consistent; entries added or deleted between pages come or not.
+        Each page is consistent; entries added or deleted between pages may or may not come.
         """
         page = whole(page, "page")
         if page < 1:
@@ -264,8 +263,8 @@ class Stream:
     ) -> list[Entry]:
         """Return the entries after an ID, as XREAD does.
 
-        ``"$"`` is the last ID at the time of the call, ``"+"`` asks for the last entry. Waits
-        ``block`` seconds at most, 0 for ever, None not at all; [] when nothing came.
+        ``"$"`` is the last ID at the time of the call, ``"+"`` asks for the last entry. Waits up to
+        ``block`` seconds; 0: for ever; None: not at all. [] if there are none.
         """
         reply = plain_read(
             self._engine,
@@ -277,12 +276,12 @@ class Stream:
         return reply[0][1] if reply else []
 
     def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry]:
-        """Yield entries as they come after an ID, for ever; ``"$"`` is fixed by this call.
+        """Yield entries after an ID as they come, for ever; ``"$"`` is fixed by this call.
 
-        ``poll`` bounds how long one wait lasts.
+        One wait lasts ``poll`` seconds at most.
         """
         wait_of(poll)
-        position = self._engine.run(reads.resolve, self._name, read_position(after))
+        position = self._engine.run(read.resolve, self._name, read_position(after))
         return self._following(position, poll)
 
     def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry]:
@@ -292,12 +291,12 @@ class Stream:
                 position = entry.id
 
     def info(self) -> StreamInfo:
-        """Return XINFO STREAM; NoSuchKey where there is no stream."""
-        return self._engine.run(inspect.stream_info, self._name)
+        """Return XINFO STREAM; NoSuchKey if there is no stream."""
+        return self._engine.run(info.stream_info, self._name)
 
-    def info_full(self, count: int = inspect.FULL_COUNT) -> StreamDetail:
+    def info_full(self, count: int = FULL_COUNT) -> StreamDetail:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
-        return self._engine.run(inspect.stream_detail, self._name, whole(count, "count"))
+        return self._engine.run(info.stream_detail, self._name, whole(count, "count"))
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -310,10 +309,10 @@ class Stream:
         entries_read: int | None = None,
         exist_ok: bool = False,
     ) -> Group:
-        """Make a consumer group that starts after ``start``; "$": with what comes from now on.
+        """Create a consumer group that starts after ``start``; "$": only entries added from now on.
 
-        Makes an empty stream too unless ``mkstream`` is false. Where the group exists, raises
-        BusyGroup, or with ``exist_ok`` returns it as it is.
+        Creates an empty stream too unless ``mkstream`` is false. If the group exists, raises
+        BusyGroup, or returns it unchanged with ``exist_ok``.
         """
         group = name_bytes(name)
         after = None if start in ("$", b"$") else StreamID.parse(start)
@@ -327,12 +326,12 @@ class Stream:
         return Group(self._engine, self._name, group)
 
     def group(self, name: Name) -> Group:
-        """Return a group by name; nothing is looked up until it is used."""
+        """Return a group by name; nothing is read until it is used."""
         return Group(self._engine, self._name, name_bytes(name))
 
     def groups(self) -> list[GroupInfo]:
-        """Return XINFO GROUPS; NoSuchKey where there is no stream."""
-        return self._engine.run(inspect.group_infos, self._name)
+        """Return XINFO GROUPS; NoSuchKey if there is no stream."""
+        return self._engine.run(info.group_infos, self._name)
 
 
 def _once(

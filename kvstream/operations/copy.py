@@ -11,8 +11,8 @@ from kvstream.meta import pel, unfinished_loads
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import load as loading
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import load
+from kvstream.operations import unfinished_loads as staged_loads
 from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
 from kvstream.operations.keyspace import delete, exists, make_room
 from kvstream.operations.unfinished_loads import LongLoad
@@ -49,7 +49,7 @@ def move(txn: Txn, source: bytes, target: bytes) -> bool:
 
 
 def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
-    made = _twin(txn, stream, name, loading.new_stream(txn, name))
+    made = _twin(txn, stream, name, load.new_stream(txn, name))
     if stream.length:
         first = stream.prefix + stream.first.packed
         _copy_rows(txn, Family.MESSAGES, stream.prefix, first, made.prefix)
@@ -145,7 +145,7 @@ class LongCopy(LongLoad):
 
     def _begin(self, txn: Txn, stream: StreamMeta) -> None:
         self._seen, self._copied, self._first = Witness.of(stream), {}, stream.first
-        self._load = staging.begin(txn, self._target, replace=True)
+        self._load = staged_loads.begin(txn, self._target, replace=True)
 
     def _copy_page(
         self, txn: Txn, family: Family, prefix: bytes, first: StreamID, target: bytes

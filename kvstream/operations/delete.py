@@ -68,11 +68,11 @@ def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = live) ->
         return 0
     txn.frees = True
     if len(ids) == 1:
-        doomed = list(ids) if exists(txn, stream, ids[0]) else []
+        deleted = list(ids) if exists(txn, stream, ids[0]) else []
     else:
-        doomed = live(txn, stream, ascending(ids))
-    erase(txn, stream, doomed)
-    return len(doomed)
+        deleted = live(txn, stream, ascending(ids))
+    erase(txn, stream, deleted)
+    return len(deleted)
 
 
 def delete_with_policy(
@@ -88,12 +88,12 @@ def delete_with_policy(
     txn.frees = True
     distinct = ascending(ids)
     kept = referenced(txn, stream, distinct) if policy is RefPolicy.ACKED else frozenset()
-    doomed = delete_but(txn, stream, distinct, kept, live)
+    deleted = delete_but(txn, stream, distinct, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, distinct)
-    if len(doomed) == len(ids):
+    if len(deleted) == len(ids):
         return [Outcome.DELETED] * len(ids)
-    outcomes = dict.fromkeys(kept, Outcome.KEPT) | dict.fromkeys(doomed, Outcome.DELETED)
+    outcomes = dict.fromkeys(kept, Outcome.KEPT) | dict.fromkeys(deleted, Outcome.DELETED)
     found = [outcomes.get(eid, Outcome.MISSING) for eid in ids]
     if len(distinct) < len(ids):
         _note_repeated(ids, found)
@@ -108,9 +108,9 @@ def delete_but(
     live: Live = live,
 ) -> list[StreamID]:
     """Delete the live entries among ``ids``, ascending and distinct, except those to keep."""
-    doomed = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else ids)
-    erase(txn, stream, doomed)
-    return doomed
+    deleted = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else ids)
+    erase(txn, stream, deleted)
+    return deleted
 
 
 def _note_repeated(ids: Sequence[StreamID], outcomes: list[Outcome]) -> None:

@@ -17,7 +17,7 @@ from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations import range as showing
+from kvstream.operations import range as ranges
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
 from kvstream.storage.reads import Still
@@ -233,7 +233,7 @@ def read(
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_left)
-    shown = shown and room.counts_few and not budget.limited and showing.is_kept(txn, count)
+    shown = shown and room.counts_few and not budget.limited and ranges.is_kept(txn, count)
     seeks = None if shown or len(wanted) == 1 else begin(txn)
     reply: Reply = []
     for name, after in wanted:
@@ -244,8 +244,8 @@ def read(
             continue
         found: Sequence[Entry] | None = None
         most = budget.most(count)
-        if shown and count is not None and not showing.is_large(stream, count):
-            found = showing.between(txn, stream, after.next(), MAX_ID, count)
+        if shown and count is not None and not ranges.is_large(stream, count):
+            found = ranges.between(txn, stream, after.next(), MAX_ID, count)
         elif seeks is not None:
             found = whole(seeks, part_of(name, stream, after), most)
         if found is None:

@@ -28,7 +28,7 @@ from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations import range as showing
+from kvstream.operations import range as ranges
 from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
 from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
@@ -196,11 +196,11 @@ def _deliver_new(
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     found: Sequence[Entry]
-    few = 0 if count is None or showing.is_large(stream, count) else count
+    few = 0 if count is None or ranges.is_large(stream, count) else count
     if 0 < few <= SMALL_READ:
         found = _from_ahead(txn, stream, group, few)
-    elif few and shown and stream.groups_count > 1 and showing.is_kept(txn, few):
-        found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
+    elif few and shown and stream.groups_count > 1 and ranges.is_kept(txn, few):
+        found = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
         found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)

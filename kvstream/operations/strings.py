@@ -1,23 +1,11 @@
-"""Commands of plain strings: SET, GET, INCR and their kind.
+"""Commands of plain strings: SET, GET, INCR, MGET, MSET and others, and DEBUG DIGEST.
 
-Strings are for locks, cursors and results beside streams. What reads or changes a part of a large
-one touches the pieces that have it.
+Strings are for locks, cursors and results beside streams. Reading or changing a part of a large
+string touches only the pieces that hold it.
 
-MGET and MSET: many strings of one database at once.
-
-MGET of very many is done in steps between which others go on, and happens in its last one: what
-they have changed meanwhile is looked at once more.
-
-MSET and MSETNX of very many strings, in steps between which others go on.
-
-Steps look what each name stands for, and make the rows that are to be written. The last one looks
-once more at what others have changed meanwhile, and then sets all keys in one commit: it is then
-that the command happens.
-
-What DEBUG DIGEST tells: a checksum of keys that is the same wherever their contents are.
-
-It covers what a client can read back: values, expiry, and of a stream its entries, its IDs, its
-groups and what these have pending, but neither times that pass nor how rows lie on disk.
+MGET and MSET of very many keys run in steps, between which other commands run, and happen in their
+last step. DEBUG DIGEST covers what a client can read back: values, expiry, and of a stream its
+entries, IDs, groups and pending entries; neither times that pass nor how rows lie on disk.
 """
 
 import re
@@ -52,13 +40,13 @@ _NUMBER = re.compile(
 )
 _DECIMALS = Context(prec=40, traps=[])
 _DECIMAL_EXPONENT_MAX = 4932
-"""That of the largest long double."""
+"""The exponent of the largest long double."""
 _DECIMAL_MAX = Decimal("1.189731495357231765e4932")
 Number = TypeVar("Number", int, Decimal)
 
 
 def find(txn: Txn, name: bytes) -> StringMeta | None:
-    """Return the string of a name, or None; WrongType for another kind of value."""
+    """Return the string of a name, None if there is no key; WrongType for another kind of key."""
     key = txn.key(name)
     if key is None or isinstance(key, StringMeta):
         return key
@@ -66,19 +54,19 @@ def find(txn: Txn, name: bytes) -> StringMeta | None:
 
 
 def get(txn: Txn, name: bytes) -> bytes | None:
-    """Return a string's value, None where there is no such key."""
+    """Return a string's value, None if there is no key."""
     string = find(txn, name)
     return None if string is None else string.read(txn.batch)
 
 
 def length(txn: Txn, name: bytes) -> int:
-    """Return how many bytes a string has, 0 where there is no such key."""
+    """Return a string's length in bytes, 0 if there is no key."""
     string = find(txn, name)
     return 0 if string is None else string.length
 
 
 def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
-    """Return a string's bytes from an index to another, both included; -1 is the last byte."""
+    """Return the bytes of a string between two indexes, both included; -1 is the last byte."""
     string = find(txn, name)
     if string is None or (first < 0 and last < 0 and first > last):
         return b""
@@ -87,10 +75,10 @@ def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
 
 
 def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
-    """Set a key, of whatever kind it was, to a string.
+    """Set a key, of any kind, to a string.
 
-    ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the expiry that the key
-    has. The key does not exist afterwards where that time has passed.
+    ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the key's expiry. If
+    that time has passed, the key is deleted.
     """
     refuse_longer(len(value))
     key = txn.key(name)
@@ -108,12 +96,12 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
 
 
 def digest(value: bytes) -> bytes:
-    """Return the XXH3 of 64 bits of a value, as DIGEST shows it."""
+    """Return the 64-bit XXH3 of a value, as DIGEST shows it."""
     return xxhash.xxh3_64_hexdigest(value).encode()
 
 
 def take(txn: Txn, name: bytes) -> bytes | None:
-    """Delete a string and return its value, None where there is no such key."""
+    """Delete a string and return its value, None if there is no key."""
     value = get(txn, name)
     if value is not None:
         keyspace.delete(txn, name)
@@ -121,7 +109,7 @@ def take(txn: Txn, name: bytes) -> bytes | None:
 
 
 def add(txn: Txn, name: bytes, number: int) -> int:
-    """Add to the integer that a string holds, 0 where there is none, and return the sum."""
+    """Add to the integer of a string, 0 if there is no key, and return the sum."""
     held = get(txn, name)
     total = (0 if held is None else _integer(held)) + number
     if not I64_MIN <= total <= I64_MAX:
@@ -138,14 +126,14 @@ def _integer(value: bytes) -> int:
 
 
 def is_integer(value: bytes) -> bool:
-    """Tell whether a value is a signed 64-bit integer in its one form."""
+    """Tell whether a value is a signed 64-bit integer as Redis writes it."""
     return _INTEGER.fullmatch(value) is not None and I64_MIN <= int(value) <= I64_MAX
 
 
 def append(txn: Txn, name: bytes, more: bytes) -> int:
-    """Put bytes behind a string, made where there is none, and return its length.
+    """Append bytes to a string, created if missing, and return its length.
 
-    Those who watch the key are told of no bytes too, as by Redis.
+    Appending no bytes still signals the key to WATCH, as in Redis.
     """
     string = find(txn, name)
     if string is None:
@@ -155,7 +143,7 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
 
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
-    """Put bytes over a string from an offset on, zeros between, and return its length."""
+    """Overwrite a string from an offset on, after zeros if needed, and return its length."""
     if offset < 0:
         raise InvalidArgument("offset is out of range")
     string = find(txn, name)
@@ -178,15 +166,15 @@ def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
 
 
 def refuse_longer(length: int) -> None:
-    """Raise InvalidArgument where a string may not have so many bytes."""
+    """Raise InvalidArgument if a string would be too long."""
     if length > STRING_BYTES_MAX:
         raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
 
 
 def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
-    """Add to the number that a string holds, 0 where there is none, and return the sum.
+    """Add to the number of a string, 0 if there is no key, and return the sum.
 
-    As decimals, of 17 digits behind the point as Redis shows them: what it adds as long doubles.
+    Redis adds long doubles and shows 17 digits after the point; decimals give the same digits.
     """
     held = get(txn, name)
     total = _DECIMALS.add(Decimal(0) if held is None else _decimal(held), _decimal(raw))
@@ -213,19 +201,19 @@ def _decimal(raw: bytes) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of a bounded addition."""
+    """The result of a bounded addition."""
 
     value: int | Decimal
-    """What the string holds now."""
+    """The value of the string after it."""
     by: int | Decimal
     is_done: bool
-    """False: the sum was out of bounds, and nothing was changed."""
+    """False if the sum was out of bounds and nothing changed."""
 
 
 def add_within(
     txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
 ) -> Added:
-    """Add to an integer where the sum is within bounds; to ``saturate``: as much as they allow."""
+    """Add to an integer if the sum is within bounds; with ``saturate`` as much as they allow."""
     number = _given(raw)
     low, high = _bounds(_given(bounds[0], I64_MIN), _given(bounds[1], I64_MAX))
     value = get(txn, name)
@@ -272,25 +260,25 @@ def _bounds(low: Number, high: Number) -> tuple[Number, Number]:
 T = TypeVar("T")
 
 LONG_NAMES = 500
-"""Strings from which on they are read in steps."""
+"""Keys above which MGET and MSET run in steps."""
 STEP_NAMES = 500
 STEP_BYTES = 1 << 20
-"""Strings that one step reads, and how much they may hold: two milliseconds of work or so."""
+"""Keys that one step reads, and bytes of their values: about two milliseconds of work."""
 
 
 def get_several(
     txn: Txn, names: Sequence[bytes], later: Callable[[StringMeta], T] | None = None
 ) -> list[bytes | T | None]:
-    """Return the value of each string of a database; None where a name has no string.
+    """Return the values of strings of a database; None for a name that has no string.
 
-    Large strings beyond what is short are what ``later`` makes of them, where it is given.
-    ReplyTooLarge where they are more than one reply may have.
+    ``later``, if given, returns what stands for a large string once the reply is long.
+    ReplyTooLarge if the values exceed what a reply may hold.
     """
     most = left = txn.catalog.limits.reply_left
     short = pages.short_bytes(txn)
     plain = Plain(txn, _stored_db(txn, names))
     values: list[bytes | T | None] = []
-    known = txn.catalog.streams  # one that was just made has no record yet
+    known = txn.catalog.streams  # a stream that was just made has no record yet
     stored = _stored(txn, names)
     found = many_strings.records(txn, stored)
     for name, own, record in zip(names, stored, found, strict=True):
@@ -322,12 +310,12 @@ def get_several(
 
 
 def _is_over(txn: Txn, key: Key) -> bool:
-    """Tell whether a key whose record is there has expired, or gone with many others."""
+    """Tell whether a key with a record has expired, or was deleted with many others."""
     return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
 
 
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
-    """Set keys of a database to strings, whatever they held before."""
+    """Set keys of a database, of any kind, to strings."""
     for value in values.values():
         refuse_longer(len(value))
     stored, stored_db = _stored(txn, list(values)), _stored_db(txn, list(values))
@@ -348,7 +336,7 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
             odd.append(name)
     if made:
         many_strings.create(txn, stored_db, made)
-    for name in odd:  # last: what is dropped for them may be kept under a name that is free
+    for name in odd:  # last, since a key that is dropped here may have the name of one made above
         put(txn, name, values[name])
 
 
@@ -367,12 +355,12 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
     def _begin(self, txn: Txn) -> None:
         self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
         self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
-        """Stored names whose values are to be read."""
+        """Stored names to read."""
         self._values: dict[bytes, bytes | None] = {}
         self._absent: set[bytes] = set()
-        """Names that are no keys."""
+        """Names that have no key."""
         self._expiring: list[tuple[int, bytes]] = []
-        """A heap of the times at which keys expire."""
+        """A heap of expiry times and names."""
         self._held = 0
         """Bytes of the values."""
 
@@ -418,7 +406,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         return bool(self._left)
 
     def _odd(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
-        """Return the value of what is no plain string; None for a stream, or what is gone."""
+        """Return the value of a record other than a plain string; None if it is no string."""
         key = decode_key(name, record)
         if _is_over(txn, key):
             self._absent.add(name)
@@ -438,7 +426,7 @@ def _bound(txn: Txn, size: int) -> None:
 
 
 class LongPut(keyspace.LongKeys[bool]):
-    """MSET and MSETNX; returns whether the keys were set."""
+    """MSET and MSETNX; the result is whether the keys were set."""
 
     def __init__(self, db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> None:
         """``only_new``: none of the keys may exist."""
@@ -457,7 +445,7 @@ class LongPut(keyspace.LongKeys[bool]):
         """Names of keys to make, and their numbers."""
         self._rewritten: set[bytes] = set()
         self._odd: set[bytes] = set()
-        """Names of keys to set one by one."""
+        """Names of keys that are set one by one."""
 
     def _look_again(self, changed: Set[bytes]) -> None:
         for name in changed:
@@ -504,7 +492,7 @@ class LongPut(keyspace.LongKeys[bool]):
         return bool(self._left)
 
     def _has_any(self, txn: Txn) -> bool:
-        """Tell whether any of the keys is there."""
+        """Tell whether any of the keys exists."""
         return bool(self._rewritten) or any(
             keyspace.exists(txn, txn.catalog.databases.shown_name(txn, name)) for name in self._odd
         )
@@ -524,20 +512,17 @@ class LongPut(keyspace.LongKeys[bool]):
 
 
 EMPTY = bytes(sha1().digest_size)
-"""The digest of nothing."""
+"""The digest of a missing key."""
 
 
 def of_key(txn: Txn, name: bytes) -> bytes:
-    """Return the digest of what a key holds, whatever the key; that of nothing where it is missing.
-
-    The time is that of reading the whole value.
-    """
+    """Return the digest of a key's contents, EMPTY if there is no key. It reads the whole value."""
     key = txn.key(name)
     return EMPTY if key is None else _of(txn, key)
 
 
 def of_databases(txn: Txn, databases: int) -> bytes:
-    """Return the digest of every key of every database, in whatever order they were made."""
+    """Return the digest of all keys of all databases, in any order."""
     total = int.from_bytes(EMPTY, "big")
     for db in range(databases):
         for _, key in keyspace.live(txn, db, 0):
