@@ -74,7 +74,7 @@ class Group:
         return self._engine.run(ack.acknowledge, self._key, self._name, id_list(ids))
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
-        """Acknowledge entries and delete their messages, as XACKDEL does; return each ID's outcome."""
+        """Acknowledge and delete entries, as XACKDEL does, and return each ID's outcome."""
         return self._engine.run(
             ack.acknowledge_and_delete,
             self._key,
@@ -248,7 +248,7 @@ class Group:
     # --- looking --------------------------------------------------------------------------------
 
     def pending(self) -> PendingSummary:
-        """Return the number of pending entries, their first and last ID and owners, as XPENDING does."""
+        """Return the number of pending entries, their bounds and owners, as XPENDING does."""
         return self._engine.run(claim.pending_summary, self._key, self._name)
 
     def pending_range(
@@ -375,7 +375,7 @@ class Consumer:
         return cast(list[Entry], reply[0][1]) if reply else []
 
     def history(self, after: IDLike = "0-0", count: int | None = None) -> list[HistoryEntry]:
-        """Return the entries pending with this consumer after an ID; each counts as delivered again.
+        """Return entries pending with this consumer after an ID; each counts as delivered again.
 
         An entry whose message was deleted is a DeletedEntry, whose ``fields`` are None.
         """

@@ -105,7 +105,7 @@ class Store:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the store; after an error, remove a directory that was created here and is empty."""
+        """Close the store; after an error, remove its directory if it is new and empty."""
         self.engine.close(discard=error is not None)
 
     def _name(self, key: Name) -> bytes:
@@ -183,7 +183,7 @@ class Store:
     # --- keys -----------------------------------------------------------------------------------
 
     def keys(self, pattern: Name | None = None) -> list[bytes]:
-        """Return the keys, or those that match a Redis ``pattern``, in the order of their creation."""
+        """Return the keys, or those that match a Redis ``pattern``, in order of creation."""
         return list(self.scan_keys(pattern))
 
     def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
@@ -213,12 +213,12 @@ class Store:
         return self.engine.run(keyspace.kind, self._name(key))
 
     def delete(self, *keys: Name) -> int:
-        """Delete keys in one commit, and return how many there were; the time does not depend on size."""
+        """Delete keys in one commit, whatever their size, and return how many there were."""
         names = [key_of(self._name(key)) for key in keys]
         return self.engine.run(keyspace.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
-        """Rename a key; NoSuchKey if there is none, False if the target exists and ``replace`` is false."""
+        """Rename a key; NoSuchKey if it is missing, False if the target exists and must stay."""
         return self.engine.run(
             keyspace.rename, self._name(source), self._name(target), replace=replace
         )

@@ -221,7 +221,7 @@ def of_streams(
         if len(parts) > pages.FEW_STREAMS:
             if is_put_off(txn, session):
                 return LATER
-            return _abreast(read.steps(read.begin_still(txn), parts, count))
+            return _abreast(read.steps(read.begin_snapshot(txn), parts, count))
     found = pages.read(txn, wanted, count)
     if not any(rows is None for _, _, rows in found):
         return Streams([(key_of(name), rows or []) for name, _, rows in found]) if found else None

@@ -13,7 +13,7 @@ from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import load
 from kvstream.operations import unfinished_loads as staged_loads
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, StreamVersion
 from kvstream.operations.keyspace import delete, exists, make_room
 from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.storage.batch import Family
@@ -107,7 +107,7 @@ class LongCopy(LongLoad):
     def __init__(self, source: bytes, target: bytes, replace: bool) -> None:
         super().__init__(target)
         self._source, self._replace = source, replace
-        self._seen: Witness | None = None
+        self._seen: StreamVersion | None = None
         self._first = MIN_ID
         self._copied: dict[Family, bytes] = {}
         """The last row of each family that was copied, without its prefix."""
@@ -140,11 +140,13 @@ class LongCopy(LongLoad):
         assert self._seen is not None
         assert self._load is not None
         return (
-            isinstance(key, StreamMeta) and self._seen.holds(key) and self._is_kept(txn, self._load)
+            isinstance(key, StreamMeta)
+            and self._seen.is_current(key)
+            and self._is_kept(txn, self._load)
         )
 
     def _begin(self, txn: Txn, stream: StreamMeta) -> None:
-        self._seen, self._copied, self._first = Witness.of(stream), {}, stream.first
+        self._seen, self._copied, self._first = StreamVersion.of(stream), {}, stream.first
         self._load = staged_loads.begin(txn, self._target, replace=True)
 
     def _copy_page(

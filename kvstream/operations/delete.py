@@ -6,7 +6,8 @@ steps, between which other commands run, and calls the operation in its last ste
 found, less what others have deleted (``meta/catalog.py``) or trimmed since.
 
 A stream that a long command has looked at changes in few ways: entries are appended, trimmed from
-its head, or deleted. ``Witness`` tells whether entries were deleted, or the last ID was set back.
+its head, or deleted. ``StreamVersion`` tells whether entries were deleted, or the last ID was set
+back.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,7 +33,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class StreamVersion:
     """A stream as it was when a long command began to look at it."""
 
     stream: StreamMeta
@@ -42,7 +43,7 @@ class Witness:
     def of(cls, stream: StreamMeta) -> Self:
         return cls(stream, stream.erased)
 
-    def holds(self, stream: StreamMeta) -> bool:
+    def is_current(self, stream: StreamMeta) -> bool:
         """Tell whether no entry was deleted, and the last ID not set back, since then."""
         return stream is self.stream and stream.erased == self.erased
 

@@ -33,7 +33,7 @@ from kvstream.operations.claim import (
     refuse_retrycount,
     repeated,
 )
-from kvstream.operations.delete import STEP_ROWS, TRIES, Witness
+from kvstream.operations.delete import STEP_ROWS, TRIES, StreamVersion
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.storage.batch import Row
@@ -42,7 +42,7 @@ from kvstream.types.ids import MAX_ID, MIN_ID, StreamID, ascending_packed
 T = TypeVar("T")
 F = TypeVar("F")
 _last = attrgetter("last")
-_LITTLE = 50
+LAST_STEP_IDS = 50
 """IDs that the last step may look at for the first time."""
 STEPS_FACTOR = 4
 """How many times the steps it needs alone a command may take because of others."""
@@ -84,13 +84,13 @@ class LongChange(Generic[F, T]):
         stream, group = found
         if self._watch is None or not self._holds(stream, group):
             self._begin(txn, stream, group)
-        self._reclaim_changed(stream)
+        self._replan_changed(stream)
         done, before = 0, self._next
         while self._again or self._next < len(self._ids) or self._extend(txn, stream, group):
             if done >= STEP_ROWS and self._may_go_on():
                 return None
-            done += self._make_ready(txn, stream, group)
-        if self._next - before > _LITTLE and self._may_go_on():
+            done += self._plan_next(txn, stream, group)
+        if self._next - before > LAST_STEP_IDS and self._may_go_on():
             return None  # the last step has enough to do
         self._prepare(txn, group)
         parts, self._watch = self._parts, None
@@ -132,16 +132,16 @@ class LongChange(Generic[F, T]):
         """Do what comes after the change of runs, and return the result."""
         raise NotImplementedError
 
-    # --- making ready ---------------------------------------------------------------------------
+    # --- planning -------------------------------------------------------------------------------
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        return group is self._seen_group and self._seen.holds(stream)
+        return group is self._seen_group and self._seen.is_current(stream)
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         if not self._tries:
             self._steps = STEPS_FACTOR * (len(self._ids) // STEP_ROWS + 1)
         self._tries += 1
-        self._seen, self._seen_group = Witness.of(stream), group
+        self._seen, self._seen_group = StreamVersion.of(stream), group
         self._watch = pel_index.watched(group)
         self._parts: list[_Part[F]] = []
         """The planned parts, in the order of IDs."""
@@ -150,18 +150,18 @@ class LongChange(Generic[F, T]):
         self._again: list[PackedID] = []
         """IDs before that position that are to be planned again."""
 
-    def _reclaim_changed(self, stream: StreamMeta) -> None:
+    def _replan_changed(self, stream: StreamMeta) -> None:
         """Plan again the parts whose runs, or messages, other commands have changed."""
         assert self._watch is not None
         for first, last in self._watch.take():
-            self._again += self._reclaimed(first, last)
+            self._again += self._unplan(first, last)
         head = _head(stream)
         for part in [part for part in self._parts if part.head != head]:
             if (part.ids[0] < head and part.ids[-1] >= part.head) or _EMPTY in (head, part.head):
-                self._again += self._reclaimed(part.first, part.last)
+                self._again += self._unplan(part.first, part.last)
         self._again.sort()
 
-    def _reclaimed(self, first: PackedID, last: PackedID) -> list[PackedID]:
+    def _unplan(self, first: PackedID, last: PackedID) -> list[PackedID]:
         """Remove the parts that overlap a stretch; return their IDs."""
         parts = self._parts
         at = end = bisect_left(parts, first, key=_last)
@@ -171,14 +171,14 @@ class LongChange(Generic[F, T]):
         del parts[at:end]
         return ids
 
-    def _make_ready(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
+    def _plan_next(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
         """Plan the next IDs; return how many they are."""
-        ids = self._pulled(len(self._again[:STEP_ROWS]) or STEP_ROWS)
+        ids = self._next_ids(len(self._again[:STEP_ROWS]) or STEP_ROWS)
         while True:
             low, high = run_at(txn, group, ids[0]), run_at(txn, group, ids[-1])
             first = ids[0] if low is None else low.anchor
             last = ids[-1] if high is None else high.ids[-1]
-            others = self._reclaimed(first, last) + self._pulled_up_to(last)
+            others = self._unplan(first, last) + self._ids_up_to(last)
             if not others:
                 break
             ids = sorted([*ids, *others])
@@ -186,7 +186,7 @@ class LongChange(Generic[F, T]):
         insort(self._parts, _Part(first, last, ids, change, found, _head(stream)), key=_last)
         return len(ids)
 
-    def _pulled(self, count: int) -> list[PackedID]:
+    def _next_ids(self, count: int) -> list[PackedID]:
         if self._again:
             ids = self._again[:count]
             del self._again[:count]
@@ -195,7 +195,7 @@ class LongChange(Generic[F, T]):
             self._next += len(ids)
         return ids
 
-    def _pulled_up_to(self, last: PackedID) -> list[PackedID]:
+    def _ids_up_to(self, last: PackedID) -> list[PackedID]:
         """Remove the IDs up to ``last`` from those that are to be planned, and return them."""
         end = bisect_right(self._again, last)
         ids = self._again[:end]

@@ -2,8 +2,8 @@
 
 Figures are read often: reading them is cheap and changes nothing, not even an expired key. MEMORY
 USAGE estimates the bytes of a key's rows, before compression, from a few rows of each kind; a
-stream takes nearly no memory besides. ``StillGroups`` reads the groups of a stream as they are at
-one moment, one by one, while other commands run.
+stream takes nearly no memory besides. ``GroupsSnapshot`` reads the groups of a stream as they are
+at one moment, one by one, while other commands run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -275,7 +275,7 @@ COPIED_RUNS = 256
 _TREES = Family.TREES
 
 
-class StillGroups:
+class GroupsSnapshot:
     """The groups of a stream as they are now; the transaction must have changed nothing."""
 
     def __init__(self, txn: Txn, stream: StreamMeta) -> None:
@@ -475,7 +475,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
         found = txn.catalog.groups(txn, stream)
         groups = [_group_pages(txn, stream, each, limit) for each in found]
     else:
-        still = StillGroups(txn, stream)
+        still = GroupsSnapshot(txn, stream)
         groups = (_group_pages(still.txn, still.stream, each, limit) for each in still)
     total = stream.groups_count
     return StreamPages(_stream_info(txn, stream), steps, total, groups)  # the first may change it

@@ -296,19 +296,19 @@ class LongCount(LongKeys[int]):
         """All pages."""
         self._expiring: list[tuple[int, bytes]] = []
         """A heap of expiry times and names."""
-        self._anew: set[bytes] = set()
+        self._again: set[bytes] = set()
         """Names to look at again."""
         self._repeated: list[bytes] = []
         """Repeated names."""
 
     def _look_again(self, changed: Set[bytes]) -> None:
-        self._anew |= changed & self._pages.keys()
+        self._again |= changed & self._pages.keys()
 
     def _look_on(self, txn: Txn) -> bool:
-        if self._anew:
-            some = [self._anew.pop() for _ in range(min(STEP_KEYS, len(self._anew)))]
+        if self._again:
+            some = [self._again.pop() for _ in range(min(STEP_KEYS, len(self._again)))]
             self._look(txn, some)
-            if self._anew:
+            if self._again:
                 return True
         return self._look_at_next(txn)
 

@@ -34,7 +34,7 @@ from kvstream.meta.runs import Run
 from kvstream.meta.trees import Tree, as_is
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.info import StillGroups
+from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
 from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.types.ids import MIN_ID, StreamID
@@ -390,11 +390,11 @@ def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
     if stream.slack:
         measure(txn.batch, stream)
     found = _Nodes(txn, stream, None, txn.batch.committed.pages)
-    return _in_steps(StillGroups(txn, stream), _without_groups(txn, stream), found)
+    return _in_steps(GroupsSnapshot(txn, stream), _without_groups(txn, stream), found)
 
 
 def _in_steps(
-    still: StillGroups, found: StreamState, nodes: "_Nodes"
+    still: GroupsSnapshot, found: StreamState, nodes: "_Nodes"
 ) -> Iterator[StreamImage | None]:
     for at, group in enumerate(still, 1):
         found.groups.append(_group(still.txn, group))

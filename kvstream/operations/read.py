@@ -65,7 +65,7 @@ def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
     return found
 
 
-def begin_still(txn: Txn) -> Seeks:
+def begin_snapshot(txn: Txn) -> Seeks:
     """Return an iterator for later reads; it sees the transaction's changes up to now."""
     if not txn.dirty:
         return begin(txn)

@@ -29,7 +29,7 @@ from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations import range as ranges
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, StreamVersion
 from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
@@ -347,7 +347,7 @@ class LongDelivery:
     ) -> None:
         self._name, self._group, self._consumer = name, group, consumer
         self._count, self._noack = count, noack
-        self._seen: Witness | None = None
+        self._seen: StreamVersion | None = None
         self._after = MIN_ID
         """The group's last delivered ID in the last step."""
         self._rows: list[Row] = []
@@ -380,10 +380,10 @@ class LongDelivery:
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
         """Tell whether nothing was deleted, and the group's last ID not moved back."""
         assert self._seen is not None
-        return self._seen.holds(stream) and group.last_delivered >= self._after
+        return self._seen.is_current(stream) and group.last_delivered >= self._after
 
     def _begin(self, stream: StreamMeta) -> None:
-        self._seen = Witness.of(stream)
+        self._seen = StreamVersion.of(stream)
         self._rows, self._ids, self._size = [], [], 0
         self._tries += 1
 

@@ -385,7 +385,7 @@ def smallest_steps() -> Iterator[None]:
     limits = (*names, "PACKED_TOGETHER", "SHORT_ROWS", "LOOK_ROWS", "STEP_ITEMS", *STREAMS)
     with ExitStack() as stack:
         stack.enter_context(patch.object(incremental_commands, "STEPS_S", -1.0))
-        stack.enter_context(patch.object(incremental, "_LITTLE", 0))
+        stack.enter_context(patch.object(incremental, "LAST_STEP_IDS", 0))
         for module in (*modules, read, readgroup, strings):
             for name in limits:
                 if hasattr(module, name):
