@@ -382,8 +382,10 @@ def _targets(
     run: Run | None, within: Sequence[PackedID], decide: Decide
 ) -> tuple[Targets, Sequence[PackedID]]:
     """Return the targets of some IDs, and these IDs in order with the others of the run."""
-    if run is None or within == run.ids:
+    if run is None:
         return decide(run, within), within
+    if _is_slice(within, run.ids):
+        return decide(run, within), run.ids
     there = frozenset(run.ids)
     targets = dict(decide(run, [eid for eid in within if eid in there]))
     absent = [eid for eid in within if eid not in there]
@@ -393,16 +395,25 @@ def _targets(
     return targets, sorted([*run.ids, *fresh]) if fresh else run.ids
 
 
+def _is_slice(some: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
+    """Tell whether some IDs stand side by side in a run's ``ids``."""
+    at = bisect_left(ids, some[0])
+    return some == ids[at : at + len(some)]
+
+
 def _pieces(
     run: Run | None, every: Sequence[PackedID], targets: Targets
 ) -> list[tuple[Sequence[PackedID], Shared]]:
     """Return IDs divided into new runs."""
-    shares = set(targets.values())
-    if len(shares) == 1 and len(targets) == len(every):
-        (shared,) = shares
-        found = [] if shared is None else [(shared, every)]
+    own, ids = None if run is None else run[2:], list(targets)
+    (shared, *others) = set(targets.values())
+    found: list[tuple[Shared, Sequence[PackedID]]]
+    if shared is not None and not others and _is_slice(ids, every):
+        at = bisect_left(every, ids[0])
+        found = [(shared, ids)]
+        if own is not None:
+            found = [(own, every[:at]), *found, (own, every[at + len(ids) :])]
     else:
-        own = None if run is None else run[2:]
         kept = [(to, eid) for eid in every if (to := targets.get(eid, own)) is not None]
         found = [(to, [eid for _, eid in same]) for to, same in groupby(kept, itemgetter(0))]
     return [
