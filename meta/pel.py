@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
@@ -38,24 +37,6 @@ Shared = tuple[bytes, int, int, int]
 """What all IDs of a run share: owner, time, deliveries and rank."""
 
 
-class Pending(NamedTuple):
-    """One pending entry."""
-
-    id: PackedID
-    owner: bytes
-    time_ms: int
-    deliveries: int
-    rank: int
-
-    @property
-    def owned(self) -> bool:
-        return self.rank == 0
-
-
-def pending_of(run: Run, eid: PackedID) -> Pending:
-    return Pending(eid, run.owner, run.time_ms, run.deliveries, run.rank)
-
-
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -63,14 +44,6 @@ def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
     """Return the run whose range of IDs includes ``eid``, whether or not it is pending."""
     run = group.runs.floor(txn.batch, eid)
     return run if run is not None and run.ids[-1] >= eid else None
-
-
-def find(txn: Txn, group: GroupMeta, eid: PackedID) -> Pending | None:
-    """Return the pending entry of an ID."""
-    run = run_at(txn, group, eid)
-    if run is None or run.ids[_position(run, eid)] != eid:
-        return None
-    return pending_of(run, eid)
 
 
 def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
@@ -261,12 +234,7 @@ def _split_around(
     return made
 
 
-def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
-    """Remove ``ids``, ascending and distinct, from the PEL; return those that were pending."""
-    return [pending_of(run, eid) for run, found in _taken(txn, group, ids) for eid in found]
-
-
-def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids`` from the PEL; return the IDs of those that were pending."""
     return [eid for _, found in _taken(txn, group, ids) for eid in found]
 

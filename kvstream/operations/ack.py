@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import partial
 
 from kvstream.errors import InvalidArgument
-from kvstream.meta.pel import COUNT_MAX, Targets, drop, plan, stretches, take_ids
+from kvstream.meta.pel import COUNT_MAX, Targets, drop, plan, stretches, take
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
@@ -71,7 +71,7 @@ def acknowledge_and_delete(
     stream, of_group = found
     txn.frees = True
     distinct = ascending(ids)
-    taken = take_ids(txn, of_group, [PACKED(*eid) for eid in distinct])
+    taken = take(txn, of_group, [PACKED(*eid) for eid in distinct])
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
