@@ -63,7 +63,7 @@ def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
     args = Args(argv, 2)
     options = _add_options(args)
     how = options.trim()
-    flat = args.rest()[1:]  # behind the ID
+    flat = args.rest()[1:]  # after the ID
     value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
     if options.eid == MIN_ID:
         raise IDTooSmall("The ID specified in XADD must be greater than 0-0")

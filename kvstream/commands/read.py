@@ -132,7 +132,7 @@ def blocked_or_null(wait: Blocked, options: ReadOptions) -> Answer:
 
 
 def take_options(argv: Argv, table: dict[bytes, Option[T]], options: T) -> Args:
-    """Parse the options; return a cursor behind STREAMS."""
+    """Parse the options; return a cursor after STREAMS."""
     args = Args(argv, 1)
     while args:
         if args.take_option(table, options):

@@ -110,7 +110,7 @@ def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def pairs_of(argv: Argv) -> tuple[list[tuple[bytes, bytes]], Argv]:
-    """Return the keys and values of an MSETEX, and the options behind them."""
+    """Return the keys and values of an MSETEX, and the options after them."""
     number = integer(argv[1], "invalid numkeys value")
     if not 0 < number <= I32_MAX:
         raise InvalidArgument("invalid numkeys value")

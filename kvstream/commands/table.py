@@ -85,8 +85,8 @@ def _unknown(argv: Argv) -> RequestError:
             break
         quoted += b"'%b' " % word[: QUOTED_MAX - len(quoted)]
     name = text(argv[0][:QUOTED_MAX])
-    behind = f", with args beginning with: {text(quoted)}" if quoted else ""
-    return RequestError(f"unknown command '{name}'{behind}")
+    arguments = f", with args beginning with: {text(quoted)}" if quoted else ""
+    return RequestError(f"unknown command '{name}'{arguments}")
 
 
 class Dispatcher:

@@ -1,8 +1,8 @@
 """What COMMAND and ACL derive from the records of commands, in Redis's words.
 
 The arguments of COMMAND DOCS are parsed from a record's syntax: words in capitals are tokens, a
-token names the argument behind it, brackets are optional, bars part alternatives, and ``[x ...]``
-behind an x repeats it. Flags, ACL categories and key specifications follow.
+token names the argument after it, brackets are optional, bars part alternatives, and ``[x ...]``
+after an x repeats it. Flags, ACL categories and key specifications follow.
 """
 
 import re
@@ -92,7 +92,7 @@ class _Reader:
         return found
 
     def _parts_sequences(self) -> bool:
-        """Tell whether a bar follows that parts whole sequences: it stands behind an argument."""
+        """Tell whether a bar follows that parts whole sequences: the last part was an argument."""
         if self._next() != "|":
             return False
         return not _is_token(self._parts[self._at - 1])

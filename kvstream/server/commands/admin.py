@@ -224,7 +224,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
 def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Send every command that the server runs to this connection.
 
-    MONITOR and SLOWLOG hide all arguments of ACL behind the subcommand; Redis hides those of
+    MONITOR and SLOWLOG hide all arguments of ACL after the subcommand; Redis hides those of
     SETUSER, GETUSER and DELUSER. MONITOR shows AUTH without the password.
     """
     client.monitors = True

@@ -55,7 +55,7 @@ def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     OPTOUT: Do not track keys read by the command after CLIENT CACHING NO.
     NOLOOP: Do not notify of the connection's own changes.
 
-    Notifications come behind all replies of a turn, so one may follow a reply that already has the
+    Notifications come after all replies of a turn, so one may follow a reply that already has the
     newer value. SWAPDB, DEBUG RELOAD and a DEL of very many keys notify that all keys have changed.
     In a program's own process ON is refused.
     """

@@ -144,7 +144,7 @@ def own_options(command: Command) -> dict[str, str]:
 
 
 def _paragraphs(command: Command) -> list[str]:
-    """Return the paragraphs of a command's documentation behind the summary, one line each."""
+    """Return the paragraphs of a command's documentation after the summary, one line each."""
     paragraphs = inspect.cleandoc(command.run.__doc__ or "").split("\n\n")
     return [" ".join(paragraph.split()) for paragraph in paragraphs[1:]]
 
