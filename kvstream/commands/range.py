@@ -1,10 +1,11 @@
 """XRANGE, XREVRANGE and XLEN."""
 
-from kvstream.commands import reply_pages
 from kvstream.commands.args import Args, Argv, range_end, range_start, syntax_error
-from kvstream.commands.command import FAST_READ, FIRST, READ, Answer, Family, Session
-from kvstream.commands.replies import NULL_ARRAY, Entries, Reply
+from kvstream.commands.command import FAST_READ, FIRST, LATER, READ, Answer, Family, Session
+from kvstream.commands.replies import NULL_ARRAY, Entries, Gradual, Paged, Reply
+from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.meta.txn import Txn
+from kvstream.operations import pages
 from kvstream.operations import range as ranges
 from kvstream.types.ids import StreamID
 
@@ -40,11 +41,32 @@ def _range(
             raise syntax_error()
         count = args.integer()
     name = session.prefix + argv[1]
-    if reply_pages.may_be_long(txn, session, [name], count):
-        return reply_pages.of_range(txn, session, name, start, end, count, reverse)
+    if may_be_long(txn, session, [name], count):
+        return _paged_range(txn, session, name, start, end, count, reverse)
     if not reverse and count is not None and ranges.is_kept(txn, count):
         stream = txn.stream(name)
         if stream is None or not ranges.is_large(stream, count):
             return [] if stream is None else ranges.between(txn, stream, start, end, count)
     found = ranges.scan(txn, name, start, end, count, reverse)
     return NULL_ARRAY if found is None else Entries(found)
+
+
+def _paged_range(
+    txn: Txn,
+    session: Session,
+    name: bytes,
+    start: StreamID,
+    end: StreamID,
+    count: int | None,
+    reverse: bool,
+) -> Answer:
+    """Return the entries between two IDs, in pages if they are many."""
+    stream = txn.stream(name)
+    if stream is None:
+        return []
+    found = pages.few(txn, stream, start, end, count, reverse)
+    if found is not None:
+        return Entries(found)
+    if is_put_off(txn, session):
+        return LATER
+    return Paged(Gradual(pages.entry_steps(txn, stream, start, end, count, reverse)))

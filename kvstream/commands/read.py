@@ -4,20 +4,37 @@ The IDs are fixed when the request arrives: ``$`` and ``+`` become IDs then. An 
 transaction that it is given, so that a server can repeat it whenever one of the keys changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from kvstream.commands import reply_pages
 from kvstream.commands.args import Args, Argv, Option, integer, plain_ids, stream_id, syntax_error
-from kvstream.commands.command import Answer, Blocked, Family, Later, Session, StreamsKeys, flags
+from kvstream.commands.command import (
+    LATER,
+    Answer,
+    Blocked,
+    Family,
+    Later,
+    Session,
+    StreamsKeys,
+    flags,
+)
 from kvstream.commands.incremental import behind_steps
-from kvstream.commands.replies import NULL_ARRAY, NullArray, Paged, Streams
+from kvstream.commands.replies import (
+    NULL_ARRAY,
+    Gradual,
+    NullArray,
+    Paged,
+    Pair,
+    Rows,
+    Streams,
+)
+from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, read
+from kvstream.operations import entries, pages, read
 from kvstream.operations import range as ranges
 from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import Budget
@@ -97,8 +114,8 @@ def _read(
 
     reply: Streams | Paged | Later | None
     budget = options.budget()
-    if budget is None and reply_pages.may_be_long(txn, session, names, options.count):
-        reply = reply_pages.of_streams(txn, session, wanted, options.count)
+    if budget is None and may_be_long(txn, session, names, options.count):
+        reply = _paged_streams(txn, session, wanted, options.count)
     else:
         reply = _reply(read.read(txn, wanted, options.count, budget, shown=True))
     return reply or blocked_or_null(Blocked(names, attempt, options.timeout_ms or None), options)
@@ -121,6 +138,45 @@ def _read_one(
         return None
     found = ranges.between(txn, stream, after.next(), MAX_ID, count)
     return Streams([(key, found)]) if found else NULL_ARRAY
+
+
+def _paged_streams(
+    txn: Txn, session: Session, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
+) -> Streams | Paged | Later | None:
+    """Return the entries after an ID of each stream, in pages if they are many; None: none."""
+    parts = read.parts(txn, wanted)
+    if not parts:
+        return None
+    if len(parts) > 1:
+        seeks, short = read.begin(txn), pages.short_bytes(txn)
+        if len(parts) <= pages.SHORT_STREAMS:
+            few = read.few(seeks, parts, count, pages.SHORT_ROWS, short)
+            if few is not None:
+                return Streams(few) if few else None
+        if len(parts) > pages.FEW_STREAMS:
+            if is_put_off(txn, session):
+                return LATER
+            return _in_steps(read.steps(read.begin_still(txn), parts, count))
+    found = pages.read(txn, wanted, count)
+    if not any(rows is None for _, _, rows in found):
+        return Streams([(key_of(name), rows or []) for name, _, rows in found]) if found else None
+    if is_put_off(txn, session):
+        return LATER
+    streams: list[tuple[bytes, Rows | Gradual]] = []
+    for name, after, rows in found:
+        made = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
+        streams.append((key_of(name), made))
+    return Paged(Streams(streams))
+
+
+def _in_steps(steps: read.Steps | None) -> Paged | None:
+    return None if steps is None else Paged(Streams(Gradual(map(_wrapped, steps))))
+
+
+def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
+    if not isinstance(step, list):
+        return step
+    return [(key, found if isinstance(found, Rows) else Gradual(found)) for key, found in step]
 
 
 def blocked_or_null(wait: Blocked, options: ReadOptions) -> Answer:

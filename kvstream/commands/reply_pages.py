@@ -8,7 +8,7 @@ EXEC cannot wait: it sees the committed rows, and in memory the changes of its t
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from kvstream.commands.command import LATER, Answer, Later, Session
+from kvstream.commands.command import Session
 from kvstream.commands.replies import (
     Alike,
     Bulk,
@@ -24,12 +24,10 @@ from kvstream.commands.replies import (
     Written,
 )
 from kvstream.layout.keys import key_of
-from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages, read, strings
+from kvstream.operations import entries, pages
 from kvstream.operations.delete import Outcome
 from kvstream.operations.read import Reply as Found
-from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 
 OBJECT_BYTES = 48
@@ -121,81 +119,6 @@ def given_up(replies: list[Reply], memory: int) -> Paged:
             yield [replies.pop()]
 
     return Paged(Gradual(steps()), memory)
-
-
-def of_string(txn: Txn, session: Session, name: bytes) -> Answer:
-    """Return a string, a large one piece by piece."""
-    string = strings.find(txn, name)
-    if string is None or string.length <= pages.short_bytes(txn):
-        return None if string is None else string.read(txn.batch)
-    if is_put_off(txn, session):
-        return LATER
-    return Paged(of_large(txn, string))
-
-
-def of_large(txn: Txn, string: StringMeta) -> Bulk:
-    """Return a string as it is now, read piece by piece."""
-    return Bulk(string.length, string.steps(txn.batch))
-
-
-def of_range(
-    txn: Txn,
-    session: Session,
-    name: bytes,
-    start: StreamID,
-    end: StreamID,
-    count: int | None,
-    reverse: bool,
-) -> Answer:
-    """Return the entries between two IDs."""
-    stream = txn.stream(name)
-    if stream is None:
-        return []
-    found = pages.few(txn, stream, start, end, count, reverse)
-    if found is not None:
-        return Entries(found)
-    if is_put_off(txn, session):
-        return LATER
-    return Paged(Gradual(pages.entry_steps(txn, stream, start, end, count, reverse)))
-
-
-def of_streams(
-    txn: Txn, session: Session, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
-) -> Streams | Paged | Later | None:
-    """Return the entries after an ID of each of several streams; None if there are none."""
-    parts = read.parts(txn, wanted)
-    if not parts:
-        return None
-    if len(parts) > 1:
-        seeks, short = read.begin(txn), pages.short_bytes(txn)
-        if len(parts) <= pages.SHORT_STREAMS:
-            few = read.few(seeks, parts, count, pages.SHORT_ROWS, short)
-            if few is not None:
-                return Streams(few) if few else None
-        if len(parts) > pages.FEW_STREAMS:
-            if is_put_off(txn, session):
-                return LATER
-            return _many_streams(read.steps(read.begin_still(txn), parts, count))
-    found = pages.read(txn, wanted, count)
-    if not any(rows is None for _, _, rows in found):
-        return Streams([(key_of(name), rows or []) for name, _, rows in found]) if found else None
-    if is_put_off(txn, session):
-        return LATER
-    streams: list[tuple[bytes, Rows | Gradual]] = []
-    for name, after, rows in found:
-        made = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
-        streams.append((key_of(name), made))
-    return Paged(Streams(streams))
-
-
-def _many_streams(steps: read.Steps | None) -> Paged | None:
-    return None if steps is None else Paged(Streams(Gradual(map(_wrapped, steps))))
-
-
-def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
-    if not isinstance(step, list):
-        return step
-    return [(key, found if isinstance(found, Rows) else Gradual(found)) for key, found in step]
 
 
 def of_found(session: Session, found: Found) -> Streams | Paged | None:

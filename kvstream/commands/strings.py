@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 
-from kvstream.commands import reply_pages
 from kvstream.commands.args import (
     I32_MAX,
     I64_MAX,
@@ -28,6 +27,7 @@ from kvstream.commands.command import (
     FAST_WRITE,
     FIRST,
     GROW,
+    LATER,
     PAIRS,
     READ,
     Answer,
@@ -38,10 +38,11 @@ from kvstream.commands.command import (
 )
 from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
+from kvstream.commands.reply_pages import is_put_off, paged
 from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, strings
+from kvstream.operations import keyspace, pages, strings
 from kvstream.operations.strings import LongPut
 
 COMMANDS = Family("string")
@@ -386,11 +387,26 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 # --- getting ------------------------------------------------------------------------------------
 
 
+def _paged_string(txn: Txn, session: Session, name: bytes) -> Answer:
+    """Return a string, a large one piece by piece."""
+    string = strings.find(txn, name)
+    if string is None or string.length <= pages.short_bytes(txn):
+        return None if string is None else string.read(txn.batch)
+    if is_put_off(txn, session):
+        return LATER
+    return Paged(_large_string(txn, string))
+
+
+def _large_string(txn: Txn, string: StringMeta) -> Bulk:
+    """Return a string as it is now, read piece by piece."""
+    return Bulk(string.length, string.steps(txn.batch))
+
+
 @COMMANDS.command("get", "key", FAST_READ, FIRST, since="1.0.0")
 def get(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return a string; null if the key does not exist."""
     name = session.prefix + argv[1]
-    return reply_pages.of_string(txn, session, name) if session.pages else strings.get(txn, name)
+    return _paged_string(txn, session, name) if session.pages else strings.get(txn, name)
 
 
 @COMMANDS.command("getdel", "key", FAST_WRITE, FIRST, since="6.2.0", uses="RW access delete")
@@ -429,11 +445,11 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     keys = argv[1:]
     if session.steps and len(keys) > strings.LONG_NAMES:
         work = strings.LongGet(session.db, keys)
-        return in_steps(work.step, lambda found: reply_pages.paged(session, found, len(found)))
+        return in_steps(work.step, lambda found: paged(session, found, len(found)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)
-    found = strings.get_several(txn, names, lambda large: reply_pages.of_large(txn, large))
+    found = strings.get_several(txn, names, lambda large: _large_string(txn, large))
     return Paged(found) if any(type(value) is Bulk for value in found) else found
 
 
