@@ -1,6 +1,5 @@
 """kvstream: durable message streams in your own process, with the semantics of Redis Streams."""
 
-from kvstream.consumer import Consumer
 from kvstream.errors import (
     BadPayload,
     BusyGroup,
@@ -34,7 +33,7 @@ from kvstream.errors import (
     WriteStalled,
     WrongType,
 )
-from kvstream.group import Group
+from kvstream.group import Consumer, Group
 from kvstream.inprocess.connect import connect, connect_async
 from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome

@@ -341,17 +341,14 @@ def _once(
     idmpauto: FieldPart | None,
 ) -> Idempotency:
     if idmp is not None and idmpauto is not None:
-        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+        raise append.two_producers()
     if idmpauto is not None:
         pid = to_bytes(idmpauto)
-        if not pid:
-            raise InvalidArgument("syntax error, IDMPAUTO requires a non-empty producer ID")
+        append.refuse_empty_pid(pid, "IDMPAUTO")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
     if not isinstance(idmp, tuple | list) or len(idmp) != 2:
         raise InvalidArgument("idmp is a pair: (producer, idempotent ID)")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
-    if not pid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty producer ID")
-    if not iid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+    append.refuse_empty_pid(pid, "IDMP")
+    append.refuse_empty_iid(iid)
     return Idempotency(pid, iid)

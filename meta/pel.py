@@ -16,7 +16,7 @@ that come to share everything are joined.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -196,7 +196,7 @@ def place(
         over = run_at(txn, group, ids[at])
         if over is not None:
             end = bisect_right(ids, over.ids[-1], at)
-            made += _woven(txn, group, over, ids[at:end], shared)
+            made += _split_around(txn, group, over, ids[at:end], shared)
         else:
             following = group.runs.first(txn.batch, ids[at])
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
@@ -235,7 +235,7 @@ def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
     return [Run(part[0], part, *shared) for part in parts]
 
 
-def _woven(
+def _split_around(
     txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
 ) -> list[Run]:
     """Cut a run into pieces around new IDs; return all but its first piece, with runs of the IDs
@@ -269,11 +269,6 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
 def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids`` from the PEL; return the IDs of those that were pending."""
     return [eid for _, found in _taken(txn, group, ids) for eid in found]
-
-
-def take_counts(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> dict[PackedID, int]:
-    """Remove ``ids`` from the PEL; return the delivery counts of those that were pending."""
-    return {eid: run.deliveries for run, found in _taken(txn, group, ids) for eid in found}
 
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
@@ -312,33 +307,32 @@ def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Se
     return found
 
 
-def give_back(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], count: int) -> None:
-    """Append IDs, ascending and not pending, to the entries that have no owner."""
-    group.nack_rank += 1
-    txn.member_changed(group)
-    place(txn, group, ids, b"", 0, count, group.nack_rank)
-
+# --- changes that are planned first -------------------------------------------------------------
 
 Targets = Mapping[PackedID, Shared | None]
-"""What each ID is to share; None removes it. IDs that are not in it do not change."""
+"""What each ID becomes: None if it is no longer pending. IDs that are left out do not change."""
 Decide = Callable[[Run | None, Sequence[PackedID]], Targets]
-"""Return the targets of some IDs: those of a run, or, without a run, IDs that are not pending."""
+"""Return the targets of IDs of one run, or, without a run, of IDs that are not pending."""
+Stretches = Iterable[tuple[Run | None, Sequence[PackedID]]]
+"""Ascending IDs by the runs that reach over them."""
 
 
 @dataclass(slots=True)
-class Weaving:
-    """Runs to remove, and runs to write instead."""
+class Change:
+    """Runs to delete, and the runs that take their place."""
 
     old: list[Run] = field(default_factory=list)
     new: dict[PackedID, tuple[bytes, Run]] = field(default_factory=dict)
-    """By their anchors, with their rows."""
+    """By anchor, with their rows."""
+    count: int = 0
+    """IDs that have a target."""
+
+    def apply(self, txn: Txn, group: GroupMeta) -> None:
+        pel_index.replace(txn, group, self.old, self.new)
 
 
-def stretches(
-    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
-) -> list[tuple[Run | None, Sequence[PackedID]]]:
-    """Return all of ``ids``, ascending, divided among the runs that overlap them."""
-    found: list[tuple[Run | None, Sequence[PackedID]]] = []
+def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
+    """Yield all of ``ids``, ascending, by the runs that reach over them."""
     at = 0
     while at < len(ids):
         run = run_at(txn, group, ids[at])
@@ -349,22 +343,22 @@ def stretches(
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
             if end == at:
                 raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-        found.append((run, ids[at:end]))
+        yield run, ids[at:end]
         at = end
-    return found
 
 
-def weave(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], decide: Decide) -> Weaving:
-    """Return what becomes of the runs that ``ids``, ascending and distinct, lie in or between."""
-    made = Weaving()
+def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
+    """Return the change of a group's runs that gives IDs the targets that ``decide`` returns."""
+    made = Change()
     before: Run | None = None
     """the last new run so far, to which the next one may be joined"""
     last: Run | None = None
-    for run, within in stretches(txn, group, ids):
+    for run, within in stretches:
         targets, every = _targets(run, within, decide)
         if not targets:
             before = None
             continue
+        made.count += len(targets)
         if run is None:
             before = None
         else:

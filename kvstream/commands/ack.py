@@ -1,5 +1,6 @@
 """XACK, XACKDEL and XNACK."""
 
+from dataclasses import replace
 from functools import partial
 
 from kvstream.commands.args import Args, Argv, packed_ids, stream_ids, text
@@ -11,19 +12,13 @@ from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack
-from kvstream.operations.ack import NackMode
+from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.delete import Live, Outcome
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.incremental import LongAck, LongNack
 from kvstream.types.ids import StreamID, ascending_packed, is_ascending
 
 COMMANDS = Family("stream")
-_MODES = {mode.encode(): mode for mode in NackMode}
-
-
-def _has_no_group(txn: Txn, name: bytes, group: bytes) -> bool:
-    stream = txn.stream(name)
-    return stream is None or txn.catalog.group(txn, stream, group) is None
 
 
 @COMMANDS.command("xack", "key group id [id ...]", FAST_WRITE, FIRST, since="5.0.0")
@@ -31,7 +26,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge pending entries; return how many were pending."""
     name, group = session.prefix + argv[1], argv[2]
     if are_many(session, len(argv) - 3):
-        if _has_no_group(txn, name, group):
+        if ack.stream_and_group(txn, name, group) is None:
             return 0
         return about_ids(
             argv[3:], lambda txn, ids: LongAck(name, group, ascending_packed(ids)).step
@@ -39,7 +34,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     try:
         ids = packed_ids(argv[3:])
     except InvalidID:
-        if _has_no_group(txn, name, group):  # Redis does not parse the IDs then
+        if ack.stream_and_group(txn, name, group) is None:  # Redis does not parse the IDs then
             return 0
         raise
     return ack.acknowledge_packed(txn, name, group, ids)
@@ -53,7 +48,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
 def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge and delete entries; return for each 1 deleted, 2 referenced, -1 not pending."""
     name, group = session.prefix + argv[1], argv[2]
-    missing = _has_no_group(txn, name, group)
+    missing = ack.stream_and_group(txn, name, group) is None
     policy, raw = policy_and_ids(Args(argv, 3))
     if missing:
         return [-1] * len(raw)
@@ -80,9 +75,7 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     name, group = session.prefix + argv[1], argv[2]
     group_of_key(txn, name, group)
-    mode = _MODES.get(argv[3].upper())
-    if mode is None:
-        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL")
+    mode = NackMode(text(argv[3]).upper())
     args = Args(argv, 4)
     if args.option() != b"IDS":
         raise InvalidArgument("syntax error, expected IDS keyword")
@@ -93,29 +86,28 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
     words = args.take(count)
 
     def begin(txn: Txn, ids: list[bytes]) -> Step:
-        asked = mode, *_nack_options(args)
+        nack = _nack(mode, args)
         if is_ascending(ids):
-            return LongNack(name, group, ids, *asked).step
+            return LongNack(name, group, ids, nack).step
         some = [*map(StreamID.unpack, ids)]
-        return lambda txn: ack.negative_acknowledge(txn, name, group, some, *asked)
+        return lambda txn: ack.negative_acknowledge(txn, name, group, some, nack)
 
     if are_many(session, count):
         return about_ids(words, begin)
     ids = stream_ids(words)
-    return ack.negative_acknowledge(txn, name, group, ids, mode, *_nack_options(args))
+    return ack.negative_acknowledge(txn, name, group, ids, _nack(mode, args))
 
 
-def _nack_options(args: Args) -> tuple[int | None, bool]:
-    """Return RETRYCOUNT and FORCE."""
-    retrycount: int | None = None
-    force = False
+def _nack(mode: NackMode, args: Args) -> Nack:
+    """Parse RETRYCOUNT and FORCE."""
+    nack = Nack(mode)
     while args:
         word = args.next()
         option = word.upper()
         if option == b"FORCE":
-            force = True
+            nack = replace(nack, force=True)
         elif option == b"RETRYCOUNT" and args:
-            retrycount = args.at_least(0, "Invalid RETRYCOUNT value, must be >= 0")
+            nack = replace(nack, retrycount=args.integer())
         else:
             raise InvalidArgument(f"Unrecognized XNACK option '{text(word)}'")
-    return retrycount, force
+    return nack

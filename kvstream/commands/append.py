@@ -6,13 +6,13 @@ from kvstream.commands.args import Args, Argv, Option, stream_id, switch, syntax
 from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, Family, Session
 from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
-from kvstream.errors import IDTooSmall, InvalidArgument, NoSuchKey, RequestError
+from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
-from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX, Idempotency
+from kvstream.operations.append import Idempotency
 from kvstream.operations.trim import Trim
-from kvstream.types.ids import MIN_ID, AddID, StreamID
+from kvstream.types.ids import AddID, StreamID
 
 COMMANDS = Family("stream")
 _IDMP_SYNTAX = "[IDMPAUTO pid|IDMP pid iid]"
@@ -65,8 +65,7 @@ def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
     how = options.trim()
     flat = args.rest()[1:]  # after the ID
     value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
-    if options.eid == MIN_ID:
-        raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+    append.refuse_zero_id(options.eid)
     once = None
     if options.pid is not None:
         iid = append.automatic_iid(flat) if options.iid is None else options.iid
@@ -82,9 +81,7 @@ def _add_options(args: Args) -> _Options:
             continue
         options.eid = _add_id(args.peek())
         if options.pid is not None:
-            raise InvalidArgument(
-                "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
-            )
+            append.refuse_explicit_id(options.eid)
         break
     return options
 
@@ -115,16 +112,14 @@ def _take_idmpauto(args: Args, options: _Options) -> None:
 def _take_idmp(args: Args, options: _Options) -> None:
     _take_producer(args, options, "IDMP")
     options.iid = args.next()
-    if not options.iid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+    append.refuse_empty_iid(options.iid)
 
 
 def _take_producer(args: Args, options: _Options, word: str) -> None:
     if options.pid is not None:
-        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+        raise append.two_producers()
     options.pid = args.next()
-    if not options.pid:
-        raise InvalidArgument(f"syntax error, {word} requires a non-empty producer ID")
+    append.refuse_empty_pid(options.pid, word)
 
 
 _ADD_OPTIONS: dict[bytes, Option[_Options]] = {
@@ -160,23 +155,14 @@ def xsetid(txn: Txn, session: Session, argv: Argv) -> Reply:
     while args:
         word = args.option()
         if word == b"ENTRIESADDED" and args:
-            entries_added = args.at_least(0, "entries_added must be positive")
+            entries_added = args.integer()
         elif word == b"MAXDELETEDID" and args:
             max_deleted = args.id()
-            if last < max_deleted:
-                raise InvalidArgument(
-                    "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
-                )
         else:
             raise syntax_error()
+        append.refuse_counters(last, entries_added, max_deleted)
     append.set_id(txn, session.prefix + argv[1], last, entries_added, max_deleted)
     return OK
-
-
-_CFGSET_BOUNDS = {
-    b"IDMP-DURATION": (IDMP_DURATION_MAX_S, "seconds"),
-    b"IDMP-MAXSIZE": (IDMP_MAXSIZE_MAX, "entries"),
-}
 
 
 @COMMANDS.command(
@@ -198,18 +184,18 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     if txn.stream(name) is None:  # checked before the options
         raise NoSuchKey
     given: dict[bytes, int] = {}
+    asked: tuple[int | None, int | None] = None, None
     args = Args(argv, 2)
     while args:
         word = args.option()
-        if word not in _CFGSET_BOUNDS or not args:
+        if word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or not args:
             raise syntax_error()
         if word in given:
             raise InvalidArgument(f"{text(word)} specified multiple times")
-        most, unit = _CFGSET_BOUNDS[word]
         given[word] = args.integer()
-        if not 1 <= given[word] <= most:
-            raise InvalidArgument(f"{text(word)} must be between 1 and {most} {unit}")
-    append.configure(txn, name, given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE"))
+        asked = given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE")
+        append.refuse_idmp_bounds(*asked)
+    append.configure(txn, name, *asked)
     return OK
 
 
@@ -217,9 +203,6 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
 def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Store the idempotent ID under which a producer added an entry."""
     _, key, pid, iid, raw = argv
-    if not pid:
-        raise InvalidArgument("producer ID must be non-empty")
-    if not iid:
-        raise InvalidArgument("idempotent ID must be non-empty")
+    append.refuse_empty_ids(pid, iid)  # before the entry's ID is parsed
     append.record_idempotency(txn, session.prefix + key, pid, iid, stream_id(raw))
     return OK

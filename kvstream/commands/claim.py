@@ -25,8 +25,8 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import claim
 from kvstream.operations.delete import LONG_ROWS
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.incremental import LongAutoclaim, LongClaim, Seized
-from kvstream.types.ids import UNPACKED, StreamID, ascending_packed
+from kvstream.operations.incremental import Claimed, LongAutoclaim, LongClaim
+from kvstream.types.ids import UNPACKED, StreamID
 from kvstream.types.records import AnyEntry
 
 COMMANDS = Family("stream")
@@ -138,31 +138,24 @@ def _claim(
 def _claim_begun(
     session: Session, argv: Argv, min_idle_ms: int, txn: Txn, packed: list[bytes]
 ) -> Step:
-    """Return the steps that claim IDs; a single one if an ID is given twice."""
+    """Return the steps that claim IDs."""
     asked = _claim_options(txn, Args(argv, 5 + len(packed)))
-    ordered = ascending_packed(packed)
-    if len(ordered) < len(packed):
-        ids = [*map(StreamID.unpack, packed)]
-        return lambda txn: _claim(txn, session, argv, min_idle_ms, ids, asked)
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    work = LongClaim(name, group, ordered, consumer, min_idle_ms, **asked)
+    work = LongClaim(name, group, packed, consumer, min_idle_ms, **asked)
 
     def step(txn: Txn) -> "Reply | None":
-        seized = work.step(txn)
-        if seized is None:
-            return None
-        found = seized if ordered is packed else seized.in_order(packed)
-        return Paged(_parts(found, "justid" in asked))
+        claimed = work.step(txn)
+        return None if claimed is None else Paged(_parts(claimed, "justid" in asked))
 
     return step
 
 
-def _parts(seized: Seized, justid: bool) -> Gradual:
-    total = [sum(map(len, seized.parts))]
+def _parts(claimed: Claimed, justid: bool) -> Gradual:
+    total = [sum(map(len, claimed.parts))]
     if justid:
-        ids = ([bytes(each.id) for each in rows] for rows in seized.parts)
+        ids = ([bytes(each.id) for each in rows] for rows in claimed.parts)
         return Gradual(chain(total, ids))
-    return Gradual(chain(total, seized.parts))
+    return Gradual(chain(total, claimed.parts))
 
 
 def _claimed_ids(words: Argv) -> list[StreamID]:
@@ -227,14 +220,12 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
     start = range_start(argv[5])
     count, justid = claim.AUTOCLAIM_COUNT, False
-    message = "COUNT must be > 0"
     args = Args(argv, 6)
     while args:
         word = args.option()
         if word == b"COUNT" and args:
-            count = args.at_least(1, message, message)
-            if count > claim.AUTOCLAIM_COUNT_MAX:
-                raise InvalidArgument(message)
+            count = args.integer("COUNT must be > 0")
+            claim.refuse_autoclaim_count(count)
         elif word == b"JUSTID":
             justid = True
         else:
@@ -253,7 +244,7 @@ def _taken(session: Session, justid: bool, done: claim.Taken) -> Reply:
     return paged(session, reply, len(done.entries) + len(deleted))
 
 
-def _taken_in_steps(justid: bool, done: Seized) -> Reply:
+def _taken_in_steps(justid: bool, done: Claimed) -> Reply:
     gone = done.gone
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)

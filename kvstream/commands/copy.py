@@ -3,7 +3,6 @@
 from kvstream.commands.args import Args, Argv, database, syntax_error
 from kvstream.commands.command import FAST_WRITE, FIRST, FIRST_TWO, GROW, Answer, Family, Session
 from kvstream.commands.incremental import in_steps
-from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import copy, keyspace
@@ -53,10 +52,8 @@ def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     It takes as long as COPY.
     """
     db = database(argv[2], session.databases)
-    if db == session.db:
-        raise InvalidArgument("source and destination objects are the same")
     source, target = session.prefix + argv[1], qualified(db, argv[1])
-    if session.steps and copy.is_long(txn, source):
+    if session.steps and source != target and copy.is_long(txn, source):
         if keyspace.exists(txn, target):
             return 0
         work = LongMove(source, target)

@@ -76,7 +76,7 @@ def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
         if word == b"MKSTREAM" and may_make:
             mkstream = True
         elif word == b"ENTRIESREAD" and args:
-            entries_read = args.at_least(-1, "value for ENTRIESREAD must be positive or -1")
+            entries_read = groups.checked_entries_read(args.integer())
         else:
             raise bad_subcommand(argv)
     return entries_read, mkstream

@@ -37,7 +37,12 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import entries, pages, read
 from kvstream.operations import range as ranges
 from kvstream.operations.read import Position
-from kvstream.operations.reply_limits import Budget
+from kvstream.operations.reply_limits import (
+    Budget,
+    limit_error,
+    refuse_count_above,
+    refuse_limit,
+)
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 T = TypeVar("T")
@@ -58,10 +63,6 @@ class ReadOptions:
     blocks: bool = False
     timeout_ms: int = 0
     """0: no timeout."""
-
-    def check(self) -> None:
-        if self.maxcount is not None and (self.count or 0) > self.maxcount:
-            raise InvalidArgument("MAXCOUNT must be greater than or equal to COUNT")
 
     def budget(self) -> Budget | None:
         if self.maxcount is None and self.maxsize is None:
@@ -95,7 +96,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     options = ReadOptions()
     args = take_options(argv, _OPTIONS, options)
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")
-    options.check()
+    refuse_count_above(options.maxcount, options.count)
     answer = partial(_read, names, ids, options)
     if session.steps and len(names) > read.LONG_LOADING:
         loading = read.Loading(txn, names)
@@ -211,13 +212,17 @@ def _take_block(args: Args, options: ReadOptions) -> None:
 
 
 def _take_maxcount(args: Args, options: ReadOptions) -> None:
-    message = "MAXCOUNT must be a positive integer"
-    options.maxcount = args.at_least(1, message, message)
+    options.maxcount = _limit(args, "MAXCOUNT")
 
 
 def _take_maxsize(args: Args, options: ReadOptions) -> None:
-    message = "MAXSIZE must be a positive integer"
-    options.maxsize = args.at_least(1, message, message)
+    options.maxsize = _limit(args, "MAXSIZE")
+
+
+def _limit(args: Args, option: str) -> int:
+    limit = args.integer(limit_error(option))
+    refuse_limit(option, limit)
+    return limit
 
 
 def _refuse(option: str, args: Args, options: ReadOptions) -> None:
@@ -273,8 +278,5 @@ def _fixed(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]
             yield MIN_ID if stream is None else stream.last
             continue
         if raw == b">":
-            raise InvalidArgument(
-                "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
-                "<consumer> option."
-            )
+            raise read.new_only()
         yield stream_id(raw)

@@ -22,6 +22,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import readgroup
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.readgroup import LongDelivery
+from kvstream.operations.reply_limits import refuse_count_above
 from kvstream.types.ids import StreamID
 
 COMMANDS = Family("stream")
@@ -68,7 +69,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     group = options.group
     if group is None:
         raise InvalidArgument("Missing GROUP option for XREADGROUP")
-    options.check()
+    refuse_count_above(options.maxcount, options.count)
     wanted = list(zip(names, _positions(txn, names, ids, group), strict=True))
 
     def attempt(txn: Txn) -> Streams | Paged | None:
@@ -120,11 +121,9 @@ def _take_group(args: Args, options: _Options) -> None:
 
 
 def _take_claim(args: Args, options: _Options) -> None:
-    options.claim_min_idle_ms = args.at_least(
-        0,
-        "min-idle-time must be a positive integer",
-        "min-idle-time is not an integer or out of range",
-    )
+    idle_ms = args.integer("min-idle-time is not an integer or out of range")
+    readgroup.refuse_min_idle(idle_ms)
+    options.claim_min_idle_ms = idle_ms
 
 
 _OPTIONS: dict[bytes, Option[_Options]] = {
@@ -151,9 +150,4 @@ def _positions(
 def _history_id(raw: bytes) -> StreamID:
     if raw not in POSITIONS:
         return stream_id(raw)
-    sign = text(raw)
-    raise InvalidArgument(
-        f"The {sign} ID is meaningless in the context of XREADGROUP: you want to read the "
-        "history of this consumer by specifying a proper ID, or use the > ID to get new "
-        f"messages. The {sign} ID would just return an empty result set."
-    )
+    raise readgroup.no_history_from(text(raw))

@@ -372,10 +372,7 @@ def msetex(txn: Txn, session: Session, argv: Argv) -> Reply:
 @COMMANDS.command("setrange", "key offset value", GROW, FIRST, since="2.2.0", uses="RW update")
 def setrange(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Overwrite a string from an offset, padded with zeros if needed; return its length."""
-    offset = integer(argv[2])
-    if offset < 0:
-        raise InvalidArgument("offset is out of range")
-    return strings.overwrite(txn, session.prefix + argv[1], offset, argv[3])
+    return strings.overwrite(txn, session.prefix + argv[1], integer(argv[2]), argv[3])
 
 
 @COMMANDS.command("append", "key value", FAST_GROW, FIRST, since="2.0.0", uses="RW insert")

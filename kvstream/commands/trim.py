@@ -35,22 +35,17 @@ class TrimOptions:
     def trim(self) -> Trim | None:
         """Return how to trim; InvalidArgument if the options do not go together."""
         if self.strategy is None:
-            if self.limit:
-                raise InvalidArgument(
-                    "syntax error, LIMIT cannot be used without specifying a trimming strategy"
-                )
             if self.limit is None:
                 return None
-        if self.limit is not None and not self.approximate:
-            raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
-        assert self.strategy is not None
+            raise trim.limit_without_strategy(self.limit)
         policy = self.policy or RefPolicy.KEEPREF
         return Trim(self.strategy, self.maxlen, self.minid, self.approximate, self.limit, policy)
 
 
 def _take_maxlen(args: Args, options: TrimOptions) -> None:
     _take_sign(args, options, Strategy.MAXLEN)
-    options.maxlen = args.at_least(0, "The MAXLEN argument must be >= 0.")
+    options.maxlen = args.integer()
+    trim.refuse_maxlen(options.maxlen)
 
 
 def _take_minid(args: Args, options: TrimOptions) -> None:
@@ -60,16 +55,15 @@ def _take_minid(args: Args, options: TrimOptions) -> None:
 
 def _take_sign(args: Args, options: TrimOptions, strategy: Strategy) -> None:
     if options.strategy is not None:
-        raise InvalidArgument(
-            "syntax error, MAXLEN and MINID options at the same time are not compatible"
-        )
+        raise trim.two_strategies()
     options.strategy = strategy
     if len(args) >= 2 and args.peek() in (b"~", b"="):
         options.approximate = args.next() == b"~"
 
 
 def _take_limit(args: Args, options: TrimOptions) -> None:
-    options.limit = args.at_least(0, "The LIMIT argument must be >= 0.")
+    options.limit = args.integer()
+    trim.refuse_limit(options.limit)
 
 
 def _take_policy(policy: RefPolicy, args: Args, options: TrimOptions) -> None:

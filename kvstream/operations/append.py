@@ -28,7 +28,7 @@ from kvstream.operations import strings
 from kvstream.operations.entries import exists
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
-from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
 from kvstream.types.images import PackedID
 
 _MESSAGES = Family.MESSAGES
@@ -47,6 +47,31 @@ class Idempotency:
 
     pid: bytes
     iid: bytes
+
+
+def refuse_empty_pid(pid: bytes, option: str) -> None:
+    """Raise InvalidArgument if the producer of IDMP or IDMPAUTO has no name."""
+    if not pid:
+        raise InvalidArgument(f"syntax error, {option} requires a non-empty producer ID")
+
+
+def refuse_empty_iid(iid: bytes) -> None:
+    """Raise InvalidArgument if the idempotent ID of IDMP is empty."""
+    if not iid:
+        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+
+
+def two_producers() -> InvalidArgument:
+    """Return the error of an XADD with more than one IDMP or IDMPAUTO."""
+    return InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+
+
+def refuse_explicit_id(eid: AddID) -> None:
+    """Raise InvalidArgument if an entry with an idempotent ID has an ID of its own."""
+    if eid is not None:
+        raise InvalidArgument(
+            "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+        )
 
 
 def add(
@@ -91,8 +116,7 @@ def _add_once(
     nomkstream: bool,
     once: Idempotency,
 ) -> StreamID | None:
-    if eid is not None:
-        raise InvalidArgument("IDMP/IDMPAUTO can be used only with auto-generated IDs")
+    refuse_explicit_id(eid)
     stream = txn.stream(name)
     if stream is not None:
         known = idempotency.lookup(txn, stream, once.pid, once.iid)
@@ -118,7 +142,7 @@ def add_many(
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     if not entries:
         return []
-    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    ids = next_ids(stream.last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
@@ -131,7 +155,7 @@ def add_each(
 ) -> list[StreamID]:
     """Append encoded entries as one XADD after the other would, each with its trim."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    ids = next_ids(stream.last, len(entries), txn.now_ms)
     start = 0
     for how, alike in groupby(trims):
         stop = start + len(list(alike))
@@ -182,13 +206,11 @@ def add_under(
     return new
 
 
-def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
-    first = next_id(last, None, now_ms)
-    if count == 1:
-        return [first]
-    if first.seq + count <= U64_MAX:
-        return ids_from(first, count)
-    ids = [first]
+def next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
+    """Return the IDs of ``count`` new entries after ``last``, as so many XADDs would get them."""
+    ids = [next_id(last, None, now_ms)]
+    if ids[0].seq + count <= U64_MAX:
+        return ids_from(ids[0], count)
     while len(ids) < count:
         ids.append(next_id(ids[-1], None, now_ms))
     return ids
@@ -206,12 +228,17 @@ def next_id(last: StreamID, eid: AddID, now_ms: int) -> StreamID:
             raise IDsExhausted(_EXHAUSTED)
         return last.next()
     if isinstance(eid, StreamID):
-        if eid == MIN_ID:
-            raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+        refuse_zero_id(eid)
         if eid <= last:
             raise _refusal(last)
         return eid
     return _next_of_ms(last, eid)
+
+
+def refuse_zero_id(eid: AddID) -> None:
+    """Raise IDTooSmall if an entry is to have the ID 0-0."""
+    if eid == MIN_ID:
+        raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
 
 
 def _next_of_ms(last: StreamID, ms: int) -> StreamID:
@@ -254,14 +281,7 @@ def set_id(
     max_deleted: StreamID | None = None,
 ) -> None:
     """Set a stream's last ID, and its counters where given, as XSETID does."""
-    if max_deleted is not None and last < max_deleted:
-        raise InvalidArgument(
-            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
-        )
-    if entries_added is not None and entries_added < 0:
-        raise InvalidArgument("entries_added must be positive")
-    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
-        raise InvalidArgument("entries_added is out of range")
+    refuse_counters(last, entries_added, max_deleted)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -291,6 +311,20 @@ def set_id(
     txn.reshaped(stream)
 
 
+def refuse_counters(
+    last: StreamID, entries_added: int | None, max_deleted: StreamID | None
+) -> None:
+    """Raise InvalidArgument if the counters given to XSETID contradict each other."""
+    if max_deleted is not None and last < max_deleted:
+        raise InvalidArgument(
+            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+        )
+    if entries_added is not None and entries_added < 0:
+        raise InvalidArgument("entries_added must be positive")
+    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
+        raise InvalidArgument("entries_added is out of range")
+
+
 def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
     lower = stream.prefix + stream.first.packed
     rows = txn.batch.scan(_MESSAGES, lower, stream.prefix + b"\xff" * 17, reverse=True)
@@ -306,10 +340,7 @@ def configure(
     """Set for how long and how many idempotent IDs a stream remembers, as XCFGSET does."""
     if duration_s is None and maxsize is None:
         raise InvalidArgument("At least one parameter must be specified")
-    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
-        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
-    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
-        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+    refuse_idmp_bounds(duration_s, maxsize)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -321,12 +352,17 @@ def configure(
     txn.reshaped(stream)
 
 
+def refuse_idmp_bounds(duration_s: int | None, maxsize: int | None) -> None:
+    """Raise InvalidArgument if a setting of XCFGSET is out of range."""
+    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
+        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
+    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
+        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+
+
 def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: StreamID) -> None:
     """Note that an entry was made under a producer's idempotent ID, as XIDMPRECORD does."""
-    if not pid:
-        raise InvalidArgument("producer ID must be non-empty")
-    if not iid:
-        raise InvalidArgument("idempotent ID must be non-empty")
+    refuse_empty_ids(pid, iid)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -338,6 +374,14 @@ def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: Strea
     if not exists(txn, stream, eid):
         raise InvalidID("No such message in stream")
     idempotency.remember(txn, stream, pid, iid, eid)
+
+
+def refuse_empty_ids(pid: bytes, iid: bytes) -> None:
+    """Raise InvalidArgument if XIDMPRECORD is given an empty producer or idempotent ID."""
+    if not pid:
+        raise InvalidArgument("producer ID must be non-empty")
+    if not iid:
+        raise InvalidArgument("idempotent ID must be non-empty")
 
 
 Mark = tuple[bytes, int]
@@ -401,7 +445,7 @@ def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes])
     """Return the IDs of entries that may be appended."""
     last = last_of(txn, name)
     if ids is None:
-        return allotted(last, len(values), txn.now_ms)
+        return _next_packed(last, len(values), txn.now_ms)
     if len(ids) != len(values):
         raise InvalidArgument("there must be an ID for each value")
     if ids[0] <= last.packed or not all(map(lt, ids, ids[1:])):
@@ -415,15 +459,8 @@ def last_of(txn: Txn, name: bytes) -> StreamID:
     return MIN_ID if stream is None else stream.last
 
 
-def allotted(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
-    """Return IDs for new entries, as XADD would allot them."""
-    first = next_id(last, None, now_ms)
-    if first.seq + count < 1 << 64:
-        return [eid.packed for eid in ids_from(first, count)]
-    ids = [first]
-    while len(ids) < count:
-        ids.append(ids[-1].next())
-    return [eid.packed for eid in ids]
+def _next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
+    return [PACKED(*eid) for eid in next_ids(last, count, now_ms)]
 
 
 def too_small(name: bytes) -> IDTooSmall:
@@ -491,7 +528,7 @@ Pages: TypeAlias = Iterator[tuple[list[PackedID], list[bytes]]]
 def with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
     """Give the entries IDs as XADD would allot them."""
     for _, values in pages:
-        ids = allotted(last, len(values), now_ms)
+        ids = _next_packed(last, len(values), now_ms)
         last = StreamID.unpack(ids[-1])
         yield ids, values
 

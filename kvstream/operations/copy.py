@@ -11,11 +11,11 @@ from kvstream.meta import pel, unfinished_loads
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.operations import load as loading
 from kvstream.operations import unfinished_loads as staging
 from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
 from kvstream.operations.keyspace import delete, exists, make_room
+from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
@@ -101,20 +101,19 @@ def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
     txn.member_changed(made)
 
 
-class LongCopy:
-    """COPY of a long stream. It happens in its last step, and until then changes no key."""
+class LongCopy(LongLoad):
+    """COPY of a long stream, in steps. It happens in its last step; no key changes before."""
 
     def __init__(self, source: bytes, target: bytes, replace: bool) -> None:
-        self._source, self._target, self._replace = source, target, replace
+        super().__init__(target)
+        self._source, self._replace = source, replace
         self._seen: Witness | None = None
-        self._load: StagedLoad | None = None
         self._first = MIN_ID
-        self._tries = 0
         self._copied: dict[Family, bytes] = {}
-        """The last row of each family that has been copied, without its prefix."""
+        """The last row of each family that was copied, without its prefix."""
 
     def step(self, txn: Txn) -> bool | None:
-        """Copy on; tell whether the key was copied once that is done, None before."""
+        """Copy more rows; return in the last step whether the key was copied, None before."""
         stream = txn.key(self._source)
         if stream is None or (not self._replace and exists(txn, self._target)):
             self.undo(txn)
@@ -136,27 +135,13 @@ class LongCopy:
         self._finish(txn, stream, place)
         return True
 
-    def undo(self, txn: Txn) -> None:
-        """Delete what was copied so far."""
-        if self._load is not None and self._is_there(txn, self._load):
-            unfinished_loads.discard(txn, self._load)
-        self._load = self._seen = None
-
     def _holds(self, txn: Txn, key: Key) -> bool:
-        """Tell whether what was copied can be gone on with."""
+        """Tell whether the rows copied so far are still those of the key."""
         assert self._seen is not None
         assert self._load is not None
-        stored = txn.catalog.databases.stored_name(txn, self._target)
         return (
-            isinstance(key, StreamMeta)
-            and self._seen.holds(key)
-            and self._load.stream.name == stored
-            and self._is_there(txn, self._load)
+            isinstance(key, StreamMeta) and self._seen.holds(key) and self._is_kept(txn, self._load)
         )
-
-    def _is_there(self, txn: Txn, load: StagedLoad) -> bool:
-        """Tell whether nobody has flushed the database meanwhile."""
-        return txn.batch.get(Family.METADATA, load.row) is not None
 
     def _begin(self, txn: Txn, stream: StreamMeta) -> None:
         self._seen, self._copied, self._first = Witness.of(stream), {}, stream.first

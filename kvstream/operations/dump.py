@@ -14,22 +14,19 @@ from collections.abc import Iterator
 from itertools import islice
 
 from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, StoreClosed
-from kvstream.meta import unfinished_loads
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load
-from kvstream.operations import load as loading
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import load, unfinished_loads
 from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES
 from kvstream.operations.info import MANY_GROUPS
 from kvstream.operations.keyspace import delete, make_room
 from kvstream.operations.load import refuse_existing
+from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.rdb import payload as payloads
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import TARGETS, Target, losses, reduce, target
-from kvstream.storage.batch import Family
 from kvstream.types.images import StreamState
 from kvstream.types.options import DUMP_TARGET_AUTO
 
@@ -201,25 +198,22 @@ class LongDump:
         return None if some else (self._size, self._made)
 
 
-class LongRestore:
-    """RESTORE of a payload."""
+class LongRestore(LongLoad):
+    """RESTORE of a long stream, in steps. It happens in its last step; no key changes before."""
 
     def __init__(self, name: bytes, payload: bytes, replace: bool, expire_at: int) -> None:
-        self._name, self._payload = name, payload
-        self._replace, self._expire_at = replace, expire_at
-        self._load: StagedLoad | None = None
+        super().__init__(name)
+        self._payload, self._replace, self._expire_at = payload, replace, expire_at
         self._found: StreamReading | None = None
-        self._tries = 0
 
     def step(self, txn: Txn) -> bool:
-        """Go on; tell whether the key has been made."""
-        loading.refuse_existing(txn, self._name, self._replace)
-        if self._load is None or not self._holds(txn, self._load):
+        """Take more nodes; return whether the key has been made."""
+        refuse_existing(txn, self._target, self._replace)
+        if self._load is None or not self._is_kept(txn, self._load):
             self.undo(txn)
             self._tries += 1
             if self._tries > TRIES or not self._begin(txn):
-                arguments = self._payload, self._replace, self._expire_at
-                restore(txn, self._name, *arguments)
+                restore(txn, self._target, self._payload, self._replace, self._expire_at)
                 return True
         assert self._load is not None
         assert self._found is not None
@@ -228,38 +222,24 @@ class LongRestore:
         except InvalidArgument as error:  # a payload may be sound, and yet be no stream
             raise BadPayload(str(error)) from None
 
-    def undo(self, txn: Txn) -> None:
-        """Delete what was taken so far."""
-        if self._load is not None and _is_there(txn, self._load):
-            unfinished_loads.discard(txn, self._load)
-        self._load = self._found = None
-
     def _begin(self, txn: Txn) -> bool:
         """Begin to read; tell whether it is worth it."""
         found = reading(self._payload)
         if found is None or 0 < self._expire_at <= txn.now_ms:
             return False
-        self._found, self._load = found, staging.begin(txn, self._name, replace=True)
+        self._found, self._load = found, unfinished_loads.begin(txn, self._target, replace=True)
         return True
 
-    def _holds(self, txn: Txn, load: StagedLoad) -> bool:
-        """Tell whether the database is the one that it was, and nobody has flushed it."""
-        stored = txn.catalog.databases.stored_name(txn, self._name)
-        return load.stream.name == stored and _is_there(txn, load)
-
-    def _take(self, txn: Txn, load: StagedLoad, found: StreamReading) -> bool:
-        scratch, taken = loading.scratch_of(txn), 0
+    def _take(self, txn: Txn, under_way: StagedLoad, found: StreamReading) -> bool:
+        scratch, taken = load.scratch_of(txn), 0
         for node in found.nodes():
-            loading.take_node(scratch, load.stream, node)
+            load.take_node(scratch, under_way.stream, node)
             taken += node.count
             if taken >= STEP_ROWS:
-                loading.merge(txn, scratch.batch)
+                load.merge(txn, scratch.batch)
                 return False
-        state = found.state()
-        loading.seal(scratch, load.stream, state, txn.allocate)
-        staging.publish(txn, self._name, load, scratch.batch, self._replace, self._expire_at)
+        load.seal(scratch, under_way.stream, found.state(), txn.allocate)
+        unfinished_loads.publish(
+            txn, self._target, under_way, scratch.batch, self._replace, self._expire_at
+        )
         return True
-
-
-def _is_there(txn: Txn, load: StagedLoad) -> bool:
-    return txn.batch.get(Family.METADATA, load.row) is not None

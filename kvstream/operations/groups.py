@@ -107,7 +107,8 @@ def _check_name(name: bytes) -> None:
         raise InvalidArgument(f"a name is longer than {KEY_BYTES_MAX} bytes")
 
 
-def _check_entries_read(entries_read: int | None) -> int:
+def checked_entries_read(entries_read: int | None) -> int:
+    """Return ENTRIESREAD, UNKNOWN if it is not given; InvalidArgument if it is out of range."""
     if entries_read is None:
         return UNKNOWN
     if entries_read < UNKNOWN:
@@ -171,7 +172,7 @@ def create_group(
     entries_read: int | None = None,
 ) -> None:
     """Make a group that has been given everything up to ``after``; BusyGroup if it exists."""
-    read = _check_entries_read(entries_read)
+    read = checked_entries_read(entries_read)
     _check_name(group)
     stream = txn.stream(name)
     if stream is None:
@@ -189,7 +190,7 @@ def set_group_id(
     txn: Txn, name: bytes, group: bytes, after: Delivered, entries_read: int | None = None
 ) -> None:
     """Move what a group counts as delivered; its pending entries stay."""
-    read = _check_entries_read(entries_read)
+    read = checked_entries_read(entries_read)
     stream, found = existing_group(txn, name, group)
     _set_delivered(stream, found, after, read)
     txn.member_changed(found)

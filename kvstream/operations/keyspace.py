@@ -10,10 +10,11 @@ WATCH: telling whether keys are still as they were.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from itertools import islice
 from random import randint
+from typing import Generic, TypeVar
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
@@ -217,57 +218,104 @@ def sweep(txn: Txn, limit: int) -> int:
     return lazyfree.sweep(txn, limit)
 
 
+T = TypeVar("T")
+
 LONG_KEYS = 500
-"""Keys from which on they are looked at so."""
+"""Keys from which on a command is done in steps."""
 STEP_KEYS, STEP_BYTES = 200, 1 << 20
 """Keys that one step looks at, and how much their records may hold: some milliseconds of work."""
 _TOGETHER = 20
 """Records that are read at once: each may be a long string."""
 
 
-class LongCount:
-    """EXISTS of very many keys of one database. It happens in its last step."""
+class LongKeys(Generic[T]):
+    """A command about very many keys of one database, in steps. It happens in its last step.
+
+    Steps look at the keys. A watch tells which of them other commands change meanwhile; these are
+    looked at again.
+    """
 
     def __init__(self, db: int, keys: Sequence[bytes]) -> None:
         self._db, self._keys = db, keys
         self._watch: KeyWatch | None = None
         self._tries = 0
 
-    def step(self, txn: Txn) -> int | None:
-        """Look on; return how many keys there are once that is known, None before."""
+    def step(self, txn: Txn) -> T | None:
+        """Look at more keys; return the result in the last step, None before."""
         if self._watch is None or self._watch.broken:
-            self._begin(txn)
-        assert self._watch is not None
-        self._anew |= self._watch.changed & self._pages.keys()
+            self._start(txn)
+            self._watch = txn.catalog.index.watch()
+        self._look_again(self._watch.changed)
         self._watch.changed.clear()
-        if self._tries <= TRIES and (self._look_anew(txn) or self._look_on(txn)):
-            return None
+        while self._look_on(txn):
+            if self._tries <= TRIES and self._looked <= 2 * len(self._keys):
+                return None
+        self._watch = None
         return self._finish(txn)
 
-    def at_once(self, txn: Txn) -> int:
-        """Do the same in one go."""
-        self._begin(txn)
+    def at_once(self, txn: Txn) -> T:
+        """Do it in one step."""
+        self._start(txn)
+        while self._look_on(txn):
+            pass
         return self._finish(txn)
+
+    def _start(self, txn: Txn) -> None:
+        self._tries += 1
+        self._looked = 0
+        """How many keys were looked at."""
+        self._begin(txn)
+
+    # --- what each command does -----------------------------------------------------------------
 
     def _begin(self, txn: Txn) -> None:
-        txn.finish()  # records that are yet to be written are looked at, too
-        self._watch = txn.catalog.index.watch()
-        self._tries += 1
+        """Forget what was found."""
+        raise NotImplementedError
+
+    def _look_again(self, changed: Set[bytes]) -> None:
+        """Note that stored names were changed."""
+        raise NotImplementedError
+
+    def _look_on(self, txn: Txn) -> bool:
+        """Look at the next keys; return whether there are more."""
+        raise NotImplementedError
+
+    def _finish(self, txn: Txn) -> T:
+        """Look at keys that may have expired meanwhile, and do what the command does."""
+        raise NotImplementedError
+
+
+class LongCount(LongKeys[int]):
+    """EXISTS."""
+
+    def _begin(self, txn: Txn) -> None:
+        txn.finish()  # so that every key has its record
         self._stored_db = txn.catalog.databases.stored(txn, self._db)
         self._next = 0
         """The first key that has not been looked at."""
         self._pages: dict[bytes, dict[bytes, int]] = {}
-        """The names that were looked at, and the generations of those of the same page."""
+        """Names that were looked at, and the generations of the keys of the same page."""
         self._made: list[dict[bytes, int]] = []
         """These pages."""
         self._expiring: list[tuple[int, bytes]] = []
-        """A heap of when some of the keys expire."""
+        """A heap of the times at which keys expire."""
         self._anew: set[bytes] = set()
-        """Names to be looked at once more."""
+        """Names to look at again."""
         self._repeated: list[bytes] = []
         """Names that were given again."""
 
+    def _look_again(self, changed: Set[bytes]) -> None:
+        self._anew |= changed & self._pages.keys()
+
     def _look_on(self, txn: Txn) -> bool:
+        if self._anew:
+            some = [self._anew.pop() for _ in range(min(STEP_KEYS, len(self._anew)))]
+            self._look(txn, some)
+            if self._anew:
+                return True
+        return self._look_at_next(txn)
+
+    def _look_at_next(self, txn: Txn) -> bool:
         """Look at the keys that come next; return whether there are more."""
         prefix, size, left = U16.pack(self._stored_db), 0, STEP_KEYS
         while self._next < len(self._keys) and left > 0 and size < STEP_BYTES:
@@ -283,13 +331,9 @@ class LongCount:
             size += self._look(txn, fresh)
         return self._next < len(self._keys)
 
-    def _look_anew(self, txn: Txn) -> bool:
-        """Look at keys that others have changed; return whether there are more."""
-        self._look(txn, [self._anew.pop() for _ in range(min(STEP_KEYS, len(self._anew)))])
-        return bool(self._anew)
-
     def _look(self, txn: Txn, names: Sequence[bytes]) -> int:
-        """Note which of some stored names are keys; return the bytes of their records."""
+        """Note which stored names are keys; return the bytes of their records."""
+        self._looked += len(names)
         size = 0
         for at in range(0, len(names), _TOGETHER):
             some = names[at : at + _TOGETHER]
@@ -312,11 +356,7 @@ class LongCount:
             heappush(self._expiring, (key.expire_at, name))
 
     def _finish(self, txn: Txn) -> int:
-        """Look at what is left to be looked at, and do what is to be done."""
-        while self._look_on(txn):
-            pass
-        self._look(txn, [*self._anew, *self._due(txn.expiry_ms)])
-        self._watch = None
+        self._look(txn, list(self._due(txn.expiry_ms)))
         return self._done(txn)
 
     def _done(self, txn: Txn) -> int:
@@ -330,7 +370,7 @@ class LongCount:
 
 
 class LongDelete(LongCount):
-    """DEL of very many keys of one database, in the same way."""
+    """DEL."""
 
     def _done(self, txn: Txn) -> int:
         pages = [page.values() for page in self._made if page]

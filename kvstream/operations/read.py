@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeAlias
 
-from kvstream.errors import Corruption, WrongType
+from kvstream.errors import Corruption, InvalidArgument, WrongType
 from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
@@ -199,6 +199,14 @@ class Position(Enum):
     """After the last ID that the stream has given out."""
     NEWEST = "+"
     """At the last entry there is, and only at that one; in an empty stream after the last ID."""
+
+
+def new_only() -> InvalidArgument:
+    """Return the error of an XREAD from ``>``."""
+    return InvalidArgument(
+        "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+        "<consumer> option."
+    )
 
 
 def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:

@@ -50,6 +50,21 @@ NEW = None
 """In place of an ID: entries that the group has given to nobody yet (``>``)."""
 
 
+def refuse_min_idle(min_idle_ms: int | None) -> None:
+    """Raise InvalidArgument if the idle time of CLAIM is negative."""
+    if min_idle_ms is not None and min_idle_ms < 0:
+        raise InvalidArgument("min-idle-time must be a positive integer")
+
+
+def no_history_from(sign: str) -> InvalidArgument:
+    """Return the error of an XREADGROUP from ``$`` or ``+``."""
+    return InvalidArgument(
+        f"The {sign} ID is meaningless in the context of XREADGROUP: you want to read the "
+        "history of this consumer by specifying a proper ID, or use the > ID to get new "
+        f"messages. The {sign} ID would just return an empty result set."
+    )
+
+
 def read_group(
     txn: Txn,
     group: bytes,
@@ -119,8 +134,7 @@ def read_new(
 
     ``room`` is the memory that new entries may take; 0: as much as they do.
     """
-    if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
-        raise InvalidArgument("min-idle-time must be a positive integer")
+    refuse_min_idle(claim_min_idle_ms)
     stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
     if claim_min_idle_ms is None and budget is None:
@@ -325,10 +339,6 @@ def _claim_idle(
         consumer.active_ms = txn.now_ms
         txn.member_changed(consumer)
     return claimed
-
-
-_ANEW_MAX = 16
-"""Runs that are looked at once more in the last step, because they have changed."""
 
 
 class LongDelivery:

@@ -64,6 +64,23 @@ class Room:
         return True
 
 
+def limit_error(option: str) -> str:
+    """Return the error text of a MAXCOUNT or MAXSIZE that is no positive integer."""
+    return f"{option} must be a positive integer"
+
+
+def refuse_limit(option: str, limit: int) -> None:
+    """Raise InvalidArgument if a MAXCOUNT or MAXSIZE is not positive."""
+    if limit <= 0:
+        raise InvalidArgument(limit_error(option))
+
+
+def refuse_count_above(maxcount: int | None, count: int | None) -> None:
+    """Raise InvalidArgument if COUNT is greater than MAXCOUNT."""
+    if maxcount is not None and (count or 0) > maxcount:
+        raise InvalidArgument("MAXCOUNT must be greater than or equal to COUNT")
+
+
 class Budget:
     """What is left of MAXCOUNT and MAXSIZE while streams are served in the caller's order.
 
@@ -75,10 +92,10 @@ class Budget:
     __slots__ = ("_count", "_opening", "_size", "_taken")
 
     def __init__(self, maxcount: int | None = None, maxsize: int | None = None) -> None:
-        if maxcount is not None and maxcount <= 0:
-            raise InvalidArgument("MAXCOUNT must be a positive integer")
-        if maxsize is not None and maxsize <= 0:
-            raise InvalidArgument("MAXSIZE must be a positive integer")
+        if maxcount is not None:
+            refuse_limit("MAXCOUNT", maxcount)
+        if maxsize is not None:
+            refuse_limit("MAXSIZE", maxsize)
         self._count = maxcount
         self._size = maxsize
         self._taken = self._opening = 0

@@ -21,7 +21,7 @@ groups and what these have pending, but neither times that pass nor how rows lie
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from hashlib import sha1
@@ -34,14 +34,12 @@ import xxhash
 from kvstream.errors import InvalidArgument, WrongType
 from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
 from kvstream.meta import many_strings
-from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pel import runs_from
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta, decode_key, is_large
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, pages
-from kvstream.operations.delete import TRIES
 from kvstream.storage.batch import Family
 from kvstream.types.options import ENTRY_BYTES_MAX
 
@@ -158,6 +156,8 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     """Put bytes over a string from an offset on, zeros between, and return its length."""
+    if offset < 0:
+        raise InvalidArgument("offset is out of range")
     string = find(txn, name)
     if not piece:
         return 0 if string is None else string.length
@@ -361,32 +361,31 @@ def _stored(txn: Txn, names: Sequence[bytes]) -> list[bytes]:
     return [stored_name(txn, name) for name in names]
 
 
-class LongGet:
-    """MGET of very many keys of one database."""
+class LongGet(keyspace.LongKeys[list[bytes | None]]):
+    """MGET."""
 
-    def __init__(self, db: int, keys: Sequence[bytes]) -> None:
-        self._db, self._keys = db, keys
-        self._watch: KeyWatch | None = None
-        self._tries = 0
+    def _begin(self, txn: Txn) -> None:
+        self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
+        self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
+        """Stored names whose values are to be read."""
+        self._values: dict[bytes, bytes | None] = {}
+        self._absent: set[bytes] = set()
+        """Names that are no keys."""
+        self._expiring: list[tuple[int, bytes]] = []
+        """A heap of the times at which keys expire."""
+        self._held = 0
+        """Bytes of the values."""
 
-    def step(self, txn: Txn) -> list[bytes | None] | None:
-        """Read on; return the values once all are known, None before."""
-        if self._watch is None or self._watch.broken:
-            self._begin(txn)
-        assert self._watch is not None
-        self._left += self._watch.changed & self._values.keys()
-        self._watch.changed.clear()
-        enough = self._tries > TRIES or self._read > 2 * len(self._keys)
-        while self._read_on(txn):
-            if not enough:
-                return None
+    def _look_again(self, changed: Set[bytes]) -> None:
+        self._left += changed & self._values.keys()
+
+    def _finish(self, txn: Txn) -> list[bytes | None]:
         while self._expiring and self._expiring[0][0] <= txn.expiry_ms:
             self._left.append(heappop(self._expiring)[1])
-        while self._read_on(txn):
+        while self._look_on(txn):
             pass
-        self._watch = None
         prefix, values = self._prefix, self._values
-        known = txn.catalog.streams  # one that was just made has no record yet
+        known = txn.catalog.streams  # a stream that was just made has no record yet
         for name in map(txn.catalog.databases.shown_name, repeat(txn), self._absent):
             stream = known.get(name)
             if stream is None or _is_over(txn, stream):
@@ -395,28 +394,13 @@ class LongGet:
         _bound(txn, sum([len(value) for value in found if value is not None]))
         return found
 
-    def _begin(self, txn: Txn) -> None:
-        self._watch = txn.catalog.index.watch()
-        self._tries += 1
-        self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
-        self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
-        """Stored names whose values are to be read."""
-        self._values: dict[bytes, bytes | None] = {}
-        self._absent: set[bytes] = set()
-        """Those of them that are no keys."""
-        self._expiring: list[tuple[int, bytes]] = []
-        """A heap of when some of the keys expire."""
-        self._read = self._held = 0
-        """How many were read, and how many bytes the values have."""
-
-    def _read_on(self, txn: Txn) -> bool:
-        """Read some of what is left; tell whether more is."""
+    def _look_on(self, txn: Txn) -> bool:
         plain = Plain(txn, U16.unpack(self._prefix)[0])
-        until, size = self._read + STEP_NAMES, 0
-        while self._left and self._read < until and size < STEP_BYTES:
+        until, size = self._looked + STEP_NAMES, 0
+        while self._left and self._looked < until and size < STEP_BYTES:
             some = self._left[-many_strings.TOGETHER :]
             del self._left[-many_strings.TOGETHER :]
-            self._read += len(some)
+            self._looked += len(some)
             for name, record in zip(some, many_strings.records(txn, some), strict=True):
                 self._absent.discard(name)
                 if record is None:
@@ -453,52 +437,41 @@ def _bound(txn: Txn, size: int) -> None:
         raise txn.catalog.limits.too_large()
 
 
-class LongPut:
-    """Strings for very many keys of one database, whatever they held before."""
+class LongPut(keyspace.LongKeys[bool]):
+    """MSET and MSETNX; returns whether the keys were set."""
 
     def __init__(self, db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> None:
-        """``only_new``: none of the keys may be there."""
+        """``only_new``: none of the keys may exist."""
         refuse_longer(max(map(len, values.values())))
-        self._db, self._values, self._only_new = db, values, only_new
-        self._watch: KeyWatch | None = None
-        self._tries = 0
+        super().__init__(db, list(values))
+        self._values, self._only_new = values, only_new
 
-    def step(self, txn: Txn) -> bool | None:
-        """Go on; return whether the keys were set once that is decided, None before."""
-        if self._watch is None or self._watch.broken:
-            self._begin(txn)
-        assert self._watch is not None
-        for name in self._watch.changed:
+    def _begin(self, txn: Txn) -> None:
+        self._stored_db = txn.catalog.databases.stored(txn, self._db)
+        prefix = U16.pack(self._stored_db)
+        self._left = [prefix + key for key in self._values]
+        """Stored names to look at."""
+        self._rows: dict[bytes, bytes] = {}
+        """Rows to write."""
+        self._made: dict[bytes, int] = {}
+        """Names of keys to make, and their numbers."""
+        self._rewritten: set[bytes] = set()
+        self._odd: set[bytes] = set()
+        """Names of keys to set one by one."""
+
+    def _look_again(self, changed: Set[bytes]) -> None:
+        for name in changed:
             if name in self._made or name in self._rewritten or name in self._odd:
-                self._look_again(name)
-        self._watch.changed.clear()
-        while self._look_on(txn):
-            if self._tries <= TRIES and self._looked <= 2 * len(self._values):
-                return None
-        self._watch = None
+                self._forget(name)
+
+    def _finish(self, txn: Txn) -> bool:
         if self._only_new and self._has_any(txn):
             return False
         self._put(txn)
         return True
 
-    def _begin(self, txn: Txn) -> None:
-        self._watch = txn.catalog.index.watch()
-        self._tries += 1
-        self._stored_db = txn.catalog.databases.stored(txn, self._db)
-        prefix = U16.pack(self._stored_db)
-        self._left = [prefix + key for key in self._values]
-        """Stored names that are to be looked at."""
-        self._looked = 0
-        self._rows: dict[bytes, bytes] = {}
-        """What is to be written."""
-        self._made: dict[bytes, int] = {}
-        """Names of keys that are to be made, and their numbers."""
-        self._rewritten: set[bytes] = set()
-        self._odd: set[bytes] = set()
-        """Names of keys that are to be set one by one."""
-
-    def _look_again(self, name: bytes) -> None:
-        """Undo what was found of a name."""
+    def _forget(self, name: bytes) -> None:
+        """Forget what was found of a name, and look at it again."""
         number = self._made.pop(name, None)
         if number is not None:
             del self._rows[scan_row(self._stored_db, number)]
@@ -508,7 +481,6 @@ class LongPut:
         self._left.append(name)
 
     def _look_on(self, txn: Txn) -> bool:
-        """Look at some of what is left; tell whether more is."""
         some = self._left[-STEP_NAMES:]
         del self._left[-STEP_NAMES:]
         self._looked += len(some)

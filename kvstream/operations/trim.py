@@ -95,14 +95,35 @@ class Trim:
     policy: RefPolicy = RefPolicy.KEEPREF
 
     def __post_init__(self) -> None:
-        if self.maxlen < 0:
-            raise InvalidArgument("The MAXLEN argument must be >= 0.")
-        if self.limit is None:
-            return
-        if self.limit < 0:
-            raise InvalidArgument("The LIMIT argument must be >= 0.")
-        if not self.approximate:
+        refuse_maxlen(self.maxlen)
+        refuse_limit(self.limit)
+        if self.limit is not None and not self.approximate:
             raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
+
+
+def refuse_maxlen(maxlen: int) -> None:
+    """Raise InvalidArgument if a MAXLEN is negative."""
+    if maxlen < 0:
+        raise InvalidArgument("The MAXLEN argument must be >= 0.")
+
+
+def refuse_limit(limit: int | None) -> None:
+    """Raise InvalidArgument if a LIMIT is negative."""
+    if limit is not None and limit < 0:
+        raise InvalidArgument("The LIMIT argument must be >= 0.")
+
+
+def limit_without_strategy(limit: int) -> InvalidArgument:
+    """Return the error of a LIMIT without MAXLEN or MINID."""
+    behind = "specifying a trimming strategy" if limit else "the special ~ option"
+    return InvalidArgument(f"syntax error, LIMIT cannot be used without {behind}")
+
+
+def two_strategies() -> InvalidArgument:
+    """Return the error of a trim that has both MAXLEN and MINID."""
+    return InvalidArgument(
+        "syntax error, MAXLEN and MINID options at the same time are not compatible"
+    )
 
 
 def trim(txn: Txn, name: bytes, how: Trim) -> int:

@@ -83,9 +83,34 @@ def publish(
     unfinished_loads.remove(txn, load)
 
 
+class LongLoad:
+    """The steps of a command that loads a stream where nobody sees it, and makes the key last."""
+
+    def __init__(self, target: bytes) -> None:
+        self._target = target
+        self._load: StagedLoad | None = None
+        self._tries = 0
+
+    def undo(self, txn: Txn) -> None:
+        """Delete what was loaded so far."""
+        if self._load is not None and is_there(txn, self._load):
+            unfinished_loads.discard(txn, self._load)
+        self._load = None
+
+    def _is_kept(self, txn: Txn, load: StagedLoad) -> bool:
+        """Tell whether the load can go on: nobody has flushed or exchanged the database."""
+        stored = txn.catalog.databases.stored_name(txn, self._target)
+        return load.stream.name == stored and is_there(txn, load)
+
+
+def is_there(txn: Txn, load: StagedLoad) -> bool:
+    """Tell whether nobody has discarded a load, or flushed its database."""
+    return txn.batch.get(Family.METADATA, load.row) is not None
+
+
 def refuse_gone(txn: Txn, load: StagedLoad) -> None:
-    """Raise StoreError where the note is no longer there."""
-    if txn.batch.get(Family.METADATA, load.row) is None:
+    """Raise StoreError if the row of a load is no longer there."""
+    if not is_there(txn, load):
         raise StoreError("the load was discarded, or its database flushed, in the meantime")
 
 

@@ -90,9 +90,15 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule(ids=SETS_OF_IDS, count=st.integers(0, 2))
     def give_back(self, ids: list[bytes], count: int) -> None:
-        self.take(ids)
-        pel.give_back(self.metadata.txn, self.group, ids, count)
+        txn, group = self.metadata.txn, self.group
         self.rank += 1
+        group.nack_rank = self.rank
+        targets = dict.fromkeys(ids, (b"", 0, count, self.rank))
+        found = pel.stretches(txn, group, ids)
+        pel.plan(group, found, lambda run, some: {eid: targets[eid] for eid in some}).apply(
+            txn, group
+        )
+        txn.member_changed(group)
         self.model |= dict.fromkeys(ids, Entry(b"", 0, count, self.rank))
 
     @rule()
@@ -225,7 +231,7 @@ def test_an_acknowledged_entry_leaves_its_run_in_one_piece(metadata: Metadata) -
 def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -> None:
     def nack(txn: Any, group: GroupMeta) -> None:
         pel.take(txn, group, [ALL_IDS[4]])
-        pel.give_back(txn, group, [ALL_IDS[4]], 1)
+        pel.place(txn, group, [ALL_IDS[4]], b"", 0, 1, rank=1)
 
     assert change_one(metadata, nack) == [ALL_IDS[1:4], [ALL_IDS[4]], ALL_IDS[5:10]]
 
