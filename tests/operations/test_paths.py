@@ -23,7 +23,8 @@ import redis
 
 from kvstream import KVStreamError, ManualClock, Store, StreamID, connect
 from kvstream.commands import claim as claim_commands
-from kvstream.commands import reply_pages, streams
+from kvstream.commands import incremental as incremental_ids
+from kvstream.commands import reply_pages
 from kvstream.commands.replies import ErrorReply, flatten
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.compiled import PURE_VARIABLE
@@ -380,13 +381,13 @@ STREAMS = ("LONG_LOADING", "MANY", "FEW_STREAMS", "SHORT_STREAMS")
 @contextmanager
 def smallest_steps() -> Iterator[None]:
     """Let everything that can be done in steps be done so, of one item each."""
-    modules = (claim_commands, reply_pages, streams, copy, delete, incremental, keyspace, pages)
+    modules = (claim_commands, incremental_ids, reply_pages, copy, delete, incremental, keyspace)
     names = ("LONG_ROWS", "LONG_KEYS", "LONG_NAMES", "STEP_ROWS", "STEP_KEYS", "STEP_NAMES")
     limits = (*names, "PACKED_TOGETHER", "SHORT_ROWS", "LOOK_ROWS", "STEP_ITEMS", *STREAMS)
     with ExitStack() as stack:
         stack.enter_context(patch.object(incremental_commands, "STEPS_S", -1.0))
         stack.enter_context(patch.object(incremental, "LAST_STEP_IDS", 0))
-        for module in (*modules, read, readgroup, strings):
+        for module in (*modules, pages, read, readgroup, strings):
             for name in limits:
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, 1))
