@@ -211,8 +211,7 @@ def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
 def _split_around(
     txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
 ) -> list[Run]:
-    """Cut a run into pieces around new IDs; return all but its first piece, with runs of the IDs
-    between.
+    """Cut a run around new IDs; return all pieces but its first, with runs of the IDs between.
 
     ``ids`` are below its last one, and not in it.
     """
@@ -319,7 +318,7 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
     """Return the change of a group's runs that gives IDs the targets that ``decide`` returns."""
     made = Change()
     before: Run | None = None
-    """the last new run so far, to which the next one may be joined"""
+    """The last new run so far, to which the next one may be joined."""
     last: Run | None = None
     for run, within in stretches:
         targets, every = _targets(run, within, decide)
