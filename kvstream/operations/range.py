@@ -117,26 +117,6 @@ def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> l
     return found
 
 
-class Reach(NamedTuple):
-    """Where the rows of a range of IDs lie."""
-
-    prefix: bytes
-    lower: bytes
-    upper: bytes
-    """The keys that the first and the last row may have."""
-
-
-def reach(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Reach | None:
-    """Return where the entries of ``start <= id <= end`` lie; None where there can be none."""
-    stream = txn.stream(name)
-    if stream is None or not stream.length:
-        return None
-    low, high = max(start, stream.first), min(end, stream.last)
-    if low > high:
-        return None
-    return Reach(stream.prefix, stream.prefix + low.packed, stream.prefix + high.packed)
-
-
 class Ends(NamedTuple):
     """Where a stream begins and ends, and how many entries it has and was ever given."""
 

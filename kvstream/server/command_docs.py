@@ -137,8 +137,7 @@ SYNTAX = {
     "function|flush": "[ASYNC|SYNC]",
     "hello": "[protover [AUTH username password] [SETNAME name]]",
     "info": "[section [section ...]]",
-    "kvstream.load|commit": "load [MARK key number] PART name digest digest rows bytes "
-    "GIVEN|ALLOTTED [PART ...]",
+    "kvstream.load|commit": "load [MARK key number] PART name digest GIVEN|ALLOTTED [PART ...]",
     "kvstream.load|discard": "load",
     "kvstream.load|put": "load file offset data",
     "kvstream.load|state": "key serialized-value",

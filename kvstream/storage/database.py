@@ -21,7 +21,7 @@ from kvstream.logs import Throttle
 from kvstream.storage import checkpoint as moments
 from kvstream.storage import directory as directories
 from kvstream.storage import directory as fork
-from kvstream.storage import maintenance, reads, sst, sst_reads
+from kvstream.storage import maintenance, reads, sst
 from kvstream.storage.batch import LARGE_WRITE, Batch, Family, Pages, Row, Seeks, write_alone
 from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
@@ -228,7 +228,7 @@ class Database:
         self.gate.admit(False, sum(path.stat().st_size for path in paths))
         try:
             with self._giving:
-                sst.take_in(self._families[family], paths)
+                sst.ingest(self._families[family], paths)
         except Exception as error:
             raise self.gate.failed(error, recovers=True) from None
 
@@ -322,10 +322,6 @@ class Database:
             return self._families[family].property_int_value(name) or 0
         except Exception as error:  # closed, or about to be opened anew, by another thread
             raise classified(error) from None
-
-    def plain_tables(self, family: int) -> list[sst_reads.Table] | None:
-        """Return the tables that hold all rows of a family; None where memory holds some."""
-        return sst_reads.tables_of(self._families[family], self.directory)
 
     def statistics(self) -> dict[str, Any]:
         """Return sizes and counts for people; they may change with any version."""

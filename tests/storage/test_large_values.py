@@ -19,8 +19,6 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.options import LARGE_VALUE, LARGE_VALUES_SUFFIX
 from kvstream.storage.reads import PAGE_ROWS, SHORT_PAGE
-from kvstream.storage.sst import reading
-from kvstream.storage.sst_reads import NotPlain, packed_pages, stretches
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put
 
 LARGE = os.urandom(LARGE_VALUE)
@@ -269,16 +267,3 @@ def test_a_checkpoint_has_the_large_values(database: Database, tmp_path: Path) -
         assert copy.verify() == 2
     finally:
         copy.close()
-
-
-@pytest.mark.skipif(reading is None, reason="the compiled reader is not installed")
-def test_a_table_that_points_to_a_large_value_is_left_to_rocksdb(database: Database) -> None:
-    prefix = b"prefix"
-    ids = [number.to_bytes(16, "big") for number in range(3)]
-    put(database, {prefix + ids[0]: b"a", prefix + ids[1]: LARGE, prefix + ids[2]: b"b"})
-    database.flush()
-    tables = database.plain_tables(MESSAGES)
-    assert tables is not None
-    (stretch,) = stretches(tables, prefix + ids[0], prefix + ids[2])
-    with pytest.raises(NotPlain):
-        list(packed_pages(stretch, prefix))

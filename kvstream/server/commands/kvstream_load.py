@@ -1,7 +1,6 @@
-"""KVSTREAM.LOAD: bulk loads, whose tables clients make and the store takes in as they are."""
+"""KVSTREAM.LOAD: bulk loads, from files of rows that clients send."""
 
 from kvstream.bulkload import commit
-from kvstream.bulkload.parts import PART_WORDS
 from kvstream.commands.args import Argv, integer, syntax_error
 from kvstream.commands.command import Answer
 from kvstream.commands.replies import OK, Map, Reply
@@ -11,18 +10,19 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import dump
 from kvstream.server.commands.admin import help_of, server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.uploads import PART_WORDS
 
 _PART = b"PART"
 
 
 def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Begin a bulk load; answer its name, and what makers of parts for these streams must know."""
+    """Begin a bulk load into streams; reply its name and its ticket."""
     load, ticket = server_of(client).loads.begin(commit.ticket(txn, client.db, argv[2:]))
     return Map([(b"load", load), (b"ticket", ticket)])
 
 
 def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Append bytes to a file of a part, at an offset that is its length; answer its new length."""
+    """Append bytes to a file whose length is the offset; reply the new length."""
     offset = integer(argv[4])
     if offset < 0:
         raise InvalidArgument("offset is out of range, must be positive")
@@ -30,7 +30,7 @@ def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Append the entries of all parts at once, or none; answer how many, 0 where MARK was there."""
+    """Append the entries of all files, or none; reply how many, 0 if MARK was there."""
     mark, at = None, 3
     if argv[at].upper() == b"MARK":
         if len(argv) < at + 3:
@@ -49,13 +49,13 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give a stream the groups, counters and producers of a payload of DUMP; its entries stay."""
+    """Give a stream the groups, counters and producers of a DUMP payload; its entries stay."""
     dump.restate(txn, qualified(client.db, argv[2]), argv[3])
     return OK
 
 
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give a load up, and remove what was sent for it."""
+    """Remove a load and its files."""
     server_of(client).loads.discard(argv[2])
     return OK
 
@@ -65,11 +65,11 @@ load_help = help_of(
     ("TICKET [<key> ...]", "Begin a bulk load into these streams, and others."),
     (
         "PUT <load> <name> <offset> <data>",
-        "Send a piece of a part's file, NAME.sst or NAME.pieces.",
+        "Append DATA to a file of rows, whose length is OFFSET.",
     ),
     (
-        "COMMIT <load> [MARK <key> <number>] PART <name> <digest> <digest> <rows> <bytes>",
-        "    GIVEN|ALLOTTED [PART ...]: append all of it at once. MARK: unless KEY has NUMBER.",
+        "COMMIT <load> [MARK <key> <number>] PART <name> <digest> GIVEN|ALLOTTED [PART ...]",
+        "    Append the entries of all files at once. MARK: unless KEY has NUMBER.",
     ),
     ("DISCARD <load>", "Remove what was sent."),
     ("STATE <key> <payload>", "Give a stream groups and counters of a payload of DUMP."),

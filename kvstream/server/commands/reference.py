@@ -56,8 +56,7 @@ OPTIONS = {
     "NORMAL": "All.",
     "NOSAVE": "The default.",
     "NOW": "Taken and ignored: there are no replicas to be waited for.",
-    "PART": "A part: its name, the XXH3-128 of its table and of its pieces in hexadecimal, its "
-    "rows, and their bytes.",
+    "PART": "A file that was sent: its name, and its XXH3-128 in hexadecimal.",
     "PATTERN": "Those whose names match.",
     "PUBSUB": "None ever.",
     "REPLICA": "None ever.",
@@ -191,18 +190,15 @@ OWN = (
     "as long as COPY.",
     "FUNCTION FLUSH and SCRIPT FLUSH answer OK, for there is nothing to be flushed; there is no "
     "other command of scripts but HELP.",
-    "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET answers what "
-    "`kvstream.bulkload.parts.PartWriter` needs, PUT takes its files in pieces, COMMIT has the "
-    "store take "
-    "them in, in a thread while others go on. It looks into them first: a table whose rows are "
-    "not those of its streams, or that is damaged, is refused, as are keys that the user may not "
-    "write. Entries of streams that others have added to since the ticket, or that were there "
-    "and not named, are written once more first, and everybody waits for that; so are tables "
-    "that RocksDB's own writer has made, where kvstream was installed without a compiler. A load "
-    "outlives the connection and the server; one for which nothing has come for a day is "
-    "removed. STATE takes from a payload of DUMP all but its entries, for a stream whose entries "
-    "have come as tables. The command is of the category admin, since it takes disk and time, "
-    "and not for MULTI.",
+    "KVSTREAM.LOAD is for bulk loads such as those of Spark: TICKET replies what "
+    "`kvstream.bulkload.parts.RowsWriter` needs, PUT takes its files in pieces, and COMMIT appends "
+    "their entries, in a thread while others go on. A file that is damaged or out of order is "
+    "refused, as are keys that the user may not write. Entries of streams that others have "
+    "appended to since the ticket, or that were there and not named, are written twice. A load "
+    "outlives the connection and the server; one to which nothing was sent for a day is removed. "
+    "STATE takes all but the entries from a payload of DUMP, for a stream whose entries have come "
+    "by a load. The command is of the category admin, since it takes disk and time, and not for "
+    "MULTI.",
 )
 
 ABSENT = """\

@@ -127,7 +127,7 @@ _MEMORY = (
     _row("memory|stats", 2, frozenset(), memory.memory_stats, "4.0.0"),
 )
 _LOAD = (
-    _row("kvstream.load|commit", -10, _LOADS, kvstream_load.load_commit, _OURS),
+    _row("kvstream.load|commit", -7, _LOADS, kvstream_load.load_commit, _OURS),
     _row("kvstream.load|discard", 3, _ADMIN, kvstream_load.load_discard, _OURS),
     _row("kvstream.load|help", 2, _LOCAL, kvstream_load.load_help, _OURS),
     _row("kvstream.load|put", 6, _ADMIN | {Flag.DENYOOM}, kvstream_load.load_put, _OURS),

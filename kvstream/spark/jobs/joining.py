@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstream.bulkload.parts import BulkTicket, Part, PartWriter
+from kvstream.bulkload.parts import BulkTicket, Part, PartWriter, RowsFile, RowsWriter
 from kvstream.errors import DataError, NoSuchKey
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
@@ -36,7 +36,7 @@ from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import Wanted
 from kvstream.spark.read.servers import ServerReading, client_of
 from kvstream.spark.write import upload as uploading
-from kvstream.spark.write.upload import Upload, Workshop
+from kvstream.spark.write.upload import Upload, temporary_folder
 from kvstream.storage.files import DIRECTORY_MODE
 from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, StreamID
@@ -79,7 +79,7 @@ class Long:
 class Making(Protocol):
     """How tasks make parts; to be pickled."""
 
-    def make(self, stream: Long, partition: int, pages: Iterator[Any]) -> list[Part]: ...
+    def make(self, stream: Long, partition: int, pages: Iterator[Any]) -> list[Any]: ...
 
 
 class Joining(Protocol):
@@ -89,7 +89,7 @@ class Joining(Protocol):
         """Return how tasks make parts; None where the stream is at the target already."""
         ...
 
-    def complete(self, parts: Sequence[Part], last: StreamID | None) -> int:
+    def complete(self, parts: Sequence[Any], last: StreamID | None) -> int:
         """Make the stream of parts, up to ``last``, and of what came since; return its entries."""
         ...
 
@@ -100,7 +100,7 @@ def joining(stream: Long) -> Joining:
     return ServerJoining(stream) if stream.is_served else StoreJoining(stream)
 
 
-def _fill(writer: PartWriter, stream: Long, pages: Iterator[Any]) -> list[Part]:
+def _fill(writer: PartWriter | RowsWriter, stream: Long, pages: Iterator[Any]) -> list[Any]:
     for ids, values in pages:
         writer.extend(stream.under, ids, values)
     return writer.close()
@@ -220,9 +220,9 @@ class BySending:
 
     upload: Upload
 
-    def make(self, stream: Long, partition: int, pages: Iterator[Any]) -> list[Part]:
-        with Workshop() as folder, closing(stream.target_client()) as client:
-            writer = PartWriter(folder, self.upload.ticket, partition=partition)
+    def make(self, stream: Long, partition: int, pages: Iterator[Any]) -> list[RowsFile]:
+        with temporary_folder() as folder, closing(stream.target_client()) as client:
+            writer = RowsWriter(folder, self.upload.ticket, partition=partition)
             return uploading.send(client, self.upload, _fill(writer, stream, pages))
 
 
@@ -244,7 +244,7 @@ class ServerJoining:
             raise DataError("the server takes no bulk loads from this user any more")
         return BySending(self._upload)
 
-    def complete(self, parts: Sequence[Part], last: StreamID | None) -> int:
+    def complete(self, parts: Sequence[RowsFile], last: StreamID | None) -> int:
         stream, loaded = self._stream, 0
         assert self._upload is not None
         target = Connection(self._client)
@@ -365,7 +365,7 @@ def _ranges(stream: Long, making: Making, parts: int) -> list[Range]:
     return [Range(stream, piece.start, piece.end, at, making) for at, piece in enumerate(pieces)]
 
 
-def parts_of(wanted: Range) -> Iterator[Part]:
+def parts_of(wanted: Range) -> Iterator[Any]:
     """Run in a task: make the entries of a range into parts."""
     stream, bounds = wanted.stream, (wanted.first.packed, wanted.last.packed)
     with closing(stream.connection()) as connection:

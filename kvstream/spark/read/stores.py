@@ -8,24 +8,20 @@ kvstream/storage; the life of copies is that of kvstream/engine/reader_snapshots
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from kvstream.engine import reader_snapshots
 from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, shown
-from kvstream.layout.columns import Columns, of_packed, of_rows
-from kvstream.layout.keys import ID_BYTES, qualified
+from kvstream.layout.columns import Columns, of_rows
+from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace
 from kvstream.operations import range as ranges
-from kvstream.operations import range as splitting
 from kvstream.spark.options import MISSING_HINT, Place
 from kvstream.spark.read.partitions import PAGE_MIN, Piece, Wanted, next_page
-from kvstream.storage import sst_reads
-from kvstream.storage.batch import Family
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock, SystemClock
-from kvstream.types.ids import StreamID
 
 CACHE_BYTES = 8 << 20
 """Blocks that a task keeps: each is read once."""
@@ -126,7 +122,7 @@ class CopyReading:
     def pages(self, piece: Piece) -> Iterator[Columns]:
         """Yield the entries of a piece; Corruption where they are not as many as the store says."""
         seen = 0
-        for page in copy_pages(self._store, piece):
+        for page in store_pages(self._store, piece):
             seen += len(page)
             yield page
         if piece.exact and seen != piece.entries:
@@ -137,49 +133,6 @@ class CopyReading:
 
     def close(self) -> None:
         self._store.close()
-
-
-def copy_pages(store: Store, piece: Piece) -> Iterator[Columns]:
-    """Yield the entries of a piece of a store that nobody writes, by pages.
-
-    What is plain is read out of tables; the rest, damage included, by RocksDB.
-    """
-    database = store.engine.database
-    name = qualified(store.db, piece.key)
-    reach = store.engine.run(splitting.reach, name, piece.start, piece.end)
-    tables = database.plain_tables(Family.MESSAGES)
-    if reach is None or tables is None:
-        yield from store_pages(store, piece)
-        return
-    for stretch in sst_reads.stretches(tables, reach.lower, reach.upper):
-        following: StreamID | None
-        following, end = _ids_of(stretch, len(reach.prefix))
-        with suppress(sst_reads.NotPlain):
-            for packed in sst_reads.packed_pages(stretch, reach.prefix, unpacked):
-                page = of_packed(packed)
-                yield page
-                following = page.last.next() if page.last < end else None
-            following = None
-        if following is not None:
-            yield from store_pages(store, replace(piece, start=following, end=end))
-
-
-def unpacked(data: bytes, size: int) -> bytes | None:
-    """Return the ``size`` bytes that ZSTD has made ``data`` of; None where it has not."""
-    import pyarrow as pa
-
-    try:
-        found: bytes = pa.decompress(data, size, codec="zstd", asbytes=True)
-    except (OSError, pa.ArrowException):
-        return None
-    return found
-
-
-def _ids_of(stretch: sst_reads.Stretch, prefix: int) -> tuple[StreamID, StreamID]:
-    ids = stretch.first[prefix:], stretch.last[prefix:]
-    if any(len(eid) != ID_BYTES for eid in ids):
-        raise Corruption("the key of a message is not of its stream's length")
-    return StreamID.unpack(ids[0]), StreamID.unpack(ids[1])
 
 
 def store_pages(store: Store, piece: Piece) -> Iterator[Columns]:
@@ -231,7 +184,7 @@ def pieces_of(
     found = []
     for key in keys:
         name = qualified(store.db, key)
-        for span in store.engine.run(splitting.spans, name, wanted.start, wanted.end, size):
+        for span in store.engine.run(ranges.spans, name, wanted.start, wanted.end, size):
             found.append(Piece(key, *span))
     return found
 

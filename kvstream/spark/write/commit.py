@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from kvstream.bulkload.parts import BulkTicket, Part
+from kvstream.bulkload.parts import BulkTicket, Part, RowsFile
 from kvstream.spark.write.gather import Share, rows_of
 from kvstream.spark.write.stage import StagedRows, Transaction, order_of, pages_of, unpack_page
 from kvstream.spark.write.upload import Upload
@@ -28,7 +28,7 @@ class Commit(NamedTuple):
     folder: str = ""
     """Where parts may be made by the commit itself."""
     upload: Upload | None = None
-    """What tasks have sent parts to, in place of a ticket."""
+    """The load that tasks have sent files to, in place of a ticket."""
 
     @property
     def rows(self) -> int:
@@ -38,6 +38,11 @@ class Commit(NamedTuple):
     def parts(self) -> list[Part]:
         """The parts that tasks have made."""
         return [part for share in self.shares for part in share.spilled.parts]
+
+    @property
+    def sent(self) -> list[RowsFile]:
+        """The files that tasks have sent."""
+        return [file for share in self.shares for file in share.spilled.sent]
 
     @property
     def mark(self) -> tuple[bytes, int] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
 
-from kvstream.bulkload.parts import Part
+from kvstream.bulkload.parts import Part, RowsFile
 from kvstream.spark.write.stage import StagedFile, StagedRows, pack_page, store_of
 from kvstream.types.options import MEGABYTE
 
@@ -39,7 +39,9 @@ class Spilled:
     files: tuple[StagedFile, ...] = ()
     pages: tuple[bytes, ...] = ()
     parts: tuple[Part, ...] = ()
-    """Tables that the commit takes in as they are."""
+    """Parts that the commit ingests."""
+    sent: tuple[RowsFile, ...] = ()
+    """Files that the server has."""
 
 
 @dataclass(frozen=True, slots=True)

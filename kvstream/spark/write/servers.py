@@ -28,7 +28,7 @@ def commit_through(client: Any, work: Commit) -> Committed:
     """Commit through a client of redis-py that gives bytes. WrongType, IDTooSmall: nothing ran."""
     import redis
 
-    if work.parts or (work.rows > BATCH_ROWS and not work.skip_existing):
+    if work.sent or (work.rows > BATCH_ROWS and not work.skip_existing):
         found = _load(client, work)
         if found is not None:
             return found
@@ -52,8 +52,8 @@ def _load(client: Any, work: Commit) -> Committed | None:
     if upload is None:
         return None
     try:
-        parts = work.parts + uploading.send_rows(client, upload, loose)
-        return Committed(*uploading.commit(client, upload, parts, work.mark))
+        sent = work.sent + uploading.send_rows(client, upload, loose)
+        return Committed(*uploading.commit(client, upload, sent, work.mark))
     finally:
         uploading.discard(client, upload)
 

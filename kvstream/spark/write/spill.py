@@ -1,21 +1,21 @@
 """Where the rows of a task go that are too many to be kept until it ends.
 
-Into tables or files beside the store, where tasks and commit share a file system. For a server:
-into tables that are sent there; where it takes none, into the task's message, up to a limit; or,
-where ``delivery`` is "atleastonce", there at once.
+Into parts or files beside the store, if tasks and commit share a file system. For a server: into
+files of rows that are sent there; if it takes none, into the task's message, up to a limit; or,
+with ``delivery`` "atleastonce", there at once.
 """
 
 import os
 from collections.abc import Sequence
 
-from kvstream.bulkload.parts import BulkTicket, PartWriter
+from kvstream.bulkload.parts import BulkTicket, PartWriter, RowsWriter
 from kvstream.errors import InvalidArgument
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.gather import Spill, Spilled
 from kvstream.spark.write.servers import append_now
 from kvstream.spark.write.stage import PageFile, StagedRows, Staging, Transaction, extend, pack_page
-from kvstream.spark.write.upload import Upload, Workshop, send
+from kvstream.spark.write.upload import Upload, send, temporary_folder
 from kvstream.types.options import MEGABYTE
 
 MESSAGE_MAX = 64 * MEGABYTE
@@ -40,7 +40,7 @@ class FileSpill:
 
 
 class PartSpill:
-    """Rows go into tables beside the store, which the commit takes in as they are."""
+    """Rows go into parts beside the store, which the commit ingests."""
 
     def __init__(self, staging: Staging, ticket: BulkTicket, partition: int) -> None:
         self._writer = PartWriter(staging.folder, ticket, partition=partition)
@@ -56,20 +56,20 @@ class PartSpill:
 
 
 class UploadSpill:
-    """Rows go into tables on this machine, and these to the server."""
+    """Rows go into files on this machine, and these to the server."""
 
     def __init__(self, place: Place, upload: Upload, partition: int) -> None:
         self._place = place
         self._upload = upload
-        self._folder = Workshop()
-        self._writer = PartWriter(self._folder.path, upload.ticket, partition=partition)
+        self._folder = temporary_folder()
+        self._writer = RowsWriter(self._folder.name, upload.ticket, partition=partition)
 
     def write(self, streams: list[StagedRows]) -> None:
         extend(self._writer, streams)
 
     def close(self) -> Spilled:
         with self._folder, client_of(self._place) as client:
-            return Spilled(parts=tuple(send(client, self._upload, self._writer.close())))
+            return Spilled(sent=tuple(send(client, self._upload, self._writer.close())))
 
     def abort(self) -> None:
         self._folder.cleanup()

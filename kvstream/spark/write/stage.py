@@ -51,7 +51,7 @@ from typing import NamedTuple, Self
 
 import msgpack
 
-from kvstream.bulkload.parts import PartWriter
+from kvstream.bulkload.parts import PartWriter, RowsWriter
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES, U64
 from kvstream.layout.values import Names
@@ -287,8 +287,8 @@ def is_plain(staged: StagedRows) -> bool:
     return all(len(eid) != _U64_BYTES for eid in staged.ids)
 
 
-def extend(writer: PartWriter, streams: Iterable[StagedRows]) -> None:
-    """Add plain rows to the parts that a writer makes: those with IDs, and those without."""
+def extend(writer: PartWriter | RowsWriter, streams: Iterable[StagedRows]) -> None:
+    """Add plain rows to what a writer writes: those with IDs, and those without."""
     for staged in streams:
         if not staged.ids:
             writer.extend(staged.key, None, [value for value, _ in staged.rows])
