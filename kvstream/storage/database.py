@@ -22,19 +22,21 @@ from kvstream.storage import checkpoint as moments
 from kvstream.storage import directory as directories
 from kvstream.storage import directory as fork
 from kvstream.storage import maintenance, reads, sst
-from kvstream.storage.batch import LARGE_WRITE, Batch, Family, Pages, Row, Seeks, write_alone
+from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
 from kvstream.storage.write_guard import Gate, classified, is_stall
-from kvstream.types.options import StoreOptions
+from kvstream.types.options import MEGABYTE, StoreOptions
 
 _log = logging.getLogger(__name__)
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
 _CLOSED = "the store is closed"
+LARGE_WRITE = 1 * MEGABYTE
+"""Writes of more bytes than this are checked against the free space one by one."""
 
 
 def _below(upper: bytes) -> ReadOptions:
@@ -135,7 +137,7 @@ class Database:
         return reads.page(self._families[family], _below(upper), lower, upper, limit, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
-        """Return rows as they are now, to be read by and by: see ``reads.walk_pages``."""
+        """Return rows as they are now, in pages: see ``reads.walk_pages``."""
         found = reads.walk_pages(self._families[family], _below(upper), lower, upper)
         return self._scans.noted(found)
 
@@ -165,11 +167,10 @@ class Database:
         if monotonic() >= gate.open_until:
             gate.admit(frees)
         try:
-            size = write_alone(self._families, batch)
-            if not size:
-                size = self._write_prepared(batch, frees)
+            size = self._write_prepared(batch, frees)
         except Exception as error:
-            size = self._write_failed(error, batch, frees)
+            # Whoever keeps the error must not keep a WriteBatch, and with it RocksDB open.
+            size = self._write_failed(error.with_traceback(None), batch, frees)
         if gate.recovers:
             gate.passed()
         stalls = self._stalls
@@ -216,7 +217,7 @@ class Database:
             try:
                 size = self._write_prepared(batch, frees)
             except Exception as again:
-                error = again
+                error = again.with_traceback(None)
             else:
                 waited_s = monotonic() - begun
                 self._stall_log.log(_log, logging.INFO, "a write waited %.3f s for space", waited_s)

@@ -28,8 +28,7 @@ FLUSH_INTERVAL_S = 1.0
 """Redis's ``appendfsync everysec``."""
 RETRY_INTERVAL_S = 0.25
 """How often callbacks that wait out a full disk look whether it has recovered."""
-SLOW_WAKING_S = 0.001
-"""A thread that takes longer to wake another has had to wait for the interpreter."""
+_RELEASE = methodcaller("release")
 
 _open_committers: "weakref.WeakSet[Committer]" = weakref.WeakSet()
 
@@ -70,10 +69,6 @@ class Committer:
         self._queueing = threading.Lock()
         self._flusher: _Queued | None = None
         self._queue: list[_Queued] = []
-        self._covered: deque[threading.Lock] = deque()
-        # An interrupt comes between calls, and so never between taking one and letting it go.
-        self._wakings = map(methodcaller("release"), iter(self._covered.popleft, None))
-        self._woken_at = 0.0
         self._awaited: list[_Awaited] = []
         self._threads: list[threading.Thread] = []
         try:
@@ -172,7 +167,6 @@ class Committer:
         self._changed = threading.Condition(self._lock)
         self._queueing, self._flusher = threading.Lock(), None
         self._queue.clear()
-        self._covered.clear()
         self._stopping = True
         self._threads = []
         self._awaited = []
@@ -204,8 +198,6 @@ class Committer:
                         self._flush()
                     else:  # another was quicker: the store may be closed by now
                         self._leave(queued)
-                elif sequence <= self.durable_sequence:
-                    self._wake_next()
             except BaseException:  # KeyboardInterrupt: what it was to do is for those who wait
                 self._leave(queued)
                 raise
@@ -227,8 +219,6 @@ class Committer:
                 self._queue.remove(queued)
             if queued is self._flusher:
                 self._flusher = None
-        with contextlib.suppress(ValueError):
-            self._covered.remove(queued.turn)
         self._pass_turn()
 
     def _flush(self) -> None:
@@ -245,33 +235,16 @@ class Committer:
             self._pass_turn()
 
     def _pass_turn(self) -> None:
-        """Wake the first of those whose writes are durable, and one of the others to flush."""
-        first = None
+        """Wake those whose writes are durable, and one of the others to flush."""
         with self._queueing:
             durable = self.durable_sequence
-            covered = [queued.turn for queued in self._queue if queued.sequence <= durable]
+            woken = [queued.turn for queued in self._queue if queued.sequence <= durable]
             rest = [queued for queued in self._queue if queued.sequence > durable]
-            if rest and self._flusher is None:
-                first = rest.pop(0)
+            if rest and self._flusher is None:  # it flushes, or finds that the store has failed
+                woken.append(rest.pop(0).turn)
+            releases = map(_RELEASE, woken)
             self._queue = rest
-            self._covered.extend(covered)
-        if first is not None:
-            first.turn.release()  # it flushes next, or finds the store failed and passes that on
-        if self._covered:
-            self._woken_at = perf_counter()
-            self._wake_next()
-
-    def _wake_next(self) -> None:
-        """Wake the next one whose write is durable; all of them where the last was slow to come."""
-        now = perf_counter()
-        slow = now - self._woken_at > SLOW_WAKING_S
-        self._woken_at = now
-        try:
-            next(self._wakings)
-            while slow:
-                next(self._wakings)
-        except IndexError:  # all have been woken
-            return
+            deque(releases, maxlen=0)  # one call, which no interrupt can come into
 
     def _flush_every_second(self) -> None:
         while not self._ended_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):

@@ -16,15 +16,12 @@ import inspect
 import time
 import weakref
 from collections.abc import Generator, Iterator
-from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from kvstream.errors import StoreClosed, StoreError
+from kvstream.errors import StoreClosed
 from kvstream.storage.batch import Family, Pages, Row, Rows, Seeks, pages_by
 from kvstream.storage.write_guard import classified
 
-SHORT_PAGE = 16
-"""Up to this limit one iterator, row by row, is faster than the bulk way and its last row."""
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
 """A page of a snapshot ends with the row that reaches either: it is read in a tenth of a
 millisecond."""
@@ -137,26 +134,31 @@ def revoke(rows: Walk) -> None:
 
 
 def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
-    """Yield as many of the rows of ``lower <= key < upper`` as are asked for each time.
+    """Yield an empty page, and then as many rows of ``lower <= key < upper`` as each send asks for.
 
-    They are as they were when the first, empty page was asked for. Where none may be put between
-    the bounds meanwhile, a page is short at their end alone; else StoreError may be raised there.
+    They are as they were when the first page was asked for; a page is short at the end alone.
     """
     try:
-        found = family.items(from_key=lower, read_opt=bounds)
+        rows = family.iter(bounds)
+        rows.seek(lower)
         page: list[Row] = []
+        begun = False  # behind the last row of a page none is looked for
         while True:
             try:
                 count = yield page
             except _Revoked:
-                del found
+                del rows
                 yield []  # to revoke(), which asked for it
                 raise StoreClosed("the store is closed") from None
-            page = list(islice(found, count))
-            if page:
-                lower = page[-1][0] + b"\0"
-            if len(page) < count and not _ends(family, bounds, lower):
-                raise StoreError("rows could not be read as they were: they may have changed")
+            page = []
+            while len(page) < count:
+                if begun and rows.valid():  # RocksDB aborts the process for next() at the end
+                    rows.next()
+                if not rows.valid():
+                    rows.status()
+                    break
+                begun = True
+                page.append((rows.key(), rows.value()))
     except Exception as error:
         raise classified(error) from None
 
@@ -219,56 +221,30 @@ def page(
 ) -> list[Row]:
     """Return the first ``limit`` rows of ``lower <= key < upper``, in reverse the last ones.
 
-    They are all of one moment: nothing is written while one iterator is read.
+    They are all of one moment. Behind the last one no row is looked for.
     """
     try:
-        if limit > SHORT_PAGE and not reverse:
-            moment = family.latest_sequence_number()
-            some = islice(family.items(from_key=lower, read_opt=bounds), limit - 1)
-            rows: list[Row] = list(some)  # items() has gone on to the next row
-            rest = rows[-1][0] + b"\0" if rows else lower
-            if len(rows) == limit - 1:
-                rows += _row_by_row(family, bounds, rest, 1, reverse)
-                if family.latest_sequence_number() == moment:
-                    return rows
-            elif _ends(family, bounds, rest):
-                return rows
-            # It ended early, at an error that did not come again, or something was written since.
-        return _row_by_row(family, bounds, lower, limit, reverse)
+        found: list[Row] = []
+        rows = family.iter(bounds)
+        if reverse:
+            rows.seek_to_last()
+        else:
+            rows.seek(lower)
+        advance = rows.prev if reverse else rows.next
+        while limit > 0:
+            if not rows.valid():
+                rows.status()
+                break
+            key = rows.key()
+            if key < lower:
+                break
+            found.append((key, rows.value()))
+            if len(found) == limit or (reverse and key == lower):
+                break
+            advance()
+        return found
     except Exception as error:
         raise classified(error) from None
-
-
-def _row_by_row(family: Any, bounds: Any, lower: bytes, limit: int, reverse: bool) -> list[Row]:
-    found: list[Row] = []
-    rows = family.iter(bounds)
-    if reverse:
-        rows.seek_to_last()
-    else:
-        rows.seek(lower)
-    advance = rows.prev if reverse else rows.next
-    while limit > 0:
-        if not rows.valid():
-            rows.status()
-            break
-        key = rows.key()
-        if key < lower:
-            break
-        found.append((key, rows.value()))
-        if len(found) == limit or (reverse and key == lower):
-            break
-        advance()
-    return found
-
-
-def _ends(family: Any, bounds: Any, lower: bytes) -> bool:
-    """Say whether no row is left from ``lower`` on; raise what ``items()`` kept to itself."""
-    rest = family.iter(bounds)
-    rest.seek(lower)
-    if rest.valid():
-        return False
-    rest.status()
-    return True
 
 
 _TOGETHER = 256
