@@ -1,6 +1,6 @@
 """The owner's side of bulk loads: a ticket first, and one commit that ingests the parts.
 
-A part whose rows already stand where they belong is ingested as it is, in a time that does not
+A part whose rows have their final keys is ingested as it is, in a time that does not
 depend on its size. A part of a stream that was there and not named, or that has moved on, is merged
 with the others and rewritten. Then all SST files are ingested, and one commit counts what they
 brought: nothing is visible before it, and what a crash leaves is deleted at the next opening.
@@ -241,7 +241,7 @@ class _Load:
     # --- rewritten ------------------------------------------------------------------------------
 
     def _rewrite(self, prepared: _Prepared) -> None:
-        """Write the entries of misplaced parts into new SST files, where they belong."""
+        """Write the entries of misplaced parts under their final keys, into new SST files."""
         if not prepared.rewritten:
             return
         misplaced = sorted(prepared.rewritten)

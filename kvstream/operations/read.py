@@ -22,7 +22,7 @@ from kvstream.operations import entries
 from kvstream.operations import range as showing
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
-from kvstream.storage.reads import Still
+from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.records import Entry, HistoryEntry
 
@@ -71,7 +71,7 @@ def begin_still(txn: Txn) -> Seeks:
     """Return the same for what is read later: of the transaction's changes it sees those so far."""
     if not txn.dirty:
         return begin(txn)
-    return txn.batch.copied(partial(Still, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
+    return txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
 
 
 class Loading:

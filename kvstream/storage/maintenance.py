@@ -1,4 +1,4 @@
-"""What is done with a whole column family: reading all of it, and figures for people.
+"""Work on whole column families: reading all rows, figures for people, flushes for range deletes.
 
 The families are open ``rocksdict`` handles, given by ``database``.
 """
@@ -32,15 +32,15 @@ _AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 
 
 class LiveTables:
-    """The tables of an open RocksDB, and whether it is making others."""
+    """The SST files of an open RocksDB, and whether it is writing or removing some."""
 
     def __init__(self, rows: Any, none_given: AbstractContextManager[object]) -> None:
-        """``none_given`` is taken by those, too, who give it tables."""
+        """``none_given`` is a lock that is held while files are ingested."""
         self._rows = rows
         self.none_given = none_given
 
     def at_work(self) -> bool:
-        """Tell whether tables are being made or removed."""
+        """Return whether SST files are being written or removed."""
         try:
             return any(self._rows.property_int_value(name) for name in _AT_WORK)
         except Exception as error:
@@ -55,7 +55,7 @@ class LiveTables:
 
 
 class RangeDeletes:
-    """Has a memtable written to a table once there are many range deletes in it."""
+    """Flushes a memtable once it has many range deletes."""
 
     def __init__(self, families: list[Any]) -> None:
         self._families = families
@@ -67,7 +67,7 @@ class RangeDeletes:
             self._counts[family] += 1
             if self._counts[family] >= RANGE_DELETES_IN_MEMTABLE:
                 self._counts[family] = 0
-                # Should this fail, RocksDB refuses the next write.
+                # If this fails, RocksDB refuses the next write.
                 with suppress(Exception):
                     self._families[family].flush(False)
 

@@ -244,7 +244,7 @@ _TOGETHER = 256
 """Rows that are read at once from a whole range."""
 
 
-class Still:
+class Snapshot:
     """A snapshot: the rows of some families as they are when this is created.
 
     It has one iterator a family, since creating one costs several times as much as a row. It keeps

@@ -33,7 +33,7 @@ class Upload(NamedTuple):
 
 
 def begin(client: Any, keys: Iterable[bytes]) -> Upload | None:
-    """Begin a load into streams; None where the server has no such thing, or not for this user."""
+    """Begin a load into streams; return None if the server cannot, or not for this user."""
     try:
         told = members(Connection(client).do(COMMAND, "TICKET", *keys))
     except WrongType:
