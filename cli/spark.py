@@ -231,14 +231,6 @@ def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
 @click.option("--match", multiple=True, metavar="PATTERN", help="Keys; repeatable.")
 @click.option("--allow-loss", multiple=True, metavar="NAME", help="As of `migrate run`.")
 @click.option("--state", metavar="DIR", help="Where is kept how far each pair came.")
-@click.option(
-    "--split",
-    type=click.IntRange(min=0),
-    default=1_000_000,
-    show_default=True,
-    metavar="ENTRIES",
-    help="Streams of a server from so many on are brought by several tasks; 0: none.",
-)
 @click.pass_context
 def migrate(ctx: click.Context, /, pairs: tuple[tuple[str, str], ...], **options: Any) -> None:
     """Migrate many places at once, groups and pending entries included.
@@ -257,7 +249,7 @@ def _session(
     ctx: click.Context, job: str
 ) -> Iterator[tuple["SparkSession", Callable[[str], None]]]:
     """Give a session of Spark and a place to tell progress; one made here ends with the job."""
-    from kvstream.spark.options import plainly
+    from kvstream.spark.options import translated_errors
     from kvstream.spark.spark_session import is_running, session
 
     options = ctx.obj
@@ -276,7 +268,7 @@ def _session(
             click.echo(printable(line), err=True)
 
     try:
-        with plainly():
+        with translated_errors():
             yield spark, say
     finally:
         if not running:

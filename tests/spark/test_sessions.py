@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.spark import java_home, local_java, local_sockets, spark_session
+from kvstream.spark import java_home, spark_session
 from tests.spark.conftest import LONG, ROOT, fill
-from tests.spark.settings import JVM, SETTINGS
+from tests.spark.settings import SETTINGS
 
 COUNT = """
 import sys
@@ -21,15 +21,6 @@ master, path, *settings = sys.argv[1:]
 spark = session("counting", master=master, config=dict(each.split("=", 1) for each in settings))
 reader = spark.read.format("kvstream").option("path", path).option("stream", "orders")
 print("counted", reader.option("partitions", 4).load().count())
-spark.stop()
-"""
-LOOK = """
-from pathlib import Path
-folder = Path(local_sockets()["spark.python.unix.domain.socket.dir"])
-mode, sockets = folder.stat().st_mode & 0o777, [each.is_socket() for each in folder.iterdir()]
-print(oct(mode), any(sockets), folder)
-about = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
-print(*about.getInputArguments())
 spark.stop()
 """
 DISCOVER = """
@@ -70,27 +61,6 @@ def store(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         fill(store, 1000)
     return path
-
-
-def test_python_is_reached_through_a_private_folder_by_a_java_of_these_options(store: Path) -> None:
-    look = (
-        COUNT.replace("config=dict(", f"config=local_sockets() | local_java({JVM!r}) | dict(")
-        .replace("import session", "import local_java, local_sockets, session")
-        .replace("spark.stop()", LOOK)
-    )
-    given = [each for each in settings() if JVM not in each]
-    told = run(look, "local[1]", str(store), *given).split()
-    assert told[:4] == ["counted", "1000", "0o700", "True"]
-    assert not Path(told[4]).exists()
-    wanted = local_java(JVM)["spark.driver.extraJavaOptions"].split()
-    assert JVM.split() == wanted[-2:]
-    assert len(wanted) == 8
-    assert not set(wanted) - set(told[5:])
-
-
-def test_a_folder_too_far_down_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_session, "_socket_folder", lambda: "/tmp/" + "x" * 60)
-    assert local_sockets() == {}
 
 
 @pytest.fixture
