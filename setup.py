@@ -13,9 +13,6 @@ MODULES = [
     "kvstream.layout._packing",
     "kvstream.rdb._compiled",
     "kvstream.resp._wire",
-    "kvstream.storage._proofs",
-    "kvstream.storage._reading",
-    "kvstream.storage._tables",
 ]
 
 

@@ -1,6 +1,7 @@
-"""kvstream beside redis-server, in one run: ``make bench``.
+"""Benchmarks of kvstream beside redis-server, in one run: ``make bench``. Not installed.
 
-Each module owns one part: ``workload`` the entries and sizes, ``peer`` the redis-server,
-``contests`` what both sides do, ``claims`` what kvstream alone has promised, ``results`` the
-figures, ``report`` how they are shown. None of them is installed.
+Rows compare both sides: ``library``, ``server``, ``migrate``, ``spark``. Limits are bounds for
+kvstream alone: ``library_limits``, ``latency``, ``bulk_load``, ``server_limits``, ``spark_limits``.
+``workload`` has the entries and sizes, ``processes`` starts the servers, ``results`` and ``report``
+hold and show the figures.
 """

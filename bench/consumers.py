@@ -1,7 +1,7 @@
 """Consumers over plain sockets: each reads 100 entries of its own stream, then acknowledges them.
 
-What a consumer sends, and how long each reply is, is known beforehand: the IDs of its stream are
-chosen, and all of a length. So the load takes little time beside the servers that it measures.
+IDs are explicit and of equal length, so each request and the end of each reply are known
+beforehand. So the consumers take little time beside the server that they measure.
 """
 
 import selectors
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from redis import Redis
 
-from bench.servers import CLIENTS, framed, port_of
+from bench.processes import CLIENTS, framed, port_of
 from bench.workload import BATCH, entries
 
 PAGE = 100
 FIRST_ID = 1_000_000
-"""IDs from here on: all of the same length."""
+"""The first ID; all have the same length."""
 GROUP = "billing"
 
 
@@ -37,16 +37,16 @@ def _prepare(client: Redis, pages: int) -> None:
 
 
 class _Consumer:
-    """One socket, its requests to come, and the bytes that its next reply still lacks."""
+    """One socket with its remaining requests, and the end of the next reply."""
 
     def __init__(self, port: int, number: int, pages: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._requests = self._all(_key(number), pages)
+        self._requests = self._exchanges(_key(number), pages)
         self._tail = b""
 
-    def _all(self, key: str, pages: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each request with the bytes that its reply ends with."""
+    def _exchanges(self, key: str, pages: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each request with the end of its reply."""
         read = framed("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(PAGE), "STREAMS", key, ">")
         pool = entries(PAGE * pages)
         for page in range(pages):
@@ -61,16 +61,16 @@ class _Consumer:
             yield framed("XACK", key, GROUP, *ids), f":{PAGE}\r\n".encode()
 
     def send(self) -> bool:
-        """Send the next request; False where there is none."""
+        """Send the next request; return False if there is none."""
         request, self._awaited = next(self._requests, (b"", b""))
         self.socket.sendall(request)
         return bool(request)
 
     def received(self) -> bool:
-        """Take what has come; True once the reply is whole."""
+        """Read what has arrived; return whether the reply is complete."""
         data = self.socket.recv(1 << 18)
         if not data or data.startswith(b"-"):
-            raise RuntimeError(f"a consumer was told {data[:200]!r}")
+            raise RuntimeError(f"unexpected reply: {data[:200]!r}")
         self._tail = (self._tail + data)[-len(self._awaited) :]
         if self._tail != self._awaited:
             return False
@@ -79,7 +79,7 @@ class _Consumer:
 
 
 def consumed(client: Redis, pages: int) -> float:
-    """Have 50 consumers read and acknowledge pages of 100, so many in all; return the seconds."""
+    """Read and acknowledge ``pages`` pages of 100 entries with 50 consumers; return the seconds."""
     each = max(pages // CLIENTS, 1)
     _prepare(client, each)
     consumers = [_Consumer(port_of(client), number, each) for number in range(CLIENTS)]
@@ -98,13 +98,13 @@ def consumed(client: Redis, pages: int) -> float:
         seconds = time.perf_counter() - begun
     for consumer in consumers:
         consumer.socket.close()
-    _prove(client, each)
+    _check(client, each)
     return seconds * pages / (each * CLIENTS)
 
 
-def _prove(client: Redis, pages: int) -> None:
-    """Raise where not every entry was read and acknowledged."""
+def _check(client: Redis, pages: int) -> None:
+    """Raise RuntimeError unless every entry was read and acknowledged."""
     for number in range(CLIENTS):
         group = client.xinfo_groups(_key(number))[0]
         if group["pending"] or group["entries-read"] != PAGE * pages:
-            raise RuntimeError(f"{_key(number)} was not consumed: {group}")
+            raise RuntimeError(f"{_key(number)} was not consumed fully: {group}")

@@ -1,4 +1,4 @@
-"""Shows the figures: a table on the terminal, and Markdown, JSON and a plot for the docs."""
+"""Show the figures: tables on the terminal, and Markdown, JSON and a plot for the docs."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.peer import peer_version
-from bench.results import Claim, Contest, Scaled
+from bench.processes import peer_version
+from bench.results import Comparison, Limit, Scaling
 from kvstream.layout.compiled import twins
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -23,37 +23,37 @@ FIGURES = DOCS / "benchmarks.json"
 PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
-_SERVED_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
-_MOVED_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
-_SPARKED_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
-_SCALED_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
-_CONTEST_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
-_CLAIM_HEAD = ("claim", "measured", "bound", "result", "note")
+_SERVER_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_MIGRATION_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
+_SPARK_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
+_SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
+_LIBRARY_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_LIMIT_HEAD = ("claim", "measured", "bound", "result", "note")
 
 Figures = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""The names of columns, and rows."""
+"""The names of the columns, and the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that one run found out."""
+    """The results of one run."""
 
     load: float
-    """The machine's load before the run: above its idle level the figures are of a busy machine."""
-    contests: list[Contest] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
-    served: list[Contest] = field(default_factory=list)
-    """What clients of both servers did, in requests."""
-    moved: list[Contest] = field(default_factory=list)
-    """How an RDB file came into a store, beside two other ways."""
-    sparked: list[Contest] = field(default_factory=list)
-    """What jobs of Spark did, beside redis-py in their tasks."""
-    scaled: list[Scaled] = field(default_factory=list)
-    """What a second core brings to these jobs."""
+    """The machine's load average before the run."""
+    library: list[Comparison] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
+    server: list[Comparison] = field(default_factory=list)
+    """In requests, not entries."""
+    migration: list[Comparison] = field(default_factory=list)
+    """An RDB file into a store, beside redis-server and a copy loop."""
+    spark: list[Comparison] = field(default_factory=list)
+    """Spark jobs, beside redis-py in their tasks."""
+    scaling: list[Scaling] = field(default_factory=list)
+    """The same jobs on one core and on two."""
 
 
 def setting(report: Report) -> dict[str, str]:
-    """Return what the figures depend on: the machine, how busy it was, and the versions."""
+    """Return the conditions of the run: the machine, its load, and versions."""
     return {
         "cores": str(os.cpu_count()),
         "load before the run": f"{report.load:.1f}",
@@ -70,14 +70,14 @@ def _mark(met: bool) -> str:
     return "met" if met else "missed"
 
 
-def _contests(head: tuple[str, ...], rows: Sequence[Contest]) -> Figures:
-    """Return a table of contests, with a column more for each newer server that took part."""
+def _comparisons(head: tuple[str, ...], rows: Sequence[Comparison]) -> Figures:
+    """Return a table of comparisons, with a further column for each newer server."""
     names = list(dict.fromkeys(name for row in rows for name in row.further_rates))
     further = tuple(f"{name}/s" for name in names)
-    return (*head, *further), [_contest_row(row, names) for row in rows]
+    return (*head, *further), [_comparison_row(row, names) for row in rows]
 
 
-def _contest_row(row: Contest, further: Sequence[str]) -> tuple[str, ...]:
+def _comparison_row(row: Comparison, further: Sequence[str]) -> tuple[str, ...]:
     low, high = row.ratio_range
     return (
         row.title,
@@ -94,7 +94,7 @@ def _contest_row(row: Contest, further: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _scaled_row(row: Scaled) -> tuple[str, ...]:
+def _scaling_row(row: Scaling) -> tuple[str, ...]:
     one, two = row.rates
     return row.title, f"{one:,.0f}", f"{two:,.0f}", f"{row.times:.1f}x"
 
@@ -104,24 +104,31 @@ def _three_digits(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def _claim_row(row: Claim) -> tuple[str, ...]:
+def _limit_row(row: Limit) -> tuple[str, ...]:
     measured = f"{_three_digits(row.value)} {row.unit}"
     return row.title, measured, f"{row.limit:g} {row.unit}", _mark(row.met), row.note
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print the tables for people."""
-    tables = (
-        _contests(_CONTEST_HEAD, report.contests),
-        _contests(_SERVED_HEAD, report.served),
-        _contests(_MOVED_HEAD, report.moved),
-        _contests(_SPARKED_HEAD, report.sparked),
-        (_SCALED_HEAD, [_scaled_row(row) for row in report.scaled]),
-        (_CLAIM_HEAD, [_claim_row(row) for row in report.claims]),
+def _tables(report: Report) -> list[Figures]:
+    """Return the tables of comparisons that have rows."""
+    comparisons = (
+        _comparisons(_LIBRARY_HEAD, report.library),
+        _comparisons(_SERVER_HEAD, report.server),
+        _comparisons(_MIGRATION_HEAD, report.migration),
+        _comparisons(_SPARK_HEAD, report.spark),
+        (_SCALING_HEAD, [_scaling_row(row) for row in report.scaling]),
     )
-    for head, rows in tables:
-        if not rows:
-            continue
+    return [(head, rows) for head, rows in comparisons if rows]
+
+
+def _limits(report: Report) -> list[Figures]:
+    """Return the table of limits, if it has rows."""
+    return [(_LIMIT_HEAD, [_limit_row(row) for row in report.limits])] if report.limits else []
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the tables."""
+    for head, rows in (*_tables(report), *_limits(report)):
         table = Table(*head)
         for row in rows:
             table.add_row(*row, style="bold red" if "missed" in row else None)
@@ -134,49 +141,39 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(report: Report, plotted: bool) -> str:
-    """Return the part of docs/benchmarks.md that a run writes."""
+    """Return the results section of docs/benchmarks.md."""
     where = ", ".join(f"{name} {value}" for name, value in setting(report).items())
     parts = [f"Measured with: {where}.\n"]
-    if report.contests:
-        parts.append(_markdown_table(*_contests(_CONTEST_HEAD, report.contests)))
-    if report.served:
-        parts.append(_markdown_table(*_contests(_SERVED_HEAD, report.served)))
-    if report.moved:
-        parts.append(_markdown_table(*_contests(_MOVED_HEAD, report.moved)))
-    if report.sparked:
-        parts.append(_markdown_table(*_contests(_SPARKED_HEAD, report.sparked)))
-    if report.scaled:
-        parts.append(_markdown_table(_SCALED_HEAD, [_scaled_row(row) for row in report.scaled]))
+    parts += [_markdown_table(*table) for table in _tables(report)]
     if plotted:
         parts.append(f"![Ratio to Redis, and the target of each row]({PLOT.name})\n")
-    if report.claims:
-        parts.append(_markdown_table(_CLAIM_HEAD, [_claim_row(row) for row in report.claims]))
+    parts += [_markdown_table(*table) for table in _limits(report)]
     return "\n".join(parts)
 
 
 def as_json(report: Report) -> str:
-    """Return all figures for programs."""
+    """Return all figures as JSON."""
     figures = {
         "setting": setting(report),
-        "contests": [row.as_json() for row in report.contests],
-        "served": [row.as_json() for row in report.served],
-        "moved": [row.as_json() for row in report.moved],
-        "sparked": [row.as_json() for row in report.sparked],
-        "scaled": [row.as_json() for row in report.scaled],
-        "claims": [row.as_json() for row in report.claims],
+        "contests": [row.as_json() for row in report.library],
+        "served": [row.as_json() for row in report.server],
+        "moved": [row.as_json() for row in report.migration],
+        "sparked": [row.as_json() for row in report.spark],
+        "scaled": [row.as_json() for row in report.scaling],
+        "claims": [row.as_json() for row in report.limits],
     }
     return json.dumps(figures, indent=2) + "\n"
 
 
-def plot(contests: Sequence[Contest], path: Path) -> None:
-    """Draw each contest's ratio to Redis as a bar, its range as a line, its target as a mark."""
+def plot(rows: Sequence[Comparison], path: Path) -> None:
+    """Draw each row's ratio to Redis as a bar, its range as a line, its target as a mark."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # the same figures give the same file
+    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # so that the file depends on the figures only
     from matplotlib import pyplot
 
-    rows = list(reversed(contests))
+    rows = list(reversed(rows))
     places = range(len(rows))
     ratios = [row.ratio for row in rows]
     ranges = [row.ratio_range for row in rows]
@@ -195,9 +192,9 @@ def plot(contests: Sequence[Contest], path: Path) -> None:
 
 
 def write_docs(report: Report) -> None:
-    """Put the figures into docs/: the tables of benchmarks.md, the plot and the JSON."""
-    if report.contests:
-        plot([*report.contests, *report.served], PLOT)
+    """Write the tables of docs/benchmarks.md, the plot and the JSON."""
+    if report.library:
+        plot([*report.library, *report.server], PLOT)
     FIGURES.write_text(as_json(report))
-    block = markdown(report, plotted=bool(report.contests))
+    block = markdown(report, plotted=bool(report.library))
     PAGE.write_text(_RESULTS.sub(lambda found: f"{found[1]}{block}{found[2]}", PAGE.read_text()))

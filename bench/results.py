@@ -1,49 +1,53 @@
-"""The figures of one run, and how medians are made of rounds."""
+"""The figures of one run: rates and ratios, as medians of rounds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
+Log = Callable[[str], None]
+"""Receives the title of what is measured next."""
+
 
 @dataclass(frozen=True, slots=True)
-class Contest:
-    """One row in which both sides did the same work, round by round."""
+class Comparison:
+    """One row: the same work on kvstream and on the other side, round by round."""
 
     key: str
     title: str
     target: float
-    """The least ratio to Redis that was promised; 0: none was."""
+    """The ratio to Redis that is promised; 0: none."""
     count: int
     """Entries of one round."""
     seconds: list[float] = field(default_factory=list)
     peer_seconds: list[float] = field(default_factory=list)
     further_seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Of newer servers, by name; nothing was promised beside them."""
+    """The seconds of newer servers, by name, for comparison only."""
 
     @property
     def ratio(self) -> float:
-        """How many times faster than Redis: the median of the rounds' ratios."""
+        """The speed relative to Redis: the median of the rounds' ratios."""
         pairs = zip(self.seconds, self.peer_seconds, strict=True)
         return median(peer / own for own, peer in pairs)
 
     @property
     def ratio_range(self) -> tuple[float, float]:
-        """The lowest and the highest ratio of a round."""
+        """The lowest and highest ratio of a round."""
         ratios = [p / o for o, p in zip(self.seconds, self.peer_seconds, strict=True)]
         return min(ratios), max(ratios)
 
     @property
     def rate(self) -> float:
-        """Entries per second of kvstream, the median round."""
+        """kvstream's entries per second in the median round."""
         return self.count / median(self.seconds)
 
     @property
     def peer_rate(self) -> float:
-        """Entries per second of Redis, the median round."""
+        """Redis's entries per second in the median round."""
         return self.count / median(self.peer_seconds)
 
     @property
     def further_rates(self) -> dict[str, float]:
-        """Entries per second of the newer servers, the median round."""
+        """Entries per second of newer servers in the median round."""
         return {name: self.count / median(took) for name, took in self.further_seconds.items()}
 
     @property
@@ -67,8 +71,8 @@ class Contest:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """One row with an absolute bound that kvstream alone is held to."""
+class Limit:
+    """One row with an absolute limit for kvstream alone."""
 
     key: str
     title: str
@@ -94,25 +98,25 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
-    """One job of Spark on one core and on two."""
+class Scaling:
+    """One Spark job on one core and on two."""
 
     key: str
     title: str
     count: int
     """Entries of one round."""
     one: list[float]
+    """Seconds of the rounds on one core."""
     two: list[float]
-    """Seconds of the rounds."""
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Entries per second with one core, and with two: the median rounds."""
+        """Entries per second on one core and on two, in the median rounds."""
         return self.count / median(self.one), self.count / median(self.two)
 
     @property
     def times(self) -> float:
-        """How many times faster two cores are."""
+        """The speed of two cores relative to one."""
         one, two = self.rates
         return two / one
 

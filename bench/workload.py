@@ -1,4 +1,4 @@
-"""The entries that are written and how many of them; both sides get the very same."""
+"""The entries that both sides write and read, and the sizes of a run."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ Fields = dict[str, str]
 
 
 def entries(count: int) -> list[Fields]:
-    """Return ``count`` different orders: 4 fields, 100 bytes of names and values each."""
+    """Return ``count`` distinct orders, each with 4 fields and 100 bytes of names and values."""
     return [
         {
             "sku": f"sku-{number % 9973:016d}",
@@ -23,39 +23,39 @@ def entries(count: int) -> list[Fields]:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one round does, in entries where not said otherwise."""
+    """The sizes of one round, in entries unless stated otherwise."""
 
     rounds: int
     settle_s: float
-    """Pause before the clock starts, so that nobody pays for what came before."""
+    """The pause before each measurement, for background work to finish."""
     single: int
-    """Calls that carry one entry each."""
+    """Calls with one entry each."""
     bulk: int
-    """Entries written or read by the thousand."""
+    """Entries written or read in batches of 1000."""
     synced: int
-    """Entries that each wait for the disk, one caller."""
+    """Entries with an fsync each, from one caller."""
     synced_threads: int
-    """The same, shared among the threads."""
+    """Entries with an fsync each, from 50 threads together."""
     trimmed: int
-    """Entries added to a stream that keeps 1000."""
+    """Entries added to a stream with MAXLEN 1000."""
     acked: int
-    """Entries delivered and acknowledged before the stuck ones are looked for."""
+    """Entries delivered and acknowledged around a few that stay pending."""
     large: int
-    """Entries of the store whose opening and memory are measured."""
+    """Entries of the store whose opening time and memory are measured."""
     loaded: int
-    """Entries of a bulk load whose calls are timed one by one."""
+    """Entries of a bulk load with each call timed."""
     served: int
-    """Requests to a server, one at a time from each client."""
+    """Requests to a server without pipelining."""
     moved: int
-    """Entries of an RDB file that is loaded."""
+    """Entries of the RDB file."""
     sparked: int
-    """Entries that Spark reads."""
+    """Entries of the Spark rows."""
     sparked_mb: int
-    """Megabytes of the store that is read by executors with less memory."""
+    """Megabytes of the store read by executors with less memory."""
     keys: int
-    """Keys of a database that is listed and flushed."""
+    """Keys of the database that is listed and flushed."""
     window_s: float
-    """How long other clients are watched while one asks for something large."""
+    """How long other clients' latency is measured during one large command."""
 
 
 FULL = Sizes(
@@ -95,4 +95,4 @@ QUICK = Sizes(
     window_s=0.05,
 )
 LOADED_MB, LOADED = 10_000, 60_000_000
-"""The same with KVSTREAM_LOAD in the environment: some minutes, and the space on disk."""
+"""The sizes with KVSTREAM_LOAD in the environment, which take minutes and gigabytes of disk."""

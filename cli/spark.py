@@ -297,7 +297,7 @@ def _session(
 
     A session that is made here is stopped when the job ends.
     """
-    from kvstream.spark.options import plainly
+    from kvstream.spark.options import translated_errors
     from kvstream.spark.spark_session import is_running, session
 
     options = ctx.obj
@@ -316,7 +316,7 @@ def _session(
             click.echo(printable(line), err=True)
 
     try:
-        with plainly():
+        with translated_errors():
             yield spark, say
     finally:
         if not running:

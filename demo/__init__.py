@@ -1,1 +1,1 @@
-"""The main job on real data: `make demo`."""
+"""The demo: consumers on real data, a crash, and proof of the results (``make demo``)."""

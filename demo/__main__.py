@@ -1,4 +1,4 @@
-"""``python -m demo``: run the job, show what happens, and fail unless every sum is equal."""
+"""``python -m demo``: run the job, show each step, and fail unless every sum is equal."""
 
 import shutil
 import sys
@@ -23,30 +23,29 @@ from demo.job import (
     sums_of_the_store,
     work,
 )
-from demo.readings import SOURCES, DataMissing, data_folder
+from demo.readings import SOURCES, DataMissing, Key, Sum, data_folder
 from demo.served import sums_over_the_wire
-from demo.sums import Key, Sum
 from demo.worker import BATCH, DOOMED, DOOMED_BATCHES, GROUP, RESULTS
 
 FOLDER = Path("demo-data")
 LAKE, PICTURE = "-lake", "-hours.svg"
-"""What the names of the folder of Parquet and of the picture add to that of the store."""
+"""The suffixes of the Parquet folder and of the picture, after the name of the store."""
 ROWS_MIN = len(NAMES) * DOOMED_BATCHES * BATCH
-"""Of each file: enough for every consumer to have its share before one of them dies."""
+"""The rows of each file at least, so that every consumer gets some before one of them dies."""
 SUGGESTIONS = {
     "ls": "the streams",
     f"range {RESULTS} --count 3": "what the consumers wrote",
-    f"group ls {SOURCES[1].stream}": "the group, all worked off",
-    "check": "recount everything",
+    f"group ls {SOURCES[1].stream}": "the group, with nothing left to do",
+    "check": "check every row",
     "--help": "all else, and how fast it is",
 }
-"""Commands to try on the store that the demo leaves, and what they show."""
+"""Commands to try on the demo's store, and what they show."""
 SERVING = {"serve --port 6390": f"for every Redis client: redis-cli -p 6390 XLEN {RESULTS}"}
-"""The one that goes on until it is stopped."""
+"""The command that runs until it is stopped."""
 
 
 class Show:
-    """The demo on a terminal: numbered steps, each with what it found."""
+    """Prints numbered steps, each with its results."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -61,10 +60,10 @@ class Show:
 
 
 def _fresh(folder: Path) -> None:
-    """Remove the store of an earlier demo, and nothing else."""
+    """Remove the store of an earlier demo. Raises DemoFailed if the folder has anything else."""
     if folder.exists():
         if any(folder.iterdir()) and not (folder / "CURRENT").exists():
-            raise DemoFailed(f"{folder} is no store: give an empty or new folder")
+            raise DemoFailed(f"{folder} is not a store: give an empty or new folder")
         shutil.rmtree(folder)
 
 
@@ -81,7 +80,7 @@ def _equal(mine: Sum | None, other: Sum | None) -> str:
 
 
 def _table(title: str, stream: str, store: dict[Key, Sum], files: dict[Key, Sum]) -> Table:
-    # Narrow enough for two side by side on 80 columns.
+    # Narrow enough for two tables side by side in 80 columns.
     table = Table(
         title=f"\n{title}",
         title_style="bold",
@@ -113,22 +112,26 @@ def _prove(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     tables = [_table(source.title, source.stream, store, files) for source in SOURCES]
     show.console.print(Columns(tables))
     if store != files:
-        raise DemoFailed("the sums of the store are not those of the files")
-    show.say(f"[green]equal:[/] all {len(files)} counts, sums, lows and highs, in exact decimals")
+        raise DemoFailed("the sums of the store differ from those of the files")
+    show.say(
+        f"[green]equal:[/] all {len(files)} counts, sums, minima and maxima, in exact decimals"
+    )
     found = faults(folder)
     if found:
         raise DemoFailed("check: " + "; ".join(found))
     left = backlog(folder)
     if left.pending or left.lag:
         raise DemoFailed(f"{left.pending} entries are still pending, {left.lag} not delivered")
-    show.say("[green]check passes:[/] every row of the store walked and recounted; nothing pending")
+    show.say(
+        "[green]check passes:[/] every row of the store was read and recounted; nothing is pending"
+    )
 
 
 def _prove_served(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     measured, results, count = sums_over_the_wire(folder)
     files = sums_of_the_files(data, rows_max)
     if not measured == results == files:
-        raise DemoFailed("the sums over the wire are not those of the files")
+        raise DemoFailed("the sums over the wire differ from those of the files")
     show.say(f"{count:,} entries by XRANGE from kvstream serve")
     show.say("[green]equal:[/] the sums of the entries, those of the consumers, and the files'")
 
@@ -138,7 +141,7 @@ def _prove_in_spark(show: Show, folder: Path, data: Path, rows_max: int | None) 
     lake.run(folder, parquet)
     files = lake.sums_of_the_files(data, rows_max)
     if not lake.sums_of_the_lake(parquet) == lake.sums_of_the_stream(folder) == files:
-        raise DemoFailed("the sums of Spark are not those of the files")
+        raise DemoFailed("the sums of Spark differ from those of the files")
     drawn = folder.with_name(folder.name + PICTURE)
     drawn.write_text(lake.picture(files))
     show.say(f"{len(files):,} hours, in {parquet} as Parquet and in the stream {lake.HOURS!r}")
@@ -150,7 +153,7 @@ def _prove_in_spark(show: Show, folder: Path, data: Path, rows_max: int | None) 
 
 
 def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool) -> None:
-    """Go through the whole job, or raise DemoFailed."""
+    """Run the whole job, or raise DemoFailed."""
     start = time.perf_counter()
     _fresh(folder)
     show.step("Append real measurements, each at its own time")
@@ -158,7 +161,7 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     took = time.perf_counter() - start
     show.say(f"{rows:,} rows of {len(SOURCES)} files, one by one, in {took:.2f} s")
 
-    show.step(f"Work them off: group {GROUP!r}, consumers {', '.join(NAMES)}")
+    show.step(f"Process them: group {GROUP!r}, consumers {', '.join(NAMES)}")
     first = _work(show, folder, NAMES, rows, kill_at=rows // 2)
     show.say(f"{DOOMED} died with {first.abandoned} entries pending")
     show.say(
@@ -170,12 +173,12 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     show.say(f"found: {left.pending} entries pending, {left.lag:,} not yet delivered")
     alive = tuple(name for name in NAMES if name != DOOMED)
     second = _work(show, folder, alive, rows - first.delivered["new"], kill_at=None)
-    show.say(f"{second.delivered['resumed']} taken up again by the consumers that had held them")
+    show.say(f"{second.delivered['resumed']} read again by the consumers that had them pending")
     claimed = first.delivered["claimed"] + second.delivered["claimed"]
-    show.say(f"{claimed} left by {DOOMED} and claimed by the others")
+    show.say(f"{claimed} pending entries of {DOOMED} claimed by the others")
     show.say(f"{second.delivered['new']:,} new ones delivered")
     if not claimed:
-        raise DemoFailed("nobody claimed what the dead consumer had left")
+        raise DemoFailed("nobody claimed the entries of the dead consumer")
 
     show.step("Prove the results against the files")
     _prove(show, folder, data, rows_max)
@@ -184,7 +187,7 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     _prove_served(show, folder, data, rows_max)
 
     if spark:
-        show.step("Sum the streams up by hour in Spark, into Parquet and back into a stream")
+        show.step("Sum the streams by hour in Spark, into Parquet and back into a stream")
         _prove_in_spark(show, folder, data, rows_max)
     show.say(f"all in {time.perf_counter() - start:.1f} s")
 
@@ -203,12 +206,14 @@ def _next(show: Show, folder: Path) -> None:
 
 @click.command()
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
-@click.option("--rows", type=click.IntRange(ROWS_MIN), help="Only so many rows of each file.")
+@click.option("--rows", type=click.IntRange(ROWS_MIN), help="Read at most this many rows a file.")
 @click.option(
-    "--spark/--no-spark", default=None, help="With Spark or without; by default where it is there."
+    "--spark/--no-spark",
+    default=None,
+    help="With or without Spark; by default with it if it is installed.",
 )
 def main(folder: Path, rows: int | None, spark: bool | None) -> None:
-    """Run the main job on real data; the exit code is 1 unless all comes out equal."""
+    """Run the demo on real data; the exit code is 1 unless all results are equal."""
     show = Show(Console())
     try:
         run(show, folder, data_folder(), rows, lake.is_installed() if spark is None else spark)

@@ -1,4 +1,4 @@
-"""The job, step by step: append, work until killed, resume, prove. Prints nothing."""
+"""The steps of the job: append, process until killed, resume, check. Prints nothing."""
 
 import json
 import signal
@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from demo.readings import SOURCES
-from demo.sums import Key, Sum, fold
+from demo.readings import SOURCES, Key, Sum, fold
 from demo.worker import DOOMED, GROUP, RESULTS
 from kvstream import Store
 
@@ -18,33 +17,33 @@ NAMES = ("anna", "ben", DOOMED, "dora")
 ROOT = Path(__file__).resolve().parent.parent
 
 Watch = Callable[[int], None]
-"""Told how many entries have been delivered so far."""
+"""Receives the number of entries delivered so far."""
 
 
 class DemoFailed(Exception):
-    """Something did not go as promised."""
+    """A result is not as promised."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What one life of the worker process has done, in entries."""
+    """What one run of the worker process did, in entries."""
 
     delivered: Counter[str] = field(default_factory=Counter)
-    """By how they were come by: new, resumed, claimed."""
+    """By their origin: new, resumed or claimed."""
     abandoned: int = 0
     """Left pending by the consumer that died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a group has before it, over all streams."""
+    """The pending and undelivered entries of a group, over all streams."""
 
     pending: int
     lag: int
 
 
 def append(folder: Path, data: Path, rows_max: int | None) -> int:
-    """Append the files to their streams, each row at its own time, and return their number."""
+    """Append the files to their streams, with each row's time as ID; return the number of rows."""
     rows = 0
     with Store.open(folder) as store:
         for source in SOURCES:
@@ -57,18 +56,18 @@ def append(folder: Path, data: Path, rows_max: int | None) -> int:
 
 
 def _reports(worker: subprocess.Popen[str]) -> Iterator[tuple[str, int]]:
-    """Yield each report, and answer it when the next one is asked for."""
+    """Yield each report, and answer it when the next one is requested."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     for line in worker.stdout:
-        told = json.loads(line)
-        yield told["event"], told["count"]
+        report = json.loads(line)
+        yield report["event"], report["count"]
         worker.stdin.write("\n")
         worker.stdin.flush()
 
 
 def work(folder: Path, names: Sequence[str], kill_at: int | None, watch: Watch) -> Run:
-    """Run the worker process; with ``kill_at``, kill -9 it once so many entries are delivered."""
+    """Run the worker process; with ``kill_at``, kill -9 it after that many deliveries."""
     command = [sys.executable, "-m", "demo.worker", str(folder), *names]
     run = Run()
     with subprocess.Popen(
@@ -90,14 +89,14 @@ def work(folder: Path, names: Sequence[str], kill_at: int | None, watch: Watch) 
 
 
 def backlog(folder: Path) -> Backlog:
-    """Return what the group has pending and not yet been given, over all streams."""
+    """Return the group's pending and undelivered entries, over all streams."""
     with Store.open(folder) as store:
         infos = [store.stream(source.stream).group(GROUP).info() for source in SOURCES]
     return Backlog(sum(info.pending for info in infos), sum(info.lag or 0 for info in infos))
 
 
 def sums_of_the_store(folder: Path) -> dict[Key, Sum]:
-    """Add up what the consumers have appended to the stream of results."""
+    """Add up the sums that the consumers appended to the stream of results."""
     with Store.open(folder) as store:
         rows = [entry.fields or {} for entry in store.stream(RESULTS).scan()]
     return fold(
@@ -107,7 +106,7 @@ def sums_of_the_store(folder: Path) -> dict[Key, Sum]:
 
 
 def sums_of_the_files(data: Path, rows_max: int | None) -> dict[Key, Sum]:
-    """Add up the same straight from the files."""
+    """Add up the measurements of the files."""
     return fold(
         ((source.stream, source.period(reading.ms)), Sum.of(reading.columns[source.column]))
         for source in SOURCES
@@ -116,6 +115,6 @@ def sums_of_the_files(data: Path, rows_max: int | None) -> dict[Key, Sum]:
 
 
 def faults(folder: Path) -> list[str]:
-    """Walk the whole store and recount; return what is wrong."""
+    """Check the whole store; return its faults."""
     with Store.open(folder) as store:
         return [f"{fault.place}: {fault.message}" for fault in store.check()]

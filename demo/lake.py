@@ -1,8 +1,7 @@
-"""The same streams in Spark: ``python -m demo.lake STORE FOLDER`` sums them up by hour.
+"""The same streams in Spark: ``python -m demo.lake STORE FOLDER`` sums them by hour.
 
-The sums go into Parquet files in FOLDER and, in one commit, into the stream ``hours`` of the same
-store, each at the time of its hour. It is a process of its own, as a job of Spark is. What it makes
-is read back here by others: the library, and pyarrow.
+The sums go into Parquet files in FOLDER and, in one commit, into the stream ``hours`` of the store,
+each with the time of its hour as ID. The library and pyarrow read them back for comparison.
 """
 
 import subprocess
@@ -14,8 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from demo.job import DemoFailed
-from demo.readings import SOURCES
-from demo.sums import Key, Sum, fold
+from demo.readings import SOURCES, Key, Sum, fold
 from kvstream import Store
 
 HOURS = "hours"
@@ -39,7 +37,7 @@ def is_installed() -> bool:
 
 
 def run(store: Path, folder: Path) -> None:
-    """Run the job in a process of its own; DemoFailed where it fails."""
+    """Run the job in a process of its own. Raises DemoFailed if it fails."""
     command = [sys.executable, "-m", "demo.lake", str(store.resolve()), str(folder.resolve())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -51,7 +49,7 @@ def _hour(ms: int) -> str:
 
 
 def sums_of_the_files(data: Path, rows_max: int | None) -> dict[Key, Sum]:
-    """Add up the files by hour."""
+    """Add up the measurements of the files by hour."""
     return fold(
         ((source.stream, _hour(reading.ms)), Sum.of(reading.columns[source.column]))
         for source in SOURCES
@@ -60,7 +58,7 @@ def sums_of_the_files(data: Path, rows_max: int | None) -> dict[Key, Sum]:
 
 
 def sums_of_the_stream(store: Path) -> dict[Key, Sum]:
-    """Return what the job has appended to its stream; each entry must be at its hour's time."""
+    """Return the sums in the job's stream, and check that each has its hour's ID."""
     with Store.open(store) as opened:
         entries = list(opened.stream(HOURS).scan())
     found = {}
@@ -68,13 +66,13 @@ def sums_of_the_stream(store: Path) -> dict[Key, Sum]:
         fields = entry.fields or {}
         key = fields[b"source"].decode(), _hour(entry.id.ms)
         if entry.id.ms % _HOUR_MS or key in found:
-            raise DemoFailed(f"{entry.id} in {HOURS} is not at its hour, or is not the only one")
+            raise DemoFailed(f"{entry.id} in {HOURS} is not the ID of an hour, or repeats one")
         found[key] = Sum.from_fields(fields)
     return found
 
 
 def sums_of_the_lake(folder: Path) -> dict[Key, Sum]:
-    """Return what the job has written to Parquet, as pyarrow reads it."""
+    """Return the sums in the Parquet files, read by pyarrow."""
     from pyarrow import dataset
 
     rows = dataset.dataset(folder, partitioning="hive").to_table().to_pylist()
@@ -88,7 +86,7 @@ def sums_of_the_lake(folder: Path) -> dict[Key, Sum]:
 
 def picture(sums: dict[Key, Sum]) -> str:
     """Return a plot of the mean temperature at each hour of the day, as SVG."""
-    from kvstream.spark.jobs.reporting import lines
+    from kvstream.spark.jobs.plots import lines
 
     series = []
     for source in SOURCES:
@@ -112,7 +110,7 @@ def _by_hour_of_day(sums: dict[Key, Sum], stream: str) -> Iterator[tuple[float, 
 
 
 def main() -> None:
-    """Be the job."""
+    """Run the Spark job."""
     from pyspark.sql import functions as F
 
     from kvstream.spark import session

@@ -1,4 +1,4 @@
-"""The same streams once more, over the wire: ``kvstream serve``, and redis-py unchanged."""
+"""The same streams over the wire: ``kvstream serve``, read by redis-py."""
 
 import re
 import subprocess
@@ -11,8 +11,7 @@ from typing import Any
 import redis
 
 from demo.job import DemoFailed
-from demo.readings import SOURCES
-from demo.sums import Key, Sum, fold
+from demo.readings import SOURCES, Key, Sum, fold
 from demo.worker import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +20,7 @@ PAGE = 1000
 
 @contextmanager
 def serving(folder: Path) -> Iterator[redis.Redis]:
-    """Serve a store on a port that is free, and yield a client of it."""
+    """Serve a store on a free port; yield a client."""
     command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(folder.resolve())]
     with subprocess.Popen(
         [*command, "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -41,7 +40,7 @@ def serving(folder: Path) -> Iterator[redis.Redis]:
 
 
 def entries(client: redis.Redis, stream: str) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-    """Yield the entries of a stream as XRANGE gives them, page by page."""
+    """Yield the entries of a stream, read by XRANGE in pages."""
     start = "-"
     while True:
         page: Any = client.xrange(stream, min=start, count=PAGE)
@@ -66,7 +65,7 @@ def _results(client: redis.Redis) -> Iterator[tuple[Key, Sum]]:
 
 
 def sums_over_the_wire(folder: Path) -> tuple[dict[Key, Sum], dict[Key, Sum], int]:
-    """Return the sums of the entries and of the results, and how many entries came."""
+    """Return the sums of the entries, the sums in the results, and the number of entries."""
     with serving(folder) as client:
         measured = list(_measurements(client))
         return fold(measured), fold(_results(client)), len(measured)

@@ -1,11 +1,11 @@
-"""The process that does the work, and that is killed: ``python -m demo.worker DIR NAME...``.
+"""The worker process, which is killed: ``python -m demo.worker DIR NAME...``.
 
-Every NAME is a consumer in a thread of its own. A consumer takes what it left pending in an earlier
-life, then new entries, then what others have left. It sums up a batch and, in one transaction,
-acknowledges the entries and appends the sums: after any crash both have happened or neither.
+Each NAME is a consumer in a thread of its own. A consumer reads the entries that it had pending
+before a crash, then new entries, then those that others left pending. In one transaction it
+acknowledges a batch and appends the batch's sums, so after a crash both have happened or neither.
 
-It reports each batch as a line of JSON, after the delivery and before the commit, and goes on when
-it is answered. So whoever reads the reports can kill it at the worst moment.
+It reports each batch as a line of JSON between delivery and commit, and waits for an answer. So the
+reader of the reports can kill it at the worst moment.
 """
 
 import json
@@ -15,15 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Barrier, Lock, Thread
 
-from demo.readings import SOURCES, Source
-from demo.sums import Sum, fold
+from demo.readings import SOURCES, Source, Sum, fold
 from kvstream import DeletedEntry, Entry, Store
 
 GROUP = "climate"
 RESULTS = "results"
 BATCH = 50
 IDLE_S = 0.3
-"""An entry pending for longer is taken from its consumer."""
+"""An entry pending for longer is claimed from its consumer."""
 DOOMED = "carla"
 """The consumer that dies with entries pending, once."""
 DOOMED_BATCHES = 3
@@ -34,14 +33,14 @@ _reporting = Lock()
 
 
 def report(event: str, consumer: str, count: int) -> None:
-    """Tell what has happened, and wait until it has been heard."""
+    """Report an event, and wait for the answer."""
     with _reporting:
         print(json.dumps({"event": event, "consumer": consumer, "count": count}), flush=True)
         sys.stdin.readline()
 
 
 def commit(store: Store, source: Source, batch: Batch) -> None:
-    """Count each entry of ``batch`` once, though two consumers may hold it after a claim."""
+    """Count each entry of a batch once, though two consumers may have it after a claim."""
     with store.transaction() as tx:
         group = tx.stream(source.stream).group(GROUP)
         mine = [entry for entry in batch if isinstance(entry, Entry) and group.ack(entry.id)]
@@ -55,7 +54,7 @@ def commit(store: Store, source: Source, batch: Batch) -> None:
 
 
 def deliveries(store: Store, source: Source, name: str) -> Iterator[tuple[str, Batch]]:
-    """Yield batches of one stream until nothing is new or pending, and how each was come by."""
+    """Yield the batches of one stream with their origin, until nothing is new or pending."""
     group = store.stream(source.stream).group(GROUP)
     consumer = group.consumer(name)
     batch: Batch
@@ -72,7 +71,7 @@ def deliveries(store: Store, source: Source, name: str) -> Iterator[tuple[str, B
 
 
 def consume(store: Store, name: str, step: Barrier | None) -> None:
-    """Work off every stream as the consumer ``name``, the first batches in step with the others."""
+    """Process every stream as one consumer; the first batches in step with the others."""
     taken = 0
     for source in SOURCES:
         for how, batch in deliveries(store, source, name):
@@ -87,8 +86,8 @@ def consume(store: Store, name: str, step: Barrier | None) -> None:
 
 
 def main(folder: Path, names: Sequence[str]) -> None:
-    """Run the consumers until all is done."""
-    # In step, or the doomed one might get no share before all is done.
+    """Run the consumers until all entries are processed."""
+    # In step, so that the consumer that dies gets entries before all are processed.
     step = Barrier(len(names)) if DOOMED in names else None
     with Store.open(folder) as store:
         threads = [Thread(target=consume, args=(store, name, step)) for name in names]

@@ -49,11 +49,6 @@ class StagedLoad:
     def row(self) -> bytes:
         return load_row(self.stream.generation)
 
-    def copy(self) -> "StagedLoad":
-        """Return a copy that does not follow later progress."""
-        self.stream.cool()
-        return self.decode(self.row, self.encode())
-
     def encode(self) -> bytes:
         ends = self.trees.start, self.trees.stop
         head = _HEAD.pack(_VERSION, self.begun_ms, self.moved_ms, *ends)

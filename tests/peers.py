@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from bench.peer import peer_programs
+from bench.processes import peer_programs
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 

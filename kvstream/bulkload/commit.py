@@ -1,19 +1,17 @@
-"""The owner's side of bulk loads: a ticket before, and one commit that takes the parts in.
+"""The owner's side of bulk loads: a ticket first, and one commit that ingests the parts.
 
-Parts whose rows stand where they belong are taken in as they are, in a time that does not depend on
-how many rows that are. Others, because a stream was there and not named or has moved on, or because
-a stranger's table cannot be proved to be sound, are merged and written once more. Then all tables
-come in, and one commit counts what they brought: before it nobody sees anything, and what a crash
-leaves before it is deleted at the next opening.
+A part whose rows have their final keys is ingested as it is, in a time that does not
+depend on its size. A part of a stream that was there and not named, or that has moved on, is merged
+with the others and rewritten. Then all SST files are ingested, and one commit counts what they
+brought: nothing is visible before it, and what a crash leaves is deleted at the next opening.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from kvstream.bulkload import parts as proving
 from kvstream.bulkload.parts import BulkTicket, Part, Piece, PieceMaker, pieces_of
 from kvstream.engine.engine import Engine
 from kvstream.errors import Corruption
@@ -31,21 +29,20 @@ from kvstream.layout.keys import (
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, unfinished_loads
-from kvstream.operations.append import BulkResult, Joined, Mark, above, too_small, with_ids
+from kvstream.operations.append import BulkResult, Joined, Mark, Pages, above, too_small, with_ids
 from kvstream.storage.batch import Family
-from kvstream.storage.sst import Merged, TableWriter, brought
+from kvstream.storage.sst import Merged, TableWriter, link_into
 from kvstream.types.ids import MIN_ID, StreamID
-from kvstream.types.images import PackedID
 
 _PAGE_ROWS = 4096
 TRIES = 4
-"""So often a load is made ready: the last time nobody else may write."""
+"""How often a load is prepared; the last time nobody else may write."""
 
 
 def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
-    """Return what makers of parts must know, for one load; WrongType where a key is a string.
+    """Return the ticket of one load into some streams; raise WrongType if a key is a string.
 
-    Numbers are given out for the streams that are new: nothing else is changed.
+    It reserves numbers for new streams and changes nothing else.
     """
     catalog, limits = txn.catalog, txn.catalog.limits
     found = {key: txn.stream(qualified(db, key)) for key in keys}
@@ -69,65 +66,46 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
     )
 
 
-Guard = Callable[[list[bytes]], None]
-"""Raises where the keys that it is shown are not to be written."""
-
-
 def load(
-    engine: Engine,
-    given: BulkTicket,
-    parts: Iterable[Part],
-    mark: Mark | None = None,
-    guard: Guard | None = None,
+    engine: Engine, ticket: BulkTicket, parts: Iterable[Part], mark: Mark | None = None
 ) -> BulkResult:
-    """Take parts in, all or none, with the mark of their batch; the files go when it is done.
+    """Append the entries of parts, all or none, with the mark of their batch; remove the files.
 
-    A batch that was there already changes nothing. Raises Corruption where a file is not as it was
-    written, IDTooSmall where IDs are not above a stream's last, or come twice, WrongType where a
-    key is a string: nothing is changed then, and the files stay. With a guard the parts are those
-    of strangers: it is shown their keys, and Corruption is raised too where a table has rows that
-    belong elsewhere, before anybody is held up.
+    A batch whose mark is there already changes nothing. Raises Corruption if a file is not as it
+    was written, IDTooSmall if IDs are not above a stream's last or come twice, WrongType if a key
+    is a string: nothing is changed then, and the files stay.
     """
     every = list(parts)
-    pieces = [pieces_of(part) for part in every]
-    doubted: set[int] = set()
-    if guard is not None:
-        guard([piece.key for found in pieces for piece in found])
-        doubted = {
-            at
-            for at, (part, found) in enumerate(zip(every, pieces, strict=True))
-            if not proving.stands(part, found, given)
-        }
-    result = _Load(engine, given, every, pieces, doubted).run(mark)
+    result = _Load(engine, ticket, every).run(mark)
     for part in every:
-        for path in (part.table, part.pieces):
-            Path(path).unlink(missing_ok=True)
+        for path in part.paths:
+            path.unlink(missing_ok=True)
     return result
 
 
 class _Place(NamedTuple):
-    """Where entries of a key are to be written."""
+    """Where rewritten entries of a key go."""
 
     prefix: bytes
     key: bytes
     last: StreamID
-    """What they are to follow."""
+    """The last ID before them."""
     now_ms: int
-    """The time of allotting IDs."""
+    """The time for IDs that are allotted."""
     stream: StreamMeta | None
-    """None: it is new."""
+    """None: the stream is new."""
 
 
 @dataclass(slots=True)
-class _Made:
-    """What is ready to be taken in."""
+class _Prepared:
+    """What is ready for the commit."""
 
-    loose: set[int]
-    """The parts that had to be written once more."""
+    rewritten: set[int]
+    """The parts that could not be ingested as they are."""
     joined: list[Joined]
     tables: list[Path] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
-    """Where they were written to."""
+    """Where the rewritten parts went."""
 
     def discard(self) -> None:
         for path in self.tables:
@@ -135,25 +113,16 @@ class _Made:
 
 
 class _Load:
-    """One load: made ready while others write, and taken in while nobody does."""
+    """One load: prepared while others write, committed while nobody does."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        given: BulkTicket,
-        parts: list[Part],
-        pieces: list[list[Piece]],
-        doubted: set[int],
-    ) -> None:
+    def __init__(self, engine: Engine, ticket: BulkTicket, parts: list[Part]) -> None:
         self._engine = engine
-        self._ticket = given
+        self._ticket = ticket
         self._parts = parts
-        self._pieces = pieces
-        self._doubted = doubted
-        """Parts that are to be written once more, whatever they seem to be."""
+        self._pieces = [pieces_of(part) for part in parts]
         self._folder = engine.database.staging()
         self._by_key: dict[bytes, list[tuple[int, Piece]]] = {}
-        for at, found in enumerate(pieces):
+        for at, found in enumerate(self._pieces):
             for piece in found:
                 self._by_key.setdefault(piece.key, []).append((at, piece))
         for each in self._by_key.values():
@@ -164,17 +133,17 @@ class _Load:
         for left in reversed(range(TRIES)):
             if self._engine.run(append.is_done, mark):
                 return BulkResult(applied=False)
-            made = self._ready() if left else None
+            prepared = self._prepare() if left else None
             with self._engine.held():
-                result = self._taken_in(made or self._ready(), mark)
+                result = self._try_commit(prepared or self._prepare(), mark)
             if result is not None:
                 break
         assert result is not None
         return result
 
-    def _ready(self) -> _Made:
-        """Bring the tables that can be taken in as they are, and write the others once more."""
-        loose = self._engine.run(self._loose)
+    def _prepare(self) -> _Prepared:
+        """Link the SST files that can be ingested as they are, and rewrite the others."""
+        misplaced = self._engine.run(self._misplaced)
         joined = [
             Joined(
                 self._name(key),
@@ -182,34 +151,34 @@ class _Load:
                 [(p.stream, p.nodes) for _, p in found],
             )
             for key, found in self._by_key.items()
-            if found[0][0] not in loose
+            if found[0][0] not in misplaced
         ]
-        made = _Made(loose, joined)
+        prepared = _Prepared(misplaced, joined)
         try:
             for at, part in enumerate(self._parts):
-                if at not in loose:
-                    made.tables.append(brought(Path(part.table), self._folder))
-            self._rewrite(made)
+                if at not in misplaced:
+                    prepared.tables.append(link_into(self._folder, Path(part.table)))
+            self._rewrite(prepared)
         except BaseException:
-            made.discard()
+            prepared.discard()
             raise
-        return made
+        return prepared
 
-    def _taken_in(self, made: _Made, mark: Mark | None) -> BulkResult | None:
-        """Take in what is ready; None where it has to be made anew, for its streams moved on."""
+    def _try_commit(self, prepared: _Prepared, mark: Mark | None) -> BulkResult | None:
+        """Commit what is prepared; return None if its streams have moved on since."""
         try:
             if self._engine.run(append.is_done, mark):
                 return BulkResult(applied=False)
-            if not self._engine.run(self._holds, made):
+            if not self._engine.run(self._holds, prepared):
                 return None
-            return self._take_in(made.tables, made.joined, mark)
+            return self._commit(prepared.tables, prepared.joined, mark)
         finally:
-            made.discard()
+            prepared.discard()
 
-    def _holds(self, txn: Txn, made: _Made) -> bool:
-        """Tell whether all streams are still as they were when the parts were made ready."""
-        there = [self._is_there(txn, place) for place in made.places]
-        return all(there) and self._loose(txn) == made.loose
+    def _holds(self, txn: Txn, prepared: _Prepared) -> bool:
+        """Return whether all streams are still as they were when this was prepared."""
+        there = [self._is_there(txn, place) for place in prepared.places]
+        return all(there) and self._misplaced(txn) == prepared.rewritten
 
     def _is_there(self, txn: Txn, place: _Place) -> bool:
         stream = txn.stream(self._name(place.key))
@@ -228,22 +197,22 @@ class _Load:
 
     # --- as they are ----------------------------------------------------------------------------
 
-    def _loose(self, txn: Txn) -> set[int]:
-        """Return the parts that cannot be taken in as they are."""
-        loose = set(self._doubted)
+    def _misplaced(self, txn: Txn) -> set[int]:
+        """Return the parts that cannot be ingested as they are."""
+        misplaced: set[int] = set()
         fits = {key: self._fits(txn, key, found) for key, found in self._by_key.items()}
-        while True:  # a part that is loose makes all parts of each of its keys so
-            more = set(loose)
+        while True:  # a misplaced part makes all parts of its keys misplaced
+            more = set(misplaced)
             for key, found in self._by_key.items():
                 of_key = {at for at, _ in found}
-                if not fits[key] or of_key & loose:
+                if not fits[key] or of_key & misplaced:
                     more |= of_key
-            if more == loose:
-                return loose
-            loose = more
+            if more == misplaced:
+                return misplaced
+            misplaced = more
 
     def _fits(self, txn: Txn, key: bytes, found: list[tuple[int, Piece]]) -> bool:
-        """Tell whether a key's pieces follow its stream, and each other, where they stand."""
+        """Return whether a key's pieces follow its stream and each other, under its prefix."""
         stream = txn.stream(self._name(key))
         prefix = self._ticket.prefix_of(key)
         if stream is not None:
@@ -256,7 +225,7 @@ class _Load:
         return right
 
     def _is_free(self, txn: Txn, key: bytes, prefix: bytes) -> bool:
-        """Tell whether a new stream may still have the prefix that its rows have."""
+        """Return whether a new stream may still have the prefix of its rows."""
         stored = txn.catalog.databases.stored(txn, self._ticket.db)
         if prefix[: U16.size] != U16.pack(stored):
             return False
@@ -269,21 +238,21 @@ class _Load:
             and txn.batch.get(Family.METADATA, scan_row(stored, generation)) is None
         )
 
-    # --- written once more ----------------------------------------------------------------------
+    # --- rewritten ------------------------------------------------------------------------------
 
-    def _rewrite(self, made: _Made) -> None:
-        """Write the entries of loose parts where they belong, as tables."""
-        if not made.loose:
+    def _rewrite(self, prepared: _Prepared) -> None:
+        """Write the entries of misplaced parts under their final keys, into new SST files."""
+        if not prepared.rewritten:
             return
-        loose = sorted(made.loose)
+        misplaced = sorted(prepared.rewritten)
         merged = {
-            given: self._merged([at for at in loose if self._parts[at].given is given])
+            given: self._merged([at for at in misplaced if self._parts[at].given is given])
             for given in (True, False)
         }
-        keys = {piece.key for at in loose for piece in self._pieces[at]}
+        keys = {piece.key for at in misplaced for piece in self._pieces[at]}
         try:
-            made.places = self._engine.run(self._places, keys)
-            made.joined += self._write(made.places, merged, made.tables)
+            prepared.places = self._engine.run(self._places, keys)
+            prepared.joined += self._write(prepared.places, merged, prepared.tables)
         finally:
             for each in merged.values():
                 if each is not None:
@@ -293,15 +262,10 @@ class _Load:
         if not parts:
             return None
         folder = self._folder / uuid4().hex
-        rows = Merged(folder, [Path(self._parts[at].table) for at in parts])
-        keys = {piece.key for at in parts for piece in self._pieces[at]}
-        if not rows.only({self._ticket.prefix_of(key) for key in keys}):
-            rows.close()
-            raise Corruption("a table has rows of streams that it is not said to have")
-        return rows
+        return Merged(folder, [Path(self._parts[at].table) for at in parts])
 
     def _places(self, txn: Txn, keys: set[bytes]) -> list[_Place]:
-        """Return where the entries of each key are to be written, by prefix."""
+        """Return where the entries of each key go, by prefix."""
         places = []
         for key in keys:
             stream = txn.stream(self._name(key))
@@ -339,7 +303,7 @@ class _Load:
         table: TableWriter,
     ) -> Joined:
         prefix, key, last, now_ms, _ = place
-        made = []
+        pieces = []
         for given, rows in merged.items():
             expected = self._expected(key, given)
             if rows is None or not expected:
@@ -353,15 +317,15 @@ class _Load:
             if piece.stream.length < expected:  # the same ID twice
                 raise too_small(self._name(key))
             last = piece.last
-            made.append((piece.stream, piece.nodes))
-        return Joined(self._name(key), prefix, made)
+            pieces.append((piece.stream, piece.nodes))
+        return Joined(self._name(key), prefix, pieces)
 
     def _expected(self, key: bytes, given: bool) -> int:
-        """Return how many entries of a key the parts of one kind have."""
+        """Return how many entries of a key the parts with, or without, given IDs have."""
         found = self._by_key[key]
         return sum(p.stream.length for at, p in found if self._parts[at].given is given)
 
-    def _pages(self, rows: Merged, key: bytes) -> Iterator[tuple[list[PackedID], list[bytes]]]:
+    def _pages(self, rows: Merged, key: bytes) -> Pages:
         prefix = self._ticket.prefix_of(key)
         lower, upper, width = prefix, successor(prefix), len(prefix) + ID_BYTES
         while page := rows.page(lower, upper, _PAGE_ROWS):
@@ -372,7 +336,7 @@ class _Load:
 
     # --- the commit -----------------------------------------------------------------------------
 
-    def _take_in(self, tables: list[Path], joined: list[Joined], mark: Mark | None) -> BulkResult:
+    def _commit(self, tables: list[Path], joined: list[Joined], mark: Mark | None) -> BulkResult:
         engine, database = self._engine, self._engine.database
         if not joined:
             return engine.run(append.publish, joined, mark)

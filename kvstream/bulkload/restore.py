@@ -1,14 +1,13 @@
 """Loading a stream of any length into an open store, from its image.
 
-A short stream is one commit. The entries of a long one are written as tables that RocksDB takes in
-whole, with a note of how far that has come after each; whoever gave the load a label goes on from
-there after any interruption. The key comes with the last commit.
+A short stream is one commit. The entries of a long one are written as SST files and ingested, with
+a note of the progress after each file; a load with a label continues from there after any
+interruption. The key appears with the last commit.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -30,20 +29,20 @@ from kvstream.types.options import MEGABYTE
 _NOTHING = MIN_ID.packed
 DIRECT_ENTRIES = 20_000
 DIRECT_BYTES = 8 * MEGABYTE
-"""What is no more than this is one commit, and waits for that in memory."""
+"""A stream of no more is one commit, and waits for it in memory."""
 TABLE_BYTES = 64 * MEGABYTE
-"""Bytes of the entries of one table: the size of the tables that compaction makes."""
+"""Bytes of the entries of one SST file: the size of the files that compaction makes."""
 STEP_ROWS = 20_000
-"""Rows of groups that are written at once."""
+"""Rows of groups in one commit."""
 
 _MESSAGES = Family.MESSAGES
 
 
 class Loader:
-    """A load under way, for one thread; ``finish`` makes the key, and without it there is none.
+    """One load, for one thread; ``finish`` creates the key.
 
-    Leaving its ``with`` block earlier discards it, unless it has a label: then it can be gone on
-    with, in this process or another.
+    Leaving the ``with`` block earlier discards the load, unless it has a label: then this process
+    or another may continue it.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Loader:
         expire_at_ms: int = 0,
         label: bytes = b"",
     ) -> None:
-        """KeyExists where the name is taken and what has it is not to be replaced."""
+        """Raise KeyExists if the name is taken and ``replace`` is false."""
         self._engine = engine
         self._name = name
         self._replace = replace
@@ -67,7 +66,7 @@ class Loader:
         self._ended = False
         self._direct = engine.is_open_here()
         if label and self._direct:
-            raise InvalidArgument("inside a transaction nothing can be gone on with later")
+            raise InvalidArgument("a load inside a transaction cannot have a label")
         engine.run(loading.refuse_existing, name, replace)
         found = engine.run(staging.resume, name, label) if label else None
         if found is not None:
@@ -75,11 +74,11 @@ class Loader:
 
     @property
     def last(self) -> StreamID:
-        """The last ID that is there already and need not be given again; MIN_ID: none."""
+        """The last ID that is stored already and need not come again; MIN_ID: none."""
         return MIN_ID if self._staged is None else self._staged.noted
 
     def node(self, node: NodeImage) -> None:
-        """Append a node, less what is there already; InvalidArgument where it is out of order."""
+        """Append a node, less what is stored already; raise InvalidArgument if out of order."""
         last = _NOTHING if self._staged is None else self._staged.reached
         if node.count and node.first_id <= last:
             at = bisect_right(node.ids, last)
@@ -97,12 +96,12 @@ class Loader:
             self._stage()
 
     def page(self, ids: list[PackedID], values: list[bytes]) -> None:
-        """Append entries, which are shared out among nodes as XADD would do it."""
+        """Append entries, in nodes as XADD would make them."""
         if ids:
             self.node(NodeImage(b"", (), ids, values, 0, 0))
 
     def finish(self, state: StreamState) -> Loaded:
-        """Make the key with all that was given, and what ``state`` tells besides."""
+        """Create the key with all entries and the rest of its ``state``."""
         if self._ended:
             raise InvalidArgument("the load has ended")
         if self._staged is None:
@@ -117,7 +116,7 @@ class Loader:
         return loaded
 
     def discard(self) -> None:
-        """Delete what is there already."""
+        """Delete what is stored already."""
         self._held = []
         self._ended = True
         if self._staged is not None:
@@ -125,8 +124,8 @@ class Loader:
 
     def _stage(self) -> None:
         begun = self._engine.run(staging.begin, self._name, self._replace, self._label)
-        # Tables are durable at once. Were the note, and with it the number that their rows bear,
-        # lost with the power, another stream could come by that number and have these rows.
+        # Ingested rows are durable at once. If power failed before the note was, another stream
+        # could get the number of these rows, and with it the rows.
         self._engine.sync()
         self._staged = _Staged(self._engine, begun)
         held, self._held = self._held, []
@@ -148,12 +147,12 @@ class Loader:
             if self._staged is not None:
                 self._staged.leave()
             return
-        with suppress(StoreError):  # then it is swept when the store is opened again
+        with suppress(StoreError):  # then the next opening removes it
             self.discard()
 
 
 class _Held:
-    """What was given so far, as a source."""
+    """The nodes in memory, as a source."""
 
     def __init__(self, held: list[NodeImage], state: StreamState) -> None:
         self._held = held
@@ -166,73 +165,52 @@ class _Held:
         return self._state
 
 
-@dataclass(slots=True)
-class _Full:
-    """A table that is being completed beside, and what is to be noted once it is taken in."""
-
-    table: TableWriter
-    load: StagedLoad
-    """The load as it was when the table was full."""
-    made: Batch
-
-
 class _Staged:
-    """A load whose rows are on disk already, but for those of the last tables."""
+    """A load whose rows are in the store already, but for those of the last SST file."""
 
     def __init__(self, engine: Engine, load: StagedLoad) -> None:
         self.noted = load.stream.last
-        """The last ID of which the note tells."""
+        """The last ID of the note."""
         self.reached = self.noted.packed
         self._engine = engine
         self._load = load
         self._table: TableWriter | None = None
-        self._full: _Full | None = None
         self._scratch = Txn(engine.database, engine.catalog, engine.clock.now_ms())
         self._failed = False
 
     def node(self, node: NodeImage) -> None:
         if self._failed:
-            raise StoreError("the load has failed: go on with a new one")
+            raise StoreError("the load has failed: begin a new one")
         if self._table is None:
             folder = self._engine.database.staging()
             self._table = TableWriter(folder / f"{uuid4().hex}.sst")
         loading.take_node(self._scratch, self._load.stream, node, self._table)
         if self._table.size >= TABLE_BYTES:
-            self._fill_up()
+            self._ingest()
 
-    def _fill_up(self) -> None:
-        """Have the table completed while the next one is begun; the one before it is noted."""
-        self._note()
+    def _ingest(self) -> None:
+        """Complete the SST file, ingest it, and note the progress."""
         table, self._table = self._table, None
-        if table is not None:
-            load = self._load.copy()
-            self._full = _Full(table, load, self._scratch.batch)
-            self._scratch.batch = Batch(self._engine.database)
-            table.complete()
-
-    def _note(self) -> None:
-        """Have the full table taken in, and note how far that is."""
-        full, self._full = self._full, None
-        if full is None:
+        if table is None:
             return
         try:
-            full.table.finish()
-            self._engine.run(self._take_in, full)
+            table.finish()
+            self._engine.run(self._take_in, table)
         except BaseException:
             self._failed = True
-            full.table.abandon()
+            table.abandon()
             raise
-        self.noted = full.load.stream.last
+        self.noted = self._load.stream.last
         self.reached = self.noted.packed
 
-    def _take_in(self, txn: Txn, full: _Full) -> None:
-        staging.refuse_gone(txn, full.load)
-        self._engine.database.ingest(_MESSAGES, [full.table.path])
-        staging.step(txn, full.load, full.made)
+    def _take_in(self, txn: Txn, table: TableWriter) -> None:
+        staging.refuse_gone(txn, self._load)
+        self._engine.database.ingest(_MESSAGES, [table.path])
+        staging.step(txn, self._load, self._scratch.batch)
+        self._scratch.batch = Batch(self._engine.database)
 
     def finish(self, name: bytes, state: StreamState, replace: bool, expire_at: int) -> Loaded:
-        self._fill_up()
-        self._note()
+        self._ingest()
         load, engine = self._load, self._engine
         needed = loading.trees_needed(state)
         numbers = iter(engine.run(staging.reserve, load, needed))
@@ -241,25 +219,18 @@ class _Staged:
         engine.run(staging.publish, name, load, self._scratch.batch, replace, expire_at)
         return loaded
 
-    def leave(self) -> None:
-        """Stop where the last table that is full ends."""
-        with suppress(StoreError):
-            self._note()
-        self._abandon()
-
     def discard(self) -> None:
-        self._abandon()
+        self.leave()
         self._engine.run(unfinished_loads.discard, self._load)
 
-    def _abandon(self) -> None:
+    def leave(self) -> None:
+        """Stop after the last SST file that was ingested."""
         if self._table is not None:
             self._table.abandon()
-        if self._full is not None:
-            self._full.table.abandon()
 
 
 class _Spilling(Batch):
-    """Rows of groups, which are written whenever there are many."""
+    """Rows of groups, which are committed STEP_ROWS at a time."""
 
     __slots__ = ("_engine",)
 

@@ -17,7 +17,6 @@ from kvstream.layout._msgpack cimport (
     take_row,
     take_string,
 )
-from kvstream.layout._rows cimport ROW_HEAD, take_size
 from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -167,41 +166,6 @@ def of_rows(list page not None, Py_ssize_t prefix):
         if put_value(&to.room, at, stop, stop):
             repeated.append(i)
         ends[i + 1] = <int32_t>to.room.field
-    return to.done(repeated)
-
-
-def of_packed(bytes rows not None):
-    """Do what ``packed_in_python`` of columns.py does, with the same argument; else None."""
-    cdef Bytes start = <Bytes>PyBytes_AS_STRING(rows)
-    cdef Bytes end = start + PyBytes_GET_SIZE(rows), at = start
-    cdef Py_ssize_t i = 0, count = 0, size
-    cdef Sizes sizes
-    cdef list repeated = []
-    sizes.fields = sizes.names = sizes.values = 0
-    while at < end:
-        if end - at < ROW_HEAD:
-            return None
-        size = take_size(at + ID_BYTES)
-        if end - at - ROW_HEAD < size or not measure(at + ROW_HEAD, size, &sizes):
-            return None
-        at += ROW_HEAD + size
-        count += 1
-    if max(sizes.fields, sizes.names, sizes.values) >= BYTES_MAX:
-        return None
-    cdef Buffers to = Buffers(count, sizes.fields, sizes.names, sizes.values)
-    cdef char *ids = PyBytes_AS_STRING(to.ids)
-    cdef int32_t *ends = <int32_t *>PyBytes_AS_STRING(to.ends)
-    ends[0] = 0
-    at = start
-    while at < end:
-        memcpy(ids + i * ID_BYTES, at, ID_BYTES)
-        size = take_size(at + ID_BYTES)
-        at += ROW_HEAD
-        if put_value(&to.room, at, at + size, end):
-            repeated.append(i)
-        at += size
-        i += 1
-        ends[i] = <int32_t>to.room.field
     return to.done(repeated)
 
 

@@ -8,6 +8,7 @@ function does the work.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from kvstream.layout._msgpack cimport (
+    ID_BYTES,
     UNIQUE,
     Bytes,
     map_head_size,
@@ -15,7 +16,7 @@ from kvstream.layout._msgpack cimport (
     pack_string,
     packed_size,
 )
-from kvstream.layout._rows cimport split_rows
+from kvstream.layout._rows cimport ROW_HEAD, split_rows, take_size
 from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -186,3 +187,22 @@ def unpack_rows(bytes rows not None):
     if not split_rows(<Bytes>PyBytes_AS_STRING(rows), PyBytes_GET_SIZE(rows), ids, values):
         raise ValueError("packed rows end within a row")
     return ids, values
+
+
+def put_rows(into, bytes prefix not None, bytes rows not None):
+    """Do what ``put_in_python`` does; the rows before a cut one are set."""
+    cdef Bytes at = <Bytes>PyBytes_AS_STRING(rows)
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(rows), head = PyBytes_GET_SIZE(prefix), size
+    cdef bytes key
+    cdef char *to
+    while left:
+        size = ROW_HEAD + take_size(at + ID_BYTES) if left >= ROW_HEAD else ROW_HEAD
+        if left < size:
+            raise ValueError("packed rows end within a row")
+        key = PyBytes_FromStringAndSize(NULL, head + ID_BYTES)
+        to = PyBytes_AS_STRING(key)
+        memcpy(to, PyBytes_AS_STRING(prefix), head)
+        memcpy(to + head, at, ID_BYTES)
+        into[key] = PyBytes_FromStringAndSize(<const char *>at + ROW_HEAD, size - ROW_HEAD)
+        at += size
+        left -= size

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.compiled import compiled
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked
 from kvstream.types.ids import StreamID
 from kvstream.types.records import RepeatedFields
@@ -63,12 +62,6 @@ def of_rows(page: list[tuple[bytes, bytes]], prefix: int) -> Columns:
     return rows_in_python(page, prefix) if buffers is None else Columns(*buffers)
 
 
-def of_packed(rows: bytes) -> Columns:
-    """Return packed rows (packing.py); Corruption where one is damaged."""
-    buffers = None if _compiled is None else _compiled.of_packed(rows)
-    return packed_in_python(rows) if buffers is None else Columns(*buffers)
-
-
 def of_replies(reply: list[Any]) -> Columns:
     """Return the entries of a reply to XRANGE: [ID, [field, value, ...]] each, in bytes."""
     buffers = None if _compiled is None else _compiled.of_replies(reply)
@@ -86,15 +79,6 @@ def rows_in_python(page: list[tuple[bytes, bytes]], prefix: int) -> Columns:
     ]
     repeated = [at for at, each in enumerate(fields) if type(each) is RepeatedFields]
     return _columns(b"".join([key[prefix:] for key, _ in page]), flats, repeated)
-
-
-def packed_in_python(rows: bytes) -> Columns:
-    """Do ``of_packed`` in Python."""
-    try:
-        ids, values = unpack_rows(rows)
-    except ValueError as error:
-        raise Corruption(str(error)) from None
-    return rows_in_python(list(zip(ids, values, strict=True)), 0)
 
 
 def replies_in_python(reply: list[Any]) -> Columns:

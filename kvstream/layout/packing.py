@@ -75,6 +75,20 @@ def unpack_in_python(rows: bytes) -> tuple[list[bytes], list[bytes]]:
     return ids, values
 
 
+def put_rows(into: Any, prefix: bytes, rows: bytes) -> None:
+    """Set ``into[prefix + id] = value`` for each packed row; raise ValueError if one is cut."""
+    if _compiled is not None:
+        _compiled.put_rows(into, prefix, rows)
+    else:
+        put_in_python(into, prefix, rows)
+
+
+def put_in_python(into: Any, prefix: bytes, rows: bytes) -> None:
+    """Do the same in Python; a cut row is noticed before the first one is set."""
+    for eid, value in zip(*unpack_in_python(rows), strict=True):
+        into[prefix + eid] = value
+
+
 def pack_rows(ids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
     """Return rows as one string."""
     pairs = zip(ids, values, strict=True)

@@ -34,7 +34,7 @@ from kvstream.operations import entries
 from kvstream.operations.groups import existing_group, lag
 from kvstream.operations.pages import RUNS_TOGETHER, Steps, entry_steps
 from kvstream.storage.batch import Family, Row
-from kvstream.storage.reads import Still
+from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.records import (
     ConsumerDetail,
@@ -281,7 +281,7 @@ class GroupsSnapshot:
     def __init__(self, txn: Txn, stream: StreamMeta) -> None:
         self.stream = copy(stream)
         self.stream.groups = {}
-        rows = Still(txn.batch.committed, (_TREES,))
+        rows = Snapshot(txn.batch.committed, (_TREES,))
         self.txn = Txn(rows, txn.catalog, txn.now_ms, read_only=True)
         """The transaction in which to read the groups; its catalog serves them alone."""
         self._seen = {row: consumer.seen_ms for row, consumer in txn.catalog.seen.items()}

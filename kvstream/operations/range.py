@@ -116,26 +116,6 @@ def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> l
     return found
 
 
-class Reach(NamedTuple):
-    """Where the rows of a range of IDs lie."""
-
-    prefix: bytes
-    lower: bytes
-    upper: bytes
-    """The keys of the first and last row, if they exist."""
-
-
-def reach(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Reach | None:
-    """Return where the entries of ``start <= id <= end`` lie; None if there can be none."""
-    stream = txn.stream(name)
-    if stream is None or not stream.length:
-        return None
-    low, high = max(start, stream.first), min(end, stream.last)
-    if low > high:
-        return None
-    return Reach(stream.prefix, stream.prefix + low.packed, stream.prefix + high.packed)
-
-
 class Ends(NamedTuple):
     """The first and last ID of a stream, its length, and how many entries were ever added."""
 

@@ -20,7 +20,7 @@ from kvstream.operations import entries
 from kvstream.operations import range as ranges
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
-from kvstream.storage.reads import Still
+from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.records import Entry, HistoryEntry
 
@@ -69,7 +69,7 @@ def begin_snapshot(txn: Txn) -> Seeks:
     """Return an iterator for later reads; it sees the transaction's changes up to now."""
     if not txn.dirty:
         return begin(txn)
-    return txn.batch.copied(partial(Still, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
+    return txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
 
 
 class Loading:

@@ -1,7 +1,7 @@
-"""Streams as DataFrames of Apache Spark: read in parallel, written in bulk, followed live.
+"""The Apache Spark data source: streams as DataFrames, read in parallel and written in bulk.
 
-``session`` gives a session of Spark in which ``format("kvstream")`` works; ``register`` makes it
-known to a session of your own. Installed with ``pip install 'kvstream[spark]'``.
+``session`` starts a Spark session in which ``format("kvstream")`` works; ``register`` adds the
+format to an existing session. Install with ``pip install 'kvstream[spark]'``.
 """
 
 from kvstream.spark.spark_session import (

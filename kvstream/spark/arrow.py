@@ -1,22 +1,14 @@
-"""Pages of entries as Arrow batches of the columns that a read asks for.
+"""Pages of entries as Arrow batches with the columns of a read.
 
-Each column is made for all entries of a page at once: nothing here looks at a single entry, but
-where a value is bad or a name repeats. Knows Arrow, and neither transports nor Spark's session.
-
-Values of fields as columns of a type: all of a page at once, and one by one where some are bad.
-
-Values are text as XADD is given it. Owns what text each type takes; knows Arrow and no entries.
-
-Python's collector of cycles, kept out while rows by the thousand come and go.
+Each column is converted for a whole page at once. Single entries are looked at only if a value is
+malformed or a field name repeats. Field values are text as XADD stores it, which ``typed`` parses.
 """
 
 import base64
-import gc
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache, cached_property, partial
-from itertools import pairwise
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -25,31 +17,8 @@ import pyarrow.compute as pc
 
 from kvstream.errors import DataError, InvalidArgument, shown
 from kvstream.layout.columns import Columns
-from kvstream.spark.schema import Column, Mode, Role, Shape
+from kvstream.spark.schema import Column, Mode, ReadSchema, Role
 from kvstream.types.ids import StreamID
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Keep the collector out: it would walk all rows in memory, and rows have no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@cache
-def pass_over_modules() -> None:
-    """Have the collector pass over all that is there by now, once in a process of Spark's.
-
-    Spark has each of its Pythons collect after every task, which walks all that was imported.
-    """
-    gc.collect()
-    gc.freeze()
-
 
 Bad = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Cast = Callable[[pa.Array], pa.Array]
@@ -58,9 +27,9 @@ _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 
 
 def typed(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
-    """Return binary values as a column of ``kind``, and which were none; None: all were sound.
+    """Cast binary values to a column of ``kind``; return it with the mask of malformed values.
 
-    What is null stays null and is sound; a bad value is null in the column.
+    The mask is None if all values are well formed. Nulls stay null; malformed values become null.
     """
     cast = _cast_to(kind)
     try:
@@ -75,7 +44,7 @@ def typed(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
 def _by_halves(
     values: pa.Array, kind: pa.DataType, cast: Cast, bad: Bad, offset: int
 ) -> list[pa.Array]:
-    """Cast what can be, halving what cannot until single bad values are left."""
+    """Cast values, halving those that fail until single malformed ones are left."""
     try:
         return [cast(values)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -100,7 +69,7 @@ def _cast_to(kind: pa.DataType) -> Cast:
 
 
 def _to_integer(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast decimal digits alone: Arrow would take 0x1F too, which Spark's sources do not."""
+    """Cast decimal digits only: Arrow also takes 0x1F, which Spark's sources refuse."""
     for letter in (b"x", b"X"):
         if pc.any(pc.match_substring(values, letter)).as_py():
             raise pa.ArrowInvalid("a number in hexadecimal digits")
@@ -108,13 +77,13 @@ def _to_integer(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _to_timestamp(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
-    """Cast times of ISO 8601; those without a zone are of UTC, or stay so where none is wanted."""
+    """Cast ISO 8601 times; a time without a zone is UTC, or stays without if ``kind`` has none."""
     text = pc.cast(values, pa.string())
     if kind.tz is not None:
         with suppress(pa.ArrowInvalid):
             return pc.cast(text, kind)  # all have a zone
     with suppress(pa.ArrowInvalid):
-        return pc.cast(text, pa.timestamp("us")).cast(kind)  # none has
+        return pc.cast(text, pa.timestamp("us")).cast(kind)  # none has a zone
     if kind.tz is None:
         raise pa.ArrowInvalid("a time with a zone")
     zoned = pc.match_substring_regex(text, _ZONE)
@@ -123,15 +92,15 @@ def _to_timestamp(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
 
 _SIGNED = 1 << 63
 _TIMESTAMP_MS_MAX = (_SIGNED - 1) // 1000
-"""The last millisecond that Spark's timestamps, of microseconds, have."""
+"""The last millisecond that Spark's timestamps, which are microseconds, can hold."""
 
 
 class MalformedEntry(DataError):
-    """An entry has a value that is none of its column's type, and the mode is FAILFAST."""
+    """An entry has a value that does not fit its column's type, and the mode is FAILFAST."""
 
 
 class Page:
-    """A page of entries in Arrow, of one stream."""
+    """A page of entries of one stream, as Arrow arrays."""
 
     def __init__(self, columns: Columns, stream: bytes, store: str) -> None:
         self.stream = stream
@@ -142,11 +111,9 @@ class Page:
         fields = int(self.ends[-1])
         self.names = _binary(fields, columns.name_ends, columns.names)
         self.values = _binary(fields, columns.value_ends, columns.values)
-        self._rows: np.ndarray[Any, np.dtype[np.int32]] | None = None
-        self.columns = columns
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self.ends) - 1
 
     @cached_property
     def _parts(self) -> "np.ndarray[Any, np.dtype[np.uint64]]":
@@ -155,8 +122,9 @@ class Page:
         return both.astype(np.uint64, order="C")
 
     @cached_property
-    def _same(self) -> list[bytes] | None:
-        return _same_names(self.columns)
+    def _rows(self) -> "np.ndarray[Any, np.dtype[np.int32]]":
+        """The entry that each field belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ends))
 
     def part(self, which: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
         """Return the milliseconds (0) or the sequences (1) of the IDs."""
@@ -167,16 +135,7 @@ class Page:
         return StreamID(*map(int, self._parts[:, at]))
 
     def field(self, name: bytes) -> pa.Array:
-        """Return the value that each entry has in a field, the last of several; null for none."""
-        if self._same is not None:
-            if name not in self._same:
-                return pa.nulls(len(self), pa.binary())
-            width = len(self._same)
-            return self.values.take(
-                pa.array(np.arange(self._same.index(name), len(self) * width, width))
-            )
-        if self._rows is None:
-            self._rows = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ends))
+        """Return each entry's value of a field: the last one if it repeats, null without one."""
         at = np.flatnonzero(pc.equal(self.names, pa.scalar(name, pa.binary())))
         places = np.full(len(self), -1, np.int64)
         places[self._rows[at]] = at
@@ -188,21 +147,6 @@ class Page:
         names, values = self.names[where].to_pylist(), self.values[where].to_pylist()
         fields = dict(zip(map(_readable, names), map(_readable, values), strict=True))
         return json.dumps({"id": str(self.id(at)), "fields": fields}, ensure_ascii=False)
-
-
-def _same_names(columns: Columns) -> list[bytes] | None:
-    """Return the names that every entry of a page has, in this order; None where they differ."""
-    count, ends = len(columns), np.frombuffer(columns.ends, np.int32)
-    fields = int(ends[-1])
-    if not count or columns.repeated or int(ends[1]) * count != fields:
-        return None
-    width = int(ends[1])
-    name_ends = np.frombuffer(columns.name_ends, np.int32)
-    once = columns.names[: name_ends[width]]
-    sizes = np.diff(name_ends).reshape(count, width)
-    if (sizes != sizes[0]).any() or columns.names != once * count or (np.diff(ends) != width).any():
-        return None
-    return [once[a:b] for a, b in pairwise(name_ends[: width + 1])]
 
 
 def _readable(value: bytes) -> str:
@@ -218,22 +162,26 @@ def _binary(count: int, ends: bytes, data: bytes) -> pa.Array:
 
 
 class Batches:
-    """Makes the batches of one read; for one task, in one thread."""
+    """Converts pages into the batches of one read; for one task, in one thread."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.schema = shape.arrow()
-        self._mode = shape.mode
-        self._columns = shape.columns
+    def __init__(self, schema: ReadSchema) -> None:
+        self.schema = schema.arrow()
+        self._mode = schema.mode
+        self._columns = schema.columns
         self._bad: list[tuple[Column, Bad]] = []
 
     def batch(self, columns: Columns, stream: bytes, store: str) -> pa.RecordBatch:
-        """Return a page as a batch; MalformedEntry, InvalidArgument where a column cannot be."""
+        """Return a page as a batch.
+
+        Raises MalformedEntry for a malformed value in FAILFAST mode, and InvalidArgument for an ID
+        or a name that the column's type cannot hold.
+        """
         page = Page(columns, stream, store)
         self._bad = []
-        made = [self._column(column, page) for column in self._columns]
-        if self._bad:
-            self._refuse(page)
-        arrays = [self._corrupt(page) if array is None else array for array in made]
+        arrays = [self._column(column, page) for column in self._columns]
+        if self._bad and self._mode is Mode.FAILFAST:
+            raise self._malformed(page)
+        arrays = [self._corrupt(page) if array is None else array for array in arrays]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if self._bad and self._mode is Mode.DROPMALFORMED:
             return batch.filter(pa.array(~self._any_bad(page)))
@@ -244,7 +192,7 @@ class Batches:
         if column.role is Role.CORRUPT:
             return None
         if column.role is not Role.FIELD:
-            return _ARRAYS[column.role](page, kind)
+            return _RESERVED_COLUMNS[column.role](page, kind)
         array, bad = typed(page.field(column.name.encode()), kind)
         if bad is not None:
             self._bad.append((column, bad))
@@ -256,15 +204,13 @@ class Batches:
             any_bad |= bad
         return any_bad
 
-    def _refuse(self, page: Page) -> None:
-        if self._mode is not Mode.FAILFAST:
-            return
+    def _malformed(self, page: Page) -> MalformedEntry:
         column, bad = self._bad[0]
         at = int(np.flatnonzero(bad)[0])
         value = page.field(column.name.encode())[at].as_py()
-        raise MalformedEntry(
-            f"entry {page.id(at)} of stream {shown(page.stream)}: the field {column.name} is no "
-            f"{column.type.simpleString()}: {shown(value)}"
+        return MalformedEntry(
+            f"entry {page.id(at)} of stream {shown(page.stream)}: the field {column.name} is not a "
+            f"valid {column.type.simpleString()}: {shown(value)}"
         )
 
     def _corrupt(self, page: Page) -> pa.Array:
@@ -275,7 +221,7 @@ class Batches:
         return pa.array(texts, pa.string())
 
 
-# --- our own columns ------------------------------------------------------------------------------
+# --- reserved columns -----------------------------------------------------------------------------
 
 
 def _ids(page: Page, kind: pa.DataType) -> pa.Array:
@@ -296,7 +242,7 @@ def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
         return pa.array(numbers).cast(kind)
     if len(numbers) and numbers.max() >= _SIGNED:
         raise InvalidArgument(
-            f"the ID {page.id(int(numbers.argmax()))} of stream {shown(page.stream)} is beyond "
+            f"the ID {page.id(int(numbers.argmax()))} of stream {shown(page.stream)} does not fit "
             "bigint: read the column as string, binary or struct<ms:decimal(20,0),"
             "seq:decimal(20,0)>"
         )
@@ -304,7 +250,7 @@ def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
-    """Return the milliseconds as times; null where Spark has no such time."""
+    """Return the milliseconds as times; null beyond the range of Spark's timestamps."""
     ms = page.part(0)
     wide = pa.types.is_int64(kind)
     most = _SIGNED - 1 if wide else _TIMESTAMP_MS_MAX
@@ -313,8 +259,8 @@ def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
     return pa.array(numbers if wide else numbers * 1000, pa.int64(), mask=beyond).cast(kind)
 
 
-def _same(value: bytes | str, what: str, page: Page, kind: pa.DataType) -> pa.Array:
-    """Return a column of one value."""
+def _constant(value: bytes | str, what: str, page: Page, kind: pa.DataType) -> pa.Array:
+    """Return a column that repeats one value."""
     scalar = value if isinstance(value, str) or pa.types.is_binary(kind) else _text(value, what)
     return pa.repeat(pa.scalar(scalar, kind), len(page))
 
@@ -323,19 +269,19 @@ def _text(value: bytes, what: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise _no_text(f"{what} {shown(value)}") from None
+        raise _not_text(f"{what} {shown(value)}") from None
 
 
-def _no_text(what: str) -> InvalidArgument:
-    return InvalidArgument(f"{what} is no UTF-8: read the column as binary")
+def _not_text(what: str) -> InvalidArgument:
+    return InvalidArgument(f"{what} is not UTF-8: read the column as binary")
 
 
 def _streams(page: Page, kind: pa.DataType) -> pa.Array:
-    return _same(page.stream, "the key", page, kind)
+    return _constant(page.stream, "the key", page, kind)
 
 
 def _stores(page: Page, kind: pa.DataType) -> pa.Array:
-    return _same(page.store, "the store", page, kind)
+    return _constant(page.store, "the store", page, kind)
 
 
 def _fields(page: Page, kind: pa.DataType) -> pa.Array:
@@ -346,26 +292,24 @@ def _fields(page: Page, kind: pa.DataType) -> pa.Array:
         parts = list(kind.value_type)
         names, values, ends = page.names, page.values, page.ends
     children = [
-        _as(names, parts[0].type, page.columns.names, "name", page),
-        _as(values, parts[1].type, page.columns.values, "value", page),
+        _text_or_binary(names, parts[0].type, "name", page),
+        _text_or_binary(values, parts[1].type, "value", page),
     ]
     struct = pa.StructArray.from_arrays(children, fields=parts)
     buffers = [None, pa.py_buffer(ends)]
     return pa.Array.from_buffers(kind, len(page), buffers, children=[struct])
 
 
-def _as(array: pa.Array, kind: pa.DataType, data: bytes, what: str, page: Page) -> pa.Array:
-    """Return names or values, parts of ``data``, as text or as they are."""
-    if pa.types.is_string(kind) and data.isascii():
-        return array.view(kind)  # sound as it lies: to look at all at once takes a tenth
+def _text_or_binary(array: pa.Array, kind: pa.DataType, what: str, page: Page) -> pa.Array:
+    """Cast field names or values to the column's type. Raises InvalidArgument if not UTF-8."""
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
-        raise _no_text(f"a field's {what} in stream {shown(page.stream)}") from None
+        raise _not_text(f"a field's {what} in stream {shown(page.stream)}") from None
 
 
 def _once_each(page: Page) -> tuple[pa.Array, pa.Array, "np.ndarray[Any, np.dtype[np.int32]]"]:
-    """Return names, values and ends without all but the last of a name that repeats."""
+    """Return names, values and ends with only the last field of each repeated name."""
     if not page.repeated:
         return page.names, page.values, page.ends
     kept = np.ones(len(page.names), np.bool_)
@@ -380,7 +324,7 @@ def _once_each(page: Page) -> tuple[pa.Array, pa.Array, "np.ndarray[Any, np.dtyp
     return page.names.filter(mask), page.values.filter(mask), ends
 
 
-_ARRAYS: dict[Role, Callable[[Page, pa.DataType], pa.Array]] = {
+_RESERVED_COLUMNS: dict[Role, Callable[[Page, pa.DataType], pa.Array]] = {
     Role.ID: _ids,
     Role.TIMESTAMP: _timestamps,
     Role.STREAM: _streams,

@@ -1,12 +1,11 @@
-"""The options of ``format("kvstream")``, as Spark gives them: text under names in lower case.
+"""What kvstream exchanges with Spark as text: options going in, errors coming out.
 
-What may be several (paths, URLs, streams, patterns) is separated by commas, or is a JSON array
-where a name has a comma. Owns the words that reading and writing share; knows no transport.
+Spark passes the options of ``format("kvstream")`` as strings, with names in lower case. Options
+that take several values (paths, URLs, streams, patterns) separate them by commas, or are a JSON
+array if a name contains a comma.
 
-What went wrong in a job of Spark, as one error of kvstream without the stacks of two languages.
-
-What our own code raised in a planner or a task comes out of Spark as text in text; the last error
-of kvstream in it is what happened. This module knows how Spark words things, and no job.
+An exception raised in a planner or a task comes back as text inside the stack traces of Python and
+Java. ``error_of`` finds the last kvstream error in such a text.
 """
 
 import json
@@ -27,27 +26,27 @@ from kvstream.types.ids import MIN_ID, StreamID, range_end, range_start
 Options = Mapping[str, str]
 
 PASSWORD_VARIABLE = "KVSTREAM_PASSWORD"
-"""Where the password of ``url`` is looked for last: a variable does not stand in any plan."""
-MISSING_HINT = "with the option ignoreMissing (--ignore-missing) it would count as empty"
+"""The variable read if neither the option nor the URL has a password: plans do not show it."""
+MISSING_HINT = "the option ignoreMissing (--ignore-missing) treats it as empty"
 _TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One database that is read or written: of a store in a directory, or behind a server."""
+    """One database that is read or written: in a store's directory, or on a server."""
 
     kind: Literal["path", "url"]
     address: str = field(repr=False)
-    """With a password in it where the option ``url`` has one there."""
+    """The path or URL; the URL may contain a password."""
     db: int | None = None
-    """None: the one that the URL names, or 0."""
+    """None: the database in the URL, or 0."""
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
 
     @property
     def shown(self) -> str:
-        """How columns, plans and messages name the place: never with a password."""
+        """The address without a password, for columns, plans and messages."""
         if self.kind == "path":
             return self.address
         parts = urlsplit(self.address)
@@ -56,76 +55,78 @@ class Place:
 
 
 def places(options: Options) -> list[Place]:
-    """Return the places that ``path`` or ``url`` name; InvalidArgument for both, or neither."""
+    """Return the places in ``path`` or ``url``. Raises InvalidArgument for both, or neither."""
     paths, urls = listed(options, "path") or listed(options, "paths"), listed(options, "url")
     if bool(paths) == bool(urls):
         raise InvalidArgument("give either the option path (a directory) or url (a server)")
     db = number(options, "db", None)
     user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
-    if paths:  # user and password are for the server that may hold a store
+    if paths:  # a server may hold the store: user and password are for that server
         found = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
         return [Place("path", path, db, user, password) for path in found]
     return [Place("url", url, db, user, password) for url in urls]
 
 
 def listed(options: Options, name: str) -> list[str]:
-    """Return the values of an option that may be several; [] where it is not given."""
+    """Return the values of an option that takes several; [] if it is not given."""
     text = options.get(name, "").strip()
     if not text.startswith("["):
         return [part for word in text.split(",") if (part := word.strip())]
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise InvalidArgument(f"the option {name} is no JSON array: {error}") from None
+        raise InvalidArgument(f"the option {name} is not a JSON array: {error}") from None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InvalidArgument(f"the option {name} is no JSON array of texts")
+        raise InvalidArgument(f"the option {name} is not a JSON array of strings")
     return values
 
 
 def number(options: Options, name: str, missing: int | None, least: int = 0) -> int | None:
-    """Return a whole number, ``missing`` where the option is not given."""
+    """Return an integer option; ``missing`` if it is not given."""
     text = options.get(name, "").strip()
     if not text:
         return missing
     if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
-        raise InvalidArgument(f"the option {name} is a number from {least} on, not {shown(text)}")
+        raise InvalidArgument(
+            f"the option {name} must be an integer of at least {least}, not {shown(text)}"
+        )
     return int(text)
 
 
 def flag(options: Options, name: str, missing: bool) -> bool:
-    """Return whether an option is true, ``missing`` where it is not given."""
+    """Return a boolean option; ``missing`` if it is not given."""
     text = options.get(name, "").strip().lower()
     if not text:
         return missing
     if text not in _TRUE | _FALSE:
-        raise InvalidArgument(f"the option {name} is true or false, not {shown(text)}")
+        raise InvalidArgument(f"the option {name} must be true or false, not {shown(text)}")
     return text in _TRUE
 
 
 def choice(options: Options, name: str, words: tuple[str, ...]) -> str:
-    """Return one of some words, in whatever case it is given; the first where it is not."""
+    """Return the one of ``words`` that an option names, in any case; by default the first."""
     text = options.get(name, "").strip() or words[0]
     for word in words:
         if word.lower() == text.lower():
             return word
-    raise InvalidArgument(f"the option {name} is one of {', '.join(words)}, not {shown(text)}")
+    raise InvalidArgument(f"the option {name} must be one of {', '.join(words)}, not {shown(text)}")
 
 
 def first_id(options: Options) -> StreamID:
-    """Return the first ID of the read: the option ``start``, an ID or a time."""
+    """Return the first ID of a read: the option ``start``, an ID or a time."""
     return range_start(_bound(options.get("start", "-")))
 
 
 def last_id(options: Options) -> StreamID:
-    """Return the last ID of the read: the lesser of the options ``end`` and ``asof``."""
+    """Return the last ID of a read: the lower of the options ``end`` and ``asof``."""
     return min(range_end(_bound(options.get(name, "+"))) for name in ("end", "asof"))
 
 
 def after_id(options: Options) -> StreamID | None:
-    """Return the ID after which a new streaming query begins: ``startingId``; None: what is new.
+    """Return the ID after which a new streaming query begins, from ``startingId``.
 
-    A time stands for all that is of its millisecond, or later.
+    None means "latest". A time includes the entries of its own millisecond.
     """
     text = options.get("startingid", "earliest").strip()
     if text.lower() in ("earliest", "-"):
@@ -139,9 +140,9 @@ def after_id(options: Options) -> StreamID | None:
 
 
 def _bound(text: str) -> str:
-    """Return an ID as it stands, and a time of ISO 8601 as the ID of its millisecond.
+    """Return an ID unchanged, and an ISO 8601 time as the ID of its millisecond.
 
-    A time without a zone is of UTC. "(" before either excludes it.
+    A time without a zone is UTC. A leading "(" excludes the ID, as in XRANGE.
     """
     text = text.strip()
     mark, bare = ("(", text[1:]) if text.startswith("(") else ("", text)
@@ -158,26 +159,26 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"{shown(text)} is neither an ID nor a time") from None
+        raise InvalidArgument(f"{shown(text)} is neither an ID nor an ISO 8601 time") from None
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     return max(0, since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000)
 
 
 _OURS = re.compile(r"^(?:kvstream\.)[\w.]*?(\w+): (\S.*)$", re.MULTILINE)
 _STACKS = "SQLQueryContextLogger"
-"""What PySpark logs the JVM's stack to, as JSON of some kilobytes in one line."""
+"""PySpark's logger for the JVM's stack trace: kilobytes of JSON in one line."""
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (\S.*)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (\S.*)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[([A-Z_.]+)\] ")
 
 
 class SparkFailed(RequestError):
-    """A job of Spark failed; the text is the first line of what Spark says."""
+    """A Spark job failed; the message is the first line of Spark's error."""
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Raise what Spark raises as an error of kvstream."""
+def translated_errors() -> Iterator[None]:
+    """Turn the exceptions of Spark into kvstream errors."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
@@ -186,14 +187,14 @@ def plainly() -> Iterator[None]:
     disabled, logger.disabled = logger.disabled, True
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # the latter where Spark knows no better
+    except (PySparkException, Py4JJavaError) as error:  # py4j's if Spark does not convert it
         raise error_of(str(error)) from error
     finally:
         logger.disabled = disabled
 
 
 def error_of(text: str) -> KVStreamError:
-    """Return the error that a text of Spark tells of."""
+    """Return the error described by the text of a Spark exception."""
     found = _OURS.findall(text)
     if found:
         name, message = found[-1]
@@ -206,4 +207,4 @@ def error_of(text: str) -> KVStreamError:
     causes = [cause for cause in _CAUSE.findall(text) if cause not in line]
     if causes:
         line += f" ({causes[-1]})"
-    return SparkFailed(line or "Spark does not say why")
+    return SparkFailed(line or "the Spark job failed without a message")

@@ -1,7 +1,7 @@
-"""The columns of a read: which are ours, which are fields, and the types that they may have.
+"""The columns of a read: which are reserved, which are fields, and their allowed types.
 
-Ours are ``id``, ``timestamp``, ``stream``, ``store`` and ``fields``, each behind the option
-``metaPrefix``; any other column is the field of that name. Knows Spark's types and no rows.
+``id``, ``timestamp``, ``stream``, ``store`` and ``fields`` are reserved, each prefixed by the
+option ``metaPrefix``. Any other column is the entry's field of that name.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CORRUPT_RECORD = "_corrupt_record"
-"""The column that holds what could not be read, as in Spark's own sources."""
+"""The column for entries that could not be decoded, named as in Spark's own sources."""
 
 
 class Mode(StrEnum):
-    """What becomes of an entry with a value that is none of its column's type."""
+    """What happens to an entry with a value that does not fit its column's type."""
 
     PERMISSIVE = "PERMISSIVE"
-    """The value is null; the column of corrupt records has the entry."""
+    """The value is null, and the corrupt-record column holds the entry."""
     DROPMALFORMED = "DROPMALFORMED"
     """The entry is left out."""
     FAILFAST = "FAILFAST"
@@ -46,7 +46,7 @@ class Mode(StrEnum):
 
 
 class Role(StrEnum):
-    """What a column holds."""
+    """The content of a column."""
 
     ID = "id"
     TIMESTAMP = "timestamp"
@@ -70,22 +70,22 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a read gives: its columns, and what becomes of bad values."""
+class ReadSchema:
+    """The columns of a read, and its mode for malformed values."""
 
     schema: StructType
     columns: tuple[Column, ...]
     mode: Mode
 
     def arrow(self) -> "pa.Schema":
-        """Return the schema that Spark expects of the batches."""
+        """Return the Arrow schema that Spark expects."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.schema, timezone="UTC")
 
 
 def default_schema(options: Options, several: bool, stores: int = 1) -> StructType:
-    """Return the schema of a read for which none is given; ``several``: of more than one stream."""
+    """Return the default schema; ``several``: the read may have more than one stream."""
     prefix = options.get("metaprefix", "")
     part = StructType([StructField("ms", LongType(), False), StructField("seq", LongType(), False)])
     columns: list[tuple[Role, DataType, bool]] = [
@@ -100,8 +100,8 @@ def default_schema(options: Options, several: bool, stores: int = 1) -> StructTy
     return StructType([StructField(prefix + role, kind, null) for role, kind, null in columns])
 
 
-def shape_of(options: Options, schema: StructType) -> Shape:
-    """Return how a schema is filled; InvalidArgument where a column is of no type for it."""
+def read_schema(options: Options, schema: StructType) -> ReadSchema:
+    """Return the roles of a schema's columns. Raises InvalidArgument for a type that cannot be."""
     prefix = options.get("metaprefix", "")
     corrupt = options.get("columnnameofcorruptrecord", CORRUPT_RECORD)
     roles = {prefix + role: role for role in RESERVED} | {corrupt: Role.CORRUPT}
@@ -112,10 +112,10 @@ def shape_of(options: Options, schema: StructType) -> Shape:
     for column in columns:
         if not _FITS[column.role](column.type):
             raise InvalidArgument(
-                f"the column {column.name} cannot be {column.type.simpleString()}: "
-                f"it is {_TYPES[column.role]}"
+                f"the column {column.name} cannot be {column.type.simpleString()}; "
+                f"use {_TYPES[column.role]}"
             )
-    return Shape(schema, columns, Mode(choice(options, "mode", tuple(Mode))))
+    return ReadSchema(schema, columns, Mode(choice(options, "mode", tuple(Mode))))
 
 
 def _is_text(kind: DataType) -> bool:
@@ -159,6 +159,6 @@ _TYPES = {
     Role.STREAM: "string or binary",
     Role.STORE: "string",
     Role.FIELDS: "map or array<struct<name,value>>, of string or binary",
-    Role.FIELD: "a field, of one value; read structures as string, and use from_json",
+    Role.FIELD: "an atomic type (read structures as string and apply from_json)",
     Role.CORRUPT: "string",
 }

@@ -1,6 +1,6 @@
-"""The data source ``kvstream``: what Spark asks of a format, handed on to reading and writing.
+"""The data source ``kvstream``: the classes through which Spark calls the readers and writers.
 
-Spark imports this module wherever it looks for data sources, so it imports what is light.
+Spark imports this module whenever it lists data sources, so heavy imports are in the methods.
 """
 
 from typing import TYPE_CHECKING
@@ -22,22 +22,22 @@ FORMAT = "kvstream"
 
 
 class KVStreamSource(DataSource):
-    """Streams as DataFrames, of stores in directories and behind servers."""
+    """Streams as DataFrames, read from stores in directories or from servers."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of a read that names none."""
+        """Return the schema of a read without ``.schema(...)``."""
         from kvstream.spark.read import metadata
-        from kvstream.spark.read.partitions import Wanted
+        from kvstream.spark.read.partitions import ReadSpec
         from kvstream.spark.schema import default_schema
 
         if "table" in self.options:
             return metadata.schema_of(self.options)
-        wanted = Wanted.of(self.options)
-        return default_schema(self.options, wanted.several, len(places(self.options)))
+        several = ReadSpec.of(self.options).several
+        return default_schema(self.options, several, len(places(self.options)))
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         from kvstream.spark.read import metadata
@@ -63,12 +63,12 @@ class KVStreamSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
 
-class PushingSource(KVStreamSource):
-    """The same for sessions in which Spark pushes filters down; in others each read would fail."""
+class PushdownSource(KVStreamSource):
+    """The same source for sessions with filter pushdown; without that setting each read fails."""
 
     def reader(self, schema: StructType) -> "DataSourceReader":
-        from kvstream.spark.read.batch import PushingReader
+        from kvstream.spark.read.batch import PushdownReader
 
         if "table" in self.options:
             return super().reader(schema)
-        return PushingReader(self.options, schema)
+        return PushdownReader(self.options, schema)

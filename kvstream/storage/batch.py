@@ -3,20 +3,13 @@
 A batch knows rows and column families, nothing of streams. Range deletes are applied before the
 puts and deletes of single rows: a row put after a range delete that covers it lives, and adding a
 range drops the single changes inside it.
-
-Commits of a single row: written without a batch of RocksDB's, for half the price.
-
-That is what an XADD, a SET and an XACK mostly come to. Each column family's handle carries the
-options of all its writes, so that a row on its own goes into the log as one in a batch does.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
 from itertools import chain, islice
-from typing import Any, Protocol, TypeAlias
-
-from kvstream.types.options import MEGABYTE
+from typing import Protocol, TypeAlias
 
 
 class Family(IntEnum):
@@ -29,18 +22,18 @@ class Family(IntEnum):
 
 Row = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
-"""A key, and what is put there; None: it is deleted."""
+"""A key and its new value; None: it is deleted."""
 
 Pages: TypeAlias = Generator[list[Row], int, None]
-"""Rows of a range in order: an empty page first, then as many each time as are sent for."""
+"""Rows of a range in order: an empty page first, then as many as each send asks for."""
 
 Seeks: TypeAlias = Generator[list[Row], tuple[bytes, bytes, int], None]
-"""The first rows of each range that is sent for: by its first key, its last one, and how many rows
-at most. An empty page has been taken from it."""
+"""The first rows of each range that is sent: its first key, its last key, and the most rows. The
+first, empty page has been taken."""
 
 
 class Rows(Protocol):
-    """What can be read of the committed rows."""
+    """The committed rows."""
 
     def get(self, family: int, key: bytes) -> bytes | None: ...
 
@@ -66,7 +59,7 @@ class Rows(Protocol):
 def pages_by(
     page_of: Callable[[int, bytes, bytes, int], list[Row]], family: int, lower: bytes, upper: bytes
 ) -> Pages:
-    """Return the rows of ``lower <= key < upper`` by what reads the first ones of a range."""
+    """Return the rows of ``lower <= key < upper`` by a function that reads the first of a range."""
     count = yield []
     while True:
         page = page_of(family, lower, upper, count)
@@ -78,7 +71,7 @@ def pages_by(
 SNAPSHOT_ROWS, SNAPSHOT_BYTES = 256, 64 << 10
 """A page of a snapshot with changes of the batch ends with the row that reaches either."""
 _FEW = 8
-"""So many new keys are put in their places one by one."""
+"""Up to so many new keys are inserted one by one; more are sorted in."""
 
 
 class Batch:
@@ -89,9 +82,9 @@ class Batch:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.puts: tuple[dict[bytes, bytes | None], ...] = ({}, {}, {})
-        """Keys are only added here: what takes one out is ``delete_range``, and ``clear``."""
+        """Only ``delete_range`` and ``clear`` remove keys."""
         self._order: tuple[list[bytes], ...] = ([], [], [])
-        """Those keys that there were when one last looked between two, sorted."""
+        """The keys at the last call of ``_between``, sorted."""
         self.ranges: list[tuple[int, bytes, bytes]] = []
 
     def __bool__(self) -> bool:
@@ -160,7 +153,7 @@ class Batch:
         return self._merged(family, lower, upper, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
-        """Return the same rows, with what the batch has by the time of each page."""
+        """Return the same rows, with the changes that the batch has at each page."""
         return pages_by(self.page, family, lower, upper)
 
     def snapshot(
@@ -168,7 +161,7 @@ class Batch:
     ) -> Iterator[list[Row]]:
         """Yield the rows of ``lower <= key < upper`` as they are now, page by page.
 
-        What is changed later is not seen. What this batch has put there is held in memory.
+        Later changes are not seen. Changes of this batch in the range are held in memory.
         """
         lower = self._behind_deleted(family, lower)
         found = self._rows.snapshot(family, lower, upper, reverse)
@@ -179,7 +172,7 @@ class Batch:
         return _paged(merged(rows, changes, self._deleted_ranges(family), reverse))
 
     def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
-        """Return the changes so far, on top of what ``rows_of`` makes of the committed rows."""
+        """Return a copy of the changes, on top of ``rows_of`` the committed rows."""
         copy = Batch(rows_of(self._rows))
         copy.puts = tuple([puts.copy() for puts in self.puts])
         copy.ranges = self.ranges.copy()
@@ -187,14 +180,14 @@ class Batch:
 
     @property
     def committed(self) -> Rows:
-        """The rows below: what is there, as the batch has changed nothing."""
+        """The committed rows; the batch must have no changes."""
         assert not self, "what is committed is not all that is there"
         return self._rows
 
     def seeks(self, family: int) -> Seeks:
-        """Return what reads many ranges by one iterator; the batch must not change meanwhile.
+        """Return a reader of many ranges by one iterator; the batch must not change meanwhile.
 
-        Where it has changed nothing they are those of one moment, whenever they are sent for.
+        If the batch has no changes, all rows are of one moment.
         """
         found = self._rows.seeks(family)
         if not self:
@@ -230,7 +223,7 @@ class Batch:
         return order, first, bisect_left(order, upper, first)
 
     def _behind_deleted(self, family: int, lower: bytes) -> bytes:
-        """Return where the rows from ``lower`` on begin that no range deletes which it is in."""
+        """Return ``lower``, or the end of the range deletes that it lies in."""
         for fam, low, high in self.ranges:
             if fam == family and low <= lower < high:
                 _, first, end = self._between(family, lower, high)
@@ -304,26 +297,3 @@ def _paged(rows: Iterator[Row]) -> Iterator[list[Row]]:
             page, size = [], 0
     if page:
         yield page
-
-
-LARGE_WRITE = 1 * MEGABYTE
-"""Writes of more bytes than this are held against the free space one by one."""
-
-
-def write_alone(families: list[Any], batch: Batch) -> int:
-    """Write a batch that is one row put or deleted, and not a large one.
-
-    Returns the bytes of the row; 0 where it is no such batch, and nothing was written.
-    """
-    messages, metadata, trees = batch.puts
-    if len(messages) + len(metadata) + len(trees) != 1 or batch.ranges:
-        return 0
-    ((key, value),) = (messages or metadata or trees).items()
-    family = families[0 if messages else 1 if metadata else 2]
-    if value is None:
-        del family[key]
-        return len(key)
-    if len(value) <= LARGE_WRITE:
-        family[key] = value
-        return len(key) + len(value)
-    return 0

@@ -1,9 +1,9 @@
 """The rows of a store: get, scan and write over three column families of one RocksDB.
 
-Only this module, ``options`` and ``sst`` import ``rocksdict``. It owns every open handle of it,
-keeps its fifteen traps (tests/canaries) from its callers, and hands out complete answers only: a
-read error is raised, never a shorter result. It knows nothing of streams, and of the log only
-whether it works: after the first failed write or flush the store reads on and writes no more.
+Only this module, ``options`` and ``sst`` import ``rocksdict``. It owns all of its open handles,
+hides its fifteen traps (tests/canaries), and gives complete answers only: a read error is raised,
+never a shorter result. It knows nothing of streams. After the first failed write or flush the
+store is still read, and no longer written.
 """
 
 import logging
@@ -18,23 +18,22 @@ from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.logs import Throttle
-from kvstream.storage import checkpoint as moments
-from kvstream.storage import directory as directories
-from kvstream.storage import directory as fork
-from kvstream.storage import maintenance, reads, sst, sst_reads
-from kvstream.storage.batch import LARGE_WRITE, Batch, Family, Pages, Row, Seeks, write_alone
+from kvstream.storage import checkpoint, directory, maintenance, reads, sst
+from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
-from kvstream.storage.write_guard import Gate, classified, is_stall
-from kvstream.types.options import StoreOptions
+from kvstream.storage.write_guard import WriteGuard, classified, is_stall
+from kvstream.types.options import MEGABYTE, StoreOptions
 
 _log = logging.getLogger(__name__)
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
 _CLOSED = "the store is closed"
+LARGE_WRITE = 1 * MEGABYTE
+"""Writes of more bytes than this are checked against the free space one by one."""
 
 
 def _below(upper: bytes) -> ReadOptions:
@@ -51,19 +50,19 @@ class Database:
         self.loss = opened.loss
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
-        self._scans, self._giving = reads.Scans(), threading.Lock()
+        self._scans, self._ingesting = reads.Scans(), threading.Lock()
         self.pause_s = 0.0
-        """How long who has written is to rest, without any lock, so that compaction keeps up."""
+        """How long the last writer must pause, without any lock, so that compaction keeps up."""
         self._closed = False
         self._stall_log = Throttle()
-        self._ending: list[Any] = []  # handles that are not used any more, and not closed yet
-        self.gate = Gate(opened.directory, options.free_space_reserve)
+        self._ending: list[Any] = []  # handles that are out of use and not closed yet
+        self.gate = WriteGuard(opened.directory, options.free_space_reserve)
         if options.read_only:
             self.gate.shut(StoreReadOnly("the store was opened read-only"))
         self._hold(rows, opened)
 
     def _hold(self, rows: Rdict, opened: Opened) -> None:
-        """Work on an open RocksDB from here on."""
+        """Use an open RocksDB from now on."""
         self._opened = opened
         no_slowdown = WriteOptions()
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
@@ -78,14 +77,14 @@ class Database:
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
         self._count_ranges: Any = maintenance.RangeDeletes(self._families).count
-        fork.register(self)
+        directory.register(self)
 
     @classmethod
     def open(cls, directory: Path, options: StoreOptions) -> Self:
-        """Open the store in ``directory``, or make one there if the options allow it.
+        """Open the store in ``directory``, or create one if the options allow it.
 
         Raises StoreLocked, UnsafeDirectory, UnknownLayout, Corruption or LostWrites with the
-        store unchanged; StoreFull when recovery needs more space than there is.
+        store unchanged; StoreFull if recovery needs more space than there is.
         """
         place = Directory.acquire(directory, **options.access())
         try:
@@ -100,7 +99,7 @@ class Database:
             raise
 
     def get(self, family: int, key: bytes) -> bytes | None:
-        """Return the value of ``key``, None where there is no such row."""
+        """Return the value of ``key``, None if there is no such row."""
         try:
             value: bytes | None = self._families[family].get(key)
         except Exception as error:
@@ -118,9 +117,9 @@ class Database:
         return values
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
-        """Yield the rows of ``lower <= key < upper`` as they are when the first is asked for.
+        """Yield the rows of ``lower <= key < upper`` as they are when the first is requested.
 
-        For few rows, or when the caller stops early; ``page`` is twice as fast for many.
+        For few rows, or when the caller stops early; ``page`` is faster for many.
         """
         found = reads.walk(self._families[family], _below(upper), lower, upper, reverse)
         return self._scans.noted(found)
@@ -135,7 +134,7 @@ class Database:
         return reads.page(self._families[family], _below(upper), lower, upper, limit, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
-        """Return rows as they are now, to be read by and by: see ``reads.walk_pages``."""
+        """Return rows as they are now, in pages: see ``reads.walk_pages``."""
         found = reads.walk_pages(self._families[family], _below(upper), lower, upper)
         return self._scans.noted(found)
 
@@ -144,32 +143,30 @@ class Database:
     ) -> Iterator[list[Row]]:
         """Yield the rows of ``lower <= key < upper`` as they are now, in pages of some 64 KB.
 
-        What is written later is not seen. Whoever stops early closes the iterator: until then it
-        keeps what it sees on disk.
+        Later writes are not seen. Until the iterator is closed it keeps what it sees on disk.
         """
         found = reads.snapshot(self._families[family], _below(upper), lower, upper, reverse)
         return self._scans.noted(reads.begun(found))
 
     def seeks(self, family: int) -> Seeks:
-        """Return what reads any number of ranges, as they are now, by one iterator."""
+        """Return a reader of any number of ranges, as they are now, by one iterator."""
         return self._scans.noted(reads.begun(reads.walk_seeks(self._families[family])))
 
     def write(self, batch: Batch, frees: bool = False) -> int:
         """Write all of ``batch`` or nothing, and return the latest sequence number.
 
-        The range deletes come first, then the single rows. ``frees`` says that the write makes
-        room, so it is let in below the reserve of free space. Raises StoreFull, WriteStalled or
-        StoreReadOnly with nothing written, UnknownOutcome when RocksDB failed in the middle.
+        The range deletes come first, then the single rows. A write that ``frees`` space may use the
+        reserve of free space. Raises StoreFull, WriteStalled or
+        StoreReadOnly with nothing written, UnknownOutcome if RocksDB failed in the middle.
         """
         gate = self.gate
         if monotonic() >= gate.open_until:
             gate.admit(frees)
         try:
-            size = write_alone(self._families, batch)
-            if not size:
-                size = self._write_prepared(batch, frees)
+            size = self._write_prepared(batch, frees)
         except Exception as error:
-            size = self._write_failed(error, batch, frees)
+            # A caller that keeps the error must not keep a WriteBatch, which keeps RocksDB open.
+            size = self._write_failed(error.with_traceback(None), batch, frees)
         if gate.recovers:
             gate.passed()
         stalls = self._stalls
@@ -181,12 +178,12 @@ class Database:
         return self.sequence
 
     def rest(self) -> None:
-        """Pause as the last write asks for; other threads run, and should find no lock held."""
+        """Pause as the last write requires; the caller holds no lock."""
         pause_s, self.pause_s = self.pause_s, 0.0
         sleep(pause_s)
 
     def _write_prepared(self, batch: Batch, frees: bool) -> int:
-        """Write a batch and return its bytes; RocksDB takes one of its own only once."""
+        """Write a batch and return its bytes; a WriteBatch can be written only once."""
         prepared: Any = WriteBatch(True)
         for family, lower, upper in batch.ranges:
             prepared.delete_range(lower, upper, self._handles[family])
@@ -205,7 +202,7 @@ class Database:
         return size
 
     def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> int:
-        """Wait out a stall and write after all; raise what any other failure means."""
+        """Wait for the end of a stall and write again; raise the meaning of any other failure."""
         stop, begun = Stop(self._stalls, self._options.stall_seconds_max), monotonic()
         while is_stall(error):
             try:
@@ -216,7 +213,7 @@ class Database:
             try:
                 size = self._write_prepared(batch, frees)
             except Exception as again:
-                error = again
+                error = again.with_traceback(None)
             else:
                 waited_s = monotonic() - begun
                 self._stall_log.log(_log, logging.INFO, "a write waited %.3f s for space", waited_s)
@@ -224,25 +221,25 @@ class Database:
         raise self.gate.failed(error, recovers=True) from None
 
     def ingest(self, family: int, paths: list[Path]) -> None:
-        """Take tables in, all or none, durably; none of their rows may be there already."""
+        """Ingest SST files, all or none, durably; none of their rows may be there already."""
         self.gate.admit(False, sum(path.stat().st_size for path in paths))
         try:
-            with self._giving:
-                sst.take_in(self._families[family], paths)
+            with self._ingesting:
+                sst.ingest(self._families[family], paths)
         except Exception as error:
             raise self.gate.failed(error, recovers=True) from None
 
     def staging(self) -> Path:
-        """Return the folder in which tables are made that the store is to take in."""
+        """Return the folder for SST files that are to be ingested."""
         return sst.staging_of(self.directory)
 
     @property
     def failure(self) -> StoreError | None:
-        """Why the store takes no writes now; None when it does."""
+        """Why the store takes no writes now; None if it does."""
         return self.gate.failure
 
     def refusal(self) -> StoreError | None:
-        """Return why a write that takes space would be refused now; None: it would be tried."""
+        """Return why a write that takes space would be refused now; None if it would be tried."""
         return self.gate.refusal()
 
     @property
@@ -252,10 +249,10 @@ class Database:
         return sequence
 
     def flush_wal(self) -> int:
-        """fsync the log; return the sequence number up to which it is now durable.
+        """Fsync the log; return the sequence number up to which it is now durable.
 
-        Other threads run and write meanwhile. Once it has failed no fsync is tried again: the
-        system may have dropped what it could not write, and would report success.
+        Other threads run and write meanwhile. After a failed fsync none is tried again: the system
+        may have dropped the pages that it could not write, and would report success.
         """
         self.gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
         sequence = self.sequence
@@ -268,7 +265,7 @@ class Database:
         return sequence
 
     def flush(self) -> None:
-        """Write all that is in memory into tables, durably; other threads run meanwhile."""
+        """Flush all memtables, durably; other threads run meanwhile."""
         self.gate.refuse_failed()
         try:
             for family in self._families:
@@ -277,35 +274,35 @@ class Database:
             raise self.gate.failed(error, recovers=False) from None
 
     def catch_up(self) -> None:
-        """See what the process has written since that holds the store which is followed here."""
+        """Read what the writer of a followed store has written since."""
         try:
             self._root.try_catch_up_with_primary()
         except Exception as error:
             raise classified(error) from None
 
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
-        """Make ``target`` a store of its own, with all that is written so far.
+        """Make ``target`` a store with all that is written so far.
 
-        Tables are hard links; else they are copied, while ``alone`` is held, so that nobody writes.
-        Raises StoreError when ``target`` exists.
+        SST files are hard links; else they are copied while ``alone`` is held, so that nobody
+        writes. Raises StoreError if ``target`` exists.
         """
-        with directories.staged(target) as built:
+        with directory.staged(target) as built:
             sequence = self.sequence
-            made = maintenance.LiveTables(self._root, self._giving)
-            if not moments.copied(self.directory, built, made):
+            made = maintenance.LiveTables(self._root, self._ingesting)
+            if not checkpoint.copied(self.directory, built, made):
                 with alone:
                     self.flush()
                     sequence = self.sequence
                     sst.checkpoint(self._root, built)
-            directories.publish(built, target, sequence)
+            directory.publish(built, target, sequence)
 
     def compact(self) -> None:
-        """Compact every column family, so that what is deleted leaves the disk."""
+        """Compact every column family, which frees the space of deleted rows."""
         self.gate.refuse_failed()
         try:
             for family in self._families:
                 family.compact_range(None, None)
-            # compact_range() keeps its errors to itself, but RocksDB then refuses to write.
+            # compact_range() hides its errors, but after one RocksDB refuses to write.
             self._write_rows(WriteBatch(True))
         except Exception as error:
             raise self.gate.failed(error, recovers=True) from None
@@ -320,15 +317,11 @@ class Database:
         """Return a numeric property of RocksDB, such as ``rocksdb.estimate-num-keys``."""
         try:
             return self._families[family].property_int_value(name) or 0
-        except Exception as error:  # closed, or about to be opened anew, by another thread
+        except Exception as error:  # another thread is closing or reopening it
             raise classified(error) from None
 
-    def plain_tables(self, family: int) -> list[sst_reads.Table] | None:
-        """Return the tables that hold all rows of a family; None where memory holds some."""
-        return sst_reads.tables_of(self._families[family], self.directory)
-
     def statistics(self) -> dict[str, Any]:
-        """Return sizes and counts for people; they may change with any version."""
+        """Return sizes and counts for people; the names may change with any version."""
         return {
             "sequence": self.sequence,
             "size_on_disk": self.size_on_disk(),
@@ -337,15 +330,15 @@ class Database:
         }
 
     def size_on_disk(self, suffix: str = "") -> int:
-        """Return the bytes of all files of the store, or of those whose names end so."""
+        """Return the bytes of all files of the store, or of those with a suffix."""
         return self._opened.directory.size(suffix)
 
     def reopen(self, from_log: bool = False) -> None:
-        """Close RocksDB and open it anew, so that all that is served is what the disk has.
+        """Close and reopen RocksDB, so that reads return what the disk has.
 
-        The log goes into tables before, or with ``from_log`` stays, to be recovered from. Nobody
-        else may use the database meanwhile; scans under way raise StoreClosed. Raises what ``open``
-        raises, and is closed then; after a failed write StoreReadOnly and the like, as it is.
+        The log is flushed first, or with ``from_log`` stays and is recovered. Nobody else may use
+        the database meanwhile; unfinished scans raise StoreClosed. Raises what ``open`` raises, and
+        is closed then; after a failed write StoreReadOnly or UnknownOutcome, and stays open.
         """
         writes = not self._options.read_only
         if writes:
@@ -359,21 +352,21 @@ class Database:
             self._closed = True
             why = f"the store could not be opened again: {error}"
             self.gate.shut(StoreClosed(why))
-            gone = self._latest_sequence = fork.Gone(why)
+            gone = self._latest_sequence = directory.Gone(why)
             self._replace_handles(gone)
             raise
 
     def close(self, discard: bool = False) -> None:
-        """Write what is in memory into tables and close the store; idempotent.
+        """Flush and close the store; idempotent.
 
-        Scans that others still hold raise StoreClosed when they go on. Where the last flush fails,
-        the log holds what was durable. An interrupted call is gone on with by the next one.
-        ``discard``: remove the directory if this opening made it and nothing was ever written.
+        Unfinished scans raise StoreClosed at their next use. If the last flush fails, the log has
+        what was durable. After an interrupt the next call continues. ``discard`` removes the
+        directory if this opening created it and nothing was ever written.
         """
         if self._closed:
             return
         sound = False
-        with suppress(StoreError):  # else the next opening has something to recover
+        with suppress(StoreError):  # then the next opening recovers the log
             self.flush()
             sound = True
         self.gate.shut(StoreClosed(_CLOSED))
@@ -387,15 +380,15 @@ class Database:
     def _let_go(self, discard: bool = False) -> None:
         self._opened.release(discard)
         self._closed = True
-        self._latest_sequence = fork.Gone(_CLOSED)
+        self._latest_sequence = directory.Gone(_CLOSED)
 
     def _release_rows(self, sound: bool) -> None:
-        """Close RocksDB; ``sound``: all that was written is durable."""
+        """Close RocksDB; ``sound`` means that all writes are durable."""
         sequence, watermark = self.sequence, self._opened.watermark
-        self._latest_sequence = lambda: sequence  # those who wait for its fsync still ask
+        self._latest_sequence = lambda: sequence  # threads that wait for its fsync still ask
         if not self._ending:
             self._ending = [self._root, *self._families]
-        self._replace_handles(fork.Gone(_CLOSED))
+        self._replace_handles(directory.Gone(_CLOSED))
         self._scans.revoke()
         try:
             while self._ending:
@@ -411,14 +404,14 @@ class Database:
         self._root = self._write_rows = self._count_ranges = self._stalls = gone
         self._families = [gone] * len(Family)
         self._handles = []
-        fork.unregister(self)
+        directory.unregister(self)
 
     def refuse_after_fork(self) -> None:
         """Make every use in this process, a forked child, raise StoreClosed."""
         used = self._root, *self._families, *self._handles
         for handle in (*used, *self._ending, *self._scans.live()):
-            fork.leak(handle)
+            directory.leak(handle)
         self._closed = True
-        self.gate.shut(StoreClosed(fork.FORKED))
-        gone = self._latest_sequence = fork.Gone(fork.FORKED)
+        self.gate.shut(StoreClosed(directory.FORKED))
+        gone = self._latest_sequence = directory.Gone(directory.FORKED)
         self._replace_handles(gone)

@@ -1,9 +1,9 @@
 """The directory of a store: who may use it, and whether it is one.
 
-It owns the lock, the layout file and the checks that come before RocksDB touches anything: the
-files of a directory that is not ours are never opened, and a second opener is refused before a
-byte is written. The lock is on the directory itself, so it holds whatever path leads there, and
-there is no lock file to remove. This module knows file names, not rows.
+It owns the lock, the layout file and the checks that come before RocksDB opens anything: files of a
+directory that is not ours are never opened, and a second opener is refused before a byte is
+written. The lock is on the directory itself, so it holds for every path to it, and there is no lock
+file to remove. This module knows file names, not rows.
 
 ::
 
@@ -13,17 +13,13 @@ there is no lock file to remove. This module knows file names, not rows.
     before-recovery-N/      the files as they were before ``recover`` gave up what is lost
     copies/                 checkpoints for readers in other processes
 
-Views: folders of links to the files of a store, through which it is opened but not written to.
+A reader opens the store through a view: a folder of links to its files among the temporary files,
+since a reader changes nothing in the store. The process holds a lock on its view, so a view that
+can be locked was left by a killed process, and the next reader removes it.
 
-A reader's view lies in the folder for temporary files, since readers change nothing in the store.
-Its owner holds a lock on it, which goes with the process; so a view that can be locked was left by
-one that was killed, and the next reader removes it. This module knows files, not stores.
-
-What a forked child may not do with a store that its parent opened.
-
-The child shares the parent's file descriptors but none of its threads: a write would land in the
-parent's log, and closing RocksDB would wait for threads that do not exist. So the child's copy of
-every open part is told, once, at the fork; no call has to compare process ids.
+A forked child shares its parent's file descriptors but not its threads: a write would go into the
+parent's log, and closing RocksDB would wait for threads that do not exist. So every open part is
+disabled in the child at the fork, and no call has to compare process ids.
 """
 
 import contextlib
@@ -62,7 +58,7 @@ class Forked(Protocol):
 
 
 class Gone:
-    """Stands where a closed handle was: whatever is asked of it raises StoreClosed."""
+    """Replaces a closed handle: every use raises StoreClosed."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -80,7 +76,7 @@ _open_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def register(part: Forked) -> None:
-    """Tell ``part`` in a child, should this process fork; held weakly."""
+    """Disable ``part`` in a child if this process forks; held weakly."""
     _open_parts.add(part)
 
 
@@ -107,10 +103,10 @@ def _refuse_in_child() -> None:
 
 
 def _skip_exit_handlers() -> None:
-    """Let this process end without RocksDB's exit handler, which joins threads it does not have.
+    """Skip RocksDB's exit handler, which joins threads that this process does not have.
 
-    What is registered last runs first: ``_exit`` itself, which takes the exit code. The interpreter
-    has run its own handlers and flushed its files by then.
+    The handler registered last runs first: ``_exit`` itself, with the exit code. By then the
+    interpreter has run its own handlers and flushed its files.
     """
     libc = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):  # glibc has on_exit(), others do not
@@ -125,7 +121,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class View:
-    """A folder of links to the files of a store; RocksDB writes what it must beside them."""
+    """A folder of links to the files of a store; RocksDB writes its own files beside them."""
 
     def __init__(
         self, path: Path, files: Iterable[os.DirEntry[str]], descriptor: int | None = None
@@ -142,7 +138,7 @@ class View:
 
     @classmethod
     def of_reader(cls, files: Iterable[os.DirEntry[str]]) -> Self:
-        """Make a view in the folder for temporary files, and remove those that were left there."""
+        """Create a view among the temporary files; remove those of killed processes."""
         sweep()
         while True:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -164,7 +160,7 @@ class View:
 
 
 def sweep() -> None:
-    """Remove the views of readers that were killed: those of this user that nobody has locked."""
+    """Remove this user's views that no process has locked: their readers were killed."""
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX):
@@ -184,12 +180,12 @@ def _remove_if_left(path: Path) -> None:
 
 
 def _held(path: Path) -> int | None:
-    """Lock a new view; None where another reader has taken it for one that was left."""
+    """Lock a new view; return None if another reader took it for an abandoned one."""
     try:
         descriptor = os.open(path, _FOLDER)
     except FileNotFoundError:
         return None
-    with suppress(OSError):  # where folders cannot be locked nobody sweeps either
+    with suppress(OSError):  # without locks on folders nobody sweeps either
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     if _is_at(descriptor, path):
         return descriptor
@@ -218,36 +214,35 @@ _FILES = re.compile(
     r"|CURRENT|IDENTITY|LOCK|LOG(\.old\.[0-9]+)?|(MANIFEST|OPTIONS)-[0-9]+(\.dbtmp)?"
     r"|[0-9]+\.(sst|log|blob|dbtmp)|rocksdict-config\.json"
 )
-"""Names of what is opened as a file here, or by RocksDB. What has other names, such as the socket
-of a server, is left alone."""
+"""Names of the files that we or RocksDB open; others, such as a server's socket, are ignored."""
 _PREVIEW = ".preview"
 _KEPT = "before-recovery-{}"
 _OWN_TO_EACH_OPENER = ("LOCK", "LOG", "rocksdict-config.json")
-"""Prefixes of files that RocksDB or ``rocksdict`` write anew whenever they open a directory."""
+"""Prefixes of files that RocksDB or ``rocksdict`` rewrite at every opening."""
 
 last_resorts: list[Callable[[Path], None]] = []
-"""Called with the path of a store that is held, before that is an error: each has this process let
-go of the store where nobody can reach its owner any more."""
+"""Called with the path of a locked store before StoreLocked is raised: each closes the store if
+this process holds it and nothing refers to it any more."""
 
 
 class Directory:
-    """A locked directory that is ours alone and that holds a store, or will."""
+    """A locked directory that holds a store, or will."""
 
     def __init__(self, path: Path, descriptor: int, read_only: bool) -> None:
         self.path = path
         self.read_only = read_only
         self._descriptor = descriptor
         self._made: list[Path] = []
-        """What this opening has made: the directory and those above it, the lowest last."""
+        """The directories that this opening created, the lowest last."""
         register(self)
 
     @classmethod
     def acquire(cls, directory: Path, *, create: bool, read_only: bool, locks: bool = True) -> Self:
-        """Lock ``directory``, making it when there is none and ``create`` is set.
+        """Lock ``directory``; create it if it is missing and ``create`` is set.
 
-        Readers share the lock, a writer has it alone; without ``locks`` somebody else may write
-        meanwhile. Raises StoreLocked, UnsafeDirectory, UnknownLayout, or NoSuchStore when none is
-        to be made; then nothing has been written.
+        Readers share the lock, a writer has it alone; without ``locks`` another process may write
+        meanwhile. Raises StoreLocked, UnsafeDirectory, UnknownLayout or NoSuchStore, with nothing
+        written.
         """
         path = _real(directory)
         makes = create and not read_only and not os.path.lexists(path)
@@ -269,16 +264,16 @@ class Directory:
         return self
 
     def release(self) -> None:
-        """Give up the lock; idempotent."""
+        """Release the lock; idempotent."""
         unregister(self)
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)  # flock goes with the last descriptor of this opening
 
     def discard(self) -> None:
-        """Give up the lock; remove the directory if this opening made it and no row was written.
+        """Release the lock; remove the directory if this opening created it and wrote no row.
 
-        So a command that fails before it writes leaves nothing behind. RocksDB must be closed.
+        So a command that fails before its first write leaves nothing. RocksDB must be closed.
         """
         if self._descriptor >= 0 and self._made and not self.holds_rows():
             shutil.rmtree(self.path, ignore_errors=True)
@@ -299,22 +294,22 @@ class Directory:
         return figures.f_bavail * figures.f_frsize
 
     def size(self, suffix: str = "") -> int:
-        """Return the bytes of all files of the store, or of those whose names end so."""
+        """Return the bytes of all files of the store, or of those with a suffix."""
         return sum(_size(entry) for entry in self._files() if entry.name.endswith(suffix))
 
     def is_complete(self) -> bool:
-        """Say whether the making of the store came to its end: then it may hold rows."""
+        """Return whether the store was created completely: then it may hold rows."""
         return (self.path / watermark.FILE_NAME).exists()
 
     def holds_rows(self) -> bool:
-        """Say whether any row was ever written: a store being made has no table, no log."""
+        """Return whether a row was ever written: a half-created store has no SST file, no log."""
         return any(
             entry.name.endswith(".sst") or (entry.name.endswith(".log") and entry.stat().st_size)
             for entry in self._files()
         )
 
     def clear_half_created(self) -> None:
-        """Remove what RocksDB cannot go on from when its first opening was interrupted."""
+        """Remove what RocksDB cannot continue from if its first opening was interrupted."""
         names = [entry.name for entry in self._files()]
         if "CURRENT" in names:
             return
@@ -323,11 +318,11 @@ class Directory:
                 (self.path / name).unlink()
 
     def keep_private(self) -> None:
-        """Keep others from reading the files that will be made."""
+        """Keep others from reading future files."""
         files.keep_private(self.path)
 
     def make_private(self) -> None:
-        """Keep others from reading the files that are there."""
+        """Keep others from reading the present files."""
         files.make_private(self.path)
 
     def open_view(self) -> View:
@@ -341,7 +336,7 @@ class Directory:
         return View(place, self._shared_files())
 
     def keep(self) -> Path:
-        """Keep every file of the store as it is, under a name of its own; return where."""
+        """Link all files of the store into a folder, which keeps them as they are; return it."""
         number = 1
         while (kept := self.path / _KEPT.format(number)).exists():
             number += 1
@@ -349,19 +344,19 @@ class Directory:
         return kept
 
     def link_into(self, target: Path) -> None:
-        """Make ``target`` a folder of the same files, which stay so whoever opens the store next.
+        """Link all files of the store into a new folder ``target``.
 
-        Not while anybody writes. A link takes no space; RocksDB replaces and removes its files, it
-        does not write to those of an earlier opening again, and the watermark is replaced.
+        Nobody may write meanwhile. Later openings leave the linked files as they are: RocksDB
+        replaces and removes its files but never writes to old ones, and the watermark is replaced.
         """
         target.mkdir(DIRECTORY_MODE)
         for entry in self._shared_files():
             os.link(entry.path, target / entry.name)
 
     def unshare(self) -> None:
-        """Remove those files that each opener has of its own where a copy by links has them too.
+        """Remove the files that each opener writes itself, if a copy by links shares them.
 
-        RocksDB locks one of them, by whatever name: copy and store could not be open together.
+        RocksDB locks one of them, so store and copy could not be open together.
         """
         for entry in self._files():
             own = entry.name.startswith(_OWN_TO_EACH_OPENER)
@@ -385,7 +380,7 @@ class Directory:
     def _check_owner(self) -> None:
         status = os.fstat(self._descriptor)
         _refuse_foreign(self.path, status)
-        with suppress(FileNotFoundError):  # whoever made it has just discarded it
+        with suppress(FileNotFoundError):  # the opener that created it has just discarded it
             if os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
                 return
         raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
@@ -443,7 +438,7 @@ class Directory:
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    """Return the bytes of a file; none where a compaction has just deleted it."""
+    """Return the bytes of a file; 0 if a compaction has just deleted it."""
     try:
         return entry.stat(follow_symlinks=False).st_size
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""When a write counts as durable, and who is told.
+"""Group commit: when a write counts as durable, and who is told.
 
-The promise of each level is in docs/durability.md. At ``always`` all that wait share an fsync: the
-first of them does it, for everything written before it began, while later ones gather for the
-next. So a lone writer pays for no other thread, and fifty pay for one fsync. At ``everysec`` a
-thread does it, and at ``no`` nobody. The committer knows sequence numbers, not rows.
+The promise of each level is in docs/durability.md. At ``always`` waiting threads share an fsync:
+the first of them does it, for everything written before it began, while later ones wait for the
+next. At ``everysec`` a background thread does it, at ``no`` nobody. The committer knows sequence
+numbers, not rows.
 """
 
 import atexit
@@ -27,15 +27,14 @@ from kvstream.types.options import Durability
 FLUSH_INTERVAL_S = 1.0
 """Redis's ``appendfsync everysec``."""
 RETRY_INTERVAL_S = 0.25
-"""How often callbacks that wait out a full disk look whether it has recovered."""
-SLOW_WAKING_S = 0.001
-"""A thread that takes longer to wake another has had to wait for the interpreter."""
+"""How often callbacks that wait for a full disk check whether it has recovered."""
+_RELEASE = methodcaller("release")
 
 _open_committers: "weakref.WeakSet[Committer]" = weakref.WeakSet()
 
 
 class _Queued:
-    """One that waits while another flushes, for a lock that nobody else waits for."""
+    """A thread that waits while another flushes, by a lock of its own."""
 
     __slots__ = ("sequence", "turn")
 
@@ -59,7 +58,7 @@ class Committer:
         self.durable_sequence = database.sequence
         """Writes up to this one survive power loss."""
         self.on_fsync: Callable[[float], None] | None = None
-        """Told the seconds of every fsync of the log, in the thread that did it; must not raise."""
+        """Called with the seconds of every fsync of the log, in its thread; must not raise."""
         self._database = database
         self._writes_nothing = database.failure is not None
         """The store was opened read-only."""
@@ -70,10 +69,6 @@ class Committer:
         self._queueing = threading.Lock()
         self._flusher: _Queued | None = None
         self._queue: list[_Queued] = []
-        self._covered: deque[threading.Lock] = deque()
-        # An interrupt comes between calls, and so never between taking one and letting it go.
-        self._wakings = map(methodcaller("release"), iter(self._covered.popleft, None))
-        self._woken_at = 0.0
         self._awaited: list[_Awaited] = []
         self._threads: list[threading.Thread] = []
         try:
@@ -85,15 +80,15 @@ class Committer:
             raise
 
     def wait(self, sequence: int) -> None:
-        """Return when the write of that sequence number is as durable as the level promises.
+        """Wait until the write of a sequence number is as durable as the level promises.
 
-        Raises UnknownOutcome when the log cannot be made durable.
+        Raises UnknownOutcome if the log cannot be made durable.
         """
         if self._waits and sequence > self.durable_sequence:
             self._make_durable(sequence)
 
     def delays(self, sequence: int) -> bool:
-        """Tell whether ``after`` would not call back at once."""
+        """Return whether ``after`` would call back later."""
         return self._waits and sequence > self.durable_sequence
 
     def after(
@@ -105,11 +100,11 @@ class Committer:
         """Call ``durable`` when the write is as durable as the level promises.
 
         That is now, in this thread, or later in the committer's, where it must be quick and not
-        raise. ``failed`` is called instead when the log cannot be made durable; without it a
-        callback waits on, for the disk may only be full for a while.
+        raise. If the log cannot be made durable, ``failed`` is called instead; without it the
+        callback keeps waiting, since the disk may be full only for a while.
         """
         if self._waits and sequence > self.durable_sequence:
-            with self._lock:  # an interrupt may leave one locked that is entered by its condition
+            with self._lock:  # entering the condition could leave it locked at an interrupt
                 self._refuse_stopped()
                 if self._waits:
                     self._awaited.append(_Awaited(sequence, durable, failed))
@@ -120,7 +115,7 @@ class Committer:
     def sync(self) -> int:
         """Make every write so far durable, at any level; return the durable sequence number.
 
-        Raises UnknownOutcome when the log cannot be made durable.
+        Raises UnknownOutcome if the log cannot be made durable.
         """
         sequence = self._database.sequence
         if sequence > self.durable_sequence:
@@ -129,19 +124,19 @@ class Committer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Have nobody flush the log meanwhile; those who want to wait until the end."""
+        """Keep other threads from flushing the log; those that want to wait."""
         queued = _Queued(sys.maxsize)
         try:
             while not self._take_turn(queued):
                 pass
             yield
             self._leave(queued)
-        except BaseException:  # perhaps an interrupt as it was about to leave
+        except BaseException:  # an interrupt may come just before it leaves
             self._leave(queued)
             raise
 
     def change(self, level: Durability) -> None:
-        """Promise as much as ``level`` says from here on; who waits by the old one still does."""
+        """Change the level for later writes; threads that wait by the old one keep waiting."""
         with self._lock:
             self._refuse_stopped()
             if level is self.level:
@@ -154,8 +149,7 @@ class Committer:
     def close(self) -> None:
         """Make all writes durable and end the thread; idempotent.
 
-        Raises UnknownOutcome when it was this last fsync that failed. A call that was interrupted
-        is gone on with by the next one.
+        Raises UnknownOutcome if this last fsync failed. After an interrupt the next call continues.
         """
         with self._lock:
             self._stopping = True
@@ -172,13 +166,12 @@ class Committer:
         self._changed = threading.Condition(self._lock)
         self._queueing, self._flusher = threading.Lock(), None
         self._queue.clear()
-        self._covered.clear()
         self._stopping = True
         self._threads = []
         self._awaited = []
 
     def _start_thread(self) -> None:
-        """Start the thread of the level, beside those of former ones that are about to end."""
+        """Start the thread of the level; those of former levels end by themselves."""
         work = {
             Durability.ALWAYS: self._serve_callbacks,
             Durability.EVERYSEC: self._flush_every_second,
@@ -195,7 +188,7 @@ class Committer:
             raise StoreClosed("the store is closed")
 
     def _make_durable(self, sequence: int) -> None:
-        """Flush the log, or wait for the one who does, until it covers ``sequence``."""
+        """Flush the log, or wait for the thread that does, until it covers ``sequence``."""
         while self.durable_sequence < sequence:
             queued = _Queued(sequence)
             try:
@@ -204,14 +197,12 @@ class Committer:
                         self._flush()
                     else:  # another was quicker: the store may be closed by now
                         self._leave(queued)
-                elif sequence <= self.durable_sequence:
-                    self._wake_next()
-            except BaseException:  # KeyboardInterrupt: what it was to do is for those who wait
+            except BaseException:  # KeyboardInterrupt: another thread takes over its turn
                 self._leave(queued)
                 raise
 
     def _take_turn(self, queued: _Queued) -> bool:
-        """Become the one who flushes; where another does, return False once woken by it."""
+        """Become the thread that flushes; else wait for that thread, and return False."""
         with self._queueing:
             if self._flusher is None:
                 self._flusher = queued
@@ -221,18 +212,16 @@ class Committer:
         return False
 
     def _leave(self, queued: _Queued) -> None:
-        """Wait and flush no more, and have others do what it may have been woken for."""
+        """Stop waiting or flushing, and pass the turn on."""
         with self._queueing:
             if queued in self._queue:
                 self._queue.remove(queued)
             if queued is self._flusher:
                 self._flusher = None
-        with contextlib.suppress(ValueError):
-            self._covered.remove(queued.turn)
         self._pass_turn()
 
     def _flush(self) -> None:
-        """Make the log durable for all whose writes it covers, and pass the turn on."""
+        """Make the log durable, and pass the turn on."""
         begun = perf_counter()
         try:
             self.durable_sequence = self._database.flush_wal()
@@ -245,38 +234,21 @@ class Committer:
             self._pass_turn()
 
     def _pass_turn(self) -> None:
-        """Wake the first of those whose writes are durable, and one of the others to flush."""
-        first = None
+        """Wake the threads whose writes are durable, and one of the others to flush."""
         with self._queueing:
             durable = self.durable_sequence
-            covered = [queued.turn for queued in self._queue if queued.sequence <= durable]
+            woken = [queued.turn for queued in self._queue if queued.sequence <= durable]
             rest = [queued for queued in self._queue if queued.sequence > durable]
-            if rest and self._flusher is None:
-                first = rest.pop(0)
+            if rest and self._flusher is None:  # it flushes, or finds that the store has failed
+                woken.append(rest.pop(0).turn)
+            releases = map(_RELEASE, woken)
             self._queue = rest
-            self._covered.extend(covered)
-        if first is not None:
-            first.turn.release()  # it flushes next, or finds the store failed and passes that on
-        if self._covered:
-            self._woken_at = perf_counter()
-            self._wake_next()
-
-    def _wake_next(self) -> None:
-        """Wake the next one whose write is durable; all of them where the last was slow to come."""
-        now = perf_counter()
-        slow = now - self._woken_at > SLOW_WAKING_S
-        self._woken_at = now
-        try:
-            next(self._wakings)
-            while slow:
-                next(self._wakings)
-        except IndexError:  # all have been woken
-            return
+            deque(releases, maxlen=0)  # one call, so no interrupt comes between two of them
 
     def _flush_every_second(self) -> None:
         while not self._ended_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):
             if self._database.failure is None:
-                # Who writes next learns of a failure from the database.
+                # The next writer learns of a failure from the database.
                 with contextlib.suppress(UnknownOutcome):
                     self.sync()
 
@@ -301,9 +273,9 @@ class Committer:
             return self._changed.wait_for(lambda: self._ended(level), seconds)
 
     def _ended(self, level: Durability | None) -> bool:
-        """Say whether a thread is to end: the committer has, or another level than its own holds.
+        """Return whether the thread of a level must end: after ``close`` or a change of level.
 
-        The thread of ``always`` goes on while somebody waits for it.
+        The thread of ``always`` runs on while a callback waits.
         """
         return self._stopping or (level is not None and self.level is not level)
 
@@ -325,7 +297,7 @@ class Committer:
 
 
 def _call(callback: Callable[[], None]) -> None:
-    """Call back; one that raises is reported as for a thread, and the others are served."""
+    """Call back; report an error as for a thread, and go on."""
     try:
         callback()
     except Exception:
@@ -335,7 +307,7 @@ def _call(callback: Callable[[], None]) -> None:
 
 @atexit.register
 def _close_forgotten() -> None:
-    """End the threads of stores that were not closed, while there is an interpreter to end in."""
+    """End the threads of stores that were not closed, while there is an interpreter."""
     for committer in list(_open_committers):
         with contextlib.suppress(StoreError):
             committer.close()

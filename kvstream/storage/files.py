@@ -1,11 +1,8 @@
-"""Small files and directory entries that must survive power loss. Knows nothing of stores.
+"""Small files that survive power loss, and files that only their owner can read.
 
-Files that only their owner can read, whoever makes them and whatever the umask is.
-
-RocksDB makes its files with mode 0644, at any time and in threads of its own; only the umask would
-narrow that, and it belongs to the whole process, so it cannot be changed for a while. But the
-directory can be told, once, what its new files are like: by a default access control list, which
-the system applies in place of the umask. This module knows directories, not stores.
+RocksDB creates its files with mode 0644, at any time, in its own threads. The umask could narrow
+that, but it belongs to the whole process. So the directory gets a default access control list once,
+which the system applies to new files instead of the umask. This module knows nothing of stores.
 """
 
 import contextlib
@@ -36,7 +33,7 @@ _OWNER_ALONE = _ACL_VERSION + b"".join(
 
 @contextlib.contextmanager
 def scratch(prefix: str, parent: Path) -> Iterator[Path]:
-    """Give a new folder that goes at the end; a child forked meanwhile leaves it to its parent."""
+    """Create a folder and remove it at the end; a child forked meanwhile does not remove it."""
     folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)), os.getpid()
     try:
         yield folder
@@ -46,19 +43,18 @@ def scratch(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def keep_private(directory: Path) -> None:
-    """Have new files in ``directory``, and in directories made there, be the owner's alone.
+    """Make new files and directories in ``directory`` readable by the owner alone.
 
-    On a file system without access control lists this does nothing, and new files are as RocksDB
-    and the umask make them.
+    Does nothing on a file system without access control lists.
     """
     with contextlib.suppress(OSError):
         os.setxattr(directory, _DEFAULT_ACL, _OWNER_ALONE)
 
 
 def make_private(directory: Path) -> None:
-    """Take from others what they may do with the files that are in ``directory``.
+    """Remove the permissions of group and others from the files in ``directory``.
 
-    RocksDB may be at work there: a compaction of its own deletes files that were just listed.
+    RocksDB may delete files meanwhile.
     """
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -75,7 +71,7 @@ def _close_to_others(entry: os.DirEntry[str]) -> None:
 PARTIAL_SUFFIX = ".partial"
 
 _OURS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""A named pipe would else be waited at for whoever opens its other end."""
+"""Without O_NONBLOCK opening a named pipe would wait for its other end."""
 _REPLACES = os.O_CREAT | os.O_TRUNC | _OURS
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -88,14 +84,14 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """Return what a file is that is no regular one, by the mode that ``stat`` tells."""
+    """Return the name of the kind of a file that is not a regular one, by its mode."""
     return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
 def opened(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a regular file, to be closed by the caller.
+    """Return a descriptor of a regular file, which the caller closes.
 
-    OSError where it is anything else, without waiting for it and without following a link.
+    Raises OSError for anything else; follows no link and waits for no pipe.
     """
     descriptor = os.open(path, flags | _OURS)
     mode = os.fstat(descriptor).st_mode
@@ -106,13 +102,13 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read(path: Path) -> bytes:
-    """Return the bytes of a regular file; OSError where it is anything else."""
+    """Return the bytes of a regular file; raise OSError for anything else."""
     with open(opened(path), "rb") as file:
         return file.read()
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file with ``content`` at ``path``, at once: power loss leaves it or the old one."""
+    """Replace a file atomically and durably: power loss leaves the old content or the new."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     descriptor = os.open(partial, os.O_WRONLY | _REPLACES, 0o600)
     try:
@@ -127,10 +123,10 @@ def write(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write, for its owner alone, that takes the place of ``path`` at the end.
+    """Open a private file that durably replaces ``path`` at the end of the block.
 
-    It is durable then. Where the block raises nothing has happened; power loss may leave a partial
-    file beside, which the next writer replaces.
+    If the block raises, ``path`` stays as it was; power loss may leave a partial file beside it,
+    which the next writer replaces.
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     try:

@@ -1,13 +1,11 @@
-"""Whether a store may be opened: what its log recovers against what its watermark promises.
+"""Whether a store may be opened: its log must recover all that its watermark promises.
 
-What RocksDB does at open is final: it cuts the log at the first damaged record, and removes the
-rest and every table that its manifest, perhaps a torn one, does not name. So a store is first
-recovered in a view that only links to its files; one that is refused is left as it was.
+What RocksDB does at open is final: it cuts the log at the first damaged record, and removes every
+SST file that its manifest, perhaps a torn one, does not name. So a store is first recovered in a
+view that only links to its files, and a refused store stays as it was.
 
-The watermark may be missing. Before any row was written, the store is half-created and is
-completed; with rows, nobody can tell what is lost, and the store is refused.
-
-This module decides; it opens RocksDB only through the ``opener`` it is given.
+Without a watermark a store that has no rows is half-created, and is completed; one with rows is
+refused, since nobody knows what is lost. This module opens RocksDB only through an ``opener``.
 """
 
 from collections.abc import Callable
@@ -23,19 +21,19 @@ from kvstream.types.options import StoreOptions
 
 
 class Access(Enum):
-    """How RocksDB is to open a directory."""
+    """How RocksDB opens a directory."""
 
     CREATE = auto()
     WRITE = auto()
     READ = auto()
     FOLLOW = auto()
-    """For reading beside the process that writes."""
+    """For reading while another process writes."""
     SALVAGE = auto()
     """For writing, skipping every damaged record of the log."""
 
 
 class Recovered(Protocol):
-    """What is asked of an open RocksDB here."""
+    """An open RocksDB, as this module uses it."""
 
     def latest_sequence_number(self) -> int: ...
 
@@ -49,7 +47,7 @@ Opener = Callable[..., Engine]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What was given up to open a damaged store."""
+    """What was lost by opening a damaged store."""
 
     damage: str
     recovered: int
@@ -64,24 +62,24 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What goes with an open RocksDB."""
+    """What belongs to an open RocksDB."""
 
     directory: Directory
     watermark: Watermark | None
     """None for a reader."""
     view: View | None
-    """Where a reader has opened it instead."""
+    """The view that a reader has opened."""
     loss: Loss | None
 
     def let_go(self) -> None:
-        """Close what goes with this opening alone; the directory stays locked."""
+        """Close what belongs to this opening alone; the directory stays locked."""
         if self.watermark is not None:
             self.watermark.close()
         if self.view is not None:
             self.view.remove()
 
     def release(self, discard: bool = False) -> None:
-        """Give up the directory too; idempotent."""
+        """Release the directory too; idempotent."""
         self.let_go()
         if discard:
             self.directory.discard()
@@ -91,7 +89,7 @@ class Opened:
 def open_any(
     place: Directory, options: StoreOptions, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
-    """Open the store in a directory that is locked, as asked; where that fails, give it up."""
+    """Open the store in a locked directory as its options say; release the directory on failure."""
     way = open_follower if options.following else open_reader if options.read_only else open_writer
     try:
         return way(place, options, opener)
@@ -105,7 +103,7 @@ def open_any(
 def open_reader(
     place: Directory, options: StoreOptions, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
-    """Open a view of the store, which nobody is writing to, for reading."""
+    """Open a view of a store that no process writes, for reading."""
     mark = _read_mark(place)
     view = place.open_view()
     try:
@@ -121,7 +119,7 @@ def open_reader(
 def open_follower(
     place: Directory, options: StoreOptions, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
-    """Open the store beside the process that writes it; what must be written goes into a view."""
+    """Open the store while another process writes it; RocksDB's own files go into a view."""
     view = View.of_reader(())
     try:
         engine = opener(place.path, Access.FOLLOW, view.path)
@@ -152,7 +150,7 @@ def open_writer(
 
 
 def _opened(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
-    """Open a store that is not refused, so that from now on its files may be changed."""
+    """Open a store that is not refused: from now on its files may be changed."""
     place.keep_private()
     place.unshare()
     engine = opener(place.path, access)
@@ -177,7 +175,7 @@ def _open_damaged(
 
 
 def _damage(place: Directory, mark: Mark | None, opener: Opener[Engine]) -> DataError | None:
-    """Recover the store in a view of it, and say what is wrong with it."""
+    """Recover the store in a view; return what is wrong with it."""
     if mark is None:
         return LostWrites(f"the watermark of {place.path} is lost, so nobody knows what else is")
     view = place.open_view()

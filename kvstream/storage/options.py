@@ -229,7 +229,7 @@ class Opener:
 
 
 def _check_large_values(rows: Rdict, path: Path) -> None:
-    """Close the store and raise Corruption where files of large values are missing or cut short.
+    """Close the store and raise Corruption if files of large values are missing or cut short.
 
     RocksDB checks at opening that all tables are there, but not these files.
     """

@@ -1,33 +1,23 @@
 """Complete answers from RocksDB's iterators: every row of a range, or an error.
 
-``items()`` of ``rocksdict`` ends at a read error as it ends at the last row, so what it gives is
-checked; ``iter()`` says which it was. The families are open handles and the bounds are
-``ReadOptions`` with ``upper`` set, both given by ``database``.
-RocksDB keeps a pointer to the bytes of ``upper``, not a copy: the functions here hold them for
-as long as an iterator lives.
-
-The committed rows of one moment, however much is written later, behind the face of all rows.
-
-There is one iterator for each family that is wanted, and whatever is asked for is looked for by it:
-to begin an iterator, and to see that it has ended well, takes several times as long as a row.
+``items()`` of ``rocksdict`` ends at a read error as at the last row, so only ``iter()`` is used,
+whose ``status()`` tells the two apart. ``database`` gives the open families, and bounds with their
+``upper`` set. RocksDB keeps a pointer to the bytes of ``upper``, not a copy: the functions here
+hold them as long as the iterator.
 """
 
 import inspect
 import time
 import weakref
 from collections.abc import Generator, Iterator
-from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from kvstream.errors import StoreClosed, StoreError
+from kvstream.errors import StoreClosed
 from kvstream.storage.batch import Family, Pages, Row, Rows, Seeks, pages_by
 from kvstream.storage.write_guard import classified
 
-SHORT_PAGE = 16
-"""Up to this limit one iterator, row by row, is faster than the bulk way and its last row."""
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
-"""A page of a snapshot ends with the row that reaches either: it is read in a tenth of a
-millisecond."""
+"""A page of a snapshot ends with the row that reaches either; reading it takes 0.1 ms."""
 _REVOKE_PAUSE_S = 0.001
 _NO_ROW = (b"", b"")
 
@@ -36,13 +26,13 @@ W = TypeVar("W", bound=Walk)
 
 
 class _Revoked(BaseException):
-    """Thrown into a walk to make it drop its iterator, which would keep RocksDB open."""
+    """Thrown into a generator to make it drop its iterator, which keeps RocksDB open."""
 
 
 def walk(
     family: Any, bounds: Any, lower: bytes, upper: bytes, reverse: bool
 ) -> Generator[Row, None, None]:
-    """Yield the rows of ``lower <= key < upper`` as they are when the first is asked for."""
+    """Yield the rows of ``lower <= key < upper`` as they are when the first is requested."""
     try:
         rows = family.iter(bounds)
         if reverse:
@@ -71,7 +61,7 @@ def walk(
 def snapshot(
     family: Any, bounds: Any, lower: bytes, upper: bytes, reverse: bool
 ) -> Generator[list[Row], None, None]:
-    """Yield an empty page, and then the rows of ``lower <= key < upper`` as they were by then."""
+    """Yield an empty page, then the rows of ``lower <= key < upper`` as they were at that time."""
     try:
         rows = family.iter(bounds)
         if reverse:
@@ -101,7 +91,7 @@ def snapshot(
 
 
 def _next_page(rows: Any, lower: bytes, advance: Any, reverse: bool) -> list[Row]:
-    """Return the rows from where the iterator stands, and leave it at the last one of them."""
+    """Return rows from the iterator's position on, and leave it at the last of them."""
     page: list[Row] = []
     size = 0
     while rows.valid():
@@ -118,13 +108,13 @@ def _next_page(rows: Any, lower: bytes, advance: Any, reverse: bool) -> list[Row
 
 
 def begun(rows: W) -> W:
-    """Return a walk behind its first, empty page: from now on it sees what there is now."""
+    """Advance a generator behind its first, empty page: it sees the rows of this moment."""
     next(rows)
     return rows
 
 
 def revoke(rows: Walk) -> None:
-    """Take the iterator from a walk that is under way: it raises StoreClosed when it goes on."""
+    """Make a generator drop its iterator; it raises StoreClosed at the next use."""
     while inspect.getgeneratorstate(rows) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING):
         try:
             rows.throw(_Revoked())
@@ -137,34 +127,39 @@ def revoke(rows: Walk) -> None:
 
 
 def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
-    """Yield as many of the rows of ``lower <= key < upper`` as are asked for each time.
+    """Yield an empty page, then as many rows of ``lower <= key < upper`` as each send asks for.
 
-    They are as they were when the first, empty page was asked for. Where none may be put between
-    the bounds meanwhile, a page is short at their end alone; else StoreError may be raised there.
+    They are as they were at the first page. Only the last page is shorter.
     """
     try:
-        found = family.items(from_key=lower, read_opt=bounds)
+        rows = family.iter(bounds)
+        rows.seek(lower)
         page: list[Row] = []
+        begun = False  # whether the row at the iterator was returned
         while True:
             try:
                 count = yield page
             except _Revoked:
-                del found
+                del rows
                 yield []  # to revoke(), which asked for it
                 raise StoreClosed("the store is closed") from None
-            page = list(islice(found, count))
-            if page:
-                lower = page[-1][0] + b"\0"
-            if len(page) < count and not _ends(family, bounds, lower):
-                raise StoreError("rows could not be read as they were: they may have changed")
+            page = []
+            while len(page) < count:
+                if begun and rows.valid():  # RocksDB aborts the process for next() at the end
+                    rows.next()
+                if not rows.valid():
+                    rows.status()
+                    break
+                begun = True
+                page.append((rows.key(), rows.value()))
     except Exception as error:
         raise classified(error) from None
 
 
 def walk_seeks(family: Any) -> Seeks:
-    """Yield the first rows of each range that is asked for, as they were by the first, empty page.
+    """Yield the first rows of each requested range, as they were at the first, empty page.
 
-    A page may end sooner, for its bytes. Behind the last key of a range no row is looked for.
+    A page may be shorter because of its bytes. No row behind the last key of a range is read.
     """
     try:
         rows = family.iter()
@@ -196,13 +191,13 @@ def walk_seeks(family: Any) -> Seeks:
 
 
 class Scans:
-    """The walks of one database that somebody may still go on with."""
+    """The generators of one database that are still in use."""
 
     def __init__(self) -> None:
         self._walks: set[weakref.ref[Walk]] = set()
 
     def noted(self, rows: W) -> W:
-        """Return a walk, to be revoked if it is still there by then."""
+        """Remember a generator, weakly, and return it."""
         self._walks.add(weakref.ref(rows, self._walks.discard))
         return rows
 
@@ -219,67 +214,42 @@ def page(
 ) -> list[Row]:
     """Return the first ``limit`` rows of ``lower <= key < upper``, in reverse the last ones.
 
-    They are all of one moment: nothing is written while one iterator is read.
+    They are all of one moment. No row behind the last one is read.
     """
     try:
-        if limit > SHORT_PAGE and not reverse:
-            moment = family.latest_sequence_number()
-            some = islice(family.items(from_key=lower, read_opt=bounds), limit - 1)
-            rows: list[Row] = list(some)  # items() has gone on to the next row
-            rest = rows[-1][0] + b"\0" if rows else lower
-            if len(rows) == limit - 1:
-                rows += _row_by_row(family, bounds, rest, 1, reverse)
-                if family.latest_sequence_number() == moment:
-                    return rows
-            elif _ends(family, bounds, rest):
-                return rows
-            # It ended early, at an error that did not come again, or something was written since.
-        return _row_by_row(family, bounds, lower, limit, reverse)
+        found: list[Row] = []
+        rows = family.iter(bounds)
+        if reverse:
+            rows.seek_to_last()
+        else:
+            rows.seek(lower)
+        advance = rows.prev if reverse else rows.next
+        while limit > 0:
+            if not rows.valid():
+                rows.status()
+                break
+            key = rows.key()
+            if key < lower:
+                break
+            found.append((key, rows.value()))
+            if len(found) == limit or (reverse and key == lower):
+                break
+            advance()
+        return found
     except Exception as error:
         raise classified(error) from None
 
 
-def _row_by_row(family: Any, bounds: Any, lower: bytes, limit: int, reverse: bool) -> list[Row]:
-    found: list[Row] = []
-    rows = family.iter(bounds)
-    if reverse:
-        rows.seek_to_last()
-    else:
-        rows.seek(lower)
-    advance = rows.prev if reverse else rows.next
-    while limit > 0:
-        if not rows.valid():
-            rows.status()
-            break
-        key = rows.key()
-        if key < lower:
-            break
-        found.append((key, rows.value()))
-        if len(found) == limit or (reverse and key == lower):
-            break
-        advance()
-    return found
-
-
-def _ends(family: Any, bounds: Any, lower: bytes) -> bool:
-    """Say whether no row is left from ``lower`` on; raise what ``items()`` kept to itself."""
-    rest = family.iter(bounds)
-    rest.seek(lower)
-    if rest.valid():
-        return False
-    rest.status()
-    return True
-
-
 _TOGETHER = 256
-"""Rows that are read at once where all of a range are wanted."""
+"""Rows that are read at once from a whole range."""
 
 
-class Still:
-    """The rows of some families as they are when this is made.
+class Snapshot:
+    """A snapshot: the rows of some families as they are when this is created.
 
-    They keep files of the store for as long as it is there. Once the store is closed, or opened
-    anew, it raises StoreClosed.
+    It has one iterator a family, since creating one costs several times as much as a row. It keeps
+    files of the store on disk as long as it lives. After the store is closed or reopened it raises
+    StoreClosed.
     """
 
     def __init__(self, rows: Rows, families: tuple[Family, ...]) -> None:
@@ -318,7 +288,7 @@ class Still:
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
     ) -> Iterator[list[Row]]:
-        """Yield the rows page by page: in reverse, which few ask for, all are read before."""
+        """Yield the rows page by page; in reverse, which is rare, all of them are read first."""
         if reverse:
             yield self.page(family, lower, upper, 1 << 62, reverse)
             return

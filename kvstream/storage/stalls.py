@@ -42,7 +42,7 @@ class Stalls:
     def __init__(self, families: Sequence[Any], buffers: Sequence[int], place: Directory) -> None:
         """``buffers`` are the sizes of the families' write buffers."""
         self.unseen = 0
-        """Bytes written since the last look; who writes adds to it."""
+        """Bytes written since the last look; the writer adds to it."""
         self._families = families
         self._memory = [size * WRITE_BUFFERS for size in buffers]
         self._place = place
@@ -62,11 +62,11 @@ class Stalls:
         return min(owed, PAUSE_MAX_S)
 
     def is_stopped(self) -> bool:
-        """Tell whether RocksDB takes no writes at all now."""
+        """Return whether RocksDB has stopped all writes."""
         return bool(self._families[0].property_int_value("rocksdb.is-write-stopped"))
 
     def progress(self) -> tuple[int, ...]:
-        """Return what differs from the last time if a flush or a compaction got any further."""
+        """Return a value that changes whenever a flush or a compaction makes progress."""
         versions = (
             each.property_int_value("rocksdb.current-super-version-number")
             for each in self._families
@@ -84,7 +84,7 @@ class Stop:
         self._deadline = self._look_at = 0.0
 
     def wait(self) -> None:
-        """Wait until a write may be tried; WriteStalled where nothing goes on for too long."""
+        """Wait until a write may be tried; raise WriteStalled after too long without progress."""
         while True:
             sleep(STOP_LOOK_S)
             if (now := monotonic()) >= self._look_at:
@@ -105,7 +105,7 @@ class Stop:
 
 
 def _backlog(family: Any, memory: int) -> float:
-    """Return how far a family is behind: 0 or less is not at all, 1 is as much as is let happen."""
+    """Return the backlog of a family: 0 or less is none, 1 is the most that is allowed."""
     tables = family.property_int_value("rocksdb.num-files-at-level0") or 0
     held = family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
     return max(

@@ -18,8 +18,8 @@ raises no false alarm, and a store that recovers less than it says has lost what
 
 The slots are written in turn, so that a torn write leaves the other one. Slots that were written
 before there was a version had the counter in its place, whose upper half reads as version 0. Every
-later version keeps the magic, the version and a slot's size and checksum where they are: so a slot
-of a version to come is told from a torn one. This module knows files, not RocksDB.
+later version keeps the places of magic, version and checksum, and a slot's size: so a slot of a
+later version is told from a torn one. This module knows files, not RocksDB.
 """
 
 import errno
@@ -93,9 +93,9 @@ class Watermark:
         return cls(files.opened(path, os.O_RDWR), mark)
 
     def record(self, sequence: int) -> None:
-        """Note that the log is durable up to ``sequence``; costs one small write, no fsync.
+        """Note that the log is durable up to ``sequence``, by one small write without fsync.
 
-        A full disk is no error here: the mark stays behind, which is safe.
+        A full disk is no error: the mark stays behind, which is safe.
         """
         mark = Mark(self.mark.counter + 1, sequence)
         slot = mark.counter % _SLOTS
@@ -120,7 +120,7 @@ def _encoded(mark: Mark) -> bytes:
 
 
 def _decoded(slot: bytes) -> Mark | None:
-    """Return what a slot says, None where it is torn."""
+    """Return what a slot says, None if it is torn."""
     if len(slot) != _SLOT_SIZE:
         return None
     magic, version = _HEAD.unpack_from(slot)

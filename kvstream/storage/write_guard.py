@@ -1,13 +1,10 @@
-"""Whether a write may go in: the state of a store after errors, and the reserve of free space.
+"""Whether a write is admitted: the store's state after errors, and the reserve of free space.
 
-A store is in one of three states. It is sound; or its disk was full, which RocksDB recovers from by
-itself once there is space, so writes are tried again then; or it has failed for good, which only
-opening it again can mend. This module knows errors and bytes, not RocksDB.
+A store is in one of three states. It is sound; or its disk was full, from which RocksDB recovers by
+itself, so writes are tried again once there is space; or it has failed, until it is opened again.
 
-What an error text of RocksDB means.
-
-``rocksdict`` raises every engine error as a bare ``Exception`` whose text opens with the status of
-RocksDB. This module reads these texts; it knows no handle and decides no state.
+``rocksdict`` raises every engine error as a bare ``Exception`` whose text begins with RocksDB's
+status. ``classified`` turns it into an error of ours.
 """
 
 import logging
@@ -28,7 +25,7 @@ from kvstream.storage.directory import Directory
 _STALL = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left"
 _NOT_A_DATABASE = ("Invalid argument", "IO error: No such file", "NotFound", "Not found")
-"""What opening says when a file is missing: the directory is marked as a store of ours by then."""
+"""Errors of opening if a file is missing from a directory that is marked as a store."""
 
 _MEANINGS: tuple[tuple[str, type[KVStreamError]], ...] = (
     ("Corruption", Corruption),
@@ -40,19 +37,19 @@ _MEANINGS: tuple[tuple[str, type[KVStreamError]], ...] = (
 
 
 def is_stall(error: Exception) -> bool:
-    """Say whether the write was refused because compaction is behind, and nothing was written."""
+    """Return whether a write was refused, with nothing written, because compaction is behind."""
     return str(error).startswith(_STALL)
 
 
 def is_no_space(error: Exception) -> bool:
-    """Say whether the disk is full, a state that RocksDB leaves by itself once space is free."""
+    """Return whether the disk is full, from which RocksDB recovers once space is free."""
     return str(error).startswith(_NO_SPACE)
 
 
 def classified(error: Exception) -> Exception:
-    """Return the error of ours that an error of ``rocksdict`` stands for.
+    """Return the error of ours for an error of ``rocksdict``.
 
-    What neither RocksDB nor the system raised, such as for a key that is not bytes, stays as it is.
+    Other errors, such as that for a key that is not bytes, are returned as they are.
     """
     if isinstance(error, OSError):
         return StoreError(f"IO error: {error}")
@@ -79,39 +76,39 @@ def classified_at_open(error: Exception) -> Exception:
 _log = logging.getLogger(__name__)
 
 ADMISSION_S = 0.1
-"""How long one look at the free space holds good; a look costs a third of a write."""
+"""How long a measure of the free space is valid; measuring costs a third of a write."""
 
 
-class Gate:
-    """Lets writes in or says why not."""
+class WriteGuard:
+    """Admits writes or refuses them."""
 
     def __init__(self, directory: Directory, reserve: int) -> None:
         self.open_until = 0.0
-        """Monotonic time up to which small writes need not ask."""
+        """Monotonic time until which small writes are admitted unasked."""
         self.failure: StoreError | None = None
         self.recovers = False
-        """The failure is a full disk, which may end."""
+        """Whether the failure is a full disk, which may end."""
         self.is_shut = False
-        """No write is let in until the store is opened again."""
+        """Whether writes are refused until the store is opened again."""
         self._is_low = False
-        """There was less free space than the reserve."""
+        """Whether there was less free space than the reserve."""
         self._directory = directory
         self._reserve = reserve
 
     def shut(self, failure: StoreError) -> None:
-        """Let no write in any more."""
+        """Refuse all writes from now on."""
         self.failure = failure
         self.recovers = False
         self.is_shut = True
         self.open_until = 0.0
 
     def admit(self, frees: bool, size: int = 0) -> None:
-        """Let a write of ``size`` bytes in, or raise; what ``frees`` space may use the reserve."""
+        """Admit a write of some bytes, or raise; if it ``frees`` space it may use the reserve."""
         if not self.recovers:
             self.refuse_failed()
         free = self._directory.free_bytes() - size
         if free >= self._reserve:
-            # While the disk was full only a moment ago, each write asks.
+            # Just after a full disk each write asks.
             self.open_until = 0.0 if self.recovers else monotonic() + ADMISSION_S
             if self._is_low and not size:
                 self._is_low = False
@@ -131,9 +128,9 @@ class Gate:
         )
 
     def refusal(self) -> StoreError | None:
-        """Return why a write that takes space would not be let in; None: it would be tried.
+        """Return why a write that takes space would be refused; None if it would be tried.
 
-        For any thread: it changes nothing.
+        Any thread may call it: it changes nothing.
         """
         if self.failure is not None and not self.recovers:
             return self.failure
@@ -141,20 +138,20 @@ class Gate:
         return None if free >= self._reserve else self._full(free)
 
     def refuse_failed(self) -> None:
-        """Raise what stopped the writes, if something did."""
+        """Raise the failure that stopped the writes, if there is one."""
         if self.failure is not None:
             raise type(self.failure)(*self.failure.args)
 
     def passed(self) -> None:
-        """Note that RocksDB took a write after the disk was full."""
+        """Note a successful write after a full disk."""
         _log.warning("the disk has space again: writes go on")
         self.failure = None
         self.recovers = self.is_shut = False
 
     def failed(self, error: Exception, recovers: bool) -> Exception:
-        """Stop the writes because of ``error``, and return what to raise for it.
+        """Stop writes because of ``error``; return the error to raise.
 
-        ``recovers`` says whether a full disk may be left again: not when the log's fsync met it.
+        ``recovers``: a full disk may end; not if the log's fsync met it.
         """
         meaning = classified(error)
         if meaning is error or isinstance(meaning, StoreClosed):

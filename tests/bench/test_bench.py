@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import main
-from bench.contests import CONTESTS
-from bench.migrating import MOVED
-from bench.peer import PeerMissing, require_peer
+from bench.library import LIBRARY_ROWS
+from bench.migrate import MIGRATION_ROWS
+from bench.processes import PeerMissing, require_peer
 from bench.report import PAGE, Report, as_json, markdown
-from bench.results import Claim, Contest, Scaled
-from bench.serving import SERVED
+from bench.results import Comparison, Limit, Scaling
+from bench.server import SERVER_ROWS
 from bench.workload import entries
 
 CLAIMED = {"bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"}
@@ -34,9 +34,9 @@ def peer() -> None:
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Report:
     monkeypatch.setattr("bench.report.peer_version", lambda: "7.0.15")
-    fast = Contest("add", "add, one by one", 6, 1000, [0.1, 0.2, 0.1], [0.9, 1.0, 0.1])
-    slow = Contest("range", "range in pages", 2, 1000, [1.0], [1.5])
-    return Report(0.5, [fast, slow], [Claim("open", "open", 1.5, 1, "s")])
+    fast = Comparison("add", "add, one by one", 6, 1000, [0.1, 0.2, 0.1], [0.9, 1.0, 0.1])
+    slow = Comparison("range", "range in pages", 2, 1000, [1.0], [1.5])
+    return Report(0.5, [fast, slow], [Limit("open", "open", 1.5, 1, "s")])
 
 
 def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
@@ -54,9 +54,9 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.usefixtures("peer")
 def test_a_whole_run_reports_every_row(tmp_path: Path) -> None:
     told = _figures(tmp_path)
-    assert [row["key"] for row in told["contests"]] == [work.key for work in CONTESTS]
-    assert [row["key"] for row in told["served"]] == [work.key for work in SERVED]
-    assert [row["key"] for row in told["moved"]] == [row.key for row in MOVED]
+    assert [row["key"] for row in told["contests"]] == [work.key for work in LIBRARY_ROWS]
+    assert [row["key"] for row in told["served"]] == [work.key for work in SERVER_ROWS]
+    assert [row["key"] for row in told["moved"]] == [row.key for row in MIGRATION_ROWS]
     assert {row["key"] for row in told["claims"]} >= CLAIMED
 
 
@@ -80,8 +80,8 @@ def test_an_entry_has_four_fields_and_a_hundred_bytes() -> None:
 
 
 def test_a_ratio_is_the_median_of_the_rounds_and_not_the_ratio_of_medians(report: Report) -> None:
-    assert report.contests[0].ratio == pytest.approx(5)
-    assert report.contests[0].ratio_range == pytest.approx((1, 9))
+    assert report.library[0].ratio == pytest.approx(5)
+    assert report.library[0].ratio_range == pytest.approx((1, 9))
 
 
 def test_a_missed_target_is_named_as_missed(report: Report) -> None:
@@ -95,14 +95,14 @@ def test_a_missed_target_is_named_as_missed(report: Report) -> None:
 
 
 def test_a_row_without_a_target_is_neither_met_nor_missed(report: Report) -> None:
-    report.served.append(Contest("trim", "XADD that trims", 0, 1000, [1.0], [0.5]))
+    report.server.append(Comparison("trim", "XADD that trims", 0, 1000, [1.0], [0.5]))
     assert "| XADD that trims | 1,000 | 2,000 | 0.50x | 0.5 to 0.5 | none |  |" in markdown(
         report, plotted=False
     )
 
 
 def test_what_a_core_brings_is_told_by_its_median_rounds(report: Report) -> None:
-    report.scaled.append(Scaled("spark-count", "counts rows", 1000, [2.0, 1.0, 4.0], [1.0]))
+    report.scaling.append(Scaling("spark-count", "counts rows", 1000, [2.0, 1.0, 4.0], [1.0]))
     assert "| counts rows | 500 | 1,000 | 2.0x |" in markdown(report, plotted=False)
     assert json.loads(as_json(report))["scaled"][0]["times"] == 2
 

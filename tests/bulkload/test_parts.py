@@ -293,9 +293,9 @@ def test_others_write_while_a_load_is_made_ready(
     ticket = store.bulk_ticket(["old", "new"])
     parts = parts_of(place, ticket, [{b"old": (None, [2, 3]), b"new": (None, [9])}])
     store.stream("old").add({"n": 1}, id="9000000000000-0")  # the part is written once more
-    ready, made = commit._Load._ready, []
+    ready, made = commit._Load._prepare, []
 
-    def disturbed(load: commit._Load) -> commit._Made:
+    def disturbed(load: commit._Load) -> commit._Prepared:
         found = ready(load)
         made.append(found)
         if len(made) <= times:
@@ -305,7 +305,7 @@ def test_others_write_while_a_load_is_made_ready(
             assert not other.is_alive()
         return found
 
-    monkeypatch.setattr(commit._Load, "_ready", disturbed)
+    monkeypatch.setattr(commit._Load, "_prepare", disturbed)
     assert store.bulk_load(ticket, parts).entries == 3
     found = numbers_in(store, "old")
     assert len(made) == 1 + (times if 5 in found else 0 not in found and 1 not in found)

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 import demo.job
 from demo.__main__ import SERVING, SUGGESTIONS, main
-from demo.readings import SOURCES, DataMissing, data_folder
-from demo.sums import Sum
+from demo.readings import SOURCES, DataMissing, Sum, data_folder
 
 ROWS = "600"
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from kvstream.errors import Corruption
 from kvstream.layout import columns
-from kvstream.layout.packing import pack_rows
 from kvstream.layout.values import encode_flat
 from kvstream.types.ids import U64_MAX, StreamID
 
@@ -76,17 +75,6 @@ def test_replies_give_the_same_buffers_as_rows(
     assert found == columns.of_rows(rows_of(page), len(PREFIX))
 
 
-@given(entries)
-def test_packed_rows_give_the_same_buffers_as_rows(
-    page: list[tuple[StreamID, list[tuple[bytes, bytes]]]],
-) -> None:
-    rows = rows_of(page)
-    packed = pack_rows([key[len(PREFIX) :] for key, _ in rows], [value for _, value in rows])
-    found = columns.of_packed(packed)
-    assert found == columns.packed_in_python(packed)
-    assert found == columns.of_rows(rows, len(PREFIX))
-
-
 def test_a_page_tells_its_length_its_last_id_and_its_bytes() -> None:
     page = [(StreamID(1, 0), [(b"ab", b"c")]), (StreamID(2, 7), [(b"ab", b"def"), (b"", b"")])]
     found = columns.of_rows(rows_of(page), len(PREFIX))
@@ -112,13 +100,3 @@ def test_a_damaged_row_is_told_and_never_left_out(row: tuple[bytes, bytes]) -> N
     sound = rows_of([(StreamID(1, 0), [(b"a", b"b")])])
     with pytest.raises(Corruption):
         columns.of_rows([*sound, row], len(PREFIX))
-    packed = pack_rows([bytes(16)] * 2, [sound[0][1], row[1] if len(row[0]) > 16 else b"\x01"])
-    with pytest.raises(Corruption):
-        columns.of_packed(packed)
-
-
-@pytest.mark.parametrize("size", [1, 19, 20, 24])
-def test_packed_rows_that_were_cut_are_damaged(size: int) -> None:
-    packed = pack_rows([bytes(16)], [b"\x01\x81\xa1a\xa1b"])
-    with pytest.raises(Corruption):
-        columns.of_packed(packed + packed[:size])

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
 from kvstream.layout.listpack import elements_size, node_size
-from kvstream.layout.packing import pack_rows, unpack_in_python, unpack_rows
+from kvstream.layout.packing import (
+    pack_rows,
+    put_in_python,
+    put_rows,
+    unpack_in_python,
+    unpack_rows,
+)
 from kvstream.meta.bulk_fill import fit_in_python, names_of
 from kvstream.rdb import nodes as packed
 from kvstream.rdb import twins
@@ -123,7 +129,14 @@ def test_packed_rows_come_apart_as_they_were(rows: list[tuple[bytes, bytes]]) ->
     ids, values = [eid for eid, _ in rows], [value for _, value in rows]
     made = pack_rows(ids, values)
     assert unpack_rows(made) == unpack_in_python(made) == (ids, values)
+    puts: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
+    put_rows(puts[0], b"prefix", made)
+    put_in_python(puts[1], b"prefix", made)
+    assert puts[0] == puts[1] == {b"prefix" + eid: value for eid, value in rows}
     if made:
         for way in (unpack_rows, unpack_in_python):
             with pytest.raises(ValueError, match="end within a row"):
                 way(made[:-1])
+        for put in (put_rows, put_in_python):
+            with pytest.raises(ValueError, match="end within a row"):
+                put({}, b"prefix", made[:-1])

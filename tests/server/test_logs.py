@@ -17,7 +17,7 @@ from kvstream.commands.replies import internal_error
 from kvstream.errors import StoreFull, StoreReadOnly
 from kvstream.logs import WINDOW_LINES, WINDOW_S, JsonFormatter, TextFormatter, Throttle
 from kvstream.storage.directory import Directory
-from kvstream.storage.write_guard import Gate
+from kvstream.storage.write_guard import WriteGuard
 from tests.cli.program import ENVIRONMENT
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S, until
@@ -239,7 +239,7 @@ def test_states_of_a_store_are_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Directory.acquire(tmp_path / "store", read_only=False, create=True)
-    gate, free = Gate(directory, 100), 50
+    gate, free = WriteGuard(directory, 100), 50
     monkeypatch.setattr(directory, "free_bytes", lambda: free)
     for _ in range(2):
         with pytest.raises(StoreFull):

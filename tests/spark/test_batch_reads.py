@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from kvstream import Store
 from kvstream.engine import reader_snapshots
 from kvstream.spark.read.partitions import bounds
-from kvstream.spark.schema import default_schema, shape_of
+from kvstream.spark.schema import default_schema, read_schema
 from kvstream.types.ids import U64_MAX, StreamID
 from tests.spark.conftest import Read, entries_of, fill, order, rows_of
 
@@ -133,7 +133,9 @@ def test_malformed_entries_are_dropped_where_asked(read: Read, odd: Path) -> Non
 
 
 def test_malformed_entries_fail_the_job_where_asked(read: Read, odd: Path) -> None:
-    with pytest.raises(Exception, match=r"entry 2-1 of stream b'odd': the field qty is no int"):
+    with pytest.raises(
+        Exception, match=r"entry 2-1 of stream b'odd': the field qty is not a valid int"
+    ):
         read("qty int", path=odd, stream="odd", mode="FAILFAST").collect()
 
 
@@ -147,7 +149,7 @@ def test_times_with_and_without_a_zone_are_read(read: Read, odd: Path) -> None:
 
 
 def test_an_id_beyond_bigint_is_refused_and_never_wrapped(read: Read, odd: Path) -> None:
-    with pytest.raises(Exception, match=r"is beyond bigint: read the column as string"):
+    with pytest.raises(Exception, match=r"does not fit bigint: read the column as string"):
         read(path=odd, stream="far").collect()
     ms, seq = (1 << 63) + 5, (1 << 64) - 1
     part = "decimal(20,0)"
@@ -166,7 +168,7 @@ def test_fields_that_repeat_or_are_no_text_have_types_that_hold_them(read: Read,
     assert [tuple(pair) for pair in row.fields] == [("qty", "4"), ("qty", "5")]
     (row,) = read(path=odd, stream="odd", start="4-1", end="4-1").collect()
     assert {name: bytes(value) for name, value in row.fields.items()} == {"qty": b"5"}
-    with pytest.raises(Exception, match="is no UTF-8: read the column as binary"):
+    with pytest.raises(Exception, match="is not UTF-8: read the column as binary"):
         read(path=odd, stream="bytes").collect()
     binary = read("fields map<binary,binary>", path=odd, stream="bytes")
     (row,) = binary.selectExpr("map_entries(fields) AS pairs").collect()
@@ -206,7 +208,7 @@ def test_a_frame_is_whole_also_after_a_filter_on_it(read: Read, orders: Path) ->
 def test_filters_are_the_range_of_ids_that_can_pass(
     filters: list[Any], start: tuple[int, int] | None, end: tuple[int, int] | None
 ) -> None:
-    shape = shape_of({}, default_schema({}, several=False))
+    shape = read_schema({}, default_schema({}, several=False))
     found = bounds(filters, shape)
     assert found == (StreamID(*(start or (0, 0))), StreamID(*(end or (U64_MAX, U64_MAX))))
 
@@ -267,7 +269,7 @@ def test_a_damaged_block_fails_the_job(read: Read, orders: Path, tmp_path: Path)
         ({"path": "/nowhere"}, r"give the option stream \(names\) or pattern"),
         (
             {"path": "/nowhere", "stream": "s", "start": "soon"},
-            "'soon' is neither an ID nor a time",
+            "'soon' is neither an ID nor an ISO 8601 time",
         ),
     ],
 )
@@ -277,7 +279,7 @@ def test_wrong_options_are_told(read: Read, options: dict[str, str], told: str) 
 
 
 def test_a_column_of_no_fitting_type_is_told(read: Read, orders: Path) -> None:
-    with pytest.raises(Exception, match="the column id cannot be bigint: it is struct"):
+    with pytest.raises(Exception, match="the column id cannot be bigint; use struct"):
         read("id bigint", path=orders, stream="orders").count()
-    with pytest.raises(Exception, match="read structures as string, and use from_json"):
+    with pytest.raises(Exception, match="read structures as string and apply from_json"):
         read("sku array<int>", path=orders, stream="orders").count()

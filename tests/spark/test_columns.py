@@ -13,44 +13,35 @@ pa = pytest.importorskip("pyarrow")
 from pyspark.sql.types import LongType, MapType, StringType, StructType  # noqa: E402
 
 from kvstream.errors import InvalidArgument  # noqa: E402
-from kvstream.layout.columns import of_replies  # noqa: E402
+from kvstream.layout.columns import Columns, of_replies  # noqa: E402
 from kvstream.spark.arrow import (  # noqa: E402
     Batches,
     Page,
     typed,
 )
-from kvstream.spark.schema import shape_of  # noqa: E402
+from kvstream.spark.schema import read_schema  # noqa: E402
 
 names = st.sampled_from([b"a", b"b", b"ab", b"", b"ba"])
 fields = st.lists(st.tuples(names, st.binary(max_size=3)), min_size=1, max_size=4)
 
 
-def page_of(entries: list[list[tuple[bytes, bytes]]]) -> Page:
+def columns_of(entries: list[list[tuple[bytes, bytes]]]) -> Columns:
     reply = [
         [b"%d-1" % (number + 1), [part for pair in pairs for part in pair]]
         for number, pairs in enumerate(entries)
     ]
-    return Page(of_replies(reply), b"key", "store")
+    return of_replies(reply)
 
 
 @given(st.lists(fields, min_size=1, max_size=6), names)
 def test_a_field_is_found_wherever_it_stands(
     entries: list[list[tuple[bytes, bytes]]], name: bytes
 ) -> None:
-    found = page_of(entries).field(name).to_pylist()
+    found = Page(columns_of(entries), b"key", "store").field(name).to_pylist()
     assert found == [dict(pairs).get(name) for pairs in entries]
 
 
-@given(fields, st.integers(1, 6), names)
-def test_entries_of_the_same_names_are_no_special_case(
-    pairs: list[tuple[bytes, bytes]], count: int, name: bytes
-) -> None:
-    entries = [[(each, b"%d" % row) for each, _ in pairs] for row in range(count)]
-    found = page_of(entries).field(name).to_pylist()
-    assert found == [dict(each).get(name) for each in entries]
-
-
-TEXTS = shape_of({}, StructType().add("fields", MapType(StringType(), StringType(), False)))
+TEXTS = read_schema({}, StructType().add("fields", MapType(StringType(), StringType(), False)))
 
 
 @given(
@@ -58,24 +49,25 @@ TEXTS = shape_of({}, StructType().add("fields", MapType(StringType(), StringType
 )
 def test_fields_are_text_of_any_letters(entries: list[list[tuple[str, str]]]) -> None:
     pairs = [[(name.encode(), value.encode()) for name, value in each] for each in entries]
-    page = page_of(pairs)
-    found = Batches(TEXTS).batch(page.columns, b"key", "store")
+    columns = columns_of(pairs)
+    found = Batches(TEXTS).batch(columns, b"key", "store")
     found.validate(full=True)
     assert [dict(each) for each in found["fields"].to_pylist()] == [dict(each) for each in entries]
 
 
 @pytest.mark.parametrize("pair", [(b"\xff", b"ascii"), (b"ascii", b"\xff")])
 def test_fields_that_are_no_text_are_told(pair: tuple[bytes, bytes]) -> None:
-    page = page_of([[(b"a", b"b")], [pair]])
-    with pytest.raises(InvalidArgument, match="no UTF-8"):
-        Batches(TEXTS).batch(page.columns, b"key", "store")
+    columns = columns_of([[(b"a", b"b")], [pair]])
+    with pytest.raises(InvalidArgument, match="not UTF-8"):
+        Batches(TEXTS).batch(columns, b"key", "store")
 
 
 @pytest.mark.parametrize("most", [1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_times_are_those_of_the_ids_or_null(most: int) -> None:
-    page = Page(of_replies([[b"0-5", [b"a", b"b"]], [b"%d-7" % most, [b"a", b"b"]]]), b"", "")
-    shape = shape_of({}, StructType().add("timestamp", LongType()))
-    found = Batches(shape).batch(page.columns, b"key", "store")
+    columns = of_replies([[b"0-5", [b"a", b"b"]], [b"%d-7" % most, [b"a", b"b"]]])
+    page = Page(columns, b"", "")
+    shape = read_schema({}, StructType().add("timestamp", LongType()))
+    found = Batches(shape).batch(columns, b"key", "store")
     assert found["timestamp"].to_pylist() == [0, most if most < 1 << 63 else None]
     assert [page.id(at) for at in (0, 1)] == [(0, 5), (most, 7)]
 

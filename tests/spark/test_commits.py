@@ -190,7 +190,7 @@ def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_pa
     damaged = bytearray(Path(staged.path).read_bytes())
     damaged[-1] ^= 1
     Path(staged.path).write_bytes(damaged)
-    with pytest.raises(Corruption, match="not as it was written"):
+    with pytest.raises(Corruption, match="checksum of the staged file"):
         commit(tmp_path / "s", Share(1, Spilled((staged,)), b""))
     with Store.open(tmp_path / "s") as store:
         assert store.keys() == []

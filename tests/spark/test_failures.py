@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import Corruption, StoreLocked
 from kvstream.errors import KVStreamError, RequestError
-from kvstream.spark.options import SparkFailed, error_of, plainly
+from kvstream.spark.options import SparkFailed, error_of, translated_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ TEXTS: dict[str, tuple[type[KVStreamError], str]] = {
         SparkFailed,
         "Encountered error while reading file x (Checksum error: x at 9)",
     ),
-    "": (SparkFailed, "Spark does not say why"),
+    "": (SparkFailed, "the Spark job failed without a message"),
 }
 
 
@@ -47,7 +47,10 @@ def test_the_last_error_of_ours_is_told_else_the_first_line(text: str) -> None:
 def test_no_stack_is_logged_beside_what_is_told(
     spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SparkFailed, match=r"with name `absent` cannot be resolved"), plainly():
+    with (
+        pytest.raises(SparkFailed, match=r"with name `absent` cannot be resolved"),
+        translated_errors(),
+    ):
         spark.range(1).selectExpr("absent").collect()
     assert "SQLQueryContextLogger" not in capfd.readouterr().err
 

@@ -20,7 +20,7 @@ from kvstream.spark.jobs import (
     Report,
     Verified,
     archive,
-    archiving,
+    archives,
     asof,
     export_files,
     import_files,
@@ -31,8 +31,9 @@ from kvstream.spark.jobs import (
     restore,
     verify,
 )
-from kvstream.spark.jobs.archiving import Archive
-from kvstream.spark.jobs.reporting import Minute, Table, bars, lines, throughput
+from kvstream.spark.jobs.archives import Archive
+from kvstream.spark.jobs.plots import bars, lines
+from kvstream.spark.jobs.reports import Minute, Table, throughput
 from kvstream.types.ids import StreamID
 from tests.cli.program import ENVIRONMENT, ROOT
 
@@ -133,7 +134,7 @@ def test_an_archive_that_was_killed_half_way_is_gone_on_with(
 def test_an_archive_whose_files_do_not_hold_what_was_read_is_refused(
     spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "_portions", lambda *_: {})
+    monkeypatch.setattr(archives, "_portions", lambda *_: {})
     with pytest.raises(Corruption, match="60 entries were read, 0 are"):
         archive(spark, place(str(data)), str(tmp_path / "lake"), streams=["orders"])
     with Store.open(data) as store:
@@ -265,7 +266,7 @@ def test_the_command_line_runs_a_report_and_writes_its_page(
     done = run("--store", str(data), "spark", "report", "--stream", "orders", "--html", str(html))
     assert done.exit_code == 0, done.output
     told = re.sub(" +", " ", done.output)
-    assert "60 entries in 60 minutes with entries" in told
+    assert "60 entries in 60 minutes" in told
     assert "orders 60 1.0 1 1 h 1 h 1 h 1 h" in told
     assert "orders billing 2 20 40" in told
     assert "orders billing anna 27 67.5 %" in told
@@ -362,7 +363,7 @@ def test_plots_of_nothing_are_plots() -> None:
 
 
 def test_the_text_of_a_run_comes_back() -> None:
-    from kvstream.spark.jobs.archiving import Portion, Run
+    from kvstream.spark.jobs.archives import Portion, Run
 
     given = Run(3, "place", {"s": Portion(2, "1-0", "2-0")}, ("stream=s/day=1970-01-01/x.parquet",))
     assert Run.parse(given.text()) == given

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvstream.spark.jobs.reporting import WIDTH, bars, lines
+from kvstream.spark.jobs.plots import WIDTH, bars, lines
 
 LONG = [f"tenant-{at:03}:orders:europe-west-1:settled:payments:v2" for at in range(24)]
 ALIKE = ["x" * 200 + f"{at}" + "y" * 200 for at in range(3)]

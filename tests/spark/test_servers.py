@@ -10,8 +10,8 @@ import pytest
 
 from kvstream import Store
 from kvstream.spark.options import Place
-from kvstream.spark.read.partitions import PAGE_GROWTH, PAGE_MIN, DataLoss, Wanted
-from kvstream.spark.read.servers import Server, ServerReading, client_of
+from kvstream.spark.read.partitions import PAGE_GROWTH, PAGE_MIN, DataLoss, ReadSpec
+from kvstream.spark.read.servers import Server, ServerReader, client_of
 from tests.server.conftest import Served
 from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of
 
@@ -151,8 +151,8 @@ class Trimming:
                 pipeline.xadd("trimmed", {"n": number}, id=f"{number}-0")
             pipeline.execute()
         place = Place("url", url)
-        planning = ServerReading(client_of(place))
-        self.pieces = planning.pieces([b"trimmed"], Wanted((b"trimmed",), ()), 1)
+        planning = ServerReader(client_of(place))
+        self.pieces = planning.pieces([b"trimmed"], ReadSpec((b"trimmed",), ()), 1)
         planning.close()
         self.source = Server(place, fail_on_loss)
 

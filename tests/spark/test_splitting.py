@@ -9,8 +9,14 @@ import redis
 from pyspark.sql import SparkSession
 
 from kvstream import DataError, Store, migration
-from kvstream.spark.jobs.joining import UNDER, Long, bring, differing, long_streams
-from kvstream.spark.jobs.migrating import Pair, migrate
+from kvstream.spark.jobs.migration import Pair, migrate
+from kvstream.spark.jobs.splitting import (
+    LABEL_PREFIX,
+    LongStream,
+    long_streams,
+    migrate_stream,
+    state_differences,
+)
 from tests.server.conftest import Served
 
 ENTRIES = 3000
@@ -99,7 +105,7 @@ class Tasks:
         return self._work
 
 
-def long_of(url: str, path: Path) -> Long:
+def long_of(url: str, path: Path) -> LongStream:
     [found] = long_streams(url, str(path), (), frozenset(), 1000)
     return found
 
@@ -108,12 +114,12 @@ def test_what_comes_meanwhile_comes_too(tmp_path: Path, source: tuple[str, redis
     url, client = source
     stream = long_of(url, tmp_path / "store")
     with Store.open(tmp_path / "store", db=3) as store:
-        store.stream(stream.under.decode()).add({"left": "by a run that was killed"})
+        store.stream(stream.label.decode()).add({"left": "by a run that was killed"})
         store.stream("short").add({"n": 1}, id="5-1")
     added: Any = Tasks(lambda: [client.xadd("long", {"n": "late"}) for _ in range(150)])
-    assert bring(added, stream, print) == ENTRIES + 150
+    assert migrate_stream(added, stream, print) == ENTRIES + 150
     sound(tmp_path / "store", url)
-    assert bring(added, stream, print) == 0
+    assert migrate_stream(added, stream, print) == 0
 
 
 def test_a_stream_that_is_trimmed_meanwhile_is_not_taken_for_whole(
@@ -123,7 +129,7 @@ def test_a_stream_that_is_trimmed_meanwhile_is_not_taken_for_whole(
     stream = long_of(url, tmp_path / "store")
     trimmed: Any = Tasks(lambda: client.xtrim("long", maxlen=100))
     with pytest.raises(DataError, match="was changed while it was read"):
-        bring(trimmed, stream, print)
+        migrate_stream(trimmed, stream, print)
     with Store.open(tmp_path / "store", db=3) as store:
         assert list(store.keys()) == []
 
@@ -142,7 +148,7 @@ def test_only_what_is_long_and_loses_nothing_is_split(
     assert long_streams(url, url[:-1] + "4", (), frozenset(), 1) == []
     client.rename("long", b"\xff")
     assert long_streams(url, target, (), frozenset(), 1000) == []
-    assert UNDER.startswith(b"kvstream:migrate:")
+    assert LABEL_PREFIX.startswith(b"kvstream:migrate:")
 
 
 # --- a server as the target -----------------------------------------------------------------------
@@ -155,18 +161,18 @@ def test_a_kvstream_server_gets_a_long_stream_as_tables(
     there = server.client(db=3)
     client.xautoclaim("long", "bill", "w3", 0, count=3)
     [stream] = long_streams(url, target, (), frozenset(), 1000)
-    there.xadd(stream.under, {"left": "by a run that was killed"})
+    there.xadd(stream.label, {"left": "by a run that was killed"})
     there.xadd("short", {"n": 1}, id="5-1")
     late: Any = Tasks(lambda: [client.xadd("long", {"n": "late"}) for _ in range(150)])
-    assert bring(late, stream, print) == ENTRIES + 150
+    assert migrate_stream(late, stream, print) == ENTRIES + 150
     found = migration.verify(url, f"{target}/3", tolerance_ms=200)
     assert [each for each in found.differences if not each.may_move] == []
-    assert differing(stream) == 0
+    assert state_differences(stream) == 0
     assert sorted(there.keys()) == [b"long", b"short"]
     assert 3000 < there.ttl("long") <= 3600
     calls = server.client().info("commandstats")
     assert calls["cmdstat_kvstream.load|commit"]["calls"] == 1
-    assert bring(late, stream, print) == 0
+    assert migrate_stream(late, stream, print) == 0
     assert list((server.engine.database.directory / "loads").iterdir()) == []
 
 
@@ -177,11 +183,11 @@ def test_a_server_keeps_nothing_of_a_stream_that_was_changed(
     [stream] = long_streams(url, target, (), frozenset(), 1000)
     trimmed: Any = Tasks(lambda: client.xtrim("long", maxlen=100))
     with pytest.raises(DataError, match="was changed while it was read"):
-        bring(trimmed, stream, print)
+        migrate_stream(trimmed, stream, print)
     assert server.client(db=3).keys() == []
     taken: Any = Tasks(lambda: server.client(db=3).xadd("long", {"n": "other"}))
-    with pytest.raises(DataError, match="has come to the target"):
-        bring(taken, stream, print)
+    with pytest.raises(DataError, match="was created at the target"):
+        migrate_stream(taken, stream, print)
     assert server.client(db=3).keys() == [b"long"]
 
 

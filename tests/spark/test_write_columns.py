@@ -131,7 +131,7 @@ def test_columns_become_fields_and_nulls_are_left_out() -> None:
 
 
 def test_a_row_without_any_field_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="none that is not null"):
+    with pytest.raises(InvalidArgument, match="all fields are null"):
         entries("n bigint", {"n": pa.array([None], pa.int64())}, stream="s")
 
 
@@ -231,18 +231,18 @@ def test_reserved_names_are_fields_where_they_have_another_prefix() -> None:
 @pytest.mark.parametrize(
     ("schema", "options", "told"),
     [
-        ("n int", {}, "which stream"),
+        ("n int", {}, "no stream is named"),
         ("stream string, n int", {"stream": "s"}, "both name the stream"),
         ("stream int, n int", {}, "column stream is int"),
         ("id boolean, n int", {"stream": "s"}, "column id is boolean"),
         ("timestamp string, n int", {"stream": "s"}, "column timestamp is string"),
-        ("id string", {"stream": "s"}, "an entry needs a field"),
+        ("id string", {"stream": "s"}, "entries need a field"),
         ("n array", {"stream": "s"}, r"to_json\(n\)"),
         ("m map", {"stream": "s"}, "would be the column fields"),
-        ("fields map, n int", {"stream": "s"}, "stand n"),
-        ("fields map of int", {"stream": "s"}, "fields are a map of string"),
-        ("fields map to array", {"stream": "s"}, "fields are a map of string"),
-        ("fields string", {"stream": "s"}, "fields are a map of string"),
+        ("fields map, n int", {"stream": "s"}, "there are also n"),
+        ("fields map of int", {"stream": "s"}, "fields must be a map of string"),
+        ("fields map to array", {"stream": "s"}, "fields must be a map of string"),
+        ("fields string", {"stream": "s"}, "fields must be a map of string"),
     ],
 )
 def test_a_dataframe_that_makes_no_entries_is_refused(

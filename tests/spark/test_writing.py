@@ -104,7 +104,7 @@ def test_a_task_that_fails_leaves_nothing_visible_and_nothing_staged(
         ({"stream": "s"}, "both name the stream"),
         ({"url": "redis://127.0.0.1:1"}, "either the option path"),
         ({"txnAppId": "me"}, "go together"),
-        ({"delivery": "perhaps"}, "the option delivery is one of"),
+        ({"delivery": "perhaps"}, "the option delivery must be one of"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_anything_runs(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvstream.storage import batch as batches
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.database import Database
-from kvstream.storage.reads import Still
+from kvstream.storage.reads import Snapshot
 from tests.storage.stores import SMALL
 
 FAMILIES = [Family.MESSAGES, Family.TREES]
@@ -152,7 +152,7 @@ def test_a_snapshot_shows_the_changes_before_it_and_none_of_those_behind_it(
     expected = model.between(family, lower, upper)
     with patch.object(batches, "SNAPSHOT_ROWS", data.draw(st.integers(1, 4))):
         pages = [batch.snapshot(family, lower, upper, reverse) for reverse in (False, True)]
-        copied = batch.copied(partial(Still, families=tuple(FAMILIES)))
+        copied = batch.copied(partial(Snapshot, families=tuple(FAMILIES)))
         for change in later:
             apply(batch, change)
         shared.write(batch)

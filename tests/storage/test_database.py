@@ -10,12 +10,12 @@ import pytest
 
 from kvstream.errors import StoreClosed, StoreError
 from kvstream.storage import reads
-from kvstream.storage.batch import LARGE_WRITE, Batch, Family
-from kvstream.storage.database import Database
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import LARGE_WRITE, Database
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
 REFUSED = -1
-LIMITS = [1, 2, reads.SHORT_PAGE, reads.SHORT_PAGE + 1, 9, 10, 11, 1000]
+LIMITS = [1, 2, 9, 10, 11, 1000]
 
 
 def rows(numbers: range) -> list[tuple[bytes, bytes]]:
@@ -71,6 +71,16 @@ def test_a_page_holds_the_first_rows_of_its_range(ten_rows: Database, limit: int
 def test_a_page_in_reverse_holds_the_last_rows_of_its_range(ten_rows: Database, limit: int) -> None:
     found = ten_rows.page(Family.MESSAGES, key_of(10), key_of(20), limit, reverse=True)
     assert found == rows(range(10, 20))[::-1][:limit]
+
+
+@pytest.mark.parametrize("size", [1, 5, 6, 10, 11])
+def test_pages_go_on_to_the_end_and_stay_there(ten_rows: Database, size: int) -> None:
+    pages = ten_rows.pages(Family.MESSAGES, key_of(10), key_of(20))
+    next(pages)
+    found = [pages.send(size) for _ in range(12)]
+    assert [row for page in found for row in page] == rows(range(10, 20))
+    assert found[-1] == []
+    assert all(len(page) == size for page in found[: 10 // size])
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -405,3 +415,20 @@ def test_levels_of_messages_begin_small_and_their_tables_grow(database: Database
     assert options["max_bytes_for_level_base"] == str(32 << 20)
     assert options["target_file_size_base"] == str(16 << 20)
     assert options["target_file_size_multiplier"] == "2"
+
+
+def test_the_error_of_a_write_that_is_kept_keeps_no_store_open(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database.open(directory, SMALL)
+
+    def fail(batch: object) -> None:
+        raise Exception("IO error: No space left on device")
+
+    monkeypatch.setattr(database, "_write_rows", fail)
+    with pytest.raises(StoreError) as kept:
+        put(database, {b"a": b"1", b"b": b"2"})
+    monkeypatch.undo()
+    database.close()
+    Database.open(directory, SMALL).close()
+    assert "No space" in str(kept.value)

@@ -10,8 +10,8 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.storage import write_guard
-from kvstream.storage.batch import LARGE_WRITE, Batch, Family
-from kvstream.storage.database import Database
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import LARGE_WRITE, Database
 from kvstream.storage.durability import Committer
 from kvstream.types.options import Durability
 from tests.faultshim.disk import FaultyDisk

@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,11 +31,12 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def readable_by_others(directory: Path) -> list[str]:
-    return sorted(
-        str(path.relative_to(directory))
-        for path in [directory, *directory.rglob("*")]
-        if path.lstat().st_mode & 0o077 and not path.is_symlink()
-    )
+    found = []
+    for path in [directory, *directory.rglob("*")]:
+        with suppress(FileNotFoundError):  # a compaction has just deleted it
+            if path.lstat().st_mode & 0o077 and not path.is_symlink():
+                found.append(str(path.relative_to(directory)))
+    return sorted(found)
 
 
 def write_tables(database: Database) -> None:

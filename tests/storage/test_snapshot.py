@@ -1,4 +1,4 @@
-"""Still: rows as they were in one moment, whatever is written later."""
+"""Snapshot: rows as they were in one moment, whatever is written later."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from kvstream.errors import StoreClosed
 from kvstream.storage import reads
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
-from kvstream.storage.reads import Still
+from kvstream.storage.reads import Snapshot
 from kvstream.types.options import StoreOptions
 
 TREES = Family.TREES
@@ -24,7 +24,7 @@ def test_rows_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.Monkey
         batch.put(TREES, key, key * 2)
     database.write(batch)
     batch.clear()
-    rows = Still(database, (TREES,))
+    rows = Snapshot(database, (TREES,))
     for key in KEYS[1:4]:
         batch.delete(TREES, key)
     batch.put(TREES, b"a", b"new")

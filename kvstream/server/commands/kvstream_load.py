@@ -1,7 +1,6 @@
-"""KVSTREAM.LOAD: bulk loads of tables that clients write and the store ingests as they are."""
+"""KVSTREAM.LOAD: bulk loads from files of rows that clients send."""
 
 from kvstream.bulkload import commit
-from kvstream.bulkload.parts import PART_WORDS
 from kvstream.commands.args import Argv, integer, syntax_error
 from kvstream.commands.command import SECOND, Answer, Family, Keys, flags
 from kvstream.commands.replies import OK, Map, Reply
@@ -11,6 +10,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import dump
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.uploads import PART_WORDS
 
 COMMANDS = Family("server")
 _OURS = "kvstream 0.1.0"
@@ -25,13 +25,13 @@ _PART = b"PART"
     uses="RW insert",
 )
 def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Start a bulk load; return its name, and the ticket that writers of parts for the keys need.
+    """Start a bulk load into streams; return its name and its ticket.
 
     Bulk loads are for jobs such as those of Spark: TICKET returns the input of
-    `kvstream.bulkload.parts.PartWriter`, PUT uploads its files in pieces, COMMIT ingests them in a
-    thread while other clients are served. A load survives the connection and the server; one that
-    receives nothing for a day is removed. The commands have the category admin, since they take
-    disk and time.
+    `kvstream.bulkload.parts.RowsWriter`, PUT uploads its files in pieces, COMMIT appends their
+    entries in a thread while other clients are served. A load survives the connection and the
+    server; one that receives nothing for a day is removed. The commands have the category admin,
+    since they take disk and time.
     """
     load, ticket = server_of(client).loads.begin(commit.ticket(txn, client.db, argv[2:]))
     return Map([(b"load", load), (b"ticket", ticket)])
@@ -42,7 +42,7 @@ def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
     since=_OURS,
 )
 def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Append bytes to a file of a part, at an offset equal to its length; return the new length."""
+    """Append bytes to a file, at an offset equal to its length; return the new length."""
     offset = integer(argv[4])
     if offset < 0:
         raise InvalidArgument("offset is out of range, must be positive")
@@ -51,24 +51,22 @@ def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 @COMMANDS.command(
     "kvstream.load|commit",
-    "load [MARK key number] PART name digest digest rows bytes GIVEN|ALLOTTED [PART ...]",
+    "load [MARK key number] PART name digest GIVEN|ALLOTTED [PART ...]",
     _LOADS,
     since=_OURS,
 )
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Append the entries of all parts at once, or none; return how many: 0 if MARK was there.
+    """Append the entries of all files at once, or none; return how many: 0 if MARK was there.
 
     MARK: Only if the key, a plain string, does not exist or is a lower number. The number is set
         with the entries, so that a batch that is sent again is skipped.
-    PART: A part: its name, the XXH3-128 of its table and of its pieces in hexadecimal, its rows,
-        and their bytes.
+    PART: A file that was sent: its name, and its XXH3-128 in hexadecimal.
     GIVEN: The entries have their own IDs.
     ALLOTTED: The entries may get other IDs.
 
-    The tables are verified first. A table that is damaged, or has rows of other streams, is
-    refused, as are keys that the user may not write. Entries are written once more while all
-    clients wait if their stream got others since the ticket, or existed without being named in it;
-    so are tables of RocksDB's own writer, from a kvstream installed without a compiler.
+    A file that is damaged or out of order is refused, as are keys that the user may not write.
+    Entries are written twice if their stream got others since the ticket, or existed without being
+    named in it.
     """
     mark, at = None, 3
     if argv[at].upper() == b"MARK":
@@ -91,7 +89,7 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
 def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Set the groups, counters and producers of a stream from a payload of DUMP; entries stay.
 
-    It is for a stream whose entries were loaded as tables.
+    It is for a stream whose entries came by a bulk load.
     """
     dump.restate(txn, qualified(client.db, argv[2]), argv[3])
     return OK

@@ -1,12 +1,13 @@
-"""Bulk loads through the server: folders that clients fill with parts, until a commit takes them.
+"""Bulk loads through the server: clients send files of rows, and a commit makes parts of them.
 
 ::
 
-    <store>/loads/<id>/ticket                 what makers of parts were told
-                       <part>.sst, .pieces    what they have made (kvstream/bulkload/parts.py)
+    <store>/loads/<id>/ticket         the ticket of the load
+                       <name>.rows    what clients have sent (kvstream/bulkload/parts.py)
+                       parts/         the parts, during a commit
 
-Clients name files, never folders, so nothing outside is reached. A folder outlives the server: its
-load may still be committed by the next one. One in which nothing was written for a day is removed.
+Clients name files, never folders, so they reach nothing outside. A folder outlives the server: the
+next one may commit its load. A folder in which nothing was written for a day is removed.
 """
 
 import os
@@ -16,17 +17,15 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from kvstream.bulkload import commit as bulk
-from kvstream.bulkload.commit import Guard
 from kvstream.bulkload.parts import (
-    PART_WORDS,
     BulkTicket,
-    file_of,
+    Guard,
+    RowsFile,
     pack_ticket,
-    part_of,
+    part_of_rows,
     unpack_ticket,
 )
 from kvstream.commands.args import Argv
@@ -40,16 +39,21 @@ from kvstream.storage import files
 from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
 
 LEFT_S = 24 * 3600
-"""A load for which nothing has come for so long is taken for one that was given up."""
+"""A load to which nothing was sent for so long counts as given up."""
+PART_WORDS = 3
+"""The words of COMMIT that name one file: name, digest, GIVEN or ALLOTTED."""
 _ID = re.compile(rb"[0-9a-f]{32}")
-_TICKET = "ticket"
+_NAME = re.compile(rb"[0-9A-Za-z_-]{1,128}")
+_DIGEST = re.compile(rb"[0-9a-f]{32}")
+_KINDS = {b"GIVEN": True, b"ALLOTTED": False}
+_TICKET, _PARTS = "ticket", "parts"
 _HOW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Outcome = list[tuple[Reply, Reply]]
 
 
 class Loads:
-    """The loads of one server; for its loop, but for what jobs do."""
+    """The loads of one server; its event loop calls this, jobs run in threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,32 +61,32 @@ class Loads:
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether a commit is at work."""
+        """Whether a commit is running."""
         return any(job.is_alive for job, _ in self._jobs.values())
 
     def join(self) -> None:
-        """Wait for what still runs."""
+        """Wait for the running commits."""
         for job, _ in list(self._jobs.values()):
             job.thread.join()
 
     def begin(self, ticket: BulkTicket) -> tuple[bytes, bytes]:
-        """Make the folder of a load; return the load's name, and its ticket as bytes."""
+        """Create the folder of a load; return the load's name and its ticket as bytes."""
         self._refuse_full()
         load = uuid.uuid4().hex.encode()
         self._sweep()
         folder = folder_of(self._engine.database.directory) / load.decode()
         folder.mkdir(DIRECTORY_MODE)
-        packed = pack_ticket(replace(ticket, load=load.decode()))
+        packed = pack_ticket(ticket)
         with _written(folder / _TICKET) as file:
             os.write(file, packed)
         return load, packed
 
     def put(self, load: bytes, name: bytes, offset: int, data: bytes) -> int:
-        """Append to a file of a load, which is so long by now; return how long it is then."""
+        """Append to a file of a load whose length is ``offset``; return the new length."""
         folder = self._folder(load)
         self._refuse_busy(load)
         self._refuse_full()
-        with _written(file_of(name, folder)) as file:
+        with _written(_file_of(name, folder)) as file:
             size = os.fstat(file).st_size
             if size != offset:
                 raise InvalidArgument(f"the file has {size} bytes: what comes next belongs there")
@@ -94,9 +98,9 @@ class Loads:
     def commit(
         self, owner: object, load: bytes, words: Argv, mark: tuple[bytes, int] | None, guard: Guard
     ) -> tuple[Job, Outcome]:
-        """Begin to take in the parts that words tell of, or find what ``owner`` has begun.
+        """Start the commit of the files that ``words`` name, or return that of ``owner``.
 
-        ``guard`` is shown the keys that they are for, in the thread that takes them in.
+        ``guard`` checks their keys, in the thread of the commit.
         """
         found = self._jobs.get(load)
         if found is not None and found[0].owner is owner:  # whose turn had to be run again
@@ -104,14 +108,21 @@ class Loads:
         folder = self._folder(load)
         self._refuse_busy(load)
         ticket = unpack_ticket(files.read(folder / _TICKET))
-        parts = [
-            part_of(words[at : at + PART_WORDS], folder) for at in range(0, len(words), PART_WORDS)
+        rows = [
+            _rows_of(words[at : at + PART_WORDS], folder) for at in range(0, len(words), PART_WORDS)
         ]
         outcome: Outcome = []
         named = mark_of(mark, ticket.db)
 
         def work() -> None:
-            result = bulk.load(self._engine, ticket, parts, named, guard)
+            made = folder / _PARTS
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir(DIRECTORY_MODE)
+            try:
+                parts = [part_of_rows(each, ticket, made, guard) for each in rows]
+                result = bulk.load(self._engine, ticket, parts, named)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
             outcome.extend([(b"applied", int(result.applied)), (b"entries", result.entries)])
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -122,7 +133,7 @@ class Loads:
         return job, outcome
 
     def discard(self, load: bytes) -> None:
-        """Remove a load that is not to be."""
+        """Remove a load."""
         folder = self._folder(load)
         self._refuse_busy(load)
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,22 +157,36 @@ class Loads:
             raise refusal
 
     def _sweep(self) -> None:
-        """Remove loads that were given up."""
+        """Remove the loads that were given up."""
         for folder in folder_of(self._engine.database.directory).iterdir():
             with suppress(FileNotFoundError, NotADirectoryError):
                 if time.time() - _last_change(folder) > LEFT_S:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _file_of(name: bytes, folder: Path) -> Path:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument("a file's name is up to 128 letters, digits, - and _")
+    return folder / f"{name.decode()}.rows"
+
+
+def _rows_of(words: Argv, folder: Path) -> RowsFile:
+    name, digest, kind = words
+    given = _KINDS.get(kind.upper())
+    if given is None or not _DIGEST.fullmatch(digest):
+        raise InvalidArgument("a part is: name, digest, GIVEN or ALLOTTED")
+    return RowsFile(str(_file_of(name, folder)), digest.decode(), given)
+
+
 def _last_change(folder: Path) -> float:
-    """Return when something was last written in a folder, or to a file in it."""
+    """Return the time of the last change in a folder, or of a file in it."""
     times = [folder.stat().st_mtime, *(file.stat().st_mtime for file in folder.iterdir())]
     return max(times)
 
 
 @contextmanager
 def _written(path: Path) -> Iterator[int]:
-    """Open a file for appending, made where it is not; what fails leaves it as it was."""
+    """Open or create a file for appending; a failed write leaves it as it was."""
     file = os.open(path, _HOW, FILE_MODE)
     before = os.fstat(file).st_size
     try:

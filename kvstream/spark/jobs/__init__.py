@@ -1,15 +1,15 @@
-"""Jobs of Spark on whole streams: archive and restore, import and export, report, verify.
+"""Spark jobs on whole streams: archive and restore, import and export, migrate, report, verify.
 
-Each is a function of a session and of places, says what it does as it goes, may be run again after
-any failure, and returns counts that add up. ``kvstream spark JOB`` runs them.
+Each job is a function of a session and of places. It logs its progress through ``say``, may be run
+again after any failure, and returns counts that add up. ``kvstream spark JOB`` runs them.
 """
 
-from kvstream.spark.jobs.archiving import Archived, Restored, archive, asof, restore
-from kvstream.spark.jobs.exchanging import Exported, Imported, export_files, import_files
-from kvstream.spark.jobs.migrating import Moved, Pair, migrate
+from kvstream.spark.jobs.archives import Archived, Restored, archive, asof, restore
+from kvstream.spark.jobs.files import Exported, Imported, export_files, import_files
+from kvstream.spark.jobs.migration import Moved, Pair, migrate
 from kvstream.spark.jobs.places import place
-from kvstream.spark.jobs.reporting import Report, page, report
-from kvstream.spark.jobs.verifying import Verified, verify
+from kvstream.spark.jobs.reports import Report, page, report
+from kvstream.spark.jobs.verification import Verified, verify
 
 __all__ = [
     "Archived",

@@ -1,1 +1,1 @@
-"""Streams as rows of Spark: batch reads, streaming reads, and tables of metadata."""
+"""Reading streams into DataFrames: batch reads, streaming reads, and metadata tables."""

@@ -1,4 +1,4 @@
-"""A batch read: planned once for each action, then read by tasks as Arrow batches."""
+"""Batch reads: planned once for each ``load()``, then read by tasks as Arrow batches."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,27 +7,33 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kvstream.spark.arrow import Batches, pass_over_modules, without_collector
+from kvstream.spark.arrow import Batches
 from kvstream.spark.options import Options, Place, flag, number, places
-from kvstream.spark.read import partitions as filters
-from kvstream.spark.read.partitions import Piece, Share, Source, Wanted, shares
-from kvstream.spark.read.servers import Server, ServerReading, client_of
+from kvstream.spark.read.partitions import (
+    Piece,
+    ReadSpec,
+    Source,
+    TaskPartition,
+    bounds,
+    task_partitions,
+)
+from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.spark.read.stores import copied, pieces_of, require, streams_of
-from kvstream.spark.schema import Shape, shape_of
+from kvstream.spark.schema import ReadSchema, read_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
 
-SHARE_ENTRIES = 500_000
-"""Entries that one task is given where the option ``partitions`` does not say how many tasks."""
-SHARE_LEAST = 20_000
-"""Entries that are not worth a second task."""
+TASK_ENTRIES = 500_000
+"""Entries of one task, unless the option ``partitions`` sets the number of tasks."""
+TASK_ENTRIES_MIN = 20_000
+"""A read below twice this size gets one task."""
 
 
 class BatchReader(DataSourceReader):
-    """Reads streams as they are when the query is planned."""
+    """Reads streams as they were when the query was planned."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = dict(options)
@@ -35,70 +41,67 @@ class BatchReader(DataSourceReader):
         self._partitions = number(options, "partitions", None, least=1)
         self._missing_is_empty = flag(options, "ignoremissing", False)
         self._fail_on_loss = flag(options, "failondataloss", True)
-        self._shape: Shape = shape_of(options, schema)
-        self._wanted = Wanted.of(options)
+        self._schema: ReadSchema = read_schema(options, schema)
+        self._spec = ReadSpec.of(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read: have copies made, and cut the streams."""
-        pass_over_modules()
+        """Plan the read: copy the stores, and split the streams among tasks."""
         parts = [self._planned(place) for place in self._places]
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
         count = self._partitions or tasks_for(total)
-        return shares(parts, count) or [Share()]
+        return task_partitions(parts, count) or [TaskPartition()]
 
     def _planned(self, place: Place) -> tuple[Source, list[Piece]]:
-        cut = self._partitions or os.cpu_count() or 1
+        tasks = self._partitions or os.cpu_count() or 1
         if place.kind == "path":
             copy = copied(place)
             with copy.store() as store:
-                keys = streams_of(store, self._wanted)
+                keys = streams_of(store, self._spec)
                 self._require(keys, place)
-                return copy, pieces_of(store, keys, self._wanted, cut)
-        reading = ServerReading(client_of(place))
+                return copy, pieces_of(store, keys, self._spec, tasks)
+        reader = ServerReader(client_of(place))
         try:
-            keys = reading.streams(self._wanted)
+            keys = reader.streams(self._spec)
             self._require(keys, place)
-            return Server(place, self._fail_on_loss), reading.pieces(keys, self._wanted, cut)
+            return Server(place, self._fail_on_loss), reader.pieces(keys, self._spec, tasks)
         finally:
-            reading.close()
+            reader.close()
 
     def _require(self, keys: list[bytes], place: Place) -> None:
         if not self._missing_is_empty:
-            require(self._wanted, keys, place.shown)
+            require(self._spec, keys, place.shown)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Yield the entries of one share; raises where one cannot be read."""
-        return read_share(partition, self._shape)
+        """Yield the entries of one task; raise if one cannot be read."""
+        return read_task(partition, self._schema)
 
 
-class PushingReader(BatchReader):
-    """The same, told of the filters on IDs and times: for sessions that push them down."""
+class PushdownReader(BatchReader):
+    """A batch read that filters on IDs and times narrow, for sessions that push filters down."""
 
-    def pushFilters(self, filters_: "list[Filter]") -> "Iterable[Filter]":
-        """Narrow the read down by the filters; all come back, since Spark may apply them again."""
-        start, end = filters.bounds(filters_, self._shape)
-        self._wanted = self._wanted.within(start, end)
-        return filters_
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+        """Narrow the read by the filters; return them all, so that Spark applies them too."""
+        start, end = bounds(filters, self._schema)
+        self._spec = self._spec.within(start, end)
+        return filters
 
 
 def tasks_for(entries: int) -> int:
-    """Return how many tasks read so many entries."""
+    """Return the number of tasks for a number of entries."""
     cores = os.cpu_count() or 1
-    return max(-(-entries // SHARE_ENTRIES), min(cores, entries // SHARE_LEAST), 1)
+    return max(-(-entries // TASK_ENTRIES), min(cores, entries // TASK_ENTRIES_MIN), 1)
 
 
-def read_share(partition: InputPartition, shape: Shape) -> Iterator["pa.RecordBatch"]:
-    """Yield the entries of one task's share."""
-    if not isinstance(partition, Share):
+def read_task(partition: InputPartition, schema: ReadSchema) -> Iterator["pa.RecordBatch"]:
+    """Yield the entries of one task."""
+    if not isinstance(partition, TaskPartition):
         return
-    pass_over_modules()
-    batches = Batches(shape)
+    batches = Batches(schema)
     for source, pieces in partition.parts:
-        reading = source.open()
+        reader = source.open()
         try:
             for piece in pieces:
-                with without_collector():
-                    for page in reading.pages(piece):
-                        yield batches.batch(page, piece.key, source.shown)
+                for page in reader.pages(piece):
+                    yield batches.batch(page, piece.key, source.shown)
         finally:
-            reading.close()
+            reader.close()

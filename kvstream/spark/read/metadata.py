@@ -1,9 +1,7 @@
-"""What is about streams, as tables: ``streams``, ``groups``, ``consumers`` and ``pending``.
+"""The metadata tables ``streams``, ``groups``, ``consumers`` and ``pending``.
 
-Each row tells what XINFO and XPENDING tell, under their words. By ``path`` all rows are of one
-moment; by ``url`` every stream and group is asked for by itself.
-
-Looking at streams and groups, of a store and of a server alike: the library's records.
+Columns have the names of the fields of XINFO and XPENDING. By ``path`` all rows are of one
+snapshot; by ``url`` each stream and group is queried by a command of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +17,9 @@ from kvstream.remote.replies import (
     pending_entries_of,
     stream_info_of,
 )
-from kvstream.spark.options import Options, Place, choice, listed, places
-from kvstream.spark.read.partitions import Wanted
-from kvstream.spark.read.servers import Server, ServerReading, client_of
+from kvstream.spark.options import Options, choice, listed, places
+from kvstream.spark.read.partitions import ReadSpec
+from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.spark.read.stores import Copy, copied, streams_of
 from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, StreamID
@@ -30,8 +28,8 @@ from kvstream.types.records import GroupInfo, PendingEntry, StreamInfo
 PENDING_PAGE = 1000
 
 
-class MemberInfo(Protocol):
-    """What is told of a consumer; times in milliseconds."""
+class ConsumerRecord(Protocol):
+    """A consumer in XINFO CONSUMERS; times in milliseconds."""
 
     @property
     def name(self) -> bytes: ...
@@ -43,16 +41,16 @@ class MemberInfo(Protocol):
     def inactive(self) -> int | None: ...
 
 
-class Looking(Protocol):
-    """What tables ask of a place; nothing where a key or a group has gone meanwhile."""
+class Tables(Protocol):
+    """The metadata of a place; empty for a key or group that was deleted meanwhile."""
 
-    def keys(self, wanted: Wanted) -> list[bytes]: ...
+    def keys(self, spec: ReadSpec) -> list[bytes]: ...
 
     def info(self, key: bytes) -> StreamInfo | None: ...
 
     def groups(self, key: bytes) -> Sequence[GroupInfo]: ...
 
-    def consumers(self, key: bytes, group: bytes) -> Sequence[MemberInfo]: ...
+    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerRecord]: ...
 
     def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]: ...
 
@@ -69,14 +67,14 @@ def _paged(page: Callable[[StreamID], Sequence[PendingEntry]]) -> Iterator[Pendi
         start = found[-1].id.next()
 
 
-class StoreLooking:
-    """A store that is open."""
+class StoreTables:
+    """The metadata of an open store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def keys(self, wanted: Wanted) -> list[bytes]:
-        return streams_of(self._store, wanted)
+    def keys(self, spec: ReadSpec) -> list[bytes]:
+        return streams_of(self._store, spec)
 
     def info(self, key: bytes) -> StreamInfo | None:
         return self._store.stream(key).info()
@@ -84,7 +82,7 @@ class StoreLooking:
     def groups(self, key: bytes) -> Sequence[GroupInfo]:
         return self._store.stream(key).groups()
 
-    def consumers(self, key: bytes, group: bytes) -> Sequence[MemberInfo]:
+    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerRecord]:
         return self._store.stream(key).group(group).consumers()
 
     def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]:
@@ -95,11 +93,11 @@ class StoreLooking:
         self._store.close()
 
 
-class ServerLooking(ServerReading):
-    """A server that is connected to."""
+class ServerTables(ServerReader):
+    """The metadata of a server."""
 
-    def keys(self, wanted: Wanted) -> list[bytes]:
-        return self.streams(wanted)
+    def keys(self, spec: ReadSpec) -> list[bytes]:
+        return self.streams(spec)
 
     def info(self, key: bytes) -> StreamInfo | None:
         try:
@@ -114,7 +112,7 @@ class ServerLooking(ServerReading):
             return []
         return sorted(map(group_info_of, reply), key=lambda info: info.name)
 
-    def consumers(self, key: bytes, group: bytes) -> Sequence[MemberInfo]:
+    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerRecord]:
         try:
             reply = self.connection.ask("XINFO", "CONSUMERS", key, group)
         except (NoSuchKey, NoGroup):
@@ -130,10 +128,6 @@ class ServerLooking(ServerReading):
                 return []
 
         return _paged(page)
-
-
-def server_looking(place: Place) -> ServerLooking:
-    return ServerLooking(client_of(place))
 
 
 Row = dict[str, Any]
@@ -153,7 +147,7 @@ TABLES = {
     "consumers": (*_GROUP, "consumer", "pending", "idle_ms", "inactive_ms"),
     "pending": (*_GROUP, "id", "consumer", "idle_ms", "deliveries"),
 }
-"""The columns of each table; ``store`` comes before them where there are several."""
+"""The columns of each table; a read of several places has ``store`` before them."""
 
 
 def table_of(options: Options) -> str:
@@ -161,7 +155,7 @@ def table_of(options: Options) -> str:
 
 
 def schema_of(options: Options) -> StructType:
-    """Return the columns of the table that the options name."""
+    """Return the schema of the table that the options name."""
     columns = TABLES[table_of(options)]
     if len(places(options)) > 1:
         columns = ("store", *columns)
@@ -169,8 +163,8 @@ def schema_of(options: Options) -> StructType:
     return StructType([StructField(name, kinds[name in _NUMBERS]) for name in columns])
 
 
-class Whole(InputPartition):
-    """One store, of which one task tells everything."""
+class TablePartition(InputPartition):
+    """One place, whose rows one task reads."""
 
     def __init__(self, source: Copy | Server) -> None:
         super().__init__(None)
@@ -178,40 +172,40 @@ class Whole(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """Reads one table; of all streams where none is named."""
+    """Reads one table, of all streams unless the options name some."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._places = places(options)
         self._table = table_of(options)
         some = listed(options, "stream") or listed(options, "pattern")
-        self._wanted = Wanted.of(options) if some else Wanted((), (b"*",))
+        self._spec = ReadSpec.of(options) if some else ReadSpec((), (b"*",))
         self._columns = [(field.name, isinstance(field.dataType, BinaryType)) for field in schema]
         unknown = [name for name, _ in self._columns if name not in ("store", *TABLES[self._table])]
         if unknown:
             raise InvalidArgument(f"the table {self._table} has no column {unknown[0]}")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Have a copy made of each store."""
+        """Copy each store; return one partition for each place."""
         return [
-            Whole(copied(place) if place.kind == "path" else Server(place))
+            TablePartition(copied(place) if place.kind == "path" else Server(place))
             for place in self._places
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of one store."""
-        assert isinstance(partition, Whole)
+        """Yield the rows of one place."""
+        assert isinstance(partition, TablePartition)
         source = partition.source
-        looking: Looking
+        tables: Tables
         if isinstance(source, Copy):
-            looking = StoreLooking(source.store())
+            tables = StoreTables(source.store())
         else:
-            looking = server_looking(source.place)
+            tables = ServerTables(client_of(source.place))
         try:
-            for row in _ROWS[self._table](looking, looking.keys(self._wanted)):
+            for row in _ROWS[self._table](tables, tables.keys(self._spec)):
                 row["store"] = source.shown.encode()
                 yield tuple(_value(name, row[name], raw) for name, raw in self._columns)
         finally:
-            looking.close()
+            tables.close()
 
 
 def _value(name: str, value: Any, raw: bool) -> Any:
@@ -221,13 +215,13 @@ def _value(name: str, value: Any, raw: bool) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         raise InvalidArgument(
-            f"the {name} {shown(value)} is no UTF-8: read the column as binary"
+            f"the {name} {shown(value)} is not UTF-8: read the column as binary"
         ) from None
 
 
-def _stream_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+def _stream_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
     for key in keys:
-        info = looking.info(key)
+        info = tables.info(key)
         if info is None:
             continue
         yield {
@@ -242,9 +236,9 @@ def _stream_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
         }
 
 
-def _group_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+def _group_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
     for key in keys:
-        for info in looking.groups(key):
+        for info in tables.groups(key):
             yield {
                 "stream": key,
                 "group": info.name,
@@ -256,10 +250,10 @@ def _group_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
             }
 
 
-def _consumer_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+def _consumer_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
     for key in keys:
-        for group in looking.groups(key):
-            for info in looking.consumers(key, group.name):
+        for group in tables.groups(key):
+            for info in tables.consumers(key, group.name):
                 yield {
                     "stream": key,
                     "group": group.name,
@@ -270,10 +264,10 @@ def _consumer_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
                 }
 
 
-def _pending_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
+def _pending_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
     for key in keys:
-        for group in looking.groups(key):
-            for entry in looking.pending(key, group.name):
+        for group in tables.groups(key):
+            for entry in tables.pending(key, group.name):
                 yield {
                     "stream": key,
                     "group": group.name,
@@ -284,7 +278,7 @@ def _pending_rows(looking: Looking, keys: Sequence[bytes]) -> Iterator[Row]:
                 }
 
 
-_ROWS: dict[str, Callable[[Looking, Sequence[bytes]], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[Tables, Sequence[bytes]], Iterator[Row]]] = {
     "streams": _stream_rows,
     "groups": _group_rows,
     "consumers": _consumer_rows,

@@ -1,6 +1,7 @@
-"""What a read is cut into, and what both transports have to do for it. Knows neither of them.
+"""How a read is split among tasks, and the interfaces that both transports implement.
 
-Filters of a query as the range of IDs that can pass; what is not known narrows nothing.
+A stream is split into pieces (ranges of IDs), and each task gets pieces with about the same number
+of entries. ``bounds`` turns pushed-down filters into a range of IDs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,29 +22,29 @@ from pyspark.sql.datasource import (
 from kvstream.errors import DataError, InvalidArgument, InvalidID, shown
 from kvstream.layout.columns import Columns
 from kvstream.spark.options import Options, first_id, last_id, listed
-from kvstream.spark.schema import Role, Shape
+from kvstream.spark.schema import ReadSchema, Role
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
 
 OWN_PREFIX = b"kvstream:"
-"""What names of streams begin with in which imports note how far they are, and the like."""
+"""The prefix of kvstream's own streams, in which for example imports record their progress."""
 PAGE_MIN, PAGE_MAX = 64, 8192
-"""Entries of one page: the first of a piece, and the most."""
+"""Entries of the first page of a piece, and of the largest page."""
 PAGE_BYTES = 4 << 20
-"""What one page may hold in about, so that large entries come few at a time."""
+"""The approximate size limit of a page, which bounds memory if entries are large."""
 PAGE_GROWTH = 8
-"""How many times longer than the last a page may be: large entries may follow small ones."""
+"""The largest ratio of one page's length to the last: large entries may follow small ones."""
 
 
 def next_page(entries: int, size: int) -> int:
-    """Return how many entries to ask for, when so many of ``size`` bytes came."""
+    """Return the length of the next page, after one of ``entries`` with ``size`` bytes in all."""
     fitting = PAGE_BYTES * entries // max(size, 1)
     return max(1, min(PAGE_MAX, PAGE_GROWTH * entries, fitting))
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which entries a read is of."""
+class ReadSpec:
+    """The streams and the range of IDs of a read."""
 
     names: tuple[bytes, ...]
     patterns: tuple[bytes, ...]
@@ -51,8 +52,8 @@ class Wanted:
     end: StreamID = MAX_ID
 
     @classmethod
-    def of(cls, options: Options) -> "Wanted":
-        """Return what the options ask for; InvalidArgument where they name no stream."""
+    def of(cls, options: Options) -> "ReadSpec":
+        """Parse the options. Raises InvalidArgument if they name no stream."""
         names = tuple(name.encode() for name in listed(options, "stream"))
         patterns = tuple(name.encode() for name in listed(options, "pattern"))
         if not names and not patterns:
@@ -61,21 +62,25 @@ class Wanted:
 
     @property
     def several(self) -> bool:
-        """Whether there may be more than one stream."""
+        """Whether the read may have more than one stream."""
         return bool(self.patterns) or len(self.names) > 1
 
-    def within(self, start: StreamID, end: StreamID) -> "Wanted":
-        """Return the same, of these IDs alone."""
+    def within(self, start: StreamID, end: StreamID) -> "ReadSpec":
+        """Return the same read, limited to a range of IDs."""
         return replace(self, start=max(self.start, start), end=min(self.end, end))
 
     def matches(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return those of the keys that a pattern fits."""
-        fits = [(pattern, matcher(pattern)) for pattern in self.patterns]
-        return [key for key in keys if any(fit(key) and is_meant(key, each) for each, fit in fits)]
+        """Return the keys that match a pattern."""
+        matches = [(pattern, matcher(pattern)) for pattern in self.patterns]
+        return [
+            key
+            for key in keys
+            if any(match(key) and is_visible(key, pattern) for pattern, match in matches)
+        ]
 
 
-def is_meant(key: bytes, pattern: bytes) -> bool:
-    """Tell whether a pattern that fits means a key: notes of kvstream's own only if it says so."""
+def is_visible(key: bytes, pattern: bytes) -> bool:
+    """Tell whether a matching pattern selects a key: kvstream's own only if it has their prefix."""
     return not key.startswith(OWN_PREFIX) or pattern.startswith(OWN_PREFIX)
 
 
@@ -87,10 +92,10 @@ class Piece:
     start: StreamID
     end: StreamID
     entries: int
-    """How many there are, or are thought to be."""
+    """The number of entries, estimated unless ``exact``."""
     exact: bool = False
     anchored: bool = False
-    """``start`` is an entry that was there when the read was planned."""
+    """``start`` is the ID of an entry that existed when the read was planned."""
 
 
 class DataLoss(DataError):
@@ -99,44 +104,32 @@ class DataLoss(DataError):
     @classmethod
     def of(cls, key: bytes, place: str, what: str) -> "DataLoss":
         return cls(
-            f"stream {shown(key)} in {place}: {what}. With the option failOnDataLoss false the "
-            "query would go on behind them"
+            f"stream {shown(key)} in {place}: {what}. Set the option failOnDataLoss to false to "
+            "skip them"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Where a stream begins and ends, and how many entries it has and was ever given."""
-
-    length: int
-    added: int
-    first: StreamID
-    """The first entry; the last ID where there is none."""
-    last: StreamID
-    """The last ID given out."""
-
-
-class Reading(Protocol):
-    """An open source of entries; of one task, in one thread."""
+class Reader(Protocol):
+    """An open source of entries, for one task in one thread."""
 
     def pages(self, piece: Piece) -> Iterator[Columns]:
-        """Yield the entries of a piece by pages, every one of them, or raise."""
+        """Yield all entries of a piece by pages, or raise."""
         ...
 
     def close(self) -> None: ...
 
 
 class Source(Protocol):
-    """Where tasks read from; pickled to them, so it holds no handle."""
+    """A place that tasks read from. It is pickled to them, so it holds no open handle."""
 
     @property
     def shown(self) -> str: ...
 
-    def open(self) -> Reading: ...
+    def open(self) -> Reader: ...
 
 
-class Share(InputPartition):
-    """What one task reads: pieces of sources, in order."""
+class TaskPartition(InputPartition):
+    """The pieces that one task reads, by source, in order."""
 
     def __init__(self, parts: Sequence[tuple[Source, Sequence[Piece]]] = ()) -> None:
         super().__init__(None)
@@ -144,48 +137,50 @@ class Share(InputPartition):
 
     def __repr__(self) -> str:
         pieces = sum(len(pieces) for _, pieces in self.parts)
-        return f"Share({pieces} ranges of {len(self.parts)} stores)"
+        return f"TaskPartition({pieces} ranges of {len(self.parts)} places)"
 
 
-def shares(parts: Sequence[tuple[Source, Sequence[Piece]]], count: int) -> list[Share]:
-    """Deal pieces out to ``count`` tasks at most, about as many entries to each, in their order."""
+def task_partitions(
+    parts: Sequence[tuple[Source, Sequence[Piece]]], count: int
+) -> list[TaskPartition]:
+    """Assign pieces to at most ``count`` tasks, in order, with about as many entries each."""
     left = sum(piece.entries for _, pieces in parts for piece in pieces)
-    found: list[Share] = []
-    share: list[tuple[Source, list[Piece]]] = []
-    held = 0
+    tasks: list[TaskPartition] = []
+    task: list[tuple[Source, list[Piece]]] = []
+    size = 0
     for source, pieces in parts:
-        share.append((source, []))
+        task.append((source, []))
         for piece in pieces:
             # Each task gets its part of what is left: no remainder is left to the last one.
-            if held and held + piece.entries / 2 > left / max(1, count - len(found)):
-                found.append(_share(share))
-                share, left, held = [(source, [])], left - held, 0
-            share[-1][1].append(piece)
-            held += piece.entries
-    if any(pieces for _, pieces in share):
-        found.append(_share(share))
-    return found
+            if size and size + piece.entries / 2 > left / max(1, count - len(tasks)):
+                tasks.append(_task_partition(task))
+                task, left, size = [(source, [])], left - size, 0
+            task[-1][1].append(piece)
+            size += piece.entries
+    if any(pieces for _, pieces in task):
+        tasks.append(_task_partition(task))
+    return tasks
 
 
-def _share(parts: list[tuple[Source, list[Piece]]]) -> Share:
-    return Share([(source, _joined(pieces)) for source, pieces in parts if pieces])
+def _task_partition(parts: list[tuple[Source, list[Piece]]]) -> TaskPartition:
+    return TaskPartition([(source, _merged(pieces)) for source, pieces in parts if pieces])
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Make one of pieces that follow each other in a stream."""
-    found: list[Piece] = []
+def _merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """Merge consecutive pieces of a stream."""
+    merged: list[Piece] = []
     for piece in pieces:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and last.key == piece.key and last.end < piece.start:
-            found[-1] = replace(
+            merged[-1] = replace(
                 last,
                 end=piece.end,
                 entries=last.entries + piece.entries,
                 exact=last.exact and piece.exact,
             )
         else:
-            found.append(piece)
-    return found
+            merged.append(piece)
+    return merged
 
 
 _LOW = (EqualTo, GreaterThan, GreaterThanOrEqual)
@@ -193,11 +188,11 @@ _HIGH = (EqualTo, LessThan, LessThanOrEqual)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def bounds(filters: Iterable[Filter], shape: Shape) -> tuple[StreamID, StreamID]:
-    """Return the first and the last ID that may pass all of the filters."""
+def bounds(filters: Iterable[Filter], schema: ReadSchema) -> tuple[StreamID, StreamID]:
+    """Return the first and last ID that may pass all filters; unknown filters are ignored."""
     low, high = 0, U64_MAX
     start, end = MIN_ID, MAX_ID
-    columns = {column.name: column for column in shape.columns}
+    columns = {column.name: column for column in schema.columns}
     for each in filters:
         if not isinstance(each, (*_LOW, *_HIGH)):
             continue
@@ -222,7 +217,7 @@ def _id_at(ms: int, seq: int) -> StreamID:
 
 
 def _milliseconds(role: Role, path: tuple[str, ...], value: Any) -> int | None:
-    """Return the millisecond that a filter on the time, or on ``id.ms``, compares with."""
+    """Return the operand, in milliseconds, of a filter on the timestamp or ``id.ms``."""
     if role is Role.ID and path == ("ms",) and isinstance(value, int):
         return value
     if role is not Role.TIMESTAMP or path:
@@ -235,7 +230,7 @@ def _milliseconds(role: Role, path: tuple[str, ...], value: Any) -> int | None:
 
 
 def _id(path: tuple[str, ...], value: Any) -> StreamID | None:
-    """Return the ID that a column of text is compared with."""
+    """Return the operand of a filter on an ID column of type string."""
     if path or not isinstance(value, str) or "-" not in value:
         return None
     try:

@@ -1,9 +1,8 @@
-"""The transport ``url``: a server, read by XRANGE in pages, the next one asked for ahead.
+"""The transport ``url``: a server, read with XRANGE in pages. Works with Redis 7.0 or newer.
 
-Nothing here is of one moment: a read ends at the last ID that there was when it was planned, and
-what is deleted meanwhile does not come. What is trimmed is noticed, as trims take the oldest: each
-page begins with the last entry that was there before, which is gone where a trim has passed it.
-Works with kvstream and with Redis from 7.0 on.
+A read is no snapshot: it ends at the last ID that existed when it was planned, and entries deleted
+meanwhile are missing from it. Trims are detected, since they remove the oldest entries: each page
+begins with the last entry of the page before, which is gone if a trim has passed it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
+from kvstream.operations.range import Ends
 from kvstream.remote.connection import Connection, connect, translated
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import (
     PAGE_MIN,
     DataLoss,
-    Ends,
     Piece,
-    Wanted,
-    is_meant,
+    ReadSpec,
+    is_visible,
     next_page,
 )
 from kvstream.types.ids import StreamID, new_id
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
 
 KEYS_PAGE = 1000
 PIECE_LEAST = 10_000
-"""Entries below which a stream is not cut."""
-PIECES_A_PART = 8
-"""Pieces for each task wanted: IDs are cut evenly, and entries may not lie so."""
+"""Streams with fewer entries are not split."""
+PIECES_PER_TASK = 8
+"""Pieces are equal ranges of IDs, so their numbers of entries may differ."""
 SAMPLED = 32
-"""Entries of a page that are looked at for the size of the next."""
+"""Entries of a page from which the length of the next one is estimated."""
 _TOO_LARGE = "the reply would exceed"
 
 
 def client_of(place: Place) -> "redis.Redis":
-    """Return a client of a place, which has connected to nothing yet."""
+    """Return a client of a place, not connected yet."""
     client = connect(place.address)
     settings = client.connection_pool.connection_kwargs
     given = {"username": place.user, "password": place.password, "db": place.db}
@@ -54,7 +53,7 @@ def client_of(place: Place) -> "redis.Redis":
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, as tasks are told of it."""
+    """A server, as a value that is pickled to tasks."""
 
     place: Place
     fail_on_loss: bool = True
@@ -63,27 +62,27 @@ class Server:
     def shown(self) -> str:
         return self.place.shown
 
-    def open(self) -> "ServerReading":
-        return ServerReading(client_of(self.place), self)
+    def open(self) -> "ServerReader":
+        return ServerReader(client_of(self.place), self)
 
 
-class ServerReading:
-    """A connection that reads; errors are kvstream's."""
+class ServerReader:
+    """Plans and reads on one server. Errors are kvstream's."""
 
     def __init__(self, client: "redis.Redis", source: Server | None = None) -> None:
-        """``source``: what a task reads; without it this plans."""
+        """``source`` is the server that a task reads; planning needs none."""
         self._client: Any = client
         self._source = source
         self.connection = Connection(client)
 
     def pages(self, piece: Piece) -> Iterator[Columns]:
-        """Yield the entries of a piece that there still are; DataLoss where some were trimmed."""
+        """Yield the remaining entries of a piece. Raises DataLoss if some were trimmed."""
         with translated():
             connection = self._client.connection_pool.get_connection()
         try:
-            yield from _Paging(connection, piece, self._source).pages()
+            yield from _Pager(connection, piece, self._source).pages()
         finally:
-            connection.disconnect()  # a reply may still be under way
+            connection.disconnect()  # a reply may still be on its way
             self._client.connection_pool.release(connection)
 
     def close(self) -> None:
@@ -91,13 +90,13 @@ class ServerReading:
 
     # --- planning -------------------------------------------------------------------------------
 
-    def streams(self, wanted: Wanted) -> list[bytes]:
-        """Return the streams that a read is of, those that exist."""
-        named = self.connection.ask_all([("TYPE", name) for name in wanted.names])
+    def streams(self, spec: ReadSpec) -> list[bytes]:
+        """Return the existing streams of a read."""
+        named = self.connection.ask_all([("TYPE", name) for name in spec.names])
         keys = dict.fromkeys(
-            name for name, kind in zip(wanted.names, named, strict=True) if kind != b"none"
+            name for name, kind in zip(spec.names, named, strict=True) if kind != b"none"
         )
-        for pattern in wanted.patterns:
+        for pattern in spec.patterns:
             keys |= dict.fromkeys(sorted(self._scanned(pattern)))
         return list(keys)
 
@@ -106,12 +105,12 @@ class ServerReading:
         while True:
             words = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PAGE, "TYPE", "stream")
             cursor, keys = self.connection.ask(*words)
-            yield from (key for key in keys if is_meant(key, pattern))
+            yield from (key for key in keys if is_visible(key, pattern))
             if cursor == b"0":
                 return
 
     def ends(self, keys: Sequence[bytes]) -> list[Ends | None]:
-        """Return where streams begin and end; None for a key that has gone."""
+        """Return the ends of streams; None for a key that no longer exists."""
         found: list[Ends | None] = []
         for reply in self.connection.ask_all([("XINFO", "STREAM", key) for key in keys]):
             if isinstance(reply, Exception):
@@ -128,27 +127,27 @@ class ServerReading:
         reply = self.connection.ask("XRANGE", piece.key, *bounds, "COUNT", count)
         return [StreamID.parse(eid) for eid, _ in reply]
 
-    def pieces(self, keys: Sequence[bytes], wanted: Wanted, parts: int) -> list[Piece]:
-        """Cut streams evenly by their IDs, up to the last one that there is now."""
+    def pieces(self, keys: Sequence[bytes], spec: ReadSpec, parts: int) -> list[Piece]:
+        """Split streams into equal ranges of IDs, up to their current last ID."""
         ends = self.ends(keys)
-        size = sum(each.length for each in ends if each) // (PIECES_A_PART * parts)
+        size = sum(each.length for each in ends if each) // (PIECES_PER_TASK * parts)
         found: list[Piece] = []
         for key, each in zip(keys, ends, strict=True):
             if each is None or not each.length:
                 continue
-            start, end = max(wanted.start, each.first), min(wanted.end, each.last)
+            start, end = max(spec.start, each.first), min(spec.end, each.last)
             if start <= end:
                 count = max(1, each.length // max(size, PIECE_LEAST))
-                found += _cut(key, start, end, each.length, count)
+                found += _split(key, start, end, each.length, count)
         return self._anchored(found)
 
     def _anchored(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the pieces that have entries, each from its first one on."""
-        asked = [
+        """Drop the pieces without entries, and begin each at its first entry."""
+        commands = [
             ("XRANGE", each.key, bytes(each.start), bytes(each.end), "COUNT", 1) for each in pieces
         ]
         found = []
-        for piece, reply in zip(pieces, self.connection.ask_all(asked), strict=True):
+        for piece, reply in zip(pieces, self.connection.ask_all(commands), strict=True):
             if isinstance(reply, Exception):
                 raise reply
             if reply:
@@ -167,8 +166,8 @@ def _ends_of(reply: list[Any]) -> Ends:
     )
 
 
-def _cut(key: bytes, start: StreamID, end: StreamID, length: int, count: int) -> list[Piece]:
-    """Cut a range of IDs evenly by time; by sequence where it is all of one millisecond."""
+def _split(key: bytes, start: StreamID, end: StreamID, length: int, count: int) -> list[Piece]:
+    """Split a range of IDs evenly by time, or by sequence if it lies in one millisecond."""
     if start.ms == end.ms:
         step = max(1, (end.seq - start.seq + 1) // count)
         cuts = [new_id((start.ms, seq)) for seq in range(start.seq + step, end.seq, step)]
@@ -176,13 +175,13 @@ def _cut(key: bytes, start: StreamID, end: StreamID, length: int, count: int) ->
         step = max(1, (end.ms - start.ms + 1) // count)
         cuts = [new_id((ms, 0)) for ms in range(start.ms + step, end.ms, step)]
     bounds = [start, *cuts[: count - 1]]
-    share = max(1, length // len(bounds))
-    pieces = [Piece(key, low, high.previous(), share) for low, high in pairwise(bounds)]
-    return [*pieces, Piece(key, bounds[-1], end, share)]
+    entries = max(1, length // len(bounds))
+    pieces = [Piece(key, low, high.previous(), entries) for low, high in pairwise(bounds)]
+    return [*pieces, Piece(key, bounds[-1], end, entries)]
 
 
-class _Paging:
-    """The pages of one piece, one after another."""
+class _Pager:
+    """Reads the pages of one piece, one after another."""
 
     def __init__(self, connection: Any, piece: Piece, source: Server | None) -> None:
         self._connection = connection
@@ -190,13 +189,13 @@ class _Paging:
         self._shown = "" if source is None else source.shown
         self._strict = source is not None and source.fail_on_loss
         self._anchor = piece.start if self._strict and piece.anchored else None
-        """An entry that was there, and is the first of the next page."""
-        self._again = 0
-        """How many entries of the next page were read before."""
+        """An entry that existed, and is to be the first of the next page."""
+        self._repeated = 0
+        """The number of entries of the next page that were read before: 1 or 0."""
 
     def pages(self) -> Iterator[Columns]:
         piece, following, count = self._piece, self._piece.start, PAGE_MIN
-        self._ask(following, count)
+        self._request(following, count)
         while True:
             try:
                 with translated():
@@ -204,37 +203,34 @@ class _Paging:
             except RequestError as error:
                 if count == 1 or _TOO_LARGE not in str(error):
                     raise
-                if count <= 1 + self._again:  # two entries are too much, one may not be
-                    following, self._again = following.next(), 0
-                count = max(1 + self._again, count // 8)
-                self._ask(following, count)
+                if count <= 1 + self._repeated:  # two entries are too large, one may fit
+                    following, self._repeated = following.next(), 0
+                count = max(1 + self._repeated, count // 8)
+                self._request(following, count)
                 continue
-            again = self._checked(reply)
-            more = len(reply) >= count
-            if more:
-                # Asked for before this page is looked at: the server works while we do.
-                last = StreamID.parse(reply[-1][0])
-                more = last < piece.end
-            if more:
-                following, count = self._after(last), _next_count(reply) + self._again
-                self._ask(following, count)
-            if len(reply) > again:
-                yield of_replies(reply[again:] if again else reply)
+            repeated = self._checked(reply)
+            last = StreamID.parse(reply[-1][0]) if len(reply) >= count else piece.end
+            more = last < piece.end
+            if more:  # before this page is decoded, so that the server works meanwhile
+                following, count = self._after(last), _next_count(reply) + self._repeated
+                self._request(following, count)
+            if len(reply) > repeated:
+                yield of_replies(reply[repeated:] if repeated else reply)
             if not more:
                 return
 
     def _after(self, last: StreamID) -> StreamID:
-        """Return where the next page begins."""
+        """Return the start of the next page."""
         if not self._strict:
             return last.next()
-        self._anchor, self._again = last, 1
+        self._anchor, self._repeated = last, 1
         return last
 
     def _checked(self, reply: list[Any]) -> int:
-        """Return how many entries of a page were read before, once nothing is known to be lost."""
+        """Return the number of entries read before. Raises DataLoss if the anchor was trimmed."""
         if self._anchor is None or (reply and StreamID.parse(reply[0][0]) == self._anchor):
-            return self._again
-        # It was deleted alone, or is no part of this page, unless everything up to it is gone.
+            return self._repeated
+        # The anchor is missing: XDEL took it alone, unless all entries up to it are gone.
         with suppress(NoSuchKey), translated():
             self._connection.send_command("XINFO", "STREAM", self._piece.key)
             ends = _ends_of(self._connection.read_response())
@@ -243,14 +239,14 @@ class _Paging:
         what = f"entries from {self._anchor} on were trimmed before they were read"
         raise DataLoss.of(self._piece.key, self._shown, what)
 
-    def _ask(self, following: StreamID, count: int) -> None:
+    def _request(self, following: StreamID, count: int) -> None:
         bounds = (bytes(following), bytes(self._piece.end))
         with translated():
             self._connection.send_command("XRANGE", self._piece.key, *bounds, "COUNT", count)
 
 
 def _next_count(reply: list[Any]) -> int:
-    """Return how many entries to ask for, by the size of the last that came."""
+    """Return the length of the next page, from the size of the last entries."""
     sampled = reply[-SAMPLED:]
     size = sum(sum(map(len, flat)) for _, flat in sampled)
     return next_page(len(reply), size * len(reply) // len(sampled))

@@ -1,12 +1,12 @@
-"""A streaming read: how far each micro-batch goes, and what tasks read of it.
+"""Streaming reads: the range of each micro-batch, and the pieces that its tasks read.
 
 ::
 
     offset := {PLACE: {STREAM: [ID, ADDED]}}
 
-ID is that of the last entry read, ADDED the number of entries that the stream had been given up to
-it, null where nobody knows: with both, and what the stream tells now, what was trimmed unread is
-told apart from what was not. A stream whose key is no UTF-8 is called ``base64:...``.
+ID is the last entry read. ADDED is the stream's ``entries-added`` at that entry, null if unknown.
+Compared with the stream's current counts, it tells whether entries were trimmed before they were
+read. A key that is not UTF-8 is written as ``base64:...``.
 """
 
 import base64
@@ -24,11 +24,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from kvstream.errors import InvalidArgument
+from kvstream.operations.range import Ends
 from kvstream.spark.options import Options, after_id, flag, number, places
-from kvstream.spark.read.batch import read_share, tasks_for
-from kvstream.spark.read.partitions import DataLoss, Ends, Piece, Source, Wanted, shares
-from kvstream.spark.read.progress import Position, Watch, watch
-from kvstream.spark.schema import shape_of
+from kvstream.spark.read.batch import read_task, tasks_for
+from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source, task_partitions
+from kvstream.spark.read.watch import Position, Watch, watch
+from kvstream.spark.schema import read_schema
 from kvstream.types.ids import MIN_ID, StreamID
 
 if TYPE_CHECKING:
@@ -36,38 +37,38 @@ if TYPE_CHECKING:
 
 
 Offset = dict[str, dict[str, list[Any]]]
-Heads = dict[tuple[str, bytes], Ends]
+EndsByStream = dict[tuple[str, bytes], Ends]
 
-_ODD = "base64:"
+_BASE64 = "base64:"
 
 
 def key_text(key: bytes) -> str:
-    """Return a key as offsets name it."""
+    """Return a key as text, for an offset."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
-        text = _ODD
-    return _ODD + base64.b64encode(key).decode() if text.startswith(_ODD) else text
+        text = _BASE64
+    return _BASE64 + base64.b64encode(key).decode() if text.startswith(_BASE64) else text
 
 
 def text_key(text: str) -> bytes:
-    """Return the key that offsets call so."""
-    return base64.b64decode(text[len(_ODD) :]) if text.startswith(_ODD) else text.encode()
+    """Return the key for its text in an offset."""
+    return base64.b64decode(text[len(_BASE64) :]) if text.startswith(_BASE64) else text.encode()
 
 
 def position_in(offset: Offset, place: str, key: bytes) -> Position | None:
-    """Return where an offset says that a stream is."""
-    told = offset.get(place, {}).get(key_text(key))
-    return None if told is None else Position(StreamID.parse(told[0]), told[1])
+    """Return the position of a stream in an offset."""
+    pair = offset.get(place, {}).get(key_text(key))
+    return None if pair is None else Position(StreamID.parse(pair[0]), pair[1])
 
 
 class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows streams; those that a pattern fits join when they are first seen."""
+    """Follows streams. A stream that matches a pattern joins when it is first seen."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._places = places(options)
-        self._wanted = Wanted.of(options)
-        self._shape = shape_of(options, schema)
+        self._spec = ReadSpec.of(options)
+        self._schema = read_schema(options, schema)
         self._after = after_id(options)
         self._most = number(options, "maxentriespertrigger", None, least=1)
         self._fail_on_loss = flag(options, "failondataloss", True)
@@ -78,53 +79,52 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "the option group needs url: by path nothing is written to the store"
             )
         self._watches: list[Watch] = []
-        self._heads: Heads = {}
-        self._frozen: Heads | None = None
-        self._planned: Offset | None = None
-        """The last end that was told: Spark asks for the pieces of it at once."""
+        self._ends: EndsByStream = {}
+        self._final: EndsByStream | None = None
+        """Where a query with Trigger.AvailableNow ends."""
         self._shown: Offset = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a second reader for its tasks; what is open stays here.
-        empty: dict[str, Any] = {"_watches": [], "_heads": {}, "_frozen": None, "_shown": {}}
-        return {**self.__dict__, **empty, "_planned": None}
+        # Spark pickles a second reader for its tasks; open handles stay here.
+        empty: dict[str, Any] = {"_watches": [], "_ends": {}, "_final": None, "_shown": {}}
+        return {**self.__dict__, **empty}
 
-    # --- how far --------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return where a new query begins."""
+        """Return the offset at which a new query begins."""
         offset: Offset = {}
-        for each, key, ends in self._look():
+        for each, key, ends in self._streams():
             after = ends.last if self._after is None else self._after
             position = self._first(each, key, ends, after)
-            offset.setdefault(each.shown, {})[key_text(key)] = _told(position)
+            offset.setdefault(each.shown, {})[key_text(key)] = _pair(position)
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end where the streams end now."""
-        self._frozen = {(each.shown, key): ends for each, key, ends in self._look()}
+        """Let the query end at the current ends of the streams."""
+        self._final = {(each.shown, key): ends for each, key, ends in self._streams()}
 
     def reportLatestOffset(self) -> Offset | None:
-        """Return where the streams ended when they were last looked at."""
+        """Return the ends of the streams when they were last refreshed."""
         offset: Offset = {}
-        for (place, key), ends in self._heads.items():
+        for (place, key), ends in self._ends.items():
             offset.setdefault(place, {})[key_text(key)] = [str(ends.last), ends.added]
         return offset or None
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next micro-batch; DataLoss where some of it was trimmed."""
+        """Return the end of the next micro-batch. Raises DataLoss if some of it was trimmed."""
         found = []
-        for each, key, ends in self._look():
+        for each, key, ends in self._streams():
             position = self._position(start, each, key, ends)
             last = ends.last
-            if self._frozen is not None:
-                frozen = self._frozen.get((each.shown, key))
-                last = min(last, frozen.last) if frozen else position.id
+            if self._final is not None:
+                final = self._final.get((each.shown, key))
+                last = min(last, final.last) if final else position.id
             found.append((each, key, ends, position, max(last, position.id)))
-        self._show(start)  # which is done with: Spark tells by commit only once more has come
+        self._show(start)  # is committed, though Spark calls ``commit`` only after the next entries
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = [self._waiting(*each) for each in found]
         offset: Offset = {}
@@ -132,42 +132,37 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found, _allotted(waiting, most), strict=True
         ):
             end = self._end(each, key, ends, position, last, count)
-            offset.setdefault(each.shown, {})[key_text(key)] = _told(end)
-        self._planned = offset
+            offset.setdefault(each.shown, {})[key_text(key)] = _pair(end)
         return offset
 
-    def _look(self, refresh: bool = True) -> Iterator[tuple[Watch, bytes, Ends]]:
-        """Yield the streams that there are now, each with its ends.
-
-        Without ``refresh`` a store is as it was when it was last looked at.
-        """
+    def _streams(self) -> Iterator[tuple[Watch, bytes, Ends]]:
+        """Catch up, and yield the existing streams with their ends."""
         if not self._watches:
             self._watches = [watch(place) for place in self._places]
-        self._heads = {}
+        self._ends = {}
         found = []
         for each in self._watches:
-            if refresh:
-                each.refresh()
-            keys = each.keys(self._wanted)
+            each.refresh()
+            keys = each.keys(self._spec)
             for key, ends in zip(keys, each.ends(keys), strict=True):
                 if ends is not None:
-                    self._heads[each.shown, key] = ends
+                    self._ends[each.shown, key] = ends
                     found.append((each, key, ends))
         yield from found
 
     def _first(self, each: Watch, key: bytes, ends: Ends, after: StreamID) -> Position:
-        """Return a position in a stream that was not read before."""
+        """Return the position after an ID, in a stream that was not read before."""
         live = each.live_after(key, ends, after)
         return Position(after, None if live is None else ends.added - live)
 
     def _position(self, offset: Offset, each: Watch, key: bytes, ends: Ends) -> Position:
-        """Return where to go on in a stream, once nothing before that is missing."""
+        """Return the position in an offset. Raises DataLoss if entries after it were trimmed."""
         position = position_in(offset, each.shown, key)
         if position is None:
             return self._first(each, key, ends, MIN_ID)
         if ends.last < position.id:
             if self._fail_on_loss:
-                what = f"it was read up to {position.id}, and now ends at {ends.last}"
+                what = f"it was read up to {position.id}, but now ends at {ends.last}"
                 raise DataLoss.of(key, each.shown, what)
             return self._first(each, key, ends, MIN_ID)
         if self._fail_on_loss and position.added is not None and ends.first > position.id:
@@ -181,7 +176,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waiting(
         self, each: Watch, key: bytes, ends: Ends, position: Position, last: StreamID
     ) -> int:
-        """Return about how many entries of a stream are to be read."""
+        """Return the approximate number of entries of a stream that are waiting."""
         if last <= position.id:
             return 0
         live = each.live_after(key, ends, position.id)
@@ -206,22 +201,21 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         live = each.live_after(key, ends, end)
         if live is not None:
             return Position(end, ends.added - live)
-        frozen = self._frozen.get((each.shown, key)) if self._frozen is not None else None
-        if frozen is not None and end == frozen.last:
-            return Position(end, frozen.added)
+        final = self._final.get((each.shown, key)) if self._final is not None else None
+        if final is not None and end == final.last:
+            return Position(end, final.added)
         if position.added is not None and count is not None and end < last:
             return Position(end, position.added + count)
         return Position(end, None)
 
-    # --- what is read ---------------------------------------------------------------------------
+    # --- tasks ----------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Cut a micro-batch; it may be one that was planned before a restart."""
+        """Split a micro-batch among tasks. It may have been planned before a restart."""
         if start == end:
             return []
         parts: list[tuple[Source, list[Piece]]] = []
-        looked = self._look(refresh=end != self._planned)
-        ends = {(each.shown, key): (each, found) for each, key, found in looked}
+        ends = {(each.shown, key): (each, found) for each, key, found in self._streams()}
         for each in self._watches:
             pieces: list[Piece] = []
             for text in end.get(each.shown, {}):
@@ -238,30 +232,31 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._refuse_trimmed(start, each, {piece.key for piece in pieces})
             parts.append((each.source(self._fail_on_loss), pieces))
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
-        return shares(parts, self._partitions or tasks_for(total))
+        return task_partitions(parts, self._partitions or tasks_for(total))
 
     def _refuse_trimmed(self, start: Offset, each: Watch, keys: set[bytes]) -> None:
-        """Raise DataLoss where some of a micro-batch was removed while it was being cut."""
+        """Raise DataLoss if some of a micro-batch was trimmed while it was being split."""
         if self._fail_on_loss and keys:
             for key, ends in zip(keys, each.ends([*keys]), strict=True):
                 if ends is None:
-                    raise DataLoss.of(key, each.shown, "it has gone before it was read")
+                    raise DataLoss.of(key, each.shown, "it was deleted before it was read")
                 self._position(start, each, key, ends)
 
     def _refuse_gone(self, each: Watch, key: bytes, first: Position | None, last: Position) -> None:
         unread = first is None or first.id < last.id
         if self._fail_on_loss and unread:
-            raise DataLoss.of(key, each.shown, f"it has gone before it was read up to {last.id}")
+            what = f"it was deleted before it was read up to {last.id}"
+            raise DataLoss.of(key, each.shown, what)
 
     def _cores(self) -> int:
         return self._partitions or os.cpu_count() or 1
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the entries of one share; raises where one cannot be read."""
-        return read_share(partition, self._shape)
+        """Yield the entries of one task; raise if one cannot be read."""
+        return read_task(partition, self._schema)
 
     def commit(self, end: Offset) -> None:
-        """Show in the group how far the query is; called before the next micro-batch."""
+        """Set the group to the query's position; Spark calls this before the next micro-batch."""
         self._show(end)
 
     def _show(self, offset: Offset) -> None:
@@ -269,21 +264,21 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for each in self._watches:
             moved = {
-                text_key(text): Position(StreamID.parse(told[0]), told[1])
-                for text, told in offset.get(each.shown, {}).items()
-                if self._shown.get(each.shown, {}).get(text) != told
-                and (each.shown, text_key(text)) in self._heads
+                text_key(text): Position(StreamID.parse(pair[0]), pair[1])
+                for text, pair in offset.get(each.shown, {}).items()
+                if self._shown.get(each.shown, {}).get(text) != pair
+                and (each.shown, text_key(text)) in self._ends
             }
             each.show_progress(self._group, moved)
         self._shown = offset
 
 
-def _told(position: Position) -> list[Any]:
+def _pair(position: Position) -> list[Any]:
     return [str(position.id), position.added]
 
 
 def _allotted(waiting: Sequence[int], most: int | None) -> list[int | None]:
-    """Share out ``most`` entries among streams by what waits in each; None: all of it."""
+    """Divide ``most`` entries among streams in proportion to what waits; None: no limit."""
     total = sum(waiting)
     if most is None or total <= most:
         return [None] * len(waiting)

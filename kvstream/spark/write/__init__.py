@@ -1,1 +1,1 @@
-"""DataFrames into streams: all or nothing, each micro-batch exactly once."""
+"""Writing DataFrames into streams: atomic, and exactly once for each micro-batch."""

@@ -1,13 +1,14 @@
-"""What a commit takes: the rows that all tasks have made ready for one store, put together.
+"""The input of a commit: the staged rows of all tasks for one store.
 
-Owns the order of rows: those with IDs by ID, then those without, by partition and place in it.
+It defines the order of a stream's rows: first those with IDs, by ID, then those without, by
+partition and position.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from kvstream.bulkload.parts import BulkTicket, Part
+from kvstream.bulkload.parts import BulkTicket, Part, RowsFile
 from kvstream.spark.write.gather import Share, rows_of
 from kvstream.spark.write.stage import StagedRows, Transaction, order_of, pages_of, unpack_page
 from kvstream.spark.write.upload import Upload
@@ -18,17 +19,17 @@ class Commit(NamedTuple):
 
     transaction: Transaction
     marked: bool
-    """Whether the transaction leaves a mark, and is passed over where there is one already."""
+    """Whether the transaction writes a mark, and is skipped if its mark exists."""
     shares: Sequence[Share]
-    """By partition."""
+    """The shares of the tasks, by partition."""
     skip_existing: bool = False
-    """Leave out the rows whose IDs are not above the stream's last one, instead of refusing all."""
+    """Skip rows whose IDs are not above the stream's last ID, instead of refusing the commit."""
     ticket: BulkTicket | None = None
-    """What parts were made by."""
+    """The ticket with which the tasks made parts."""
     folder: str = ""
-    """Where parts may be made by the commit itself."""
+    """The folder in which the commit itself may make parts."""
     upload: Upload | None = None
-    """What tasks have sent parts to, in place of a ticket."""
+    """The upload to which the tasks sent files of rows, instead of a ticket."""
 
     @property
     def rows(self) -> int:
@@ -36,23 +37,28 @@ class Commit(NamedTuple):
 
     @property
     def parts(self) -> list[Part]:
-        """The parts that tasks have made."""
+        """The parts made by tasks."""
         return [part for share in self.shares for part in share.spilled.parts]
 
     @property
+    def sent(self) -> list[RowsFile]:
+        """The files that tasks have sent."""
+        return [file for share in self.shares for file in share.spilled.sent]
+
+    @property
     def mark(self) -> tuple[bytes, int] | None:
-        """What the commit leaves, and makes it happen once."""
+        """The key and number of the mark, which makes the commit happen once."""
         return (self.transaction.key, self.transaction.number) if self.marked else None
 
     def loose(self) -> list[tuple[int, list[StagedRows]]]:
-        """Return the rows that tasks have not made parts of, by partition."""
+        """Return the rows that are not in parts, by partition."""
         pages = [
             (share.partition, self._replace(shares=[share]).streams()) for share in self.shares
         ]
         return [(partition, streams) for partition, streams in pages if streams]
 
     def streams(self) -> list[StagedRows]:
-        """Return the rows of all shares by stream, in their order."""
+        """Return the rows of all shares by stream, in order."""
         merged: dict[bytes, StagedRows] = {}
         for staged in chain.from_iterable(map(unpack_page, _pages(self.shares))):
             merged.setdefault(staged.key, StagedRows(staged.key)).extend(staged.ids, staged.rows)
@@ -62,13 +68,13 @@ class Commit(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a commit has done."""
+    """The result of a commit."""
 
     done: bool
-    """False: the store had this transaction already."""
+    """False if the store had this transaction already."""
     rows: int
     skipped: int = 0
-    """Rows that ``skip_existing`` left out."""
+    """Rows left out by ``skip_existing``."""
 
 
 def _pages(shares: Iterable[Share]) -> Iterator[bytes]:

@@ -1,15 +1,8 @@
-"""Batches of Arrow, as Spark hands them to a task, turned into the rows of streams.
+"""Encode Arrow batches, which Spark gives to a task, as the rows of streams.
 
-It knows what columns mean (``schema``) and how entries are stored (kvstream.layout); where rows go
-it does not know.
+Field values become bytes by type::
 
-The IDs of a page, from the columns that give them. It knows Arrow and IDs.
-
-The bytes that values of Arrow columns become as values of fields.
-
-::
-
-    binary          as it is
+    binary          unchanged
     string          UTF-8
     whole numbers   decimal digits
     float, double   the shortest decimal that reads back as the same number; inf, -inf, nan
@@ -17,9 +10,7 @@ The bytes that values of Arrow columns become as values of fields.
     boolean         true, false
     date            2026-11-21
     timestamp       2026-11-21T20:51:00.123456Z, in UTC; without zone, the same without Z
-    null            none: the field is left out
-
-This module knows Arrow, nothing of Spark's sources or of stores.
+    null            the field is left out
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +31,7 @@ from kvstream.types.ids import PACKED, U64_MAX, StreamID, parse_add_id
 
 
 def as_binary(column: pa.Array) -> pa.Array:
-    """Return a column as an array of binary, nulls where the column has them."""
+    """Convert a column to binary; nulls stay null."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
@@ -61,7 +52,7 @@ def _decimal(number: object) -> bytes | None:
 
 
 def _timestamps(column: pa.Array) -> pa.Array:
-    """Return ISO 8601; Arrow itself puts a blank between day and hour."""
+    """Convert times to ISO 8601: Arrow's own text has a space instead of the T."""
     plain = column.cast(pa.timestamp("us"))
     text = pc.replace_substring(plain.cast(pa.string()), " ", "T", max_replacements=1)
     if column.type.tz is not None:
@@ -70,13 +61,13 @@ def _timestamps(column: pa.Array) -> pa.Array:
 
 
 def parts_of(column: pa.Array) -> list[bytes | None]:
-    """Return the bytes of a column's values."""
+    """Return a column's values as bytes."""
     parts: list[bytes | None] = as_binary(column).to_pylist()
     return parts
 
 
 def staged_ids(column: pa.Array, kind: IDKind) -> list[StagedID]:
-    """Return the ID of each row; [] where none has one. InvalidID where one is none."""
+    """Return the ID of each row; [] if no row has one. Raises InvalidID for a malformed ID."""
     if column.null_count == len(column):
         return []
     return _MAKERS[kind](column)
@@ -145,11 +136,11 @@ _MAKERS: dict[IDKind, Callable[[pa.Array], list[StagedID]]] = {
 }
 
 
-_NO_FIELD = "an entry needs a field: a row has none that is not null"
+_NO_FIELD = "an entry needs a field: in a row all fields are null"
 
 
 def encoded(batch: pa.RecordBatch, columns: Columns) -> Iterator[StagedRows]:
-    """Yield the rows of a batch by stream, those of each in their order."""
+    """Yield the rows of a batch by stream, in order."""
     if not batch.num_rows:
         return
     if columns.stream is None:
@@ -197,7 +188,7 @@ def _rows(batch: pa.RecordBatch, columns: Columns) -> list[Packed]:
 
 
 def _of_columns(given: list[pa.Array], names: tuple[bytes, ...]) -> list[Packed]:
-    """Return the rows of columns that are a field each."""
+    """Encode rows whose fields are columns."""
     texts = [as_binary(column) for column in given]
     packed = pack_columns(names, list(map(_buffers, texts)), len(texts[0]))
     if packed is not None:
@@ -210,7 +201,7 @@ def _of_columns(given: list[pa.Array], names: tuple[bytes, ...]) -> list[Packed]
 
 
 def _buffers(column: pa.Array) -> Column:
-    """Return a column of binary as its ends, its data and which of its rows have a value."""
+    """Return the buffers of a binary column: its ends, its data, and its validity as bytes."""
     _, ends, data = column.buffers()
     numbers = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
     valid = None
@@ -232,7 +223,7 @@ def _without_nulls(flat: Sequence[bytes | None]) -> list[bytes]:
 
 
 def _of_lists(column: pa.Array, names: pa.Array, values: pa.Array) -> list[Packed]:
-    """Return the rows of a column of lists of names and values."""
+    """Encode rows whose fields are lists of names and values."""
     texts = as_binary(names), as_binary(values)
     ends = column.offsets.to_numpy()
     packed: Sequence[Packed | None] | None = None

@@ -1,7 +1,6 @@
-"""What a task does with its rows: shares them out by store, and carries or spills each share.
+"""The rows of a task, divided by store: kept in memory if few, else spilled page by page.
 
-Few rows travel inside the task's message to the commit, which is the fast way for a micro-batch;
-more are spilled page by page. It knows neither Arrow nor how a commit is made.
+Few rows travel to the commit inside the task's message, so a micro-batch needs no files.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,21 +8,21 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
 
-from kvstream.bulkload.parts import Part
+from kvstream.bulkload.parts import Part, RowsFile
 from kvstream.spark.write.stage import StagedFile, StagedRows, pack_page, store_of
 from kvstream.types.options import MEGABYTE
 
-CARRIED_MAX = 1 * MEGABYTE
-"""Bytes of rows of one store that a task's message takes: a thousand tasks' fit the driver."""
+MESSAGE_ROWS_MAX = 1 * MEGABYTE
+"""Bytes of rows for one store in a task's message: those of a thousand tasks fit the driver."""
 PAGE_MAX = 8 * MEGABYTE
-"""Bytes of rows that are held in memory before they are spilled."""
+"""Bytes of rows held in memory before they are spilled."""
 _ROW_BYTES = 48
-"""What a row takes beside its value."""
+"""The memory of a row beside its value."""
 _VALUE = itemgetter(0)
 
 
 class Spill(Protocol):
-    """Where the rows of one store go that are too many to be carried."""
+    """The destination of the rows for one store that are too many for a message."""
 
     def write(self, streams: list[StagedRows]) -> None: ...
 
@@ -34,22 +33,24 @@ class Spill(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """What a task did not keep until its end."""
+    """The rows that a task spilled."""
 
     files: tuple[StagedFile, ...] = ()
     pages: tuple[bytes, ...] = ()
     parts: tuple[Part, ...] = ()
-    """Tables that the commit takes in as they are."""
+    """SST files that the commit ingests."""
+    sent: tuple[RowsFile, ...] = ()
+    """Files of rows that were sent to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task has for one store."""
+    """The rows of one task for one store."""
 
     rows: int
     spilled: Spilled
     page: bytes
-    """Rows that are carried; they follow those that were spilled."""
+    """The rows after the spilled ones."""
     partition: int = 0
 
 
@@ -62,14 +63,15 @@ class _Gathered:
 
 
 class Gathering:
-    """The rows of one task."""
+    """Collects the rows of one task."""
 
     def __init__(self, stores: int, spills: Callable[[int], Spill]) -> None:
+        """``spills`` opens the spill of a store, given its position."""
         self._shares = [_Gathered() for _ in range(stores)]
         self._spills = spills
 
     def add(self, part: StagedRows) -> None:
-        """Take rows of one stream."""
+        """Add rows of one stream."""
         at = store_of(part.key, len(self._shares))
         share = self._shares[at]
         staged = share.streams.get(part.key)
@@ -91,16 +93,16 @@ class Gathering:
         share.size = 0
 
     def finish(self, partition: int = 0) -> dict[int, Share]:
-        """Return the shares by the position of their stores; those without rows are left out."""
+        """Return the shares that have rows, by the positions of their stores."""
         for at, share in enumerate(self._shares):
-            if share.size > CARRIED_MAX or (share.spill is not None and share.streams):
+            if share.size > MESSAGE_ROWS_MAX or (share.spill is not None and share.streams):
                 self._flush(at)
         return {
             at: _finished(share, partition) for at, share in enumerate(self._shares) if share.rows
         }
 
     def abort(self) -> None:
-        """Take back what was spilled."""
+        """Remove the spilled rows."""
         for share in self._shares:
             if share.spill is not None:
                 share.spill.abort()

@@ -1,17 +1,16 @@
-"""What the columns of a DataFrame are to a write: the stream, the ID, the fields.
+"""The columns of a DataFrame that is written: the stream, the ID, and the fields.
 
-The rule is that of reading (kvstream.spark.schema)::
+Columns have the same meaning as in reads (kvstream.spark.schema)::
 
     stream     string or binary: the key; without the column, the option ``stream`` names it
-    id         struct of two numbers, string or binary as reading gives them: the whole ID;
+    id         struct of two numbers, string or binary, as in reads: the whole ID;
                string also ``ms-*`` and ``*``; bigint or timestamp: ``ms-*``; null: ``*``
-    timestamp  the millisecond of the ID, ``ms-*``, where there is no column ``id``; else unused
-    store      unused: the key tells the store
-    fields     map, or array of structs of two: the fields, where a null value leaves its field out
-    any other  a field of that name, where there is no column ``fields``; null leaves it out
+    timestamp  the millisecond of the ID, ``ms-*``, if there is no column ``id``; else unused
+    store      unused: the key determines the store
+    fields     map, or array of structs of two: the fields; a null value leaves its field out
+    any other  the field of that name, if there is no column ``fields``; null leaves it out
 
-``metaprefix`` goes before these five names. What a value of each type becomes is in ``texts``.
-This module knows types of Spark, no data.
+``metaprefix`` precedes these five names. ``encoding`` defines how values become bytes.
 """
 
 from collections.abc import Mapping
@@ -39,12 +38,12 @@ _PLAIN = (
     types.TimestampType,
     types.TimestampNTZType,
 )
-"""Types whose values are fields' values; NullType too, which has none."""
+"""The types of field values; a column of NullType is allowed and has none."""
 _NUMBERS = (types.LongType, types.DecimalType)
 
 
 class IDKind(Enum):
-    """What a column of IDs holds."""
+    """The form of the IDs in a column."""
 
     TEXT = auto()
     PACKED = auto()
@@ -54,7 +53,7 @@ class IDKind(Enum):
 
 
 class FieldsKind(Enum):
-    """How the fields stand in a row."""
+    """The form of the fields in a row."""
 
     COLUMNS = auto()
     MAP = auto()
@@ -62,21 +61,21 @@ class FieldsKind(Enum):
 
 
 class Columns(NamedTuple):
-    """Where what stands in a row of the DataFrame: positions of columns."""
+    """The positions of the columns in a row of the DataFrame."""
 
     key: bytes | None
-    """The one stream of all rows."""
+    """The stream of all rows, unless a column names it."""
     stream: int | None
     id: int | None
     id_kind: IDKind | None
     fields: tuple[int, ...]
     names: tuple[bytes, ...]
-    """The names of ``fields``, where each is a column of its own."""
+    """The names of ``fields``, if each field is a column."""
     fields_kind: FieldsKind
 
 
 def columns_of(schema: types.StructType, options: Mapping[str, str]) -> Columns:
-    """Return what the columns of a DataFrame are; InvalidArgument where they make no entries."""
+    """Return the columns of a DataFrame. Raises InvalidArgument if they do not form entries."""
     prefix = options.get("metaprefix", "")
     positions = _positions(schema)
     reserved = {name: positions.get(prefix + name) for name in ("stream", "id", *UNUSED, "fields")}
@@ -91,7 +90,7 @@ def columns_of(schema: types.StructType, options: Mapping[str, str]) -> Columns:
     names = tuple(_field_name(schema[at], prefix) for at in others)
     if not names:
         raise InvalidArgument(
-            f"an entry needs a field: give a map column {prefix}fields, or columns beside "
+            f"entries need a field: add a map column {prefix}fields, or columns beside "
             f"{prefix}stream and {prefix}id"
         )
     return Columns(key, stream, id_at, id_kind, tuple(others), names, FieldsKind.COLUMNS)
@@ -101,7 +100,7 @@ def _positions(schema: types.StructType) -> dict[str, int]:
     positions: dict[str, int] = {}
     for at, field in enumerate(schema):
         if field.name in positions:
-            raise InvalidArgument(f"two columns bear the name {field.name!r}")
+            raise InvalidArgument(f"two columns have the name {field.name!r}")
         positions[field.name] = at
     return positions
 
@@ -111,12 +110,12 @@ def _stream(
 ) -> tuple[bytes | None, int | None]:
     if at is not None and named is not None:
         raise InvalidArgument(
-            f"the option stream and the column {prefix}stream both name the stream: give one, or "
-            "set metaprefix where the column is a field"
+            f"the option stream and the column {prefix}stream both name the stream: drop one, or "
+            "set metaPrefix if the column is a field"
         )
     if at is None and not named:
         raise InvalidArgument(
-            f"which stream? Give .option('stream', NAME), or a column {prefix}stream"
+            f"no stream is named: add .option('stream', NAME), or a column {prefix}stream"
         )
     if at is not None:
         _expect(schema[at], _TEXT, "string or binary")
@@ -136,8 +135,8 @@ def _id(
     _expect(
         schema[at],
         (types.TimestampType,),
-        f"timestamp: it is the time of the entry's ID (set metaprefix, or rename it, where "
-        f"{prefix}timestamp is a field)",
+        f"timestamp: it is the time of the entry's ID (if {prefix}timestamp is a field, set "
+        "metaPrefix or rename it)",
     )
     return at, IDKind.TIMES
 
@@ -174,8 +173,8 @@ def _fields_kind(schema: types.StructType, at: int, others: list[int]) -> Fields
     if others:
         names = ", ".join(schema[each].name for each in others)
         raise InvalidArgument(
-            f"beside the column {schema[at].name}, which holds all fields, stand {names}: put them "
-            "into it, drop them, or set metaprefix"
+            f"the column {schema[at].name} holds all fields, but there are also {names}: put them "
+            "into it, drop them, or set metaPrefix"
         )
     kind = schema[at].dataType
     parts: tuple[types.DataType, ...] = ()
@@ -186,8 +185,8 @@ def _fields_kind(schema: types.StructType, at: int, others: list[int]) -> Fields
         found, parts = FieldsKind.PAIRS, tuple(part.dataType for part in kind.elementType)
     if len(parts) != 2 or not isinstance(parts[0], _TEXT) or not isinstance(parts[1], _PLAIN):
         raise InvalidArgument(
-            f"the column {schema[at].name} is {kind.simpleString()}: fields are a map of string or "
-            "binary to plain values, or an array of structs of such two"
+            f"the column {schema[at].name} is {kind.simpleString()}: fields must be a map of "
+            "string or binary to plain values, or an array of structs of two such members"
         )
     return found
 
@@ -199,7 +198,7 @@ def _field_name(field: types.StructField, prefix: str) -> bytes:
     _expect(
         field,
         (*_PLAIN, types.NullType),
-        f"a plain type{hint}: turn it into text before, as with to_json({field.name})",
+        f"a plain type{hint}: convert it to text first, as with to_json({field.name})",
     )
     if not field.name:
         raise InvalidArgument("a column has no name")
@@ -209,5 +208,5 @@ def _field_name(field: types.StructField, prefix: str) -> bytes:
 def _expect(field: types.StructField, kinds: tuple[type[types.DataType], ...], wanted: str) -> None:
     if not isinstance(field.dataType, kinds):
         raise InvalidArgument(
-            f"the column {field.name} is {field.dataType.simpleString()}, and must be {wanted}"
+            f"the column {field.name} is {field.dataType.simpleString()}, but must be {wanted}"
         )

@@ -1,9 +1,8 @@
-"""The commit through a server: kvstream's, or Redis's.
+"""The commit through a server: kvstream or Redis.
 
-Many rows are a bulk load, where the server has such a thing. Else rows and mark are one MULTI/EXEC,
-watched: all of them or none, also for other clients. EXEC does not undo what ran before a command
-that fails, so what could fail is looked at before: the kind of each key, and the last ID of each
-stream that gets rows with IDs. It knows RESP through redis-py.
+Many rows are a bulk load, if the server supports it. Else rows and mark are one MULTI/EXEC. EXEC
+does not undo commands when a later one fails, so possible errors are checked under WATCH before it:
+the type of each key, and the last ID of each stream that gets rows with IDs.
 """
 
 from collections.abc import Iterable
@@ -19,23 +18,23 @@ from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.records import RepeatedFields
 
 BATCH_ROWS = 20_000
-"""More rows than these are a bulk load: a transaction holds up all other clients."""
+"""More rows are a bulk load: a large transaction would block all other clients."""
 PIPELINE_ROWS = 1000
-"""XADDs that are sent together where each is on its own."""
+"""The number of XADDs in a pipeline."""
 
 
 def commit_through(client: Any, work: Commit) -> Committed:
-    """Commit through a client of redis-py that gives bytes. WrongType, IDTooSmall: nothing ran."""
+    """Commit through a client without decoding. WrongType, IDTooSmall: nothing was written."""
     import redis
 
-    if work.parts or (work.rows > BATCH_ROWS and not work.skip_existing):
+    if work.sent or (work.rows > BATCH_ROWS and not work.skip_existing):
         found = _load(client, work)
         if found is not None:
             return found
     streams = work.streams()
     while True:
         with client.pipeline(transaction=True) as pipe:
-            pipe.response_callbacks = {}  # replies as they are, whatever the client makes of them
+            pipe.response_callbacks = {}  # raw replies
             try:
                 return _attempt(pipe, work, streams)
             except redis.WatchError:
@@ -43,7 +42,7 @@ def commit_through(client: Any, work: Commit) -> Committed:
 
 
 def _load(client: Any, work: Commit) -> Committed | None:
-    """Commit as a bulk load; None where rows or the server do not allow it."""
+    """Commit as a bulk load; None if the rows or the server do not allow it."""
     loose = work.loose()
     if not all(is_plain(staged) for _, streams in loose for staged in streams):
         return None
@@ -52,14 +51,14 @@ def _load(client: Any, work: Commit) -> Committed | None:
     if upload is None:
         return None
     try:
-        parts = work.parts + uploading.send_rows(client, upload, loose)
-        return Committed(*uploading.commit(client, upload, parts, work.mark))
+        sent = work.sent + uploading.send_rows(client, upload, loose)
+        return Committed(*uploading.commit(client, upload, sent, work.mark))
     finally:
         uploading.discard(client, upload)
 
 
 def append_now(client: Any, streams: list[StagedRows]) -> None:
-    """Add rows without a transaction, a pipeline at a time: what has run stays."""
+    """Add rows in pipelines without a transaction: after an error, rows added before stay."""
     for staged in streams:
         for start in range(0, len(staged.rows), PIPELINE_ROWS):
             with client.pipeline(transaction=False) as pipe:
@@ -79,7 +78,7 @@ def _attempt(pipe: Any, work: Commit, streams: list[StagedRows]) -> Committed:
     kinds = [pipe.type(staged.key) for staged in streams]
     for staged, kind in zip(streams, kinds, strict=True):
         if kind not in (b"stream", b"none"):
-            raise WrongType(f"{staged.key!r} is a {kind.decode()}, and no stream")
+            raise WrongType(f"{staged.key!r} is a {kind.decode()}, not a stream")
     skipped = 0
     chosen: list[tuple[StagedRows, list[int]]] = []
     for staged in streams:
@@ -99,7 +98,7 @@ def _attempt(pipe: Any, work: Commit, streams: list[StagedRows]) -> Committed:
 
 
 def _checked(pipe: Any, staged: StagedRows, skip_existing: bool) -> list[int]:
-    """Return the places of the rows to be added, once all of their IDs are known to rise."""
+    """Return the positions of the rows to add. Raises IDTooSmall if their IDs do not rise."""
     last = _last_id(pipe, staged.key)
     kept = []
     for at, eid in enumerate(staged.ids):
@@ -126,7 +125,7 @@ def _words(staged: StagedRows, at: int) -> Iterable[bytes | str]:
 
 
 def flat_of(value: bytes) -> list[bytes]:
-    """Return a stored value as field, value, field, value ..."""
+    """Decode a stored value into a list of field, value, field, value ..."""
     fields = decode_fields(value)
     if isinstance(fields, RepeatedFields):
         return list(fields.flat)

@@ -1,30 +1,30 @@
-"""Where the rows of a task go that are too many to be kept until it ends.
+"""The destinations of a task's rows that do not fit into memory.
 
-Into tables or files beside the store, where tasks and commit share a file system. For a server:
-into tables that are sent there; where it takes none, into the task's message, up to a limit; or,
-where ``delivery`` is "atleastonce", there at once.
+For a store: SST files beside it, or files of pages if the rows' IDs are not known yet. For a
+server: files of rows that are uploaded; if it takes none, the task's message, up to a limit; with
+the delivery "atleastonce" the rows are added immediately.
 """
 
 import os
 from collections.abc import Sequence
 
-from kvstream.bulkload.parts import BulkTicket, PartWriter
+from kvstream.bulkload.parts import BulkTicket, PartWriter, RowsWriter
 from kvstream.errors import InvalidArgument
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.gather import Spill, Spilled
 from kvstream.spark.write.servers import append_now
 from kvstream.spark.write.stage import PageFile, StagedRows, Staging, Transaction, extend, pack_page
-from kvstream.spark.write.upload import Upload, Workshop, send
+from kvstream.spark.write.upload import Upload, send, temporary_folder
 from kvstream.types.options import MEGABYTE
 
 MESSAGE_MAX = 64 * MEGABYTE
-"""Bytes of rows that a task sends to the commit: the driver holds those of all tasks at once."""
+"""Bytes of rows in a task's message: the driver holds those of all tasks at once."""
 EXACTLY, AT_LEAST_ONCE = DELIVERIES = ("exactlyonce", "atleastonce")
 
 
 class FileSpill:
-    """Rows go into a file beside the store."""
+    """Writes rows into a file of pages beside the store."""
 
     def __init__(self, file: PageFile) -> None:
         self._file = file
@@ -40,7 +40,7 @@ class FileSpill:
 
 
 class PartSpill:
-    """Rows go into tables beside the store, which the commit takes in as they are."""
+    """Writes rows into SST files beside the store, which the commit ingests."""
 
     def __init__(self, staging: Staging, ticket: BulkTicket, partition: int) -> None:
         self._writer = PartWriter(staging.folder, ticket, partition=partition)
@@ -56,27 +56,27 @@ class PartSpill:
 
 
 class UploadSpill:
-    """Rows go into tables on this machine, and these to the server."""
+    """Writes rows into files on this machine, and sends these to the server."""
 
     def __init__(self, place: Place, upload: Upload, partition: int) -> None:
         self._place = place
         self._upload = upload
-        self._folder = Workshop()
-        self._writer = PartWriter(self._folder.path, upload.ticket, partition=partition)
+        self._folder = temporary_folder()
+        self._writer = RowsWriter(self._folder.name, upload.ticket, partition=partition)
 
     def write(self, streams: list[StagedRows]) -> None:
         extend(self._writer, streams)
 
     def close(self) -> Spilled:
         with self._folder, client_of(self._place) as client:
-            return Spilled(parts=tuple(send(client, self._upload, self._writer.close())))
+            return Spilled(sent=tuple(send(client, self._upload, self._writer.close())))
 
     def abort(self) -> None:
         self._folder.cleanup()
 
 
 class MessageSpill:
-    """Rows go to the commit after all."""
+    """Keeps rows for the task's message, up to a limit."""
 
     def __init__(self) -> None:
         self._pages: list[bytes] = []
@@ -87,9 +87,9 @@ class MessageSpill:
         self._size += len(page)
         if self._size > MESSAGE_MAX:
             raise InvalidArgument(
-                f"a task has more than {MESSAGE_MAX // MEGABYTE} MB for a server: make more "
-                "partitions, name a folder that tasks and driver share (option stagingPath), or "
-                "let tasks write by themselves (option delivery, 'atLeastOnce')"
+                f"a task has more than {MESSAGE_MAX // MEGABYTE} MB for a server: use more "
+                "partitions, a folder that tasks and driver share (option stagingPath), or "
+                "the option delivery 'atLeastOnce'"
             )
         self._pages.append(page)
 
@@ -101,7 +101,7 @@ class MessageSpill:
 
 
 class ServerSpill:
-    """Rows go to the server at once: they are there whatever becomes of the write."""
+    """Adds rows to the server immediately: they stay even if the write fails."""
 
     def __init__(self, place: Place) -> None:
         self._client = client_of(place)
@@ -127,9 +127,9 @@ def spill_of(
     partition: int,
     at: int,
 ) -> Spill:
-    """Return where the rows for the place at ``at`` are spilled.
+    """Return the spill of the place at the position ``at``.
 
-    ``begun``: the driver has made the folder, and its absence tells a task that the write is over.
+    ``begun``: the driver has made the folder; if it is gone, the write has ended without this task.
     """
     place = places[at]
     if delivery == AT_LEAST_ONCE and place.kind == "url":
@@ -152,14 +152,14 @@ def spill_of(
 def staging_of(
     place: Place, at: int, folder: str | None, transaction: Transaction
 ) -> Staging | None:
-    """Return the folder of a transaction for one place; None where there is none."""
+    """Return the staging folder of a transaction for one place; None for a server without one."""
     if folder is not None:
         return Staging(os.path.join(folder, f"store-{at}"), transaction)
     return Staging(place.address, transaction) if place.kind == "path" else None
 
 
 def discard(places: Sequence[Place], folder: str | None, transaction: Transaction) -> None:
-    """Remove what was staged for a transaction, and what is dead."""
+    """Remove the staged files of a transaction, and those of dead ones."""
     for at, place in enumerate(places):
         staging = staging_of(place, at, folder, transaction)
         if staging is not None:

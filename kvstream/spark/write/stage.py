@@ -1,38 +1,29 @@
-"""Files in which tasks leave what is too much for a message, until the commit takes it.
+"""Staging: how rows travel from tasks to the commit.
 
-They lie beside the store, on a file system that tasks and the commit share::
-
-    <store>.staging/<writer>-<number>/<partition>-<uuid>.rows      (magic length(u32) page)*
-
-``writer`` and ``number`` are those of the transaction, so that a later commit of the same writer
-knows what is dead; a uuid tells attempts apart, as Spark uses the numbers of attempts again. What a
-killed job has left is swept by the next commit into the same store, after a day.
-
-Rows that tasks have made ready, on their way to the one commit.
-
-It knows rows and their bytes, neither Spark nor stores. A page is a msgpack array::
+Rows are packed into pages. A page is a msgpack array::
 
     page   := (stream)*                       streams of one store, each once
     stream := [key, ids, values, shapes, numbers]
     ids    := (id)* | empty                   empty: no row has an ID
     id     := ms(u64) seq(u64)                a whole ID, big-endian
-            | ms(u64)                         the millisecond, its sequence is allotted: ``ms-*``
-            | empty                           all of it is allotted: ``*``
-    values := (value)*                        as kvstream stores them: layout/values.py
-    shapes := ((name)*)*                      the lists of field names that occur
-    number := index into shapes, one for each row; no numbers where there is one shape
+            | ms(u64)                         ``ms-*``: the commit allots the sequence
+            | empty                           ``*``: the commit allots the ID
+    values := (value)*                        encoded as in the store: layout/values.py
+    shapes := ((name)*)*                      the distinct lists of field names
+    number := index into shapes, one for each row; absent if there is only one shape
 
-The mark that makes a commit happen once: the last transaction of a writer, beside its data.
+Pages too large for a task's message are in files beside the store, on a file system that tasks and
+the commit share. A uuid distinguishes attempts, since Spark reuses their numbers. The next commit
+of the same writer removes dead files, and any commit into the store those older than a day::
 
-A streaming query is a writer whose transactions are its batches; a batch write may name its own.
-The mark is a plain string in the database that is written to, put in the same commit as the rows,
-so it tells in every failure whether they are there. One row a writer: the last number alone.
+    <store>.staging/<writer>-<number>/<partition>-<uuid>.rows      (magic length(u32) page)*
 
-Which of several stores has a stream: the same for every writer and every reader, for ever.
+The mark of a transaction makes its commit happen once. It is a string key with the number of the
+writer's last transaction, written in the same commit as the rows. A streaming query is a writer
+whose transactions are its micro-batches.
 
-A key's slot is Redis Cluster's: CRC16 of the key, or of what stands in its first braces, modulo
-16384; the stores share the slots evenly, in the order in which they are named. So ``{user7}:in``
-and ``{user7}:out`` are in one store, and a key moves only where stores are added.
+A key belongs to the store of its Redis Cluster slot (CRC16 of the key, or of its hash tag, modulo
+16384). Stores share the slots evenly, in the order in which they are named.
 """
 
 import hashlib
@@ -51,7 +42,7 @@ from typing import NamedTuple, Self
 
 import msgpack
 
-from kvstream.bulkload.parts import PartWriter
+from kvstream.bulkload.parts import PartWriter, RowsWriter
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES, U64
 from kvstream.layout.values import Names
@@ -59,16 +50,16 @@ from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
 from kvstream.types.ids import AddID, StreamID
 
 MARK_PREFIX = b"kvstream:spark:"
-"""Opens the names of marks."""
+"""The prefix of the keys of marks."""
 
 
 class Transaction(NamedTuple):
-    """What must not happen twice."""
+    """A write that must happen only once."""
 
     writer: str
-    """The ID of a query, or what a batch write calls itself."""
+    """The ID of a streaming query, or the option ``txnAppId``."""
     number: int
-    """It rises; what is not above the mark has been done."""
+    """A rising number: transactions up to the mark are done."""
 
     @property
     def key(self) -> bytes:
@@ -79,20 +70,20 @@ class Transaction(NamedTuple):
         return b"%d" % self.number
 
     def is_done(self, mark: bytes | None) -> bool:
-        """Tell whether a store with such a mark has this transaction."""
+        """Tell whether a store with this mark has the transaction."""
         if mark is None:
             return False
         try:
             return int(mark) >= self.number
         except ValueError:
-            raise Corruption(f"{self.key!r} holds no number, but {mark[:60]!r}") from None
+            raise Corruption(f"{self.key!r} must hold a number, not {mark[:60]!r}") from None
 
 
 SLOTS = 16384
 
 
 def slot_of(key: bytes) -> int:
-    """Return the slot of a key, as CLUSTER KEYSLOT does."""
+    """Return the hash slot of a key, as CLUSTER KEYSLOT does."""
     start = key.find(b"{") + 1
     if start:
         end = key.find(b"}", start)
@@ -102,20 +93,20 @@ def slot_of(key: bytes) -> int:
 
 
 def store_of(key: bytes, stores: int) -> int:
-    """Return the position of the store of a key among so many."""
+    """Return the position of a key's store among ``stores``."""
     return slot_of(key) * stores // SLOTS
 
 
 SUFFIX = ".staging"
 LEFT_S = 24 * 3600
-"""A folder in which nothing was written for so long belongs to no job that still runs."""
+"""The age after which a staging folder belongs to a dead job."""
 _HEAD = Struct(">4sI")
 _MAGIC = b"KVR1"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class StagedFile(NamedTuple):
-    """A file of pages, and what it must be."""
+    """A file of pages, with its checksum and size."""
 
     path: str
     sha256: str
@@ -123,7 +114,7 @@ class StagedFile(NamedTuple):
 
 
 class Staging:
-    """The folder of one transaction into one store; a value, made anew wherever it is needed."""
+    """The staging folder of one transaction into one store."""
 
     def __init__(self, store: str, transaction: Transaction) -> None:
         self._root = Path(store + SUFFIX)
@@ -131,11 +122,11 @@ class Staging:
         self.folder = self._root / f"{self._writer}{transaction.number}"
 
     def file(self, partition: int) -> "PageFile":
-        """Begin a file for a partition."""
+        """Create a file for a partition."""
         return PageFile(self.folder / f"{partition}-{uuid.uuid4().hex}.rows")
 
     def make(self) -> Self:
-        """See that the folder is there."""
+        """Create the folder, if it does not exist."""
         for folder in (self._root, self.folder):
             with suppress(FileExistsError):
                 folder.parent.mkdir(parents=True, exist_ok=True)
@@ -143,9 +134,9 @@ class Staging:
         return self
 
     def remove(self) -> None:
-        """Remove the folder and what earlier transactions of the writer and dead jobs have left.
+        """Remove the folder, and those of the writer's earlier transactions and of dead jobs.
 
-        A task that Spark has given up may still run: where the folder was, it makes no more files.
+        A task that Spark has abandoned may still run; it cannot create files in a removed folder.
         """
         if not self._root.is_dir():
             return
@@ -154,13 +145,13 @@ class Staging:
             for entry in entries:
                 if entry.name.startswith(self._writer) or _is_left(entry):
                     self._remove(Path(entry.path))
-        with suppress(OSError):  # others are at work there
+        with suppress(OSError):  # other transactions have folders in it
             self._root.rmdir()
 
     def _remove(self, folder: Path) -> None:
-        """Remove a folder of the root: under another name, as files may just be made in it."""
+        """Remove a folder; rename it first, so that no task creates files in it meanwhile."""
         dead = self._root / f"{self._writer}dead-{uuid.uuid4().hex}"
-        with suppress(OSError):  # it was never made, or another has taken it
+        with suppress(OSError):  # it does not exist, or another process has renamed it
             folder.rename(dead)
         shutil.rmtree(dead, ignore_errors=True)
 
@@ -174,7 +165,7 @@ def _is_left(entry: os.DirEntry[str]) -> bool:
 
 
 class PageFile:
-    """A file of pages that a task writes."""
+    """Writes a file of pages, for one task."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -199,11 +190,11 @@ class PageFile:
 
 
 def pages_of(staged: StagedFile) -> Iterator[bytes]:
-    """Yield the pages of a file once all of it is known to be as written; else Corruption."""
+    """Yield the pages of a file. Raises Corruption if its checksum differs."""
     with open(staged.path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != staged.sha256:
-            raise Corruption(f"the staged file {staged.path} is not as it was written")
+            raise Corruption(f"the checksum of the staged file {staged.path} is wrong")
         file.seek(0)
         while head := file.read(_HEAD.size):
             _, length = _HEAD.unpack(head)
@@ -211,9 +202,9 @@ def pages_of(staged: StagedFile) -> Iterator[bytes]:
 
 
 StagedID = bytes
-"""An ID of a page."""
+"""An ID as in a page."""
 Packed = tuple[bytes, Names]
-"""A row's value and the names of its fields, as operations take them."""
+"""The encoded value of a row, and the names of its fields."""
 
 ALLOTTED: StagedID = b""
 _U64_BYTES = U64.size
@@ -221,15 +212,15 @@ _U64_BYTES = U64.size
 
 @dataclass(slots=True)
 class StagedRows:
-    """Rows of one stream, in the order in which they are to be appended."""
+    """Rows of one stream, in the order in which the commit appends them."""
 
     key: bytes
     rows: list[Packed] = field(default_factory=list)
     ids: list[StagedID] = field(default_factory=list)
-    """One for each row, or none at all."""
+    """One for each row, or empty."""
 
     def extend(self, ids: list[StagedID], rows: list[Packed]) -> None:
-        """Add rows with ``ids``: one for each, or none."""
+        """Add rows; ``ids`` has one for each, or is empty."""
         if ids or self.ids:
             self.ids += [ALLOTTED] * (len(self.rows) - len(self.ids))
             self.ids += ids or [ALLOTTED] * len(rows)
@@ -237,7 +228,7 @@ class StagedRows:
 
 
 def pack_page(streams: Iterable[StagedRows]) -> bytes:
-    """Return the page of rows of several streams."""
+    """Pack the rows of several streams into a page."""
     packed: bytes = msgpack.packb([_packable(each) for each in streams], use_bin_type=False)
     return packed
 
@@ -250,7 +241,7 @@ def _packable(staged: StagedRows) -> tuple[object, ...]:
 
 
 def unpack_page(page: bytes) -> Iterator[StagedRows]:
-    """Yield the streams of a page; Corruption where it is none."""
+    """Yield the streams of a page. Raises Corruption if it is damaged."""
     try:
         streams = msgpack.unpackb(page, raw=True, use_list=True)
         for key, ids, values, shapes, numbers in streams:
@@ -264,7 +255,7 @@ def unpack_page(page: bytes) -> Iterator[StagedRows]:
 
 
 def add_id(staged: StagedID) -> AddID:
-    """Return the ID of a page as operations take it."""
+    """Return a staged ID in the form that operations take."""
     if len(staged) == ID_BYTES:
         return StreamID.unpack(staged)
     if len(staged) == _U64_BYTES:
@@ -273,22 +264,19 @@ def add_id(staged: StagedID) -> AddID:
 
 
 def order_of(staged: StagedID) -> tuple[bool, bytes]:
-    """Return what sorts the rows of a stream: by ID, ``ms-*`` behind its millisecond, ``*`` last.
-
-    Sorting is stable, so rows without IDs stay in their order.
-    """
+    """Return the sort key of a staged ID: by ID, ``ms-*`` after its millisecond, ``*`` last."""
     if len(staged) == _U64_BYTES:
         return False, staged + b"\xff" * 9
     return not staged, staged
 
 
 def is_plain(staged: StagedRows) -> bool:
-    """Tell whether each row has a whole ID or none: what a table can be made of."""
+    """Tell whether each row has a whole ID or none, as parts require."""
     return all(len(eid) != _U64_BYTES for eid in staged.ids)
 
 
-def extend(writer: PartWriter, streams: Iterable[StagedRows]) -> None:
-    """Add plain rows to the parts that a writer makes: those with IDs, and those without."""
+def extend(writer: PartWriter | RowsWriter, streams: Iterable[StagedRows]) -> None:
+    """Add plain rows to a writer: first those with IDs, then those without."""
     for staged in streams:
         if not staged.ids:
             writer.extend(staged.key, None, [value for value, _ in staged.rows])
@@ -304,7 +292,7 @@ def extend(writer: PartWriter, streams: Iterable[StagedRows]) -> None:
 
 
 def shown_id(staged: StagedID) -> str:
-    """Return an ID of a page as people write it."""
+    """Return a staged ID as text."""
     eid = add_id(staged)
     if eid is None:
         return "*"

@@ -1,7 +1,6 @@
-"""The commit into a store in a directory: opened, written, made durable, closed.
+"""The commit into a store in a directory: it opens the store, writes once, and closes it.
 
-Rows and mark are one commit of the store, so a reader, or whoever comes after a crash, sees all of
-them or none. It knows the library's operations, nothing of Spark.
+Rows and mark are one commit of the store, so readers see all of them or none, also after a crash.
 """
 
 import time
@@ -24,20 +23,20 @@ from kvstream.types.ids import AddID, StreamID
 T = TypeVar("T")
 
 BATCH_ROWS = 20_000
-"""More rows than these come in as tables: a write batch holds up whoever else uses the store."""
+"""More rows are a bulk load: a large write batch would block other users of the store."""
 TICKET_KEYS = 10_000
-"""Streams that a ticket names where the write does not: it goes to every task."""
+"""Streams in a ticket at most, if the write names none: every task gets the ticket."""
 PAUSE_S = 0.02
-"""Between two tries to get a store from another process."""
+"""The pause between two attempts to open a store that another process holds."""
 
 
 def commit_into(path: str, db: int, wait_s: float, work: Commit) -> Committed:
-    """Commit into the store in a directory, made where there is none.
+    """Commit into the store in a directory, created if there is none; durable on return.
 
-    Waits ``wait_s`` seconds for another process that has the store open; then StoreLocked. What is
-    written is on disk when this returns. IDTooSmall, WrongType and the like: nothing was written.
+    Raises StoreLocked if another process holds the store for ``wait_s`` seconds. After an error
+    such as IDTooSmall or WrongType, nothing was written.
     """
-    with patiently(lambda: Store.open(path, db=db), wait_s) as store:
+    with retry_while_locked(lambda: Store.open(path, db=db), wait_s) as store:
         if work.parts or (work.rows > BATCH_ROWS and not work.skip_existing):
             found = _load(store, work)
             if found is not None:
@@ -46,9 +45,9 @@ def commit_into(path: str, db: int, wait_s: float, work: Commit) -> Committed:
 
 
 def _load(store: Store, work: Commit) -> Committed | None:
-    """Commit as a bulk load: parts of the tasks, and of what they have not made parts of.
+    """Commit as a bulk load of the tasks' parts, and of parts made here from the other rows.
 
-    None where rows ask for the milliseconds of their IDs alone: those only a plain commit can give.
+    Return None if rows have IDs such as ``ms-*``, which only a plain commit can allot.
     """
     loose = work.loose()
     if not all(is_plain(staged) for _, streams in loose for staged in streams):
@@ -67,9 +66,10 @@ def _load(store: Store, work: Commit) -> Committed | None:
 
 
 def ticket_of(path: str, db: int, key: bytes | None) -> BulkTicket:
-    """Return a ticket for tasks that make parts; StoreLocked where another process has the store.
+    """Return a ticket for tasks that make parts, by default for all streams of the store.
 
-    Where no stream is named, for all that there are: rows of others are written once more.
+    Rows of streams that it does not name are written again by the commit. Raises StoreLocked if
+    another process holds the store.
     """
     with Store.open(path, db=db) as store:
         return store.bulk_ticket(_streams(store) if key is None else [key])
@@ -81,7 +81,7 @@ def _streams(store: Store) -> list[bytes]:
 
 
 def mark_of(path: str, db: int, transaction: Transaction) -> bytes | None:
-    """Return the mark that a writer has left in a store; None where it, or the store, is not."""
+    """Return a writer's mark in a store; None without a mark or a store."""
     try:
         with Store.open(path, db=db, create=False) as store:
             return store.engine.run(strings.get, qualified(store.db, transaction.key))
@@ -89,8 +89,8 @@ def mark_of(path: str, db: int, transaction: Transaction) -> bytes | None:
         return None
 
 
-def patiently(attempt: Callable[[], T], wait_s: float) -> T:
-    """Run what opens a store, again while another process has it."""
+def retry_while_locked(attempt: Callable[[], T], wait_s: float) -> T:
+    """Call a function that opens a store, again while another process holds the store."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -98,7 +98,7 @@ def patiently(attempt: Callable[[], T], wait_s: float) -> T:
         except StoreLocked as error:
             if time.monotonic() >= deadline:
                 raise StoreLocked(
-                    f"{error}; a server that has it takes the rows where the option url names it"
+                    f"{error}; if a server holds it, give the server's URL as the option url"
                 ) from None
         time.sleep(PAUSE_S)
 
@@ -131,7 +131,7 @@ def _append(txn: Txn, name: bytes, staged: StagedRows) -> None:
 
 
 def _skip(txn: Txn, name: bytes, staged: StagedRows) -> int:
-    """Drop the rows whose IDs are not above the stream's last one; return how many."""
+    """Drop the rows whose IDs are not above the stream's last ID; return their number."""
     stream = txn.stream(name)
     if stream is None or not staged.ids:
         return 0

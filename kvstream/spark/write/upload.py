@@ -1,8 +1,8 @@
-"""Bulk loads through a kvstream server: tasks send it their tables, and one command takes them in.
+"""Bulk loads through a kvstream server: tasks send files of rows, and one command commits them.
 
 The server's side is ``KVSTREAM.LOAD`` (kvstream/server/runtime/uploads.py). A Redis has no such
-command, and not every user may use it: ``begin`` tells. It knows RESP through
-redis-py, nothing of Spark.
+command, and not every user may use it: ``begin`` returns None then. It knows RESP through redis-py,
+nothing of Spark.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from kvstream.bulkload.parts import BulkTicket, Part, PartWriter, name_of, unpack_ticket, words_of
+from kvstream.bulkload.parts import BulkTicket, RowsFile, RowsWriter, unpack_ticket
 from kvstream.errors import KVStreamError, RequestError, WrongType
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import members
@@ -22,7 +22,7 @@ COMMAND = "KVSTREAM.LOAD"
 CHUNK = 1 * MEGABYTE
 """Bytes of one request: a turn of the server's loop takes them in a millisecond."""
 COMMIT_S = 3600.0
-"""How long a commit may take: entries that must be written once more are written then."""
+"""How long a commit may take: the server writes all entries then."""
 
 
 class Upload(NamedTuple):
@@ -33,7 +33,7 @@ class Upload(NamedTuple):
 
 
 def begin(client: Any, keys: Iterable[bytes]) -> Upload | None:
-    """Begin a load into streams; None where the server has no such thing, or not for this user."""
+    """Begin a load into streams; return None if the server cannot, or not for this user."""
     try:
         told = members(Connection(client).do(COMMAND, "TICKET", *keys))
     except WrongType:
@@ -49,58 +49,45 @@ def discard(client: Any, upload: Upload) -> None:
         Connection(client).do(COMMAND, "DISCARD", upload.load)
 
 
-def send(client: Any, upload: Upload, parts: Iterable[Part]) -> list[Part]:
-    """Send the files of parts, and return the parts as the server has them."""
+def send(client: Any, upload: Upload, files: Iterable[RowsFile]) -> list[RowsFile]:
+    """Send files of rows; return them under the names that the server knows them by."""
     connection, sent = Connection(client), []
-    for part in parts:
-        name = name_of(part)
-        files = f"{name}.sst", f"{name}.pieces"
-        for file, path in zip(files, (part.table, part.pieces), strict=True):
-            _send(connection, upload.load, file, path)
-        sent.append(part._replace(table=files[0], pieces=files[1]))
+    for each in files:
+        name, offset = Path(each.path).stem, 0
+        with open(each.path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                connection.do(COMMAND, "PUT", upload.load, name, offset, chunk)
+                offset += len(chunk)
+        sent.append(each._replace(path=name))
     return sent
-
-
-def _send(connection: Connection, load: bytes, name: str, path: str) -> None:
-    offset = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            connection.do(COMMAND, "PUT", load, name, offset, chunk)
-            offset += len(chunk)
 
 
 def send_rows(
     client: Any, upload: Upload, rows: Sequence[tuple[int, list[StagedRows]]]
-) -> list[Part]:
-    """Make parts of plain rows, by partition, and send them."""
+) -> list[RowsFile]:
+    """Send plain rows, by partition."""
     sent = []
-    with Workshop() as folder:
+    with temporary_folder() as folder:
         for partition, streams in rows:
-            writer = PartWriter(folder, upload.ticket, partition=partition)
+            writer = RowsWriter(folder, upload.ticket, partition=partition)
             extend(writer, streams)
             sent += send(client, upload, writer.close())
     return sent
 
 
-class Workshop(TemporaryDirectory[str]):
-    """A folder of this machine's own in which parts are made."""
-
-    def __init__(self) -> None:
-        super().__init__(prefix="kvstream-parts-")
-
-    @property
-    def path(self) -> Path:
-        return Path(self.name)
+def temporary_folder() -> TemporaryDirectory[str]:
+    """Create a folder of this machine for files that are to be sent."""
+    return TemporaryDirectory(prefix="kvstream-rows-")
 
 
 def commit(
-    client: Any, upload: Upload, parts: Sequence[Part], mark: tuple[bytes, int] | None
+    client: Any, upload: Upload, sent: Sequence[RowsFile], mark: tuple[bytes, int] | None
 ) -> tuple[bool, int]:
-    """Have the server take parts in; return whether it did, and how many entries that were."""
+    """Commit the files that were sent; return whether this was the first time, and the entries."""
     client.connection_pool.connection_kwargs["socket_timeout"] = COMMIT_S
     client.connection_pool.disconnect()  # the next connection is as patient
-    words: list[bytes | int] = [] if mark is None else [b"MARK", *mark]
-    for part in parts:
-        words += [b"PART", *words_of(part)]
+    words: list[bytes | str | int] = [] if mark is None else ["MARK", *mark]
+    for each in sent:
+        words += ["PART", each.path, each.digest, "GIVEN" if each.given else "ALLOTTED"]
     told = members(Connection(client).do(COMMAND, "COMMIT", upload.load, *words))
     return bool(told["applied"]), told["entries"]

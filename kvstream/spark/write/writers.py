@@ -1,16 +1,11 @@
-"""The writers of ``format("kvstream")``: what Spark calls in its tasks and for its commits.
+"""The writers of ``format("kvstream")``, which Spark calls in tasks and for commits.
 
-A task turns rows into what is staged; the commit, on the driver, has each store take all of it at
-once. This module knows Spark's classes and puts the others together.
-
-A commit into a place, whichever way leads to it: a store that a server holds is reached by that.
-
-It knows places, neither rows nor how a commit is made.
+Tasks encode and stage rows; the commit on the driver adds them to each place in one step. If a
+server holds a store in a directory, the write goes through that server.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +23,7 @@ from kvstream.bulkload.parts import BulkTicket
 from kvstream.engine import server_address
 from kvstream.errors import InvalidArgument, RequestError, StoreError, StoreLocked
 from kvstream.remote.connection import AccessDenied, Connection
-from kvstream.spark.arrow import pass_over_modules, without_collector
-from kvstream.spark.options import Place, choice, flag, listed, number, places
+from kvstream.spark.options import Options, Place, choice, flag, listed, number, places
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write import upload as uploading
 from kvstream.spark.write.commit import Commit, Committed
@@ -47,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def commit_to(place: Place, wait_s: float, work: Commit) -> Committed:
-    """Commit into one place: all of it, or an error and none."""
+    """Commit into one place, atomically."""
     if place.kind == "path":
         path, db = place.address, place.db or 0
         try:
@@ -62,7 +56,7 @@ def commit_to(place: Place, wait_s: float, work: Commit) -> Committed:
 
 
 def mark_in(place: Place, transaction: Transaction) -> bytes | None:
-    """Return the mark that a writer has left in a place; None where there is none."""
+    """Return a writer's mark in a place; None if there is none."""
     if place.kind == "path":
         try:
             return mark_of(place.address, place.db or 0, transaction)
@@ -76,10 +70,10 @@ def mark_in(place: Place, transaction: Transaction) -> bytes | None:
 
 
 def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Upload | None]:
-    """Return the way to a place, and what tasks need to make tables for it; None: it takes none.
+    """Return the place to write to, and the ticket or upload for tasks; None if it takes no parts.
 
-    ``key`` is the one stream of all rows. A store that is held by its server is reached by that; by
-    the file system it is where somebody else has it, who may close it in time.
+    ``key`` is the stream of all rows, if there is only one. If a server holds a store, the place is
+    that server. If another process holds it, the place is the directory: it may be closed in time.
     """
     if place.kind == "path":
         try:
@@ -94,15 +88,15 @@ def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Uploa
 
 
 def discarded(place: Place, upload: Upload) -> None:
-    """Have a server remove what was sent for a write."""
+    """Remove the uploaded files of a write from a server."""
     with client_of(place) as client:
         uploading.discard(client, upload)
 
 
 def server_of(place: Place) -> Place | None:
-    """Return the server that holds the store in a directory; None where none says so, or answers.
+    """Return the server that holds the store in a directory; None if there is none or it is down.
 
-    AccessDenied where it wants another password than the options give.
+    Raises AccessDenied if the server refuses the user and password of the options.
     """
     address = server_address.read(Path(place.address))
     if address is None:
@@ -110,20 +104,16 @@ def server_of(place: Place) -> Place | None:
     server = replace(place, kind="url", address=address.url, db=place.db or 0)
     try:
         with client_of(server) as client:
-            told: bytes = Connection(client).ask("INFO", "server")
+            info: bytes = Connection(client).ask("INFO", "server")
     except AccessDenied as error:
         raise AccessDenied(f"the store in {place.address} is held by its server: {error}") from None
     except (StoreError, RequestError):
         return None
-    with suppress(UnicodeDecodeError):
-        return server if f"run_id:{address.run_id}\r\n" in told.decode() else None
-    return None
+    return server if f"run_id:{address.run_id}\r\n".encode() in info else None
 
-
-Options = Mapping[str, str]
 
 WAIT_S = 30
-"""Seconds that a commit waits, by default, for another process to close the store."""
+"""The default of the option ``wait``: how long a commit waits for the store to be free."""
 _WHOLE_IDS = (None, IDKind.PACKED, IDKind.NUMBERS)
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -131,7 +121,7 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the commit."""
+    """The message of a task to the commit."""
 
     partition: int
     writer: str
@@ -140,7 +130,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a write was told; it goes to the tasks."""
+    """The options of a write; pickled to tasks."""
 
     places: tuple[Place, ...]
     columns: Columns
@@ -150,25 +140,25 @@ class Settings:
     staging: str | None
     """The folder for staged files; None: beside each store."""
     transaction: Transaction | None
-    """What a batch write calls itself, so that it happens once."""
+    """The transaction that a batch write names, so that it happens once."""
     tickets: tuple[BulkTicket | Upload | None, ...] = ()
-    """For each place, what tasks need to make tables for it; None where they cannot."""
+    """For each place, its ticket or upload; None if it takes no parts."""
 
 
 def settings_of(schema: "StructType", options: Options) -> Settings:
-    """Return what is to be written where; InvalidArgument, before anything runs, for nonsense."""
+    """Parse the schema and the options. Raises InvalidArgument before anything runs."""
     given = dict(options)
     streams = listed(options, "stream")
     if len(streams) > 1:
         raise InvalidArgument(
-            "a write without a column stream goes to one stream: the option stream names several"
+            "the option stream names several streams: a write without a column stream has one"
         )
     given.pop("stream", None)
     if streams:
         given["stream"] = streams[0]
     targets = tuple(places(options))
     if len({place.shown for place in targets}) < len(targets):
-        raise InvalidArgument("a store is named twice")
+        raise InvalidArgument("two of the places are the same store")
     return Settings(
         targets,
         columns_of(schema, given),
@@ -183,14 +173,14 @@ def settings_of(schema: "StructType", options: Options) -> Settings:
 def _own_transaction(options: Options) -> Transaction | None:
     writer, version = options.get("txnappid"), number(options, "txnversion", None)
     if (writer is None) != (version is None):
-        raise InvalidArgument("the options txnAppId and txnVersion go together")
+        raise InvalidArgument("the options txnAppId and txnVersion go together: set both or none")
     return None if writer is None or version is None else Transaction(writer, version)
 
 
 def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "BatchWriter":
     """Return the writer of one batch write."""
     if overwrite:
-        raise InvalidArgument("streams are appended to: use mode('append')")
+        raise InvalidArgument("streams can only be appended to: use mode('append')")
     settings = settings_of(schema, options)
     found = [_prepared(settings, place) for place in settings.places]
     targets, tickets = zip(*found, strict=True)
@@ -200,7 +190,7 @@ def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "Ba
 
 
 def _prepared(settings: Settings, place: Place) -> tuple[Place, BulkTicket | Upload | None]:
-    """Ask a place for a ticket, where the IDs of the rows are whole, or all allotted."""
+    """Get a place's ticket or upload, if each row's ID is whole or fully allotted."""
     columns = settings.columns
     at_once = place.kind == "url" and settings.delivery == AT_LEAST_ONCE
     if columns.id_kind not in _WHOLE_IDS or settings.skip_existing or at_once:
@@ -211,73 +201,73 @@ def _prepared(settings: Settings, place: Place) -> tuple[Place, BulkTicket | Upl
 def stream_writer(options: Options, schema: "StructType", overwrite: bool) -> "StreamWriter":
     """Return the writer of one micro-batch."""
     if overwrite:
-        raise InvalidArgument("streams are appended to: use outputMode('append')")
+        raise InvalidArgument("streams can only be appended to: use outputMode('append')")
     return StreamWriter(settings_of(schema, options))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """All rows of a DataFrame become visible at once, or none does."""
+    """Writes a DataFrame atomically."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._transaction = settings.transaction or Transaction(uuid.uuid4().hex, 0)
 
     def begin(self) -> None:
-        """Run on the driver, before any task: make the folders that tasks may need."""
+        """Create the staging folders; on the driver, before any task."""
         for at, place in enumerate(self._settings.places):
             staging = staging_of(place, at, self._settings.staging, self._transaction)
             if staging is not None:
                 staging.make()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Run in a task: stage the rows of a partition."""
+        """Stage the rows of a partition, in a task."""
         return _stage(self._settings, self._transaction, True, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Run on the driver: have every store take its rows."""
+        """Commit into every place, on the driver."""
         marked = self._settings.transaction is not None
         _commit(self._settings, self._transaction, marked, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged; Spark also calls this after a commit that failed half-way."""
+        """Remove the staged rows. Spark also calls this after a commit that failed midway."""
         discard(self._settings.places, self._settings.staging, self._transaction)
         _discard_uploads(self._settings)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Each micro-batch becomes visible at once, and once.
+    """Writes each micro-batch atomically, and once.
 
-    Spark makes an instance for the tasks of each micro-batch and another for its commit.
+    Spark creates one instance for the tasks of a micro-batch, and another for its commit.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Run in a task: stage the rows of a partition."""
-        return _stage(self._settings, _running(), False, iterator)
+        """Stage the rows of a partition, in a task."""
+        return _stage(self._settings, _task_transaction(), False, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Run on the driver: have every store take its rows, where it has not yet."""
+        """Commit into every place that does not have the micro-batch yet, on the driver."""
         writer = _writer_of(messages)
         if writer is not None:
             _commit(self._settings, Transaction(writer, batchId), True, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged; Spark also calls this after a commit that failed half-way."""
+        """Remove the staged rows. Spark also calls this after a commit that failed midway."""
         writer = _writer_of(messages)
         if writer is not None:
             transaction = Transaction(writer, batchId)
             discard(self._settings.places, self._settings.staging, transaction)
 
 
-def _running() -> Transaction:
-    """Return the query and the batch of the task that runs here."""
+def _task_transaction() -> Transaction:
+    """Return the transaction of the running task: its query and micro-batch."""
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY) if context else None
     batch = context.getLocalProperty(_BATCH) if context else None
     if query is None or batch is None:
-        raise InvalidArgument("a streaming write runs inside a streaming query")
+        raise InvalidArgument("a streaming write must run in a streaming query")
     return Transaction(query, int(batch))
 
 
@@ -287,7 +277,6 @@ def _stage(
     begun: bool,
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
-    pass_over_modules()
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     tickets = settings.tickets or (None,) * len(settings.places)
@@ -295,11 +284,10 @@ def _stage(
     spill = partial(spill_of, *where, transaction, begun, partition)
     gathering = Gathering(len(settings.places), spill)
     try:
-        with without_collector():
-            for batch in batches:
-                for rows in encoded(batch, settings.columns):
-                    gathering.add(rows)
-            return Written(partition, transaction.writer, gathering.finish(partition))
+        for batch in batches:
+            for rows in encoded(batch, settings.columns):
+                gathering.add(rows)
+        return Written(partition, transaction.writer, gathering.finish(partition))
     except BaseException:
         gathering.abort()
         raise
@@ -324,18 +312,19 @@ def _commit(
         if shares or marked:
             staging = staging_of(place, at, settings.staging, transaction)
             ticket = settings.tickets[at] if settings.tickets else None
-            work = whole._replace(shares=shares, folder=str(staging.folder) if staging else "")
-            if isinstance(ticket, Upload):
-                work = work._replace(upload=ticket)
-            else:
-                work = work._replace(ticket=ticket)
+            work = whole._replace(
+                shares=shares,
+                folder=str(staging.folder) if staging else "",
+                ticket=ticket if isinstance(ticket, BulkTicket) else None,
+                upload=ticket if isinstance(ticket, Upload) else None,
+            )
             commit_to(place, settings.wait_s, work)
     discard(settings.places, settings.staging, transaction)
     _discard_uploads(settings)
 
 
 def _discard_uploads(settings: Settings) -> None:
-    """Have servers remove what the commit has not taken."""
+    """Remove uploaded files that no commit has ingested."""
     for place, ticket in zip(settings.places, settings.tickets, strict=False):
         if isinstance(ticket, Upload):
             discarded(place, ticket)

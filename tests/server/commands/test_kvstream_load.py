@@ -1,4 +1,4 @@
-"""KVSTREAM.LOAD: parts that clients have made, taken in through the server."""
+"""KVSTREAM.LOAD: files of rows that clients send, committed by the server."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import redis
 
-from kvstream.bulkload.parts import Part, PartWriter, name_of, pieces_of, unpack_ticket, words_of
+from kvstream.bulkload.parts import Part, RowsFile, RowsWriter, pieces_of, unpack_ticket
 from kvstream.engine import server_address
 from kvstream.layout.values import encode_many
 from kvstream.server.commands.info import RUN_ID
@@ -34,7 +34,7 @@ def ask(client: Any, *words: Any) -> Any:
 
 
 class Load:
-    """A load as a client makes it: one part of each kind that ``rows`` have."""
+    """A load as a client makes it: one file of each kind that ``rows`` have."""
 
     def __init__(self, client: Any, folder: Path, *keys: str) -> None:
         self._client = client
@@ -45,20 +45,20 @@ class Load:
         self.ticket = unpack_ticket(told[b"ticket"])
 
     def send(self, rows: dict[bytes, tuple[list[int] | None, list[int]]]) -> list[bytes]:
-        """Make parts and send them; return the words that commit them."""
-        writer = PartWriter(self._folder, self.ticket)
+        """Write files and send them; return the words that commit them."""
+        writer = RowsWriter(self._folder, self.ticket)
         for key, (given, numbers) in rows.items():
             writer.extend(key, None if given is None else ids(*given), values(*numbers))
-        return [word for part in writer.close() for word in (b"PART", *self._sent(part))]
+        return [word for file in writer.close() for word in self.put(file)]
 
-    def _sent(self, part: Part) -> list[bytes]:
-        for place, ending in ((part.table, ".sst"), (part.pieces, ".pieces")):
-            data = Path(place).read_bytes()
-            half = len(data) // 2
-            for at, piece in ((0, data[:half]), (half, data[half:])):
-                words = (self.name, name_of(part) + ending, at, piece)
-                assert ask(self._client, "PUT", *words) == at + len(piece)
-        return words_of(part)
+    def put(self, file: RowsFile) -> list[bytes]:
+        """Send a file in two pieces; return the words that commit it."""
+        name, data = Path(file.path).stem, Path(file.path).read_bytes()
+        half = len(data) // 2
+        for at, piece in ((0, data[:half]), (half, data[half:])):
+            assert ask(self._client, "PUT", self.name, name, at, piece) == at + len(piece)
+        kind = b"GIVEN" if file.given else b"ALLOTTED"
+        return [b"PART", name.encode(), file.digest.encode(), kind]
 
     def commit(self, *words: Any) -> Any:
         reply = ask(self._client, "COMMIT", self.name, *words)
@@ -113,14 +113,14 @@ def test_a_refused_load_changes_nothing_and_may_be_given_up(
     assert client.keys() == [b"old"]
     assert ask(client, "DISCARD", load.name) in (b"OK", True)
     with pytest.raises(redis.ResponseError, match="NOLOAD"):
-        ask(client, "PUT", load.name, "a.sst", 0, "x")
+        ask(client, "PUT", load.name, "a", 0, "x")
 
 
 def test_a_part_that_is_not_as_it_was_made_is_refused(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     words = load.send({b"s": ([1], [1])})
-    ask(client, "PUT", load.name, "more.sst", 0, "x")
-    for at, wrong in ((1, b"absent"), (1, b"more"), (2, b"0" * 32), (3, b"0" * 32)):
+    ask(client, "PUT", load.name, "more", 0, "x")
+    for at, wrong in ((1, b"absent"), (1, b"more"), (2, b"0" * 32)):
         damaged = list(words)
         damaged[at] = wrong
         with pytest.raises(redis.ResponseError, match="is not as it was written"):
@@ -129,7 +129,7 @@ def test_a_part_that_is_not_as_it_was_made_is_refused(client: redis.Redis, folde
     assert load.commit(*words)[b"entries"] == 1
 
 
-NAMES = ("../../x.sst", "/etc/x.sst", "a.b.sst", ".sst", "ticket", "a.sst/../b.sst", "a\0.sst")
+NAMES = ("../../x", "/etc/x", "a.b", ".rows", "", "..", "a/../b", "a\0")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,26 +141,26 @@ def test_a_file_lies_in_the_folder_of_its_load(
         ask(client, "PUT", load.name, name, 0, "x")
     for other in ("..", "../loads/" + load.name.decode(), "0" * 32):
         with pytest.raises(redis.ResponseError, match="NOLOAD"):
-            ask(client, "PUT", other, "a.sst", 0, "x")
+            ask(client, "PUT", other, "a", 0, "x")
 
 
 def test_what_is_sent_goes_where_the_file_ends(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
-    assert ask(client, "PUT", load.name, "a.sst", 0, "abc") == 3
+    assert ask(client, "PUT", load.name, "a", 0, "abc") == 3
     for offset in (0, 2, 4):
         with pytest.raises(redis.ResponseError, match="has 3 bytes"):
-            ask(client, "PUT", load.name, "a.sst", offset, "d")
-    assert ask(client, "PUT", load.name, "a.sst", 3, "d") == 4
+            ask(client, "PUT", load.name, "a", offset, "d")
+    assert ask(client, "PUT", load.name, "a", 3, "d") == 4
 
 
 WRONG = {
     "TICKET s": "WRONGTYPE Operation against a key holding the wrong kind of value",
-    "PUT 0 a.sst x y": "ERR value is not an integer or out of range",
-    "PUT 0 a.sst -1 y": "ERR offset is out of range, must be positive",
-    "COMMIT 0 PART a b c 1 1": "ERR wrong number of arguments for 'kvstream.load|commit' command",
-    "COMMIT 0 MARK s 1 PART a b c 1": "ERR syntax error",
-    "COMMIT 0 PART a b c 1 1 GIVEN": "NOLOAD No such bulk load: it was committed, or given up",
-    "COMMIT 0 PORT a b c 1 1 GIVEN": "ERR syntax error",
+    "PUT 0 a x y": "ERR value is not an integer or out of range",
+    "PUT 0 a -1 y": "ERR offset is out of range, must be positive",
+    "COMMIT 0 PART a b": "ERR wrong number of arguments for 'kvstream.load|commit' command",
+    "COMMIT 0 MARK s 1 PART a b": "ERR syntax error",
+    "COMMIT 0 PART a b GIVEN": "NOLOAD No such bulk load: it was committed, or given up",
+    "COMMIT 0 PORT a b GIVEN": "ERR syntax error",
     "DISCARD 0": "NOLOAD No such bulk load: it was committed, or given up",
     "OTHER": "ERR unknown subcommand 'OTHER'. Try KVSTREAM.LOAD HELP.",
 }
@@ -175,10 +175,10 @@ def test_what_is_wrong_is_said(asker: Asker, line: str) -> None:
 def test_parts_and_marks_are_looked_at(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     words = load.send({b"s": ([1], [1])})
-    for at, wrong in ((1, b"../a"), (2, b"0" * 31), (4, b"-1"), (5, b""), (6, b"SOME")):
+    for at, wrong in ((1, b"../a"), (2, b"0" * 31), (3, b"SOME")):
         part = list(words)
         part[at] = wrong
-        with pytest.raises(redis.ResponseError, match="a part is:"):
+        with pytest.raises(redis.ResponseError, match=r"a part is:|a file's name is"):
             load.commit(*part)
     client.set("text", "no number")
     with pytest.raises(redis.ResponseError, match="holds no number of a batch"):
@@ -263,8 +263,8 @@ def test_a_full_disk_refuses_what_is_sent(served: Served, folder: Path) -> None:
     full = patch("os.write", side_effect=OSError(28, "No space left on device"))
     refused = pytest.raises(redis.ResponseError, match="MISCONF the disk does not take it")
     with full, refused:
-        ask(client, "PUT", load.name, "a.sst", 0, "x")
-    assert ask(client, "PUT", load.name, "a.sst", 0, "x") == 1
+        ask(client, "PUT", load.name, "a", 0, "x")
+    assert ask(client, "PUT", load.name, "a", 0, "x") == 1
 
 
 def test_a_stream_is_given_the_state_of_another_one(client: redis.Redis) -> None:

@@ -1,7 +1,7 @@
-"""``verify``: are the entries of two places the same? By digests of ranges, made in tasks.
+"""``verify``: compare the entries of two places by digests of ranges, computed in tasks.
 
-Each range of IDs of each stream is reduced to a number of entries and two sums of hashes of their
-IDs and fields; those of both places are laid side by side. So no entry leaves its task.
+The digest of a range of IDs is its number of entries and two combinations of the hashes of their
+IDs and fields. Only digests are compared, so no entry leaves its task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RANGE_MS = 24 * 3600 * 1000
-"""Milliseconds of IDs in a range: a day."""
+"""The length of a range of IDs in milliseconds: a day."""
 SHOWN_MAX = 20
 _ENTRIES = ENTRIES.replace("name:string", "name:binary")
-"""Names of fields may be no UTF-8: nobody reads them here."""
+"""Field names are only hashed, so they need not be UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of a stream that is not the same in both places."""
+    """A range of a stream that differs between the places."""
 
     stream: str
     first_ms: int
-    """IDs from this millisecond on, for ``RANGE_MS``."""
+    """The first millisecond of the range, which is ``RANGE_MS`` long."""
     source: int
-    """Entries there."""
+    """The number of entries in the source."""
     target: int
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What ``verify`` has found."""
+    """The result of ``verify``."""
 
     ranges: int
     equal: int
     source: int
-    """Entries of the source."""
+    """The number of entries in the source."""
     target: int
     differences: tuple[Difference, ...]
-    """The first of them; ``ranges - equal`` is their number."""
+    """The first differences; their total number is ``ranges - equal``."""
 
     @property
     def is_equal(self) -> bool:
@@ -62,35 +62,34 @@ def verify(
 ) -> Verified:
     """Compare the entries of two places, each of which may be several stores.
 
-    A stream that one of them has not is a difference. Raises NoSuchKey for a name that neither has,
-    and for a pattern that fits nothing.
+    A stream that only one of them has is a difference. Raises NoSuchKey for a name that neither
+    has, and for a pattern that matches nothing.
     """
     from pyspark.sql import functions as F
 
     say(f"comparing {shown(source)} with {shown(target)}")
-    manner = {"start": start, "end": end, "ignoreMissing": "true"}
-    mine, theirs = (
-        _digests(entries(spark, chosen(place, streams, pattern) | manner, _ENTRIES))
+    bounds = {"start": start, "end": end, "ignoreMissing": "true"}
+    ours, theirs = (
+        _digests(entries(spark, chosen(place, streams, pattern) | bounds, _ENTRIES))
         for place in (source, target)
     )
-    same = F.col("mine").eqNullSafe(F.col("theirs"))
-    joined = mine.withColumnRenamed("digest", "mine").join(
-        theirs.withColumnRenamed("digest", "theirs"), ["stream", "range"], "full"
+    joined = ours.withColumnRenamed("digest", "source_digest").join(
+        theirs.withColumnRenamed("digest", "target_digest"), ["stream", "range"], "full"
     )
-    told = joined.select(
+    ranges = joined.select(
         "stream",
         (F.col("range") * RANGE_MS).alias("first_ms"),
-        F.coalesce("mine.entries", F.lit(0)).alias("source"),
-        F.coalesce("theirs.entries", F.lit(0)).alias("target"),
-        same.alias("same"),
+        F.coalesce("source_digest.entries", F.lit(0)).alias("source"),
+        F.coalesce("target_digest.entries", F.lit(0)).alias("target"),
+        F.col("source_digest").eqNullSafe(F.col("target_digest")).alias("same"),
     ).cache()
     try:
-        found = _summed(told, say)
+        result = _summed(ranges, say)
     finally:
-        told.unpersist()
-    if not found.ranges or len(streams) > 1:
+        ranges.unpersist()
+    if not result.ranges or len(streams) > 1:
         require(spark, [source, target], streams, pattern)
-    return found
+    return result
 
 
 def _digests(found: "DataFrame") -> "DataFrame":
@@ -109,23 +108,25 @@ def _digests(found: "DataFrame") -> "DataFrame":
     return hashed.groupBy("stream", "range").agg(digest.alias("digest"))
 
 
-def _summed(told: "DataFrame", say: Say) -> Verified:
+def _summed(ranges: "DataFrame", say: Say) -> Verified:
     from pyspark.sql import functions as F
 
-    total = told.agg(
+    total = ranges.agg(
         F.count(F.lit(1)).alias("ranges"),
         F.count_if("same").alias("equal"),
         F.coalesce(F.sum("source"), F.lit(0)).alias("source"),
         F.coalesce(F.sum("target"), F.lit(0)).alias("target"),
     ).first()
     assert total is not None
-    rows = told.where("not same").orderBy("stream", "first_ms").limit(SHOWN_MAX).collect()
-    found = tuple(Difference(row.stream, row.first_ms, row.source, row.target) for row in rows)
-    for each in found:
-        counts = f"{each.source:,} here, {each.target:,} there"
+    rows = ranges.where("not same").orderBy("stream", "first_ms").limit(SHOWN_MAX).collect()
+    differences = tuple(
+        Difference(row.stream, row.first_ms, row.source, row.target) for row in rows
+    )
+    for each in differences:
+        counts = f"{each.source:,} entries in the source, {each.target:,} in the target"
         say(f"differs: {each.stream} from {each.first_ms}: {counts}")
     say(
         f"{total.equal:,} of {total.ranges:,} ranges are equal; "
-        f"{total.source:,} entries here, {total.target:,} there"
+        f"{total.source:,} entries in the source, {total.target:,} in the target"
     )
-    return Verified(total.ranges, total.equal, total.source, total.target, found)
+    return Verified(total.ranges, total.equal, total.source, total.target, differences)

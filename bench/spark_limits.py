@@ -1,4 +1,4 @@
-"""What Spark with kvstream is held to: the time of a micro-batch, the memory of executors."""
+"""Limits of the Spark data source: the time of a micro-batch, and the memory of executors."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from bench.results import Claim
-from bench.sparking import bench_session
+from bench.results import Limit
+from bench.spark import bench_session
 from bench.workload import Sizes, entries
 from kvstream import Store
 from kvstream.bulkload.parts import PartWriter
@@ -24,12 +24,11 @@ WARM_BATCHES = 10
 BATCH_MS_MAX = 500.0
 LOOK_S = 0.005
 BATCH_WAIT_S = 120.0
-"""How long a micro-batch may take before the run fails."""
+"""The time after which a micro-batch has failed."""
 
 EXECUTOR_MB = 1024
 OVERHEAD_MB = 384
-"""What Spark allows an executor beside its heap, for Python and all else, where it runs in YARN or
-Kubernetes."""
+"""The memory that Spark on YARN or Kubernetes allows an executor beside its heap, for Python."""
 VALUE_BYTES = 1000
 PART_ROWS = 50_000
 MEGABYTE = 1 << 20
@@ -38,8 +37,8 @@ MEGABYTE = 1 << 20
 # --- micro-batches --------------------------------------------------------------------------------
 
 
-def micro_batches(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Add entries to a store, and wait until a query has them in another one."""
+def micro_batches(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Add entries to a store, and wait until a query has copied them into another one."""
     source, target = folder / "batches-in", folder / "batches-out"
     with Store.open(target) as store:
         store.stream("out").add({"begun": "1"})
@@ -56,12 +55,12 @@ def micro_batches(folder: Path, sizes: Sizes) -> list[Claim]:
     steady = took[WARM_BATCHES:]
     title = f"Spark: {BATCH_ROWS} entries from one store into another, by a micro-batch"
     note = f"fastest {min(steady):.0f} ms, slowest {max(steady):.0f} ms of {BATCHES}"
-    return [Claim("spark-batch", title, median(steady), BATCH_MS_MAX, "ms", note)]
+    return [Limit("spark-batch", title, median(steady), BATCH_MS_MAX, "ms", note)]
 
 
 @contextmanager
 def _copying(source: Path, target: Path, state: Path) -> Iterator[None]:
-    """Run a query that follows one store and writes into the other."""
+    """Run a query that follows one store and writes into another."""
     with bench_session("local[2]") as spark:
         reader = spark.readStream.format("kvstream").option("path", str(source))
         rows = reader.option("pattern", "in").load().select("fields")
@@ -69,15 +68,15 @@ def _copying(source: Path, target: Path, state: Path) -> Iterator[None]:
         query = writer.option("stream", "out").option("checkpointLocation", str(state)).start()
         try:
             yield
-            query.processAllAvailable()  # its own log of the last batch
+            query.processAllAvailable()  # until it has logged its last batch
         finally:
             query.stop()
 
 
 def _arrivals(target: Path) -> Iterator[int]:
-    """Yield whenever another batch is in the store, which is watched beside who writes it."""
-    from kvstream.spark.read.progress import catch_up, follower
+    """Yield whenever the store has another batch; it is opened as a secondary."""
     from kvstream.spark.read.stores import length_of
+    from kvstream.spark.read.watch import catch_up, follower
 
     with follower(str(target), 0) as store:
         expected = 1
@@ -85,7 +84,7 @@ def _arrivals(target: Path) -> Iterator[int]:
             expected += BATCH_ROWS
             deadline = time.monotonic() + BATCH_WAIT_S
             while (length_of(store, b"out") or 0) < expected:
-                assert time.monotonic() < deadline, "a micro-batch does not arrive"
+                assert time.monotonic() < deadline, "a micro-batch did not arrive"
                 time.sleep(LOOK_S)
                 catch_up(store)
             yield expected
@@ -94,27 +93,27 @@ def _arrivals(target: Path) -> Iterator[int]:
 # --- more than memory -----------------------------------------------------------------------------
 
 
-def more_than_memory(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Read a store that is larger than the executors, in processes of their own."""
+def more_than_memory(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Read a store that is larger than the executors' memory, on a cluster of processes."""
     path, work = folder / "large-read", folder / "large-work"
     rows = _fill(path, folder / "large-parts", sizes.sparked_mb)
     work.mkdir()
-    probe = [sys.executable, "-m", "bench.spark_probe", str(path), str(EXECUTOR_MB)]
+    command = [sys.executable, "-m", "bench.spark_memory", str(path), str(EXECUTOR_MB)]
     environment = {**os.environ, "SPARK_WORKER_DIR": str(work)}
-    done = subprocess.run(probe, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["rows"] == rows, f"{seen['rows']} of {rows} entries"
-    assert seen["bytes"] == rows * VALUE_BYTES, "values are not as they were written"
+    assert seen["bytes"] == rows * VALUE_BYTES, "the values differ from those written"
     title = (
         f"Spark: peak memory of an executor of {EXECUTOR_MB} MB, with its Python, which reads its "
         f"half of {sizes.sparked_mb:,} MB"
     )
     note = f"{rows / seen['seconds']:,.0f} entries of 1 kB a second"
-    return [Claim("spark-memory", title, seen["peak_mb"], EXECUTOR_MB + OVERHEAD_MB, "MB", note)]
+    return [Limit("spark-memory", title, seen["peak_mb"], EXECUTOR_MB + OVERHEAD_MB, "MB", note)]
 
 
 def _fill(path: Path, staged: Path, megabytes: int) -> int:
-    """Load a store with entries that do not compress; return how many."""
+    """Load a store with incompressible entries; return their number."""
     staged.mkdir()
     data = Random(0).randbytes(VALUE_BYTES * PART_ROWS)
     values = [
@@ -131,7 +130,7 @@ def _fill(path: Path, staged: Path, megabytes: int) -> int:
     return rows
 
 
-SPARKED_CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
+SPARK_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
     "spark-batch": ("Spark follows a store in micro-batches", micro_batches),
     "spark-memory": ("Spark reads more than its memory", more_than_memory),
 }

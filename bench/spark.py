@@ -1,9 +1,8 @@
-"""Streams read and written by Spark: kvstream's format, beside redis-py in tasks of one session.
+"""Spark jobs with ``format("kvstream")``, beside redis-py in the tasks of the same session.
 
-The peer is what people write: each task reads a range of IDs by pages of XRANGE, or adds its rows
-in pipelines of XADD. Both have two cores, two tasks and the same entries; the session starts
-before the clock does, and both sides have done the same work on a few entries then. Afterwards
-kvstream's side runs in a session of one core, to tell what the second one brings.
+On the other side each task reads a range of IDs by pages of XRANGE, or adds its rows in pipelines
+of XADD. Both sides have two cores, two tasks and the same entries, and warm up on a few of them.
+Then kvstream's side runs in a session of one core, to measure what the second core brings.
 """
 
 import shutil
@@ -15,9 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.peer import file_server
-from bench.results import Contest, Scaled
-from bench.runner import Tell
+from bench.processes import file_server
+from bench.results import Comparison, Log, Scaling
 from bench.workload import PAGE, Sizes
 from kvstream import Store, migration
 
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
 KEY = "orders"
 WARM_KEY = "few-orders"
 WARM_SHARE = 20
-"""One in so many of the entries is what both sides warm up with."""
+"""Both sides warm up on one entry in this many."""
 WARM_ROUNDS = 4
-"""Spark's planner is compiled by the JVM while it runs, and that is not over after one job."""
+"""The JVM compiles Spark's planner during the first jobs."""
 LOADED = "loaded"
 FIRST_MS = 1_700_000_000_000
 TASKS = 2
@@ -47,8 +45,8 @@ _FILL_STEP = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What both sides read, and where what they write goes."""
+class SparkRun:
+    """The session, the entries that both sides read, and the folder that they write to."""
 
     spark: "SparkSession"
     store: Path
@@ -63,7 +61,7 @@ class Scene:
 
     @property
     def files(self) -> Path:
-        """The same entries as Parquet, in a file for each task."""
+        """The entries as Parquet, one file for each task."""
         return self.folder / f"sparked-{self.key}"
 
     def read(self, schema: str | None = None) -> "DataFrame":
@@ -72,7 +70,7 @@ class Scene:
         return (reader if schema is None else reader.schema(schema)).load()
 
     def ranges(self) -> Any:
-        """Return the ranges of IDs that the peer's tasks read."""
+        """Return the ranges of IDs for redis-py's tasks."""
         step = -(-self.count // TASKS)
         bounds = [
             (FIRST_MS + first, FIRST_MS + min(first + step, self.count) - 1)
@@ -93,28 +91,28 @@ def _pages(port: int, key: str, bounds: Iterator[tuple[int, int]]) -> Iterator[l
     client.close()
 
 
-def _count(scene: Scene) -> int:
-    """Count rows with their map of fields; Spark asks for every column that the format has."""
-    return scene.read().count()
+def _count(run: SparkRun) -> int:
+    """Count rows with maps of fields: Spark always reads all columns of the format."""
+    return run.read().count()
 
 
-def _count_peer(scene: Scene) -> int:
-    port, key = scene.port, scene.key
+def _count_peer(run: SparkRun) -> int:
+    port, key = run.port, run.key
 
     def counted(bounds: Iterator[tuple[int, int]]) -> Iterator[int]:
         yield sum(sum(1 for _, fields in page if fields) for page in _pages(port, key, bounds))
 
-    total: int = scene.ranges().mapPartitions(counted).sum()
+    total: int = run.ranges().mapPartitions(counted).sum()
     return total
 
 
-def _parquet(scene: Scene) -> int:
-    scene.read(TYPED).write.mode("overwrite").parquet(str(scene.out))
-    return scene.count
+def _parquet(run: SparkRun) -> int:
+    run.read(TYPED).write.mode("overwrite").parquet(str(run.out))
+    return run.count
 
 
-def _parquet_peer(scene: Scene) -> int:
-    port, key = scene.port, scene.key
+def _parquet_peer(run: SparkRun) -> int:
+    port, key = run.port, run.key
 
     def rows(bounds: Iterator[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
         from datetime import datetime
@@ -129,26 +127,26 @@ def _parquet_peer(scene: Scene) -> int:
                     datetime.fromisoformat(fields[b"placed"].decode()),
                 )
 
-    frame = scene.spark.createDataFrame(scene.ranges().mapPartitions(rows), TYPED)
-    frame.write.mode("overwrite").parquet(str(scene.out))
-    return scene.count
+    frame = run.spark.createDataFrame(run.ranges().mapPartitions(rows), TYPED)
+    frame.write.mode("overwrite").parquet(str(run.out))
+    return run.count
 
 
-def _load(scene: Scene) -> int:
-    """Append the rows of files to a stream of an empty store."""
-    target = scene.out.with_name("sparked-loaded")
+def _load(run: SparkRun) -> int:
+    """Append the rows of Parquet files to a stream of an empty store."""
+    target = run.out.with_name("sparked-loaded")
     shutil.rmtree(target, ignore_errors=True)
-    write = scene.spark.read.parquet(str(scene.files)).write.format("kvstream").mode("append")
+    write = run.spark.read.parquet(str(run.files)).write.format("kvstream").mode("append")
     write.option("path", str(target)).option("stream", KEY).save()
     with Store.open(target) as store:
         return len(store.stream(KEY))
 
 
-def _load_peer(scene: Scene) -> int:
-    """Add the same rows by pipelines, each task its own."""
+def _load_peer(run: SparkRun) -> int:
+    """Add the same rows in pipelines, in each task."""
     import redis
 
-    port = scene.port
+    port = run.port
 
     def added(rows: Iterator[Any]) -> None:
         with redis.Redis(port=port) as client:
@@ -160,41 +158,41 @@ def _load_peer(scene: Scene) -> int:
 
     with redis.Redis(port=port) as client:
         client.delete(LOADED)
-        scene.spark.read.parquet(str(scene.files)).foreachPartition(added)
+        run.spark.read.parquet(str(run.files)).foreachPartition(added)
         return int(client.xlen(LOADED))
 
 
 @dataclass(frozen=True, slots=True)
-class Sparked:
+class SparkRow:
     """One row: the same job on both sides."""
 
     key: str
     title: str
     target: float
     rounds: int
-    """Fewer where the peer takes minutes."""
-    own: Callable[[Scene], int]
-    peer: Callable[[Scene], int]
+    """Fewer if the other side takes minutes."""
+    own: Callable[[SparkRun], int]
+    peer: Callable[[SparkRun], int]
 
 
-SPARKED = (
-    Sparked("spark-count", "Spark counts rows with maps of fields", 4, 5, _count, _count_peer),
-    Sparked("spark-parquet", "Spark writes typed rows to Parquet", 3, 2, _parquet, _parquet_peer),
-    Sparked("spark-load", "Spark loads a stream from Parquet", 6, 2, _load, _load_peer),
+SPARK_ROWS = (
+    SparkRow("spark-count", "Spark counts rows with maps of fields", 4, 5, _count, _count_peer),
+    SparkRow("spark-parquet", "Spark writes typed rows to Parquet", 3, 2, _parquet, _parquet_peer),
+    SparkRow("spark-load", "Spark loads a stream from Parquet", 6, 2, _load, _load_peer),
 )
 
 
 SCALING = "spark-scaling"
-SPARKED_ROWS = (*(row.key for row in SPARKED), SCALING)
+SPARK_KEYS = (*(row.key for row in SPARK_ROWS), SCALING)
 
 
-def run_sparked(
-    chosen: Sequence[str], sizes: Sizes, folder: Path, tell: Tell
-) -> Iterator[Contest | Scaled]:
-    """Fill both sides, and measure the rows chosen: contests first, then what a core brings."""
+def run_spark(
+    chosen: Sequence[str], sizes: Sizes, folder: Path, log: Log
+) -> Iterator[Comparison | Scaling]:
+    """Fill both sides, and measure the chosen rows, then the scaling with a second core."""
     if not chosen:
         return
-    tell(f"Spark: {sizes.sparked:,} entries on both sides")
+    log(f"Spark: {sizes.sparked:,} entries on both sides")
     counts = {WARM_KEY: max(sizes.sparked // WARM_SHARE, 1000), KEY: sizes.sparked}
     place = folder / "sparked"
     place.mkdir()
@@ -204,23 +202,23 @@ def run_sparked(
             _fill(server.client, key, count)
         store = folder / "sparked-store"
         migration.run(f"redis://127.0.0.1:{port}", store, state=folder / "sparked-state")
-        rows = [row for row in SPARKED if row.key in chosen]
+        rows = [row for row in SPARK_ROWS if row.key in chosen]
         own: dict[str, list[float]] = {}
-        with _scenes(TASKS, store, port, counts, folder) as (warm, scene):
-            for each in (warm, scene):
+        with _runs(TASKS, store, port, counts, folder) as (warm, run):
+            for each in (warm, run):
                 _write_files(each)
             for row in rows:
-                contest = _contest(row, warm, scene, tell)
-                own[row.key] = contest.seconds
-                yield contest
+                comparison = _compare(row, warm, run, log)
+                own[row.key] = comparison.seconds
+                yield comparison
             if SCALING in chosen:
-                own |= {row.key: _alone(row, warm, scene) for row in SPARKED if row not in rows}
+                own |= {row.key: _alone(row, warm, run) for row in SPARK_ROWS if row not in rows}
         if SCALING in chosen:
-            tell("the same in a session of one core")
-            with _scenes(1, store, port, counts, folder) as (warm, scene):
-                for row in SPARKED:
-                    one = _alone(row, warm, scene)
-                    yield Scaled(row.key, row.title, sizes.sparked, one, own[row.key])
+            log("kvstream alone in a session of one core")
+            with _runs(1, store, port, counts, folder) as (warm, run):
+                for row in SPARK_ROWS:
+                    one = _alone(row, warm, run)
+                    yield Scaling(row.key, row.title, sizes.sparked, one, own[row.key])
     for left in folder.glob("sparked*"):
         shutil.rmtree(left)
 
@@ -232,17 +230,19 @@ def _fill(client: Any, key: str, count: int) -> None:
 
 
 @contextmanager
-def _scenes(
+def _runs(
     cores: int, store: Path, port: int, counts: Mapping[str, int], folder: Path
-) -> Iterator[tuple[Scene, ...]]:
-    """Start a session, and return a scene for each stream."""
+) -> Iterator[tuple[SparkRun, ...]]:
+    """Start a session; yield a run for each stream."""
     with bench_session(f"local[{cores}]") as spark:
-        yield tuple(Scene(spark, store, port, key, count, folder) for key, count in counts.items())
+        yield tuple(
+            SparkRun(spark, store, port, key, count, folder) for key, count in counts.items()
+        )
 
 
 @contextmanager
 def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
-    """Run a session that says nothing."""
+    """Start a quiet session."""
     from kvstream.spark import local_java, local_sockets, session
 
     settings: dict[str, object] = {
@@ -262,34 +262,34 @@ def bench_session(master: str, **config: object) -> Iterator["SparkSession"]:
         spark.stop()
 
 
-def _write_files(scene: Scene) -> None:
-    """Write the entries to files, their times as text, as both sides have them."""
-    rows = scene.read("sku string, quantity int, customer string, placed string")
-    rows.repartition(TASKS).write.parquet(str(scene.files))
+def _write_files(run: SparkRun) -> None:
+    """Write the entries to Parquet files, with times as text."""
+    rows = run.read("sku string, quantity int, customer string, placed string")
+    rows.repartition(TASKS).write.parquet(str(run.files))
 
 
-def _contest(row: Sparked, warm: Scene, scene: Scene, tell: Tell) -> Contest:
-    tell(row.title)
-    result = Contest(row.key, row.title, row.target, scene.count)
+def _compare(row: SparkRow, warm: SparkRun, run: SparkRun, log: Log) -> Comparison:
+    log(row.title)
+    result = Comparison(row.key, row.title, row.target, run.count)
     for _ in range(WARM_ROUNDS):
         for side in (row.own, row.peer):
             _seconds(side, warm)
     for _ in range(row.rounds):
-        result.seconds.append(_seconds(row.own, scene))
-        result.peer_seconds.append(_seconds(row.peer, scene))
+        result.seconds.append(_seconds(row.own, run))
+        result.peer_seconds.append(_seconds(row.peer, run))
     return result
 
 
-def _alone(row: Sparked, warm: Scene, scene: Scene) -> list[float]:
-    """Return the seconds of kvstream's side, once it is warm."""
+def _alone(row: SparkRow, warm: SparkRun, run: SparkRun) -> list[float]:
+    """Return the seconds of kvstream's side, after warming up."""
     for _ in range(WARM_ROUNDS):
         _seconds(row.own, warm)
-    return [_seconds(row.own, scene)]
+    return [_seconds(row.own, run)]
 
 
-def _seconds(work: Callable[[Scene], int], scene: Scene) -> float:
+def _seconds(work: Callable[[SparkRun], int], run: SparkRun) -> float:
     start = time.perf_counter()
-    done = work(scene)
+    done = work(run)
     took = time.perf_counter() - start
-    assert done == scene.count, f"{done} of {scene.count} entries"
+    assert done == run.count, f"{done} of {run.count} entries"
     return took

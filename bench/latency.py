@@ -1,7 +1,7 @@
-"""How long the server keeps its other clients waiting while one asks for something large.
+"""The latency of other clients while one client runs a large command.
 
-A probe adds an entry every millisecond. An answer that comes late stands for all the probes that
-could not be sent meanwhile: each counts with what it would have waited.
+A probe adds an entry every millisecond. A late reply delays later probes, so each missed probe is
+counted with the time that it would have waited (no coordinated omission).
 """
 
 import socket
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from bench.results import Claim
-from bench.servers import framed, kvstream_server, port_of
+from bench.processes import framed, kvstream_server, port_of
+from bench.results import Limit
 from bench.workload import BATCH, Sizes, entries
 from kvstream import Store
 
@@ -21,18 +21,18 @@ Words = Sequence[object]
 
 PROBE_S = 0.001
 POLL_S = 0.05
-GAP_MS_MAX = 20.0
+LATENCY_MS_MAX = 20.0
 CHUNK = 1 << 18
 PIPELINE = 5000
 POOL = 100_000
 KEPT = 4096
-"""The end of a reply that is kept: enough for a section of INFO."""
+"""Bytes kept of the end of a reply: enough for a section of INFO."""
 _END = b"$3\r\nend\r\n"
 CONSUMER = "worker-1"
 
 
 class Line:
-    """A connection that reads replies without looking at them."""
+    """A connection that reads replies without decoding them."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=600)
@@ -43,7 +43,7 @@ class Line:
         return self.send(b"".join(framed(*each) for each in requests))
 
     def send(self, framed_requests: bytes) -> bytes:
-        """Do so with requests that are framed already."""
+        """Send requests that are encoded already; return the end of the last reply."""
         self._socket.sendall(framed_requests + framed("ECHO", "end"))
         last = b""
         while not last.endswith(_END):
@@ -58,7 +58,7 @@ class Line:
 
 
 class Probe(threading.Thread):
-    """Adds entries, one a millisecond, and notes what each had to wait."""
+    """Adds an entry every millisecond, and records each latency."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -73,7 +73,7 @@ class Probe(threading.Thread):
             self._waits.append(time.perf_counter() - begun)
 
     def waits_ms(self) -> list[float]:
-        """Return the waits since the last call, with that of who waits now, shortest first."""
+        """Return the latencies since the last call, sorted, including the probe now waiting."""
         seen = len(self._waits)
         while len(self._waits) < seen + 2 and self.is_alive():
             time.sleep(PROBE_S)
@@ -88,24 +88,24 @@ class Probe(threading.Thread):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What one client asks for, and what has to be there before."""
+class LargeCommand:
+    """A large command, or a sequence of commands."""
 
     title: str
     requests: Callable[[Sizes], list[Words]]
     again: bool = True
-    """It may be asked for again and again, for the length of the window."""
+    """Whether to repeat it for the length of the window."""
     awaited: str = ""
-    """The field of INFO that is 0 when it is over."""
+    """The field of INFO persistence that is 0 when it has ended."""
 
 
 def _in_keys(*words: object) -> list[Words]:
-    """Return a request to the database that has many keys."""
+    """Return a command in the database with many keys."""
     return [("SELECT", 1), words, ("SELECT", 0)]
 
 
 def _tenth(sizes: Sizes, number: int) -> list[str]:
-    """Return the IDs of one of ten parts of the stream."""
+    """Return the IDs of a tenth of the stream."""
     part = sizes.bulk // 10
     return [f"{n}-1" for n in range(number * part + 1, number * part + part + 1)]
 
@@ -123,101 +123,111 @@ def _delivered_and_deleted(sizes: Sizes) -> list[Words]:
     ]
 
 
-ALL: tuple[Work, ...] = (
-    Work("nothing", lambda sizes: []),
-    Work("XRANGE of {bulk:,} entries", lambda sizes: [("XRANGE", "bulk", "-", "+")]),
-    Work("XRANGE COUNT 1000", lambda sizes: [("XRANGE", "bulk", "-", "+", "COUNT", 1000)]),
-    Work("XREAD of {bulk:,} entries", lambda sizes: [("XREAD", "STREAMS", "bulk", "0")]),
-    Work(
+COMMANDS: tuple[LargeCommand, ...] = (
+    LargeCommand("nothing", lambda sizes: []),
+    LargeCommand("XRANGE of {bulk:,} entries", lambda sizes: [("XRANGE", "bulk", "-", "+")]),
+    LargeCommand("XRANGE COUNT 1000", lambda sizes: [("XRANGE", "bulk", "-", "+", "COUNT", 1000)]),
+    LargeCommand("XREAD of {bulk:,} entries", lambda sizes: [("XREAD", "STREAMS", "bulk", "0")]),
+    LargeCommand(
         "XINFO STREAM FULL COUNT 0", lambda sizes: [("XINFO", "STREAM", "bulk", "FULL", "COUNT", 0)]
     ),
-    Work("KEYS * of {keys:,} keys", lambda sizes: _in_keys("KEYS", "*")),
-    Work(
+    LargeCommand("KEYS * of {keys:,} keys", lambda sizes: _in_keys("KEYS", "*")),
+    LargeCommand(
         "KEYS *9*9* of {keys:,} keys",
         lambda sizes: _in_keys("KEYS", "*9*9*"),
     ),
-    Work("SCAN COUNT 1000", lambda sizes: _in_keys("SCAN", 0, "COUNT", 1000)),
-    Work("INFO", lambda sizes: [("INFO", "everything")]),
-    Work(
+    LargeCommand("SCAN COUNT 1000", lambda sizes: _in_keys("SCAN", 0, "COUNT", 1000)),
+    LargeCommand("INFO", lambda sizes: [("INFO", "everything")]),
+    LargeCommand(
         "XREADGROUP of {bulk:,} entries",
         lambda sizes: [("XREADGROUP", "GROUP", "late", CONSUMER, "STREAMS", "bulk", ">")],
         again=False,
     ),
-    Work(
+    LargeCommand(
         "XPENDING of {bulk:,} entries",
         lambda sizes: [("XPENDING", "bulk", "late", "-", "+", sizes.bulk)],
     ),
-    Work(
+    LargeCommand(
         "XAUTOCLAIM of {bulk:,} entries",
         lambda sizes: [("XAUTOCLAIM", "bulk", "late", "other", 0, 0, "COUNT", sizes.bulk)],
         again=False,
     ),
-    Work(
+    LargeCommand(
         "XACK of {bulk:,} entries",
         lambda sizes: [("XACK", "bulk", "late", *(f"{n}-1" for n in range(1, sizes.bulk + 1)))],
         again=False,
     ),
-    Work("COPY of {bulk:,} entries", lambda sizes: [("COPY", "bulk", "copied")], again=False),
-    Work(
+    LargeCommand(
+        "COPY of {bulk:,} entries", lambda sizes: [("COPY", "bulk", "copied")], again=False
+    ),
+    LargeCommand(
         "XDEL of {tenth:,} entries",
         lambda sizes: [("XDEL", "copied", *_tenth(sizes, 0))],
         again=False,
     ),
-    Work(
+    LargeCommand(
         "XDELEX of {tenth:,} entries",
         lambda sizes: [("XDELEX", "copied", "IDS", sizes.bulk // 10, *_tenth(sizes, 1))],
         again=False,
     ),
-    Work("XREADGROUP and XACKDEL of {tenth:,} entries", _delivered_and_deleted, again=False),
-    Work("BGSAVE", lambda sizes: [("BGSAVE",)], again=False, awaited="rdb_bgsave_in_progress"),
-    Work(
+    LargeCommand(
+        "XREADGROUP and XACKDEL of {tenth:,} entries", _delivered_and_deleted, again=False
+    ),
+    LargeCommand(
+        "BGSAVE", lambda sizes: [("BGSAVE",)], again=False, awaited="rdb_bgsave_in_progress"
+    ),
+    LargeCommand(
         "BGREWRITEAOF",
         lambda sizes: [("BGREWRITEAOF",)],
         again=False,
         awaited="aof_rewrite_in_progress",
     ),
-    Work(
+    LargeCommand(
         "XTRIM of {large:,} entries",
         lambda sizes: [("XTRIM", "trimmed", "MAXLEN", 0)],
         again=False,
     ),
-    Work("DEL of {large:,} entries", lambda sizes: [("DEL", "deleted")], again=False),
-    Work("UNLINK of {large:,} entries", lambda sizes: [("UNLINK", "unlinked")], again=False),
-    Work(
+    LargeCommand("DEL of {large:,} entries", lambda sizes: [("DEL", "deleted")], again=False),
+    LargeCommand(
+        "UNLINK of {large:,} entries", lambda sizes: [("UNLINK", "unlinked")], again=False
+    ),
+    LargeCommand(
         "XREAD of {tenth:,} streams",
         lambda sizes: _in_keys("XREAD", "STREAMS", *_many(sizes), *["0"] * (sizes.bulk // 10)),
     ),
-    Work("XINFO GROUPS of {tenth:,} groups", lambda sizes: _in_keys("XINFO", "GROUPS", "grouped")),
-    Work(
+    LargeCommand(
+        "XINFO GROUPS of {tenth:,} groups", lambda sizes: _in_keys("XINFO", "GROUPS", "grouped")
+    ),
+    LargeCommand(
         "XINFO STREAM FULL of {tenth:,} groups",
         lambda sizes: _in_keys("XINFO", "STREAM", "grouped", "FULL"),
     ),
-    Work("DUMP of {tenth:,} groups", lambda sizes: _in_keys("DUMP", "grouped")),
-    Work(
+    LargeCommand("DUMP of {tenth:,} groups", lambda sizes: _in_keys("DUMP", "grouped")),
+    LargeCommand(
         "MGET of 10,000 keys",
         lambda sizes: _in_keys("MGET", *(f"key:{n}" for n in range(10_000))),
     ),
-    Work(
+    LargeCommand(
         "MSET of 10,000 new keys",
         lambda sizes: _in_keys("MSET", *(w for n in range(10_000) for w in (f"new:{n}", n))),
         again=False,
     ),
-    Work(
+    LargeCommand(
         "EXISTS of 10,000 keys",
         lambda sizes: _in_keys("EXISTS", *(f"key:{n}" for n in range(10_000))),
     ),
-    Work(
+    LargeCommand(
         "DEL of 10,000 keys",
         lambda sizes: _in_keys("DEL", *(f"key:{n}" for n in range(10_000))),
         again=False,
     ),
-    Work("DEBUG RELOAD", lambda sizes: [("DEBUG", "RELOAD")], again=False),
-    Work("FLUSHALL of {keys:,} keys", lambda sizes: [("FLUSHALL",)], again=False),
+    LargeCommand("DEBUG RELOAD", lambda sizes: [("DEBUG", "RELOAD")], again=False),
+    LargeCommand("FLUSHALL of {keys:,} keys", lambda sizes: [("FLUSHALL",)], again=False),
 )
 
 
 def fill(path: Path, sizes: Sizes) -> None:
-    """Make the streams that the works are about."""
+    """Create the streams that the commands use."""
     with Store.open(path, durability="no") as store:
         for name, count in (
             *(("bulk", sizes.bulk), ("trimmed", sizes.trimmed)),
@@ -244,48 +254,52 @@ def fill_keys(line: Line, sizes: Sizes) -> None:
     line.ask(("SELECT", 0))
 
 
-def watch(work: Work, line: Line, probe: Probe, sizes: Sizes) -> tuple[float, float, float]:
-    """Run a work; return the 99th percentile and the longest of the waits, and its own seconds.
+def watch(
+    command: LargeCommand, line: Line, probe: Probe, sizes: Sizes
+) -> tuple[float, float, float]:
+    """Run a command; return the p99 and the longest latency of the probe, and its own seconds.
 
-    What is done at once is watched for longer: some of it goes on behind the answer.
+    A short command is watched for the whole window: some of its command follows the reply.
     """
-    time.sleep(sizes.window_s)  # what the work before has left to be done
-    requests = work.requests(sizes)
+    time.sleep(sizes.window_s)  # for background command of the command before
+    requests = command.requests(sizes)
     probe.waits_ms()
     begun = time.perf_counter()
     line.ask(*requests)
-    took = time.perf_counter() - begun
-    while work.awaited and f"{work.awaited}:0\r".encode() not in line.ask(("INFO", "persistence")):
+    seconds = time.perf_counter() - begun
+    while command.awaited and f"{command.awaited}:0\r".encode() not in line.ask(
+        ("INFO", "persistence")
+    ):
         time.sleep(POLL_S)
-        took = time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
     while time.perf_counter() - begun < sizes.window_s:
-        if work.again and requests:
+        if command.again and requests:
             line.ask(*requests)
         else:
             time.sleep(PROBE_S)
     waits = probe.waits_ms()
-    return waits[len(waits) * 99 // 100], waits[-1], took
+    return waits[len(waits) * 99 // 100], waits[-1], seconds
 
 
-def loop_gaps(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Hold each work's longest waits, but for one in a hundred, against the bound."""
+def blocking_commands(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Compare the p99 latency during each command with the limit."""
     fill(folder / "gaps", sizes)
-    claims = []
+    limits = []
     with kvstream_server(folder / "gaps", "everysec") as client:
         port = port_of(client)
         line = Line(port)
         fill_keys(line, sizes)
         probe = Probe(port)
         probe.start()
-        for work in ALL:
-            p99, longest, took = watch(work, line, probe, sizes)
-            title = work.title.format(
+        for command in COMMANDS:
+            p99, longest, seconds = watch(command, line, probe, sizes)
+            title = command.title.format(
                 bulk=sizes.bulk, tenth=sizes.bulk // 10, large=sizes.trimmed, keys=sizes.keys
             )
-            note = f"longest {longest:.1f} ms; it took {1000 * took:,.0f} ms"
-            claims.append(
-                Claim("gaps", f"others wait (p99) during {title}", p99, GAP_MS_MAX, "ms", note)
+            note = f"longest {longest:.1f} ms; it seconds {1000 * seconds:,.0f} ms"
+            limits.append(
+                Limit("gaps", f"others wait (p99) during {title}", p99, LATENCY_MS_MAX, "ms", note)
             )
         probe.end()
         line.close()
-    return claims
+    return limits

@@ -1,4 +1,4 @@
-"""A fresh process that opens a store, works with it and tells its time and memory as JSON."""
+"""Measure a store in a fresh process: ``python -m bench.store_memory STORE`` prints JSON."""
 
 import json
 import re
@@ -13,9 +13,9 @@ KILOBYTES_PER_MB = 1024
 
 
 def peak_mb() -> float:
-    """Return the most memory this process has held, in megabytes.
+    """Return the peak memory of this process in megabytes.
 
-    The kernel's VmHWM: ``ru_maxrss`` would still count the parent from before the exec.
+    This is the kernel's VmHWM: ``ru_maxrss`` includes the parent's memory from before the exec.
     """
     status = Path("/proc/self/status").read_text()
     match = re.search(r"^VmHWM:\s*([0-9]+) kB", status, re.MULTILINE)
@@ -23,8 +23,8 @@ def peak_mb() -> float:
     return int(match[1]) / KILOBYTES_PER_MB
 
 
-def probe(path: Path) -> dict[str, float]:
-    """Open the store at ``path``; read both ends, add 10,000 entries, and scan it all."""
+def measure(path: Path) -> dict[str, float]:
+    """Open a store, read both ends, add 10,000 entries, and scan all; return times and memory."""
     start = time.perf_counter()
     with Store.open(path) as store:
         open_s = time.perf_counter() - start
@@ -40,4 +40,4 @@ def probe(path: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(probe(Path(sys.argv[1]))))
+    print(json.dumps(measure(Path(sys.argv[1]))))

@@ -1,39 +1,39 @@
-"""How long a single call of a bulk load takes, and how long the server's others wait meanwhile.
+"""The slowest call of a bulk load, and the latency of the server's other clients meanwhile.
 
-A store keeps up with a load only if flushes and compaction do: else some call waits for them. So
-the load goes on for much longer than the buffers last, and each call is timed.
+If flushes and compaction fall behind, some call must wait for them. So the load is much larger than
+the write buffers, and each call is timed.
 """
 
 import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from bench.gaps import Line, Probe
-from bench.results import Claim
-from bench.servers import framed, kvstream_server, port_of
-from bench.serving import words
+from bench.latency import Line, Probe
+from bench.processes import framed, kvstream_server, port_of
+from bench.results import Limit
+from bench.server import words
 from bench.workload import BATCH, Sizes, entries
 from kvstream import Store
 
 POOL = 100_000
-"""Different entries that a load cycles through."""
+"""Distinct entries, which a load repeats."""
 STREAMS = ("orders", "returns")
-"""Written by turns: rows of both are in each table that is flushed."""
+"""Written by turns, so that each flushed SST file has rows of both."""
 PARTS = 10
-"""Of a load, whose rates are compared: they should be the same."""
+"""Parts of a load whose rates are compared."""
 CALL_MS_MAX = 100.0
 WAIT_MS_MAX = 50.0
 
 
 def _per_second(calls: list[float]) -> tuple[float, float]:
-    """Return the rate of all calls, and that of the slowest part."""
+    """Return the rate of all calls, and of the slowest part."""
     size = max(1, len(calls) // PARTS)
     parts = [calls[at : at + size] for at in range(0, len(calls), size)]
     rates = [BATCH * len(part) / sum(part) for part in parts]
     return BATCH * len(calls) / sum(calls), min(rates)
 
 
-def _library(folder: Path, sizes: Sizes) -> Claim:
+def _library(folder: Path, sizes: Sizes) -> Limit:
     pool = entries(min(sizes.loaded, POOL))
     batches = cycle([pool[at : at + BATCH] for at in range(0, len(pool), BATCH)])
     calls = []
@@ -46,7 +46,7 @@ def _library(folder: Path, sizes: Sizes) -> Claim:
             calls.append(time.perf_counter() - begun)
     rate, slowest = _per_second(calls)
     late = sum(call > CALL_MS_MAX / 1000 for call in calls)
-    return Claim(
+    return Limit(
         "bulk",
         f"bulk load of {sizes.loaded:,} entries by add_many of {BATCH}, two streams: worst call",
         1000 * max(calls),
@@ -56,7 +56,7 @@ def _library(folder: Path, sizes: Sizes) -> Claim:
     )
 
 
-def _server(folder: Path, sizes: Sizes) -> Claim:
+def _server(folder: Path, sizes: Sizes) -> Limit:
     pool = entries(min(sizes.loaded, BATCH))
     requests = [
         b"".join(framed("XADD", name, "*", *words(fields)) for fields in pool) for name in STREAMS
@@ -71,7 +71,7 @@ def _server(folder: Path, sizes: Sizes) -> Claim:
         waits = probe.waits_ms()
         probe.end()
         line.close()
-    return Claim(
+    return Limit(
         "bulk",
         f"others' longest wait during {sizes.loaded:,} XADDs of one client, {BATCH} at once",
         waits[-1],
@@ -81,6 +81,6 @@ def _server(folder: Path, sizes: Sizes) -> Claim:
     )
 
 
-def bulk_load(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Load a store and a server with many entries, and hold the worst waits against the bounds."""
+def bulk_load(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Load a store and a server with many entries; compare the worst latencies with the limits."""
     return [_library(folder, sizes), _server(folder, sizes)]

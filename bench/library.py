@@ -1,16 +1,23 @@
-"""What both sides do: each contest prepares a round on either side, and only its call is timed.
+"""The library beside redis-py: each row prepares a round on both sides, then times one call.
 
-kvstream is used as its README shows it, Redis as redis-py's own documentation does.
+The sides take turns, and the one that begins changes from round to round. kvstream is used as in
+its README, Redis as in redis-py's documentation.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
 from redis import Redis
 
-from bench.workload import BATCH, PAGE, Fields, Sizes
+from bench.processes import further_servers, redis_server
+from bench.results import Comparison, Log
+from bench.workload import BATCH, PAGE, Fields, Sizes, entries
 from kvstream import Store
 from kvstream.types.ids import MIN_ID
 
@@ -23,7 +30,7 @@ Timed = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round works on: a stream that does not exist yet, and the entries for it."""
+    """A new stream, and the entries of one round."""
 
     key: str
     entries: Sequence[Fields]
@@ -34,8 +41,8 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One row of the table: the work, the size of a round and the ratio that was promised."""
+class LibraryRow:
+    """One row of the table: the work on each side, its size, and the promised ratio."""
 
     key: str
     title: str
@@ -77,7 +84,7 @@ def _add_many(store: Store, work: Round) -> Timed:
 def _add_many_peer(client: Redis, work: Round) -> Timed:
     def run() -> None:
         for batch in work.batches:
-            pipe = client.pipeline(transaction=False)  # the faster kind, though not atomic
+            pipe = client.pipeline(transaction=False)  # faster than MULTI, but not atomic
             for fields in batch:
                 pipe.xadd(work.key, fields)  # type: ignore[arg-type]
             pipe.execute()
@@ -149,7 +156,7 @@ def _consume_peer(count: int) -> Callable[[Redis, Round], Timed]:
 
 
 def _in_threads(add: Callable[[Fields], object], work: Round) -> Timed:
-    """Share the entries among threads that are running, and waiting, before the clock starts."""
+    """Divide the entries among threads that have started before the clock does."""
     start = Barrier(THREADS + 1)
 
     def share(entries: Sequence[Fields]) -> None:
@@ -182,13 +189,13 @@ def _add_threads_peer(client: Redis, work: Round) -> Timed:
 
 
 def _reply(value: Any) -> Any:
-    """Tell the type checker that a synchronous client's reply is no awaitable."""
+    """Hide from the type checker that an asynchronous client's reply is an awaitable."""
     return value
 
 
-CONTESTS = (
-    Work("add", "add, one by one", 6, "everysec", lambda s: s.single, _add, _add_peer),
-    Work(
+LIBRARY_ROWS = (
+    LibraryRow("add", "add, one by one", 6, "everysec", lambda s: s.single, _add, _add_peer),
+    LibraryRow(
         "add_many",
         f"add_many of {BATCH} against a pipeline of {BATCH}",
         5,
@@ -197,7 +204,7 @@ CONTESTS = (
         _add_many,
         _add_many_peer,
     ),
-    Work(
+    LibraryRow(
         "range",
         f"range in pages of {PAGE}, decoded to entries",
         2,
@@ -206,7 +213,7 @@ CONTESTS = (
         _range,
         _range_peer,
     ),
-    Work(
+    LibraryRow(
         "read-100",
         "consumer reads 100, acks 100",
         2,
@@ -215,7 +222,7 @@ CONTESTS = (
         _consume(100),
         _consume_peer(100),
     ),
-    Work(
+    LibraryRow(
         "read-1",
         "consumer reads 1, acks 1",
         6,
@@ -224,8 +231,8 @@ CONTESTS = (
         _consume(1),
         _consume_peer(1),
     ),
-    Work("always", "`always`, one by one", 1, "always", lambda s: s.synced, _add, _add_peer),
-    Work(
+    LibraryRow("always", "`always`, one by one", 1, "always", lambda s: s.synced, _add, _add_peer),
+    LibraryRow(
         "always-threads",
         f"`always`, {THREADS} threads",
         2,
@@ -235,3 +242,78 @@ CONTESTS = (
         _add_threads_peer,
     ),
 )
+
+WARM_UP = 500
+"""Entries of the warm-up round, which opens connections and fills caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The two sides, newer servers, and the pause before each measurement."""
+
+    store: Store
+    client: Redis
+    further: dict[str, Redis]
+    settle_s: float
+
+    def _seconds(self, run: Timed) -> float:
+        time.sleep(self.settle_s)
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def round(self, row: LibraryRow, this: Round, own_first: bool) -> tuple[float, float]:
+        """Run one round; return the seconds of kvstream and of Redis."""
+        if own_first:
+            own = self._seconds(row.own(self.store, this))
+            return own, self._seconds(row.peer(self.client, this))
+        peer = self._seconds(row.peer(self.client, this))
+        return self._seconds(row.own(self.store, this)), peer
+
+    def further_round(self, row: LibraryRow, this: Round) -> dict[str, float]:
+        """Run one round on the newer servers; return their seconds by name."""
+        return {
+            name: self._seconds(row.peer(client, this)) for name, client in self.further.items()
+        }
+
+    def forget(self, this: Round) -> None:
+        """Delete the round's stream on all sides."""
+        for client in (self.client, *self.further.values()):
+            client.delete(this.key)
+        self.store.delete(this.key)
+
+
+def _compare(row: LibraryRow, sides: Sides, sizes: Sizes) -> Comparison:
+    pool = entries(row.count(sizes))
+    result = Comparison(row.key, row.title, row.target, len(pool))
+    warm_up = Round(f"{row.key}-warm-up", pool[:WARM_UP])
+    sides.round(row, warm_up, own_first=True)
+    sides.further_round(row, warm_up)
+    for number in range(sizes.rounds):
+        this = Round(f"{row.key}-{number}", pool)
+        own, peer = sides.round(row, this, own_first=number % 2 == 0)
+        result.seconds.append(own)
+        result.peer_seconds.append(peer)
+        for name, took in sides.further_round(row, this).items():
+            result.further_seconds.setdefault(name, []).append(took)
+        sides.forget(this)
+    return result
+
+
+def run_library(
+    rows: Sequence[LibraryRow], sizes: Sizes, folder: Path, log: Log
+) -> Iterator[Comparison]:
+    """Run rows one by one, with one store and one redis-server for each durability."""
+    for durability, same in groupby(rows, key=lambda row: row.durability):
+        with ExitStack() as stack:
+            client = stack.enter_context(redis_server(folder / f"redis-{durability}", durability))
+            store = stack.enter_context(
+                Store.open(folder / f"kvstream-{durability}", durability=durability)
+            )
+            further = stack.enter_context(
+                further_servers(folder / f"further-{durability}", durability)
+            )
+            sides = Sides(store, client, further, sizes.settle_s)
+            for row in same:
+                log(row.title)
+                yield _compare(row, sides, sizes)

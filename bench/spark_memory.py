@@ -1,7 +1,7 @@
-"""A job of Spark on a cluster of two executors, and the memory that these hold while it runs.
+"""Measure executors' memory: ``python -m bench.spark_memory STORE EXECUTOR_MB`` prints JSON.
 
-``python -m bench.spark_probe STORE EXECUTOR_MB`` prints JSON: rows, bytes, seconds and the peak of
-the larger executor, its JVM and its Python processes together.
+A job reads the store on a cluster of two executors. The figures are rows, bytes, seconds, and the
+peak of the larger executor: its JVM and its Python processes together.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from bench.sparking import bench_session
+from bench.spark import bench_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,11 +22,11 @@ LOOK_S = 0.2
 PAGE_BYTES = 4096
 MEGABYTE = 1 << 20
 _PARENT = 1
-"""The field of /proc/PID/stat that tells the parent, counted behind the name."""
+"""The index of the parent in /proc/PID/stat, after the name."""
 
 
 class Memory:
-    """The most that any executor of an application has held, as far as it was looked."""
+    """Samples the peak memory of an application's executors."""
 
     def __init__(self, application: str) -> None:
         self.peak_mb = 0.0
@@ -59,17 +59,17 @@ class Memory:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Yield each process and its parent."""
+    """Yield each process with its parent."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            told = (place / "stat").read_text()
+            stat = (place / "stat").read_text()
         except OSError:
             continue
-        yield int(place.name), int(told.rpartition(")")[2].split()[_PARENT])
+        yield int(place.name), int(stat.rpartition(")")[2].split()[_PARENT])
 
 
 def _family(pid: int, parents: dict[int, int]) -> set[int]:
-    """Return a process with all that it has started."""
+    """Return a process and its descendants."""
     found = {pid}
     while more := {each for each, parent in parents.items() if parent in found} - found:
         found |= more
@@ -100,8 +100,8 @@ def main(path: str, executor_mb: str) -> None:
             start = time.perf_counter()
             rows, size = _read(spark, path)
             seconds = time.perf_counter() - start
-        told = {"rows": rows, "bytes": size, "seconds": seconds, "peak_mb": memory.peak_mb}
-    print(json.dumps(told))
+        figures = {"rows": rows, "bytes": size, "seconds": seconds, "peak_mb": memory.peak_mb}
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

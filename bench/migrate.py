@@ -1,7 +1,7 @@
-"""How fast an RDB file comes into a store: beside redis-server loading it, and a loop that copies.
+"""Migration of an RDB file into a store, beside redis-server loading it and a redis-py copy loop.
 
-The loop is what people write: pages of XRANGE from one server, as pipelines of XADD into another.
-It copies a part of the entries alone, and its time is scaled: it takes the same for each.
+The loop reads pages by XRANGE and writes pipelines of XADD. It copies only a part of the entries,
+and its time is scaled up.
 """
 
 import re
@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.peer import Served, file_server
-from bench.results import Contest
-from bench.runner import Tell
+from bench.processes import FileServer, file_server
+from bench.results import Comparison, Log
 from bench.workload import PAGE, Sizes
 from kvstream import migration
 
 STREAMS = 4
 CONSUMERS = 5
 PENDING = 1000
-"""Entries that each consumer has been given and has not acknowledged."""
+"""Pending entries of each consumer."""
 LOOP_SHARE = 20
-"""The loop copies one in so many of the entries."""
+"""The loop copies one entry in this many."""
 ROUNDS = 3
 
 _FILL = """
@@ -42,24 +41,26 @@ _LOADED = re.compile(r"DB loaded from disk: ([0-9.]+) seconds")
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """One row: what the file's way into a store is compared with."""
+class MigrationRow:
+    """One row: what the migration is compared with."""
 
     key: str
     title: str
     target: float
 
 
-LOAD = Moved("migrate-load", "an RDB file into a store, beside redis-server loading it", 0.5)
-LOOP = Moved("migrate-loop", "the same, beside a redis-py loop of XRANGE and XADD", 5.0)
-MOVED = (LOAD, LOOP)
+LOAD = MigrationRow("migrate-load", "an RDB file into a store, beside redis-server loading it", 0.5)
+LOOP = MigrationRow("migrate-loop", "the same, beside a redis-py loop of XRANGE and XADD", 5.0)
+MIGRATION_ROWS = (LOAD, LOOP)
 
 
-def run_moved(chosen: list[Moved], sizes: Sizes, folder: Path, tell: Tell) -> list[Contest]:
-    """Make the file, and measure the rows chosen."""
+def run_migration(
+    chosen: list[MigrationRow], sizes: Sizes, folder: Path, log: Log
+) -> list[Comparison]:
+    """Create the file, and measure the chosen rows."""
     if not chosen:
         return []
-    tell(f"migration: a file of {sizes.moved:,} entries")
+    log(f"migration: a file of {sizes.moved:,} entries")
     source = folder / "moved" / "dump.rdb"
     source.parent.mkdir()
     with file_server(source.parent) as server:
@@ -69,8 +70,8 @@ def run_moved(chosen: list[Moved], sizes: Sizes, folder: Path, tell: Tell) -> li
     peers = {LOAD: _loading_seconds, LOOP: _loop_seconds}
     results = []
     for row in chosen:
-        tell(row.title)
-        result = Contest(row.key, row.title, row.target, sizes.moved, own)
+        log(row.title)
+        result = Comparison(row.key, row.title, row.target, sizes.moved, own)
         result.peer_seconds.extend(peers[row](source, folder) for _ in own)
         results.append(result)
     shutil.rmtree(source.parent)
@@ -98,8 +99,8 @@ def _into_a_store(source: Path, store: Path) -> float:
 
 
 @contextmanager
-def _started(source: Path, folder: Path) -> Iterator[Served]:
-    """Start a redis-server on a copy of the file."""
+def _started(source: Path, folder: Path) -> Iterator[FileServer]:
+    """Run a redis-server on a copy of the file."""
     place = folder / "moved-loaded"
     place.mkdir()
     shutil.copy(source, place / "dump.rdb")
@@ -109,15 +110,15 @@ def _started(source: Path, folder: Path) -> Iterator[Served]:
 
 
 def _loading_seconds(source: Path, folder: Path) -> float:
-    """Return what redis-server says that it took to load the file."""
+    """Return the loading time in redis-server's log."""
     with _started(source, folder) as server:
         said = _LOADED.search(server.log.read_text())
-    assert said is not None, "redis-server does not say how long it took"
+    assert said is not None, "redis-server's log has no loading time"
     return max(float(said[1]), 0.001)
 
 
 def _loop_seconds(source: Path, folder: Path) -> float:
-    """Copy a part of the entries with redis-py, and return how long all would have taken."""
+    """Copy a part of the entries with redis-py; return the time scaled to all."""
     place = folder / "moved-copied"
     place.mkdir()
     with _started(source, folder) as server, file_server(place) as target:

@@ -1,7 +1,4 @@
-"""``import`` and ``export``: files that Spark knows, to streams and from them.
-
-Formats are Spark's own, by their short names.
-"""
+"""``import`` and ``export``: files of Spark's own formats into streams, and out of them."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.spark.jobs.archiving import Folder
+from kvstream.spark.jobs.archives import Folder
 from kvstream.spark.jobs.places import Say, chosen, require, shown
 from kvstream.spark.write.stage import Transaction
 
@@ -20,37 +17,37 @@ _SOURCES = {
     "parquet": "parquet",
     "json": "json",
     "csv": "csv",
-    # Spark has it, and finds it by its short name with the package spark-avro alone.
+    # Part of Spark, but the short name works only with the package spark-avro.
     "avro": "org.apache.spark.sql.avro.AvroFileFormat",
     "orc": "orc",
 }
 FORMATS = tuple(_SOURCES)
 _FLAT = ("csv",)
-"""Formats that hold no maps: all fields go into one column of JSON, unless they are named."""
+"""Formats without maps: the column ``fields`` is JSON, unless fields are chosen by name."""
 _MAP = "map<string,string>"
 _FIELDS = {"avro": "array<struct<name:string,value:string>>"}
-"""What fields are where a map has no order."""
+"""The type of ``fields`` in formats whose maps have no order."""
 _STAGED = "_temporary"
-"""The folder in which Spark has files until a job commits."""
+"""The folder in which Spark keeps files until a job commits."""
 _HEADED = {"csv": {"header": "true"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What ``import`` has done, in rows."""
+    """The result of ``import``, in rows."""
 
     read: int
     written: int
-    """0 where these files had been imported under this name before."""
+    """0 if these files were imported under this name before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What ``export`` has done, in entries."""
+    """The result of ``export``, in entries."""
 
     read: int
     written: int
-    """Counted in the files after they were written."""
+    """Counted by reading the files back."""
 
 
 def import_files(
@@ -65,11 +62,11 @@ def import_files(
     name: str | None = None,
     say: Say = print,
 ) -> Imported:
-    """Append the rows of files to streams: columns as ``format("kvstream")`` takes them.
+    """Append the rows of files to streams, atomically; columns are those of ``format("kvstream")``.
 
-    All rows appear at once. ``columns`` chooses some, as expressions of SQL (``"at as id"``).
-    ``name`` is what the import is known by, by default the files and their sizes: it happens once
-    under it, so that a job that failed may be run again.
+    ``columns`` selects columns as SQL expressions (``"at as id"``). An import happens once for each
+    ``name``, so a failed job may be run again; the default name is a hash of the files' names and
+    sizes.
     """
     rows = _read(spark, files, kind, options or {}, bool(columns))
     known = Transaction(f"import:{name or _fingerprint(rows, stream)}", 1)
@@ -78,7 +75,7 @@ def import_files(
     count = rows.count()
     say(f"{count:,} rows of {files} to {shown(target)}")
     if _is_done(spark, target, known):
-        say("imported before under this name: nothing is to be done")
+        say("already imported under this name: nothing to do")
         return Imported(count, 0)
     write = rows.write.format("kvstream").mode("append").options(**target)
     if stream is not None:
@@ -91,7 +88,7 @@ def import_files(
 def _read(
     spark: "SparkSession", files: str, kind: str, options: Mapping[str, str], chosen: bool
 ) -> "DataFrame":
-    """Return the rows of files; unless columns are chosen, with ``fields`` of JSON as a map."""
+    """Read files; unless columns are chosen, parse a JSON column ``fields`` into a map."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import MapType, StringType, StructField, StructType
 
@@ -101,7 +98,7 @@ def _read(
     rows = (reader.schema(schema) if schema else reader).load(files)
     types = {} if chosen else {each.name: each.dataType for each in rows.schema}
     if kind == "json" and isinstance(types.get("fields"), StructType):
-        types["fields"] = MapType(StringType(), StringType())  # a struct would sort the names
+        types["fields"] = MapType(StringType(), StringType())  # a struct sorts the names
         wanted = [StructField(name, each) for name, each in types.items()]
         return reader.schema(StructType(wanted)).load(files)
     if kind in _FLAT and isinstance(types.get("fields"), StringType):
@@ -110,14 +107,14 @@ def _read(
 
 
 def _source(kind: str) -> str:
-    """Return what Spark calls a format; InvalidArgument where it is none of ours."""
+    """Return Spark's name of a format. Raises InvalidArgument for an unknown one."""
     if kind not in _SOURCES:
-        raise InvalidArgument(f"files are of one of {', '.join(FORMATS)}")
+        raise InvalidArgument(f"the format {kind!r} is not one of {', '.join(FORMATS)}")
     return _SOURCES[kind]
 
 
 def _fingerprint(rows: "DataFrame", stream: str | None) -> str:
-    """Return what tells these files from others: their names and sizes."""
+    """Return a hash of the files' names and sizes."""
     digest = hashlib.sha256((stream or "").encode())
     files = rows.select("_metadata.file_path", "_metadata.file_size").distinct()
     for name, size in sorted(map(tuple, files.collect())):
@@ -126,7 +123,7 @@ def _fingerprint(rows: "DataFrame", stream: str | None) -> str:
 
 
 def _is_done(spark: "SparkSession", target: Mapping[str, str], known: Transaction) -> bool:
-    """Tell whether every place has the mark."""
+    """Tell whether every place has the mark of the import."""
     from kvstream.spark.options import places
     from kvstream.spark.write.writers import mark_in
 
@@ -148,12 +145,12 @@ def export_files(
     options: Mapping[str, str] | None = None,
     say: Say = print,
 ) -> Exported:
-    """Write entries to files: stream, id as text, timestamp, and the fields.
+    """Write entries to files, with the columns stream, id (as text), timestamp, and the fields.
 
-    ``fields`` are columns each, as text; without them all stand in one column ``fields``: a map;
-    in Avro, whose maps have no order, an array of names and values; in CSV JSON. Files that are
-    there are kept, and refused, unless ``overwrite`` replaces them; a folder without any, as a job
-    leaves it that fails, is taken.
+    Each name in ``fields`` becomes a text column. By default one column ``fields`` has them all: a
+    map, in Avro an array of names and values (its maps have no order), in CSV JSON. Raises
+    RequestError if the folder has files, unless ``overwrite`` replaces them; what Spark leaves of a
+    failed job does not count.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -161,7 +158,7 @@ def export_files(
     form = _source(kind)
     there = Folder(spark, folder)
     if not overwrite and not {_STAGED}.issuperset(there.names("")):
-        raise RequestError(f"{folder} is there: overwrite (--overwrite) would replace it")
+        raise RequestError(f"{folder} has files already: overwrite (--overwrite) replaces them")
     require(spark, [source], streams, pattern)
     columns = [f"`{name.replace('`', '``')}` string" for name in fields] or [
         f"fields {_FIELDS.get(kind, _MAP)}"

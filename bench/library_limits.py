@@ -1,4 +1,4 @@
-"""What kvstream alone is held to: reads that stay flat, and a store that is larger than memory."""
+"""Limits of the library: reads stay fast, and a store may be larger than memory."""
 
 import json
 import subprocess
@@ -9,17 +9,17 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-from bench.gaps import loop_gaps
-from bench.loading import bulk_load
-from bench.peer import redis_server
-from bench.results import Claim
+from bench.bulk_load import bulk_load
+from bench.latency import blocking_commands
+from bench.processes import redis_server
+from bench.results import Limit
 from bench.workload import BATCH, Fields, Sizes, entries
 from kvstream import Group, Store, Stream
 
 POOL = 100_000
-"""Different entries that a long run cycles through."""
+"""Distinct entries, which a long run repeats."""
 CALLS = 200
-"""Calls whose median is the figure."""
+"""The number of calls whose median is the figure."""
 KEPT = 1000
 STUCK = 10
 MEGABYTE = 1 << 20
@@ -46,8 +46,8 @@ def _read_first(stream: Stream) -> float:
     return _microseconds(lambda: stream.range("-", "+", count=1))
 
 
-def head_of_a_trimmed_stream(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Read the first entry of a stream that has dropped almost all it ever held."""
+def head_of_a_trimmed_stream(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Read the first entry of a stream that was trimmed of almost all its entries."""
     with Store.open(folder / "trimmed") as store:
         old, fresh = store.stream("old"), store.stream("fresh")
         for fields in islice(cycle(entries(POOL)), sizes.trimmed):
@@ -56,7 +56,7 @@ def head_of_a_trimmed_stream(folder: Path, sizes: Sizes) -> list[Claim]:
         pairs = [(_read_first(old), _read_first(fresh)) for _ in range(CALLS)]
     old_us, fresh_us = (median(side) for side in zip(*pairs, strict=True))
     return [
-        Claim(
+        Limit(
             "head",
             f"first entry after {sizes.trimmed:,} adds with MAXLEN {KEPT}, beside a fresh stream",
             old_us / fresh_us,
@@ -75,14 +75,14 @@ def _ack_all_but(group: Group, stuck: int) -> None:
         left = 0
 
 
-def _call_claim(key: str, title: str, call: Callable[[], object]) -> Claim:
+def _call_limit(key: str, title: str, call: Callable[[], object]) -> Limit:
     took = sorted(_microseconds(call) / 1000 for _ in range(CALLS))
     slowest = f"slowest of {CALLS} calls: {took[-1]:.2f} ms"
-    return Claim(key, title, median(took), STUCK_MS_MAX, "ms", slowest)
+    return Limit(key, title, median(took), STUCK_MS_MAX, "ms", slowest)
 
 
-def stuck_entries(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Look for the few entries that stayed pending while very many were acknowledged."""
+def stuck_entries(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Find the few pending entries of a group after a million acknowledgements."""
     with Store.open(folder / "stuck") as store:
         stream = store.stream("orders")
         for batch in _batches(sizes.acked):
@@ -91,8 +91,8 @@ def stuck_entries(folder: Path, sizes: Sizes) -> list[Claim]:
         _ack_all_but(group, STUCK)
         after = f"after {sizes.acked:,} acks with {STUCK} stuck entries"
         return [
-            _call_claim("pending", f"XPENDING {after}", group.pending),
-            _call_claim(
+            _call_limit("pending", f"XPENDING {after}", group.pending),
+            _call_limit(
                 "autoclaim",
                 f"XAUTOCLAIM {after}",
                 lambda: group.autoclaim("worker-2", min_idle=0),
@@ -101,7 +101,7 @@ def stuck_entries(folder: Path, sizes: Sizes) -> list[Claim]:
 
 
 def _redis_megabytes(folder: Path, sizes: Sizes) -> float:
-    """Return the memory that Redis would need for the large store, measured on a part of it."""
+    """Estimate Redis's memory for the large store, from a part of it."""
     with redis_server(folder / "redis-memory", "everysec") as client:
         before = client.info("memory")["used_memory"]
         for batch in _batches(sizes.bulk):
@@ -113,20 +113,20 @@ def _redis_megabytes(folder: Path, sizes: Sizes) -> float:
     return grown / sizes.bulk * sizes.large / MEGABYTE
 
 
-def large_store(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Open a large store in a fresh process, work with it there, and take its time and memory."""
+def large_store(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Measure the opening time and the memory of a large store, in a fresh process."""
     path = folder / "large"
     with Store.open(path) as store:
         stream = store.stream("orders")
         for batch in _batches(sizes.large):
             stream.add_many(batch)
-    probe = [sys.executable, "-m", "bench.probe", str(path)]
-    seen = json.loads(subprocess.run(probe, check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, "-m", "bench.store_memory", str(path)]
+    seen = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     peer = _redis_megabytes(folder, sizes)
     held = f"a store of {sizes.large:,} entries"
     return [
-        Claim("open", f"{held}: open", seen["open_s"], OPEN_S_MAX, "s"),
-        Claim(
+        Limit("open", f"{held}: open", seen["open_s"], OPEN_S_MAX, "s"),
+        Limit(
             "memory",
             f"{held}: peak memory through open, reads, a full scan and 10,000 adds",
             seen["peak_mb"],
@@ -137,10 +137,10 @@ def large_store(folder: Path, sizes: Sizes) -> list[Claim]:
     ]
 
 
-CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
+LIBRARY_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
     "head": ("first entry of a trimmed stream", head_of_a_trimmed_stream),
     "stuck": ("stuck entries of a busy group", stuck_entries),
     "large": ("a large store: open and memory", large_store),
     "bulk": ("bulk load, worst call", bulk_load),
-    "gaps": ("how long the server keeps others waiting", loop_gaps),
+    "gaps": ("latency of other clients during large commands", blocking_commands),
 }

@@ -1,206 +1,22 @@
-"""``report``: what goes on in streams and their groups, as tables for people and as a page.
+"""``report``: the throughput of streams and the state of their groups, as text or an HTML page.
 
-Throughput by minute and the time between entries come from the entries' IDs; how groups keep up,
-what each consumer has before it, and what was delivered again come from the tables.
-
-Plots as SVG, made of text alone: lines over time and bars. It knows numbers and labels.
-
-A report as one page of HTML that needs nothing else: tables and plots.
+Throughput by minute and the time between entries come from the entries' IDs. Lag, pending entries
+and redeliveries come from the metadata tables. The page embeds its plots as SVG.
 """
 
 import math
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
-from unicodedata import east_asian_width
 
 from kvstream.spark.jobs.places import Say, chosen, require, shown, table
+from kvstream.spark.jobs.plots import bars, lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-WIDTH = 720
-_LEFT, _RIGHT, _BOTTOM = 64, 36, 34
-_TITLE_Y, _HEAD = 16, 38
-"""Where the title stands, and where what is below it begins."""
-_LINES_HEIGHT = 168
-_ROW = 22
-"""The height of a bar with its gap."""
-_LEGEND_ROW = 16
-_MARK = 13
-"""What the mark of a colour takes before its name."""
-_LABEL_MAX = 300.0
-"""The room for a name, in pixels."""
-_COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#65a30d", "#dc2626")
-_TICKS = 4
-_FONT = "font-family='system-ui, sans-serif' font-size='11'"
-_NARROW, _BROAD = frozenset("fijlrt.,:;|!'()[]- "), frozenset("mwMW@%")
-
-Points = Sequence[tuple[float, float]]
-
-
-def lines(
-    title: str, series: Sequence[tuple[str, Points]], labels: Sequence[tuple[float, str]] = ()
-) -> str:
-    """Return a plot of lines; ``labels`` are places on the x axis."""
-    points = [point for _, each in series for point in each]
-    if not points:
-        return _empty(title)
-    legend, head = _legend([name for name, _ in series])
-    bottom = head + _LINES_HEIGHT
-    low, high = min(x for x, _ in points), max(x for x, _ in points)
-    top = _nice(max(y for _, y in points))
-
-    def place(x: float, y: float) -> str:
-        across = _LEFT + (x - low) / (high - low or 1) * (WIDTH - _LEFT - _RIGHT)
-        return f"{across:.1f},{bottom - y / top * _LINES_HEIGHT:.1f}"
-
-    drawn = [legend]
-    for value in _ticks(top):
-        y = bottom - value / top * _LINES_HEIGHT
-        drawn.append(_rule(_LEFT, WIDTH - _RIGHT, y, y))
-        drawn.append(_text(_number(value), _LEFT - 6, y + 4, "end"))
-    for at, (_, each) in enumerate(series):
-        path = " ".join(place(x, y) for x, y in each)
-        colour = _COLOURS[at % len(_COLOURS)]
-        drawn.append(
-            f"<polyline fill='none' stroke='{colour}' stroke-width='1.5' points='{path}'/>"
-        )
-    for x, label in labels:
-        drawn.append(_text(label, float(place(x, 0).partition(",")[0]), bottom + 20, "middle"))
-    return _framed(title, drawn, bottom + _BOTTOM)
-
-
-def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Return a plot of bars, one below the other, each with its name and its value."""
-    if not values:
-        return _empty(title)
-    names = _labels([name for name, _ in values])
-    left = max(_LEFT, 8 + max(map(_extent, names)))
-    top = _nice(max(value for _, value in values))
-    bottom = _HEAD + _ROW * len(values)
-    # The value behind the longest bar has room too.
-    room = WIDTH - left - 8 - max(_extent(_exact(value)) for _, value in values)
-    drawn = []
-    for value in _ticks(top):
-        x = left + value / top * room
-        drawn.append(_rule(x, x, _HEAD, bottom))
-        drawn.append(_text(_number(value), x, bottom + 16, "middle"))
-    for at, ((name, value), label) in enumerate(zip(values, names, strict=True)):
-        y = _HEAD + at * _ROW
-        length = value / top * room
-        drawn.append(
-            f"<rect x='{left:.1f}' y='{y + 4}' width='{length:.1f}' height='{_ROW - 8}' "
-            f"fill='{_COLOURS[0]}'><title>{_escaped(name)}: {_exact(value)}</title></rect>"
-        )
-        drawn.append(_text(label, left - 6, y + 15, "end"))
-        drawn.append(_text(_exact(value), left + length + 4, y + 15))
-    return _framed(title, drawn, bottom + _BOTTOM)
-
-
-def _empty(title: str) -> str:
-    return _framed(title, [_text("nothing to show", _LEFT, _HEAD + 4)], _HEAD + _ROW)
-
-
-def _framed(title: str, drawn: Sequence[str], height: float) -> str:
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' "
-        f"width='{WIDTH}' height='{height}' role='img'><title>{_escaped(title)}</title>"
-        f"<rect width='100%' height='100%' fill='white'/>"
-        f"<text x='{_LEFT}' y='{_TITLE_Y}' {_FONT} font-weight='600' fill='#111'>"
-        f"{_escaped(title)}</text>{''.join(drawn)}</svg>"
-    )
-
-
-def _legend(names: Sequence[str]) -> tuple[str, int]:
-    """Return the names with their colours, in rows below the title, and where the plot begins."""
-    drawn = []
-    x, y = float(_LEFT), _HEAD
-    for at, name in enumerate(_labels(names)):
-        wanted = _MARK + _extent(name)
-        if x > _LEFT and x + wanted > WIDTH - _RIGHT:
-            x, y = float(_LEFT), y + _LEGEND_ROW
-        colour = _COLOURS[at % len(_COLOURS)]
-        drawn.append(
-            f"<rect x='{x:.1f}' y='{y - 9}' width='9' height='9' fill='{colour}'/>"
-            f"{_text(name, x + _MARK, y)}"
-        )
-        x += wanted + _LEGEND_ROW
-    return "".join(drawn), y + _LEGEND_ROW
-
-
-def _rule(x1: float, x2: float, y1: float, y2: float) -> str:
-    return f"<line x1='{x1:.1f}' x2='{x2:.1f}' y1='{y1:.1f}' y2='{y2:.1f}' stroke='#e5e7eb'/>"
-
-
-def _text(text: str, x: float, y: float, anchor: str = "start") -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' {_FONT} fill='#444'>"
-        f"{_escaped(text)}</text>"
-    )
-
-
-def _escaped(text: str) -> str:
-    """Return a text for XML, which has no control characters."""
-    return escape("".join(char if char.isprintable() else "\ufffd" for char in text))
-
-
-def _exact(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:,}"
-
-
-def _ticks(top: float) -> list[float]:
-    return [top * tick / _TICKS for tick in range(_TICKS + 1)]
-
-
-def _extent(text: str) -> float:
-    """Return about how many pixels a text takes, rather too many."""
-    return sum(map(_extent_of, text))
-
-
-def _extent_of(char: str) -> float:
-    if char in _NARROW:
-        return 4.5
-    if char in _BROAD or char.isupper():
-        return 9.5
-    return 11.5 if east_asian_width(char) in "WF" else 7.0
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    """Return what fits of each name: no two of different names are the same."""
-    labels = [_shortened(name) for name in names]
-    counts = Counter(labels)
-    return [f"{at}: {label}" if counts[label] > 1 else label for at, label in enumerate(labels, 1)]
-
-
-def _shortened(name: str) -> str:
-    """Return a name without its middle where it is too long: both ends tell names apart."""
-    if _extent(name) <= _LABEL_MAX:
-        return name
-    half = len(name) // 2
-    while _extent(f"{name[:half]}…{name[-half:]}") > _LABEL_MAX:
-        half -= 1
-    return f"{name[:half]}…{name[-half:]}"
-
-
-def _nice(value: float) -> float:
-    """Return a round number not below a value, whose quarters are round too."""
-    if value <= 0:
-        return 1
-    unit: float = 10 ** math.floor(math.log10(value))
-    return next(unit * step for step in (1, 2, 4, 6, 8, 10) if unit * step >= value)
-
-
-def _number(value: float) -> str:
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
 
 
 MINUTE_MS = 60_000
@@ -221,7 +37,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows for people."""
+    """A titled table of text cells."""
 
     title: str
     head: tuple[str, ...]
@@ -230,22 +46,22 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a report tells."""
+    """The result of ``report``."""
 
     source: str
     made_ms: int
     entries: int
-    """As they were counted; the sum of ``minutes``."""
+    """The sum of ``minutes``."""
     minutes: tuple[Minute, ...]
     tables: tuple[Table, ...]
     shares: tuple[tuple[str, int], ...]
-    """Consumers, by stream and group, with the entries that they have pending, the most first."""
+    """``stream/group/consumer`` with its number of pending entries, the largest first."""
 
     def text(self) -> str:
         """Return the tables as text."""
         parts = [f"{self.source}: {self.entries:,} entries"]
         for each in self.tables:
-            parts.append(f"\n{each.title}\n{_laid_out(each)}")
+            parts.append(f"\n{each.title}\n{_aligned(each)}")
         return "\n".join(parts)
 
 
@@ -259,7 +75,7 @@ def report(
     end: str = "+",
     say: Say = print,
 ) -> Report:
-    """Look at streams, by default all; ``start`` and ``end`` bound the entries looked at."""
+    """Report on streams, by default all; ``start`` and ``end`` bound the entries counted."""
     options = chosen(source, streams, pattern)
     say(f"report on {shown(source)}")
     require(spark, [source], (), pattern)
@@ -271,7 +87,7 @@ def report(
     finally:
         ids.unpersist()
     consumers = _collected(table(spark, options, "consumers"))
-    groups, again = _groups(spark, options)
+    groups, redeliveries = _groups(spark, options)
     shares = sorted(
         (
             (f"{row['stream']}/{row['group']}/{row['consumer']}", row["pending"])
@@ -284,10 +100,10 @@ def report(
         int(time.time() * 1000),
         sum(minute.entries for minute in minutes),
         minutes,
-        (streams_table, groups, _consumers(consumers), again),
+        (streams_table, groups, _consumers(consumers), redeliveries),
         tuple(shares),
     )
-    say(f"{made.entries:,} entries in {len(minutes):,} minutes with entries")
+    say(f"{made.entries:,} entries in {len(minutes):,} minutes")
     return made
 
 
@@ -307,7 +123,7 @@ def _streams(ids: "DataFrame", minutes: Sequence[Minute]) -> Table:
 
     order = Window.partitionBy("stream").orderBy("id")
     gap = (F.col("id.ms") - F.lag("id.ms").over(order)).alias("gap")
-    told = (
+    totals = (
         ids.select("stream", gap)
         .groupBy("stream")
         .agg(
@@ -317,7 +133,7 @@ def _streams(ids: "DataFrame", minutes: Sequence[Minute]) -> Table:
         )
     )
     rows = []
-    for row in told.orderBy("stream").collect():
+    for row in totals.orderBy("stream").collect():
         counts = [minute.entries for minute in minutes if minute.stream == row.stream]
         gaps = row.gaps or [None] * len(PERCENTILES)
         rows.append(
@@ -351,11 +167,11 @@ def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, T
     groups = table(spark, options, "groups").join(pending, ["stream", "group"], "left")
     rows = _collected(groups.orderBy("stream", "group"))
     lags = [row["lag"] for row in rows if row["lag"] is not None]
-    title = "Groups: entries not yet delivered, and how long the pending ones wait"
+    title = "Groups: entries not delivered yet, and idle times of pending ones"
     if lags:
         title += f" (lag over all groups: {_percentiles(lags)})"
     head = ("stream", "group", "consumers", "lag", "pending", "idle p50", "p90", "p99", "oldest")
-    told = tuple(
+    groups_rows = tuple(
         (
             row["stream"],
             row["group"],
@@ -367,7 +183,7 @@ def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, T
         )
         for row in rows
     )
-    again = tuple(
+    redelivered = tuple(
         (
             row["stream"],
             row["group"],
@@ -378,8 +194,10 @@ def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, T
         for row in rows
         if row["deliveries"]
     )
-    words = ("stream", "group", "entries", "most often", "deliveries in all")
-    return Table(title, head, told), Table("Redeliveries among what is pending", words, again)
+    columns = ("stream", "group", "entries", "most deliveries", "all deliveries")
+    return Table(title, head, groups_rows), Table(
+        "Redeliveries of pending entries", columns, redelivered
+    )
 
 
 def _consumers(consumers: Sequence[Mapping[str, Any]]) -> Table:
@@ -400,7 +218,7 @@ def _consumers(consumers: Sequence[Mapping[str, Any]]) -> Table:
         for row in sorted(consumers, key=lambda row: (row["stream"], row["group"], -row["pending"]))
     )
     head = ("stream", "group", "consumer", "pending", "share", "seen", "active")
-    return Table("Consumers: their share of what is pending, and when they last came", head, rows)
+    return Table("Consumers: pending entries, and time since last seen and active", head, rows)
 
 
 def _collected(frame: "DataFrame") -> list[dict[str, Any]]:
@@ -408,13 +226,10 @@ def _collected(frame: "DataFrame") -> list[dict[str, Any]]:
 
 
 def _percentiles(values: Sequence[int]) -> str:
-    ordered = sorted(values)
-    told = []
-    for share in PERCENTILES:
-        told.append(
-            f"p{share * 100:g} {ordered[min(len(ordered) - 1, int(share * len(ordered)))]:,}"
-        )
-    return ", ".join(told)
+    ordered, last = sorted(values), len(values) - 1
+    return ", ".join(
+        f"p{part * 100:g} {ordered[min(last, int(part * len(ordered)))]:,}" for part in PERCENTILES
+    )
 
 
 def _duration(ms: float | None) -> str:
@@ -426,11 +241,11 @@ def _duration(ms: float | None) -> str:
     return f"{ms:g} ms"
 
 
-def _laid_out(told: Table) -> str:
-    if not told.rows:
+def _aligned(table: Table) -> str:
+    if not table.rows:
         return "  none"
-    rows = [told.head, *told.rows]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(told.head))]
+    rows = [table.head, *table.rows]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(table.head))]
     lines = []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
@@ -439,11 +254,11 @@ def _laid_out(told: Table) -> str:
 
 
 POINTS_MAX = 400
-"""Points of a line: minutes are put together where there are more."""
+"""Points of a line at most: more minutes are combined."""
 LINES_MAX = 8
 DAY_MS = 24 * 3600 * 1000
 _FORMS = ((1, "%H:%M"), (10, "%m-%d %H:%M"), (120, "%m-%d"), (math.inf, "%Y-%m"))
-"""How times are told on an axis of less than so many days."""
+"""The time format of an axis shorter than a number of days."""
 BARS_MAX = 24
 _STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;padding:0 1rem;max-width:60rem;"
@@ -455,7 +270,7 @@ _STYLE = (
 
 
 def page(report: Report) -> str:
-    """Return the page."""
+    """Return a report as one self-contained HTML page."""
     made = datetime.fromtimestamp(report.made_ms / 1000, UTC)
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
@@ -471,7 +286,7 @@ def page(report: Report) -> str:
 
 
 def throughput(minutes: Sequence[Minute]) -> str:
-    """Return the plot of entries a minute, a line for each of the largest streams."""
+    """Return the plot of entries per minute, with a line for each of the largest streams."""
     if not minutes:
         return lines("Entries a minute", ())
     low, high = min(each.ms for each in minutes), max(each.ms for each in minutes)
@@ -505,7 +320,7 @@ def _page_labels(low: int, high: int) -> list[tuple[float, str]]:
 def _time(ms: int, form: str) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
-    except (ValueError, OverflowError):  # whoever gave these IDs did not mean times
+    except (ValueError, OverflowError):  # IDs that are not times
         return f"{ms:.3g}"
 
 

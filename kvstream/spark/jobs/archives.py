@@ -1,31 +1,17 @@
-"""``archive``: streams to Parquet by stream and day, run after run; then trims what is safe.
-
-A run takes what lies above the last ID that is archived. Its files count only once they have been
-read back and counted, so whatever kills it, the next run finds an archive without a gap or a
-repeat. Only then is the stream trimmed.
-
-``restore`` brings a range of an archive back; ``asof`` reads archive and live as one.
-
-What an archive has: one small text for each run that was completed.
+"""``archive``: append the new entries of streams to Parquet files, then trim the streams.
 
 ::
 
-    <folder>/stream=orders/day=2026-11-21/000003-part-...parquet     what anybody may read
-    <folder>/_kvstream/000003.json                                   what counts
-    <folder>/_kvstream/staged-<uuid>/                                a run under way, or dead
+    <folder>/stream=orders/day=2026-11-21/000003-part-...parquet     the entries
+    <folder>/_kvstream/000003.json                                   the record of a completed run
+    <folder>/_kvstream/staged-<uuid>/                                the files of an unfinished run
 
-A run's files are written apart, counted, moved into place, and counted as archived once the text
-is there. Files with the number of a run that never got so far are removed by the next one. It
-knows names and texts, nothing of streams' places.
+A run archives the entries above the last archived ID. Its files are staged, read back and counted,
+and moved into place; the record completes it. The next run removes files of a run without a record,
+so the archive has no gap and no repeat whenever a run is killed. Then the stream is trimmed of
+archived entries that every group has acknowledged (``XTRIM ... MINID = id ACKED``).
 
-Files of an archive, on whatever file system Spark reads: small texts, and moves.
-
-Hadoop's FileSystem does it, inside the driver's JVM. A text appears whole or not at all.
-
-Trimming what is archived, in a store or through a server: never what a group still needs.
-
-An entry goes once it is in the archive and every group of its stream has it acknowledged, as
-``XTRIM ... MINID = id ACKED`` says it.
+``restore`` writes a range of an archive back to streams; ``asof`` reads archive and streams as one.
 """
 
 import json
@@ -33,6 +19,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey, RequestError
@@ -40,8 +27,9 @@ from kvstream.operations.trim import RefPolicy
 from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, lengths, require, shown
 from kvstream.spark.options import Place, first_id, last_id, places
 from kvstream.spark.read.servers import client_of
-from kvstream.spark.write.stores import patiently
+from kvstream.spark.write.stores import retry_while_locked
 from kvstream.store import Store
+from kvstream.types.glob import matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 if TYPE_CHECKING:
@@ -49,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A folder by its URI."""
+    """A folder on any file system that Spark reads, through Hadoop's FileSystem in the JVM."""
 
     def __init__(self, spark: "SparkSession", uri: str) -> None:
         self.uri = uri.rstrip("/")
@@ -59,18 +47,18 @@ class Folder:
         self._files: Any = self._path(self.uri).getFileSystem(configuration)
 
     def at(self, *parts: str) -> str:
-        """Return the URI of a file in it."""
+        """Return the URI of a file in the folder."""
         return "/".join((self.uri, *parts))
 
     def _of(self, relative: str) -> Any:
-        # A constructor that does not look at %-escapes, which names of partitions have.
+        # This constructor leaves %-escapes alone, which names of partitions have.
         return self._path(self._path(self.uri), relative) if relative else self._path(self.uri)
 
     def exists(self, relative: str) -> bool:
         return bool(self._files.exists(self._of(relative)))
 
     def names(self, relative: str) -> list[str]:
-        """Return the names in a folder, sorted; [] where it is not there."""
+        """Return the names in a folder, sorted; [] if it does not exist."""
         if not self.exists(relative):
             return []
         return sorted(
@@ -78,7 +66,7 @@ class Folder:
         )
 
     def files(self, relative: str) -> list[str]:
-        """Return all files below a folder, relative to it, but for hidden ones."""
+        """Return the files below a folder, relative to it, without hidden ones."""
         if not self.exists(relative):
             return []
         found = []
@@ -91,7 +79,7 @@ class Folder:
         return sorted(found)
 
     def read(self, relative: str) -> str:
-        """Return a text."""
+        """Return the text of a file."""
         stream = self._files.open(self._of(relative))
         try:
             return bytes(stream.readAllBytes()).decode()
@@ -99,7 +87,7 @@ class Folder:
             stream.close()
 
     def write(self, relative: str, text: str) -> None:
-        """Write a text under a name that nothing has."""
+        """Write a text file, atomically; the name must be new."""
         partial = f"{relative}.{uuid.uuid4().hex}.partial"
         stream = self._files.create(self._of(partial))
         try:
@@ -109,13 +97,13 @@ class Folder:
         self.move(partial, relative)
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another name, making the folders that lead there."""
+        """Rename a file, creating the folders of its new name."""
         self._files.mkdirs(self._of(target).getParent())
         if not self._files.rename(self._of(source), self._of(target)):
             raise OSError(f"{self.at(source)} could not be moved to {self.at(target)}")
 
     def remove(self, relative: str) -> None:
-        """Remove a file, or a folder with all in it."""
+        """Remove a file, or a folder with its content."""
         self._files.delete(self._of(relative), True)
 
 
@@ -126,7 +114,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What a run has archived of one stream."""
+    """The entries of one stream in a run."""
 
     entries: int
     first: str
@@ -152,9 +140,9 @@ class Run:
 
     @classmethod
     def parse(cls, text: str) -> "Run":
-        told = json.loads(text)
-        streams = {name: Portion(**portion) for name, portion in told["streams"].items()}
-        return cls(told["number"], told["source"], streams, tuple(told["files"]))
+        record = json.loads(text)
+        streams = {name: Portion(**portion) for name, portion in record["streams"].items()}
+        return cls(record["number"], record["source"], streams, tuple(record["files"]))
 
 
 class Archive:
@@ -164,7 +152,7 @@ class Archive:
         self.folder = folder
 
     def runs(self) -> list[Run]:
-        """Return the completed runs, in their order."""
+        """Return the completed runs, in order."""
         names = [name for name in self.folder.names(OWN) if name.endswith(".json")]
         return [Run.parse(self.folder.read(f"{OWN}/{name}")) for name in names]
 
@@ -181,17 +169,17 @@ class Archive:
         return [self.folder.at(name) for run in self.runs() for name in run.files]
 
     def sweep(self) -> None:
-        """Remove what a run that was not completed has left."""
+        """Remove the files of unfinished runs."""
         counted = {file for run in self.runs() for file in run.files}
         for name in self.folder.names(OWN):
             if name.startswith(STAGED) or name.endswith(".partial"):
                 self.folder.remove(f"{OWN}/{name}")
         for file in self.folder.files(""):
-            if file not in counted and _is_ours(file):
+            if file not in counted and _is_run_file(file):
                 self.folder.remove(file)
 
     def take(self, staged: str, number: int) -> tuple[str, ...]:
-        """Move the files of a run into place; return their names."""
+        """Move the staged files of a run into place; return their names."""
         moved = []
         for file in self.folder.files(f"{OWN}/{staged}"):
             place, _, name = file.rpartition("/")
@@ -201,11 +189,11 @@ class Archive:
         return tuple(moved)
 
     def complete(self, run: Run) -> None:
-        """Have a run count."""
+        """Write the record of a run."""
         self.folder.write(f"{OWN}/{run.number:0{_DIGITS}}.json", run.text())
 
 
-def _is_ours(file: str) -> bool:
+def _is_run_file(file: str) -> bool:
     parts = file.split("/")
     return (
         len(parts) == 3
@@ -245,17 +233,14 @@ class _OnServer:
         except redis.ResponseError as error:
             if "syntax" not in str(error).lower():
                 raise
-        # A Redis before 8.2 cannot tell: up to what every group has behind it.
-        groups = [dict(zip(told[::2], told[1::2], strict=True)) for told in self._groups(key)]
-        bound = min([minid, *(self._needed(key, group) for group in groups)])
+        # Redis before 8.2 has no ACKED: trim up to the first ID that a group needs.
+        replies: list[list[Any]] = self._client.execute_command("XINFO", "GROUPS", key)
+        groups = [dict(zip(each[::2], each[1::2], strict=True)) for each in replies]
+        bound = min([minid, *(self._first_needed(key, group) for group in groups)])
         return int(self._client.execute_command("XTRIM", key, "MINID", "=", str(bound)))
 
-    def _groups(self, key: bytes) -> list[list[Any]]:
-        found: list[list[Any]] = self._client.execute_command("XINFO", "GROUPS", key)
-        return found
-
-    def _needed(self, key: bytes, group: Mapping[bytes, Any]) -> StreamID:
-        """Return the first ID that a group may still need."""
+    def _first_needed(self, key: bytes, group: Mapping[bytes, Any]) -> StreamID:
+        """Return the lowest ID that a group may still need."""
         pending, first, *_ = self._client.execute_command("XPENDING", key, group[b"name"])
         if pending:
             return StreamID.parse(first)
@@ -265,13 +250,13 @@ class _OnServer:
 
 @contextmanager
 def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trimmer]:
-    """Open the one place that the options name, for trimming."""
+    """Open a place for trimming."""
     place: Place = places(options)[0]
     if place.kind == "url":
         with client_of(place) as client:
             yield _OnServer(client)
         return
-    with patiently(
+    with retry_while_locked(
         lambda: Store.open(place.address, db=place.db or 0, create=False), wait_s
     ) as store:
         yield _InStore(store)
@@ -279,18 +264,18 @@ def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trimmer]:
 
 WAIT_S = 30.0
 DAY_MS = 24 * 3600 * 1000
-"""Days are those of UTC, whatever zone the session has."""
+"""Days are UTC days, whatever the session's time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run of ``archive`` has done, in entries."""
+    """The result of ``archive``, in entries."""
 
     run: int
-    """Its number; 0 where there was nothing new."""
+    """The number of the run; 0 if nothing was new."""
     read: int
     written: int
-    """Counted in the files after they were written; equal to ``read``."""
+    """Counted by reading the files back; equal to ``read``."""
     trimmed: int
     streams: int
 
@@ -306,19 +291,19 @@ def archive(
     before: str | None = None,
     say: Say = print,
 ) -> Archived:
-    """Archive what is new in some streams, by default all, and trim what is archived and done with.
+    """Archive the new entries of streams, by default all, and trim those that no group needs.
 
-    ``source`` are the options of one place; ``before`` an ID or a time: what comes from then on is
-    left for later. Entries that a group has not acknowledged are archived, but stay. May be run
-    again after any failure. Raises Corruption where the files do not hold what was read.
+    ``source`` are the options of one place. ``before`` is an ID or a time: later entries are left
+    for another run. Entries that a group has not acknowledged are archived but not trimmed. May be
+    run again after any failure. Raises Corruption if the files do not hold the entries read.
     """
     if len(places(source)) != 1:
-        raise InvalidArgument("an archive is of one place")
+        raise InvalidArgument("archive takes one place")
     archive = Archive(Folder(spark, folder))
     archive.sweep()
     options = chosen(source, streams, pattern) | ({"end": f"({before}"} if before else {})
     last = archive.last_ids()
-    say(f"archive of {shown(source)} in {folder}: {len(archive.runs())} runs before this one")
+    say(f"archive of {shown(source)} in {folder}: {len(archive.runs())} earlier runs")
     run, read = _add(spark, archive, options, last, shown(source))
     if run is None:
         require(spark, [source], (), pattern)
@@ -341,7 +326,7 @@ def _add(
     last: Mapping[str, StreamID],
     source: str,
 ) -> tuple[Run | None, int]:
-    """Write and count one run; None where nothing is new."""
+    """Write and count one run; return it with the entries read, None if nothing is new."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -369,7 +354,7 @@ def _add(
 
 
 def _after(spark: "SparkSession", found: "DataFrame", last: Mapping[str, StreamID]) -> "DataFrame":
-    """Leave out what is archived already."""
+    """Return the entries above the last archived IDs."""
     from pyspark.sql import functions as F
 
     if not last:
@@ -381,7 +366,7 @@ def _after(spark: "SparkSession", found: "DataFrame", last: Mapping[str, StreamI
 
 
 def _portions(spark: "SparkSession", folder: str) -> dict[str, Portion]:
-    """Count what files hold, by reading them."""
+    """Count the entries in files, by reading them."""
     from pyspark.sql import functions as F
 
     kept = spark.read.schema(TIMED + ", day date").parquet(folder)
@@ -389,7 +374,7 @@ def _portions(spark: "SparkSession", folder: str) -> dict[str, Portion]:
         F.count(F.lit(1)).alias("entries"),
         F.min("id").alias("first"),
         F.max("id").alias("last"),
-        F.sum(F.size("fields")).alias("fields"),  # has every column read
+        F.sum(F.size("fields")).alias("fields"),  # makes Spark read every column
     )
     return {
         row.stream: Portion(row.entries, str(StreamID(*row.first)), str(StreamID(*row["last"])))
@@ -403,29 +388,27 @@ def _trim(
     options: Mapping[str, str],
     say: Say,
 ) -> int:
-    """Trim the streams of the archive that the job is about."""
-    from kvstream.types.glob import matcher
-
-    fits = matcher(options["pattern"].encode()) if "pattern" in options else None
+    """Trim the archived streams that the job selects."""
+    matches = matcher(options["pattern"].encode()) if "pattern" in options else None
     named = json.loads(options.get("stream", "[]"))
     total = 0
     with trimmer(source, WAIT_S) as place:
         for name, eid in last.items():
-            if fits(name.encode()) if fits else name in named:
+            if matches(name.encode()) if matches else name in named:
                 total += place.trim(name.encode(), eid.next())
-    say(f"trimmed {total:,} entries that are archived and that no group needs")
+    say(f"trimmed {total:,} archived entries that no group needs")
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What ``restore`` has done, in entries."""
+    """The result of ``restore``, in entries."""
 
     found: int
-    """In the archive, in the range."""
+    """Entries of the range in the archive: ``written + present``."""
     written: int
     present: int
-    """Left out, as the stream has come as far already; with ``written`` they are those found."""
+    """Entries left out because the stream's last ID is not below theirs."""
 
 
 def restore(
@@ -439,15 +422,15 @@ def restore(
     into: str | None = None,
     say: Say = print,
 ) -> Restored:
-    """Append a range of archived entries, under their IDs, to the streams that they come from.
+    """Append a range of archived entries, with their IDs, to the streams that they came from.
 
-    ``into`` names another stream, for those of one. A stream only grows upwards: what is not above
-    its last ID is left out and counted, so a second run changes nothing.
+    ``into`` names another target for the entries of one stream. Entries whose IDs are not above the
+    stream's last ID are left out and counted, so a second run changes nothing.
     """
     from pyspark.sql import functions as F
 
     if into is not None and len(streams) != 1:
-        raise InvalidArgument("one stream is restored into another: name the one to be restored")
+        raise InvalidArgument("with a target stream, name exactly one stream to restore")
     archive = Archive(Folder(spark, folder))
     if not archive.runs():
         raise RequestError(f"there is no archive in {folder}")
@@ -460,19 +443,17 @@ def restore(
         found = found.withColumn("stream", F.lit(into))
     count = found.count()
     say(f"{count:,} entries in the archive; writing them to {shown(target)}")
-    before = sum(lengths(spark, chosen(target, (), None)).values()) if _is_there(target) else 0
+    before = sum(lengths(spark, chosen(target, (), None)).values()) if _exists(target) else 0
     if count:
         write = found.write.format("kvstream").mode("append").options(**target)
         write.option("skipExisting", "true").save()
     after = sum(lengths(spark, chosen(target, (), None)).values()) if count else before
     written = after - before
-    say(f"{count:,} found = {written:,} written + {count - written:,} that were there")
+    say(f"{count:,} found = {written:,} written + {count - written:,} already present")
     return Restored(count, written, count - written)
 
 
-def _is_there(target: Mapping[str, str]) -> bool:
-    from pathlib import Path
-
+def _exists(target: Mapping[str, str]) -> bool:
     return "path" not in target or (Path(target["path"]) / "CURRENT").exists()
 
 
@@ -524,31 +505,17 @@ def asof(
     start: str = "-",
     end: str = "+",
 ) -> "DataFrame":
-    """Return a range of streams whether archived or live: stream, id, fields, timestamp.
+    """Return a range of archived and live entries: stream, id, fields, timestamp.
 
-    Each entry once: what the archive has comes from there, what lies above its last ID is live.
-    ``fields`` is an array, which keeps fields that repeat; ``map_from_entries`` makes a map of it.
+    Each entry comes once: from the archive, or from the stream if its ID is above the last archived
+    one. ``fields`` is an array, which keeps fields that repeat; ``map_from_entries`` makes a map.
     """
-    from pyspark.sql import functions as F
-
-    archive = Archive(Folder(spark, folder))
-    last = archive.last_ids()
+    last = Archive(Folder(spark, folder)).last_ids()
     require(spark, [source], [name for name in streams if name not in last], None)
-    manner = {"start": start, "end": end, "ignoreMissing": "true"}
-    live = entries(spark, chosen(source, streams, pattern) | manner, TIMED)
-    if last:
-        rows = [(name, (eid.ms, eid.seq)) for name, eid in last.items()]
-        known = spark.createDataFrame(rows, "stream string, archived struct<ms:bigint,seq:bigint>")
-        live = live.join(F.broadcast(known), "stream", "left")
-        live = live.where("archived is null or id > archived").drop("archived")
+    bounds = {"start": start, "end": end, "ignoreMissing": "true"}
+    live = _after(spark, entries(spark, chosen(source, streams, pattern) | bounds, TIMED), last)
     old = archived(spark, folder, streams=streams, start=start, end=end).drop("day")
     if pattern is not None:
-        old = _fitting(old, pattern, sorted(last))
+        matches = matcher(pattern.encode())
+        old = old.where(old.stream.isin([name for name in last if matches(name.encode())]))
     return old.select(live.columns).unionByName(live)
-
-
-def _fitting(found: "DataFrame", pattern: str, names: Sequence[str]) -> "DataFrame":
-    from kvstream.types.glob import matcher
-
-    fits = matcher(pattern.encode())
-    return found.where(found.stream.isin([name for name in names if fits(name.encode())]))

@@ -1,7 +1,7 @@
-"""What clients ask of both servers over the loopback: 50 of them, entries of 4 fields.
+"""``kvstream serve`` beside redis-server: 50 clients on the loopback, entries of 4 fields.
 
-redis-benchmark makes the load; consumers that read and acknowledge are sockets of our own, for
-what they acknowledge depends on what they read.
+redis-benchmark generates the load, except for consumers, whose XACK depends on what they read: they
+are in ``consumers``.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,8 @@ from pathlib import Path
 from redis import Redis
 
 from bench.consumers import consumed
-from bench.peer import further_servers
-from bench.results import Contest
-from bench.runner import Tell
-from bench.servers import both, loaded
+from bench.processes import both, further_servers, loaded
+from bench.results import Comparison, Log
 from bench.workload import BATCH, Fields, Sizes, entries
 
 KEY = "orders"
@@ -24,12 +22,12 @@ STORED = 10_000
 """Entries of the stream that is read."""
 
 Load = Callable[[Redis, int], float]
-"""Does so many operations on a server; returns the seconds that they took."""
+"""Runs a number of operations on a server; returns the seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One row of the table: its work, the operations of a round, the ratio promised (0: none)."""
+class ServerRow:
+    """One row: its load, the operations of a round, and the promised ratio (0: none)."""
 
     key: str
     title: str
@@ -41,7 +39,7 @@ class Served:
 
 
 def words(fields: Fields) -> list[str]:
-    """Return the words of a command that names the fields of an entry."""
+    """Return the fields of an entry as arguments of a command."""
     return [word for pair in fields.items() for word in pair]
 
 
@@ -57,7 +55,7 @@ def _xadd(pipeline: int, *options: str) -> Load:
 
 
 def fill(client: Redis, count: int, key: str = KEY, numbered: bool = False) -> None:
-    """Append ``count`` entries; ``numbered``: with the IDs 1-0, 2-0 and so on."""
+    """Append ``count`` entries; ``numbered``: with the IDs 1-0, 2-0 ..."""
     for start in range(0, count, BATCH):
         pipe = client.pipeline(transaction=False)
         for at, fields in enumerate(entries(min(BATCH, count - start)), start + 1):
@@ -70,13 +68,13 @@ def _stored(client: Redis) -> None:
 
 
 ANYWHERE = ("-r", str(STORED - 2 * int(PAGE)))
-"""Has redis-benchmark put a number below that in the place of each ``__rand_int__``."""
+"""Options with which redis-benchmark replaces ``__rand_int__`` by a number below this."""
 
 
-SERVED = (
-    Served("serve-add", "XADD, -P 1", 0.8, "everysec", lambda s: s.served, _xadd(1)),
-    Served("serve-add-16", "XADD, -P 16", 1.0, "everysec", lambda s: 4 * s.served, _xadd(16)),
-    Served(
+SERVER_ROWS = (
+    ServerRow("serve-add", "XADD, -P 1", 0.8, "everysec", lambda s: s.served, _xadd(1)),
+    ServerRow("serve-add-16", "XADD, -P 16", 1.0, "everysec", lambda s: 4 * s.served, _xadd(16)),
+    ServerRow(
         "serve-add-trim",
         "XADD MAXLEN ~ 1000, -P 16",
         0.0,
@@ -84,8 +82,8 @@ SERVED = (
         lambda s: 2 * s.served,
         _xadd(16, "MAXLEN", "~", "1000"),
     ),
-    Served("serve-add-100", "XADD, -P 100", 1.2, "everysec", lambda s: 4 * s.served, _xadd(100)),
-    Served(
+    ServerRow("serve-add-100", "XADD, -P 100", 1.2, "everysec", lambda s: 4 * s.served, _xadd(100)),
+    ServerRow(
         "serve-range",
         "XRANGE COUNT 100",
         1.0,
@@ -94,7 +92,7 @@ SERVED = (
         _bench(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", PAGE),
         _stored,
     ),
-    Served(
+    ServerRow(
         "serve-read",
         "XREAD COUNT 100",
         1.0,
@@ -103,7 +101,7 @@ SERVED = (
         _bench(1, *ANYWHERE, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "__rand_int__"),
         _stored,
     ),
-    Served(
+    ServerRow(
         "serve-group",
         "XREADGROUP COUNT 100, XACK of 100",
         1.0,
@@ -111,40 +109,40 @@ SERVED = (
         lambda s: max(s.served // 50, 100),
         consumed,
     ),
-    Served(
+    ServerRow(
         "serve-always", "`always`: XADD, -P 1", 1.0, "always", lambda s: s.served // 5, _xadd(1)
     ),
-    Served(
+    ServerRow(
         "serve-always-16", "`always`: XADD, -P 16", 1.0, "always", lambda s: s.served, _xadd(16)
     ),
 )
 
 
-def _measured(
-    work: Served, own: Redis, peer: Redis, further: dict[str, Redis], sizes: Sizes
-) -> Contest:
-    count = work.count(sizes)
-    result = Contest(work.key, work.title, work.target, count)
+def _compare(
+    row: ServerRow, own: Redis, peer: Redis, further: dict[str, Redis], sizes: Sizes
+) -> Comparison:
+    count = row.count(sizes)
+    result = Comparison(row.key, row.title, row.target, count)
     sides = [(own, result.seconds), (peer, result.peer_seconds)]
     for name, client in further.items():
         sides.append((client, result.further_seconds.setdefault(name, [])))
     for number in range(-1, sizes.rounds):
         for client, seconds in sides if number % 2 else reversed(sides):
             client.flushall()
-            work.prepare(client)
-            took = work.load(client, count if number >= 0 else max(count // 10, 100))
-            if number >= 0:  # the first is to warm up
+            row.prepare(client)
+            took = row.load(client, count if number >= 0 else max(count // 10, 100))
+            if number >= 0:  # the first round warms up
                 seconds.append(took)
     return result
 
 
-def run_served(works: list[Served], sizes: Sizes, folder: Path, tell: Tell) -> Iterator[Contest]:
-    """Run ``works``, one after another; one server of each kind serves all of a durability."""
-    for durability, same in groupby(works, key=lambda work: work.durability):
+def run_server(rows: list[ServerRow], sizes: Sizes, folder: Path, log: Log) -> Iterator[Comparison]:
+    """Run rows one by one, with one server of each kind for each durability."""
+    for durability, same in groupby(rows, key=lambda row: row.durability):
         with (
             both(folder, durability) as (own, peer),
             further_servers(folder / f"further-serve-{durability}", durability) as further,
         ):
-            for work in same:
-                tell(f"server: {work.title}")
-                yield _measured(work, own, peer, further, sizes)
+            for row in same:
+                log(f"server: {row.title}")
+                yield _compare(row, own, peer, further, sizes)

@@ -1,4 +1,4 @@
-"""What the server alone is held to: its memory, and its latency while work goes on behind it."""
+"""Limits of the server: its memory, and its latency during background work."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from typing import Any
 
 from redis import Redis
 
-from bench.results import Claim
-from bench.servers import both, kvstream_server, loaded, port_of
-from bench.serving import KEY, words
+from bench.processes import both, kvstream_server, loaded, port_of
+from bench.results import Limit
+from bench.server import KEY, words
 from bench.workload import Sizes, entries
 
 MEMORY_SHARE_MAX = 0.25
@@ -28,14 +28,14 @@ def _fill(client: Redis, key: str, count: int) -> None:
 
 
 def _resident_mb(client: Any) -> float:
-    """Return the memory that a server's process holds, in megabytes."""
+    """Return the resident memory of a server's process in megabytes."""
     pid = client.info("server")["process_id"]
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * PAGE_BYTES / MEGABYTE
 
 
-def memory(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Fill both servers, read some, and compare what their processes hold."""
+def memory(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Fill both servers, read some entries, and compare the memory of their processes."""
     held = []
     with both(folder / "memory", "everysec") as servers:
         for client in servers:
@@ -47,7 +47,7 @@ def memory(folder: Path, sizes: Sizes) -> list[Claim]:
     own, peer = held
     title = f"server with {sizes.large:,} entries of 100 bytes: memory, beside redis-server"
     note = f"{own:,.0f} MB against {peer:,.0f} MB"
-    return [Claim("serve-memory", title, own / peer, MEMORY_SHARE_MAX, "x", note)]
+    return [Limit("serve-memory", title, own / peer, MEMORY_SHARE_MAX, "x", note)]
 
 
 def _p99_ms(client: Redis, count: int) -> float:
@@ -56,7 +56,7 @@ def _p99_ms(client: Redis, count: int) -> float:
 
 @contextmanager
 def _meanwhile(port: int, work: Work) -> Iterator[None]:
-    """Have a client of its own do something again and again."""
+    """Repeat some work with another client during the block."""
     over = Event()
 
     def repeat() -> None:
@@ -80,7 +80,7 @@ def _compact(client: Any) -> None:
 
 
 def _once(work: Work) -> Work:
-    """Return work that is done once, and then nothing."""
+    """Return work that does something once, and nothing after that."""
     done = Event()
 
     def run(client: Any) -> None:
@@ -92,14 +92,14 @@ def _once(work: Work) -> Work:
     return run
 
 
-def latency(folder: Path, sizes: Sizes) -> list[Claim]:
-    """Take the p99 of XADD with nothing else going on, and beside the work of an operator."""
+def latency(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Compare the p99 of XADD during background work with that of an idle server."""
     works: tuple[tuple[str, str, Work], ...] = (
         ("checkpoint", "checkpoints are made", lambda client: client.save()),
         ("compaction", "compactions run", _compact),
         ("del", f"a DEL of {sizes.large:,} entries runs", _once(lambda client: client.delete(OLD))),
     )
-    claims = []
+    limits = []
     with kvstream_server(folder / "latency", "everysec") as client:
         _fill(client, OLD, sizes.large)
         _p99_ms(client, sizes.served)
@@ -109,11 +109,11 @@ def latency(folder: Path, sizes: Sizes) -> list[Claim]:
                 busy = _p99_ms(client, sizes.served)
             note = f"{busy:.2f} ms against {quiet:.2f} ms"
             title = f"p99 of XADD while {what}, beside quiet"
-            claims.append(Claim(f"serve-{key}", title, busy / quiet, SLOWER_MAX, "x", note))
-    return claims
+            limits.append(Limit(f"serve-{key}", title, busy / quiet, SLOWER_MAX, "x", note))
+    return limits
 
 
-SERVED_CLAIMS: dict[str, tuple[str, Callable[[Path, Sizes], list[Claim]]]] = {
+SERVER_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
     "serve-memory": ("memory of the server", memory),
-    "serve-latency": ("latency beside an operator's work", latency),
+    "serve-latency": ("latency during background work", latency),
 }
