@@ -83,7 +83,7 @@ class Source:
         return part
 
     def must_wait(self) -> bool:
-        """Tell whether reading the next line would wait for the pipe."""
+        """Return whether reading the next line would wait for the pipe."""
         if self._descriptor is None or self._buffer.find(b"\n", self._at) >= 0:
             return False
         readable, _, _ = select.select([self._descriptor], [], [], 0)

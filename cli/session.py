@@ -209,7 +209,7 @@ def session_of(ctx: click.Context) -> Session:
 
 
 def _names_server(ctx: click.Context) -> bool:
-    """Tell whether a server is named; the command line goes before the environment."""
+    """Return whether a server is named; the command line goes before the environment."""
     if ctx.params.get("store") is None or ctx.params.get("url") is None:
         return ctx.params.get("url") is not None
     store, url = map(ctx.get_parameter_source, ("store", "url"))

@@ -96,8 +96,8 @@ def _count_gone(stream: StreamMeta, node: NodeImage, gone: int, last: StreamID) 
     live = stream.open_live
     appended = min(max(node.appended, live + gone), _U32_MAX)
     # Deleted entries take room as well; the source knows how much.
-    told = min(node.size, _U32_MAX) - counters_size(live, appended - live)
-    stream.open_bytes = max(stream.open_bytes, told)
+    size = min(node.size, _U32_MAX) - counters_size(live, appended - live)
+    stream.open_bytes = max(stream.open_bytes, size)
     stream.open_appended = appended
     stream.open_last = stream.measured = stream.last = last
     stream.entries_added += appended - live

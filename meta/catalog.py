@@ -7,7 +7,7 @@ persisted counter and are never used twice::
     allocator row := "A" -> u64        the next number
 
 Entries are only appended, trimmed at the head, or deleted from the middle. A command that reads a
-stream in steps sees the first two in the stream's record; ``Erasures`` reports the third.
+stream in steps sees the first two in the stream's record; ``Deletions`` reports the third.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from kvstream.layout.keys import (
 from kvstream.meta import unfinished_loads
 from kvstream.meta.filling import Limits, catch_up
 from kvstream.meta.keyspace import Databases, KeyIndex
-from kvstream.meta.lazyfree import Bounds, Doomed, Flushed, bury
+from kvstream.meta.lazyfree import Bounds, Flushed, Unlinked, hide
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Hot
 from kvstream.meta.runs import Run
@@ -42,74 +42,74 @@ from kvstream.types.ids import StreamID
 from kvstream.types.options import StoreOptions
 
 
-class ErasureWatch:
+class DeletionWatch:
     """Record the entries deleted from one stream after the watch began."""
 
     def __init__(self, stream: StreamMeta) -> None:
         self.stream = stream
-        self._before = stream.erased
+        self._before = stream.deletions
         self._noted: list[Sequence[StreamID]] = []
 
     def note(self, ids: Sequence[StreamID]) -> None:
         self._noted.append(ids)
 
     def holds(self, stream: StreamMeta) -> bool:
-        """Tell whether this is still the same stream and every deletion was recorded."""
-        return stream is self.stream and stream.erased == self._before + len(self._noted)
+        """Return whether this is still the same stream and every deletion was recorded."""
+        return stream is self.stream and stream.deletions == self._before + len(self._noted)
 
-    def erased(self) -> set[StreamID]:
+    def deleted(self) -> set[StreamID]:
         """Return the IDs that were deleted."""
         return set().union(*self._noted)
 
 
-class Erasures:
+class Deletions:
     """Report deleted entries to the watches of their streams."""
 
     def __init__(self) -> None:
-        self._watches: WeakSet[ErasureWatch] = WeakSet()
+        self._watches: WeakSet[DeletionWatch] = WeakSet()
 
-    def watch(self, stream: StreamMeta) -> ErasureWatch:
+    def watch(self, stream: StreamMeta) -> DeletionWatch:
         """Record deletions from a stream for as long as the caller keeps the watch."""
-        watch = ErasureWatch(stream)
+        watch = DeletionWatch(stream)
         self._watches.add(watch)
         return watch
 
     def note(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
         """Count one deletion of entries and report it to the stream's watches."""
-        stream.erased += 1
+        stream.deletions += 1
         if self._watches:
             for watch in self._watches:
                 if watch.stream is stream:
                     watch.note(ids)
 
 
-def note(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
+def note_activity(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
     """Mark a consumer as active now in the group's record, so that its own need not be written."""
-    told = group.activity
-    if told.name != consumer.name:
-        former = txn.catalog.consumer(txn, group, told.name) if told.is_known else None
+    activity = group.activity
+    if activity.name != consumer.name:
+        former = txn.catalog.consumer(txn, group, activity.name) if activity.is_known else None
         if former is not None:
             txn.member_changed(former)
-        told.name = consumer.name
-    told.number += 1
-    told.at_ms = consumer.seen_ms = consumer.active_ms = txn.now_ms
-    consumer.activity = told.number
+        activity.name = consumer.name
+    activity.number += 1
+    activity.at_ms = consumer.seen_ms = consumer.active_ms = txn.now_ms
+    consumer.activity = activity.number
     txn.catalog.seen.pop(consumer.row, None)
     txn.member_changed(group)
 
 
-def recall(group: GroupMeta, consumer: ConsumerMeta) -> None:
+def recall_activity(group: GroupMeta, consumer: ConsumerMeta) -> None:
     """Take a consumer's times from the group's record if these are newer than its own."""
-    told = group.activity
-    if told.name == consumer.name and told.is_known and consumer.activity < told.number:
-        consumer.seen_ms = consumer.active_ms = told.at_ms
-        consumer.activity = told.number
+    activity = group.activity
+    if activity.name == consumer.name and activity.is_known and consumer.activity < activity.number:
+        consumer.seen_ms = consumer.active_ms = activity.at_ms
+        consumer.activity = activity.number
 
 
-def forget(group: GroupMeta, consumer: ConsumerMeta) -> None:
+def forget_activity(group: GroupMeta, consumer: ConsumerMeta) -> None:
     """Remove a deleted consumer from the group's record of the last active one."""
     if group.activity.name == consumer.name:
-        group.activity.tell_nobody()
+        group.activity.clear()
 
 
 _METADATA = Family.METADATA
@@ -162,9 +162,9 @@ class Catalog:
         """Prefixes that may have uncounted rows above their last entry: see ``ingestion``."""
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
-        self.flushed, self.doomed = Flushed(), Doomed()
-        self.databases, self.erasures = Databases(), Erasures()
-        self.index = KeyIndex(self.flushed, self.doomed, self.databases)
+        self.flushed, self.unlinked = Flushed(), Unlinked()
+        self.databases, self.deletions = Databases(), Deletions()
+        self.index = KeyIndex(self.flushed, self.unlinked, self.databases)
         self.numbers = Allocator()
 
     # --- keys -----------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Catalog:
     def drop(self, txn: Txn, key: Key) -> None:
         """Delete a key of any type, in time that does not depend on its size."""
         if isinstance(key, StreamMeta):
-            if not bury(txn, key):
+            if not hide(txn, key):
                 self.drop_stream(txn, key)
         else:
             txn.frees = True
@@ -320,7 +320,7 @@ class Catalog:
         if not count and not (uncounted and next(self.index.names(txn, db), None)):
             return 0
         txn.frees = True
-        self._let_go(txn, db)
+        self._evict_database(txn, db)
         stored = self.databases.stored(txn, db)
         for load in unfinished_loads.all_of(txn):
             if database_of(load.stream.name) == stored:  # this commit deletes its entries too
@@ -335,11 +335,11 @@ class Catalog:
         """Exchange all keys of two databases, in time that does not depend on their number."""
         for consumer in self.seen.values():
             txn.member_changed(consumer)
-        self._let_go(txn, one)
-        self._let_go(txn, other)
+        self._evict_database(txn, one)
+        self._evict_database(txn, other)
         self.databases.swap(txn, one, other)
 
-    def _let_go(self, txn: Txn, db: int) -> None:
+    def _evict_database(self, txn: Txn, db: int) -> None:
         """Write and evict a database's objects in memory; wake the clients blocked on its keys."""
         txn.finish()
         self.hot.clear()
@@ -348,31 +348,31 @@ class Catalog:
             del self.streams[name]
         txn.signal_all(U16.pack(db))
 
-    def doom(self, txn: Txn, db: int, rows: Mapping[bytes, bytes], gone: set[int]) -> None:
-        """Delete keys of a database, given by its stored number; ``rows`` are those of Doomed."""
+    def unlink(self, txn: Txn, db: int, rows: Mapping[bytes, bytes], gone: set[int]) -> None:
+        """Delete keys of a database, given by its stored number; ``rows`` are those of Unlinked."""
         txn.frees = True
         txn.finish()
         for name in [name for name, key in self.streams.items() if key.generation in gone]:
             del self.streams[name]
         self.index.left(txn, db, len(gone))
-        self.doomed.add(txn, rows, gone)
+        self.unlinked.add(txn, rows, gone)
         txn.signal_all(U16.pack(self.databases.shown(txn, db)))
 
     def is_gone(self, txn: Txn, key: Key) -> bool:
-        """Tell whether a key was deleted by a command that leaves its rows for later."""
-        return key.generation in self.doomed.known(txn) or self._is_flushed(txn, key)
+        """Return whether a key was deleted by a command that leaves its rows for later."""
+        return key.generation in self.unlinked.known(txn) or self._is_flushed(txn, key)
 
     def _is_flushed(self, txn: Txn, key: Key) -> bool:
         return self.is_before_flush(txn, database_of(key.name), key.generation)
 
     def is_before_flush(self, txn: Txn, stored_db: int, generation: int) -> bool:
-        """Tell whether a flush deleted a generation's keys from a database, given as stored."""
+        """Return whether a flush deleted a generation's keys from a database, given as stored."""
         return generation < self.flushed.of(txn, stored_db).bound
 
     def drop_gone(self, txn: Txn, name: bytes, swept: bool = False) -> None:
         """Delete the rows that a deleted key left under a stored name; with ``swept`` all of
         them."""
-        gone = self.doomed.known(txn) or self.flushed.of(txn, database_of(name)).bound
+        gone = self.unlinked.known(txn) or self.flushed.of(txn, database_of(name)).bound
         record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
         if record is None:
             return
@@ -450,7 +450,7 @@ class Catalog:
             record = txn.batch.get(_TREES, row)
             if record is not None:
                 consumer = group.consumers[name] = ConsumerMeta.decode(name, row, record)
-                recall(group, consumer)
+                recall_activity(group, consumer)
         return consumer
 
     def owner(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
@@ -481,7 +481,7 @@ class Catalog:
         consumer.runs.drop(txn.batch)
         txn.batch.delete(_TREES, consumer.row)
         txn.forget_member(consumer)
-        forget(group, consumer)
+        forget_activity(group, consumer)
         group.consumers.pop(consumer.name, None)
         group.consumers_count -= 1
         txn.member_changed(group)
@@ -494,7 +494,7 @@ class Catalog:
         self.seen.clear()
         self.hot.clear()
         self.flushed.forget()
-        self.doomed.forget()
+        self.unlinked.forget()
         self.databases.forget()
         self.index.forget()
         self.numbers.forget()

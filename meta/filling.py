@@ -245,7 +245,7 @@ def _is_full(
 
 
 def _same_names(stream: StreamMeta, names: Names) -> bool:
-    """Tell whether ``names``, as text or as bytes, are the node's; remember the form."""
+    """Return whether ``names``, as text or as bytes, are the node's; remember the form."""
     if plain_names(names) != stream.names:
         return False
     stream.names_seen = names

@@ -171,15 +171,15 @@ def remembered(txn: Txn, stream: StreamMeta, pid: bytes) -> Iterator[tuple[bytes
 
 
 def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
-    """Load the idempotent IDs of an image into a stream that has none; return the corrections made.
+    """Load the idempotent IDs of an image into a stream that has none; return the notes made.
 
     The image has no stamps: an ID is taken to be as old as its entry's ID.
     """
-    told: list[str] = []
+    notes: list[str] = []
     stream.idmp_duration = min(image.duration_s, DURATION_MAX_S)
     stream.idmp_maxsize = min(image.maxsize, MAXSIZE_MAX)
     if (stream.idmp_duration, stream.idmp_maxsize) != (image.duration_s, image.maxsize):
-        told.append(f"idempotent IDs: {image.duration_s} s and {image.maxsize} are out of range")
+        notes.append(f"idempotent IDs: {image.duration_s} s and {image.maxsize} are out of range")
     stream.iids_added = min(image.iids_added, COUNT_MAX)
     stream.iids_duplicates = min(image.iids_duplicates, COUNT_MAX)
     for pid, iids in image.producers:
@@ -188,7 +188,7 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
             latest.setdefault(iid, eid)
         kept = list(latest.items())[: maxsize(txn, stream)][::-1]
         if len(kept) != len(iids):
-            told.append(f"producer {pid!r} had {len(iids)} idempotent IDs, of which some are kept")
+            notes.append(f"producer {pid!r} had {len(iids)} idempotent IDs, of which some are kept")
         if not kept or txn.batch.get(_TREES, _producer_row(stream, pid)) is not None:
             continue
         for order, (iid, eid) in enumerate(kept):
@@ -197,7 +197,7 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
         txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(0, len(kept)))
         stream.pids += 1
         stream.iids += len(kept)
-    return told
+    return notes
 
 
 def _put(

@@ -2,7 +2,7 @@
 
 ::
 
-    intake row := "B" -> (length(u32) prefix last(id))*
+    ingested row := "B" -> (length(u32) prefix last(id))*
 
 Ingested tables are visible and durable at once; the commit that counts their entries comes later.
 The row is durable before the first table is. While it exists, no row below ``prefix`` and above
@@ -16,7 +16,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import ID_BYTES, INTAKE_KEY, successor
+from kvstream.layout.keys import ID_BYTES, INGESTED_KEY, successor
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, StreamID
@@ -25,7 +25,7 @@ _LENGTH = Struct(">I")
 _MESSAGES, _METADATA = Family.MESSAGES, Family.METADATA
 
 
-class Intake(NamedTuple):
+class Ingested(NamedTuple):
     """One stream that gets entries."""
 
     prefix: bytes
@@ -33,24 +33,24 @@ class Intake(NamedTuple):
     """Its last entry before the load; MIN_ID for a new stream."""
 
 
-def put(txn: Txn, intakes: list[Intake]) -> None:
+def put(txn: Txn, ingested: list[Ingested]) -> None:
     """Write the row."""
-    parts = [_LENGTH.pack(len(each.prefix)) + each.prefix + each.last.packed for each in intakes]
-    txn.batch.put(_METADATA, INTAKE_KEY, b"".join(parts))
+    parts = [_LENGTH.pack(len(each.prefix)) + each.prefix + each.last.packed for each in ingested]
+    txn.batch.put(_METADATA, INGESTED_KEY, b"".join(parts))
 
 
 def remove(txn: Txn) -> None:
     """Delete the row: the entries count, or have been deleted."""
-    txn.batch.delete(_METADATA, INTAKE_KEY)
+    txn.batch.delete(_METADATA, INGESTED_KEY)
 
 
-def pending(txn: Txn) -> list[Intake]:
+def pending(txn: Txn) -> list[Ingested]:
     """Return what was being ingested; raise Corruption if the row is damaged."""
-    value = txn.batch.get(_METADATA, INTAKE_KEY)
+    value = txn.batch.get(_METADATA, INGESTED_KEY)
     return [] if value is None else list(decode(value))
 
 
-def decode(value: bytes) -> Iterator[Intake]:
+def decode(value: bytes) -> Iterator[Ingested]:
     at = 0
     while at < len(value):
         try:
@@ -61,7 +61,7 @@ def decode(value: bytes) -> Iterator[Intake]:
         if at > len(value):
             raise Corruption("the row of entries being taken in is damaged")
         prefix, last = value[at - ID_BYTES - length : at - ID_BYTES], value[at - ID_BYTES : at]
-        yield Intake(prefix, StreamID.unpack(last))
+        yield Ingested(prefix, StreamID.unpack(last))
 
 
 def undo(txn: Txn) -> None:

@@ -33,7 +33,7 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
-from kvstream.meta.lazyfree import Doomed, Flushed
+from kvstream.meta.lazyfree import Flushed, Unlinked
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
@@ -203,9 +203,9 @@ class KeyWatch:
 class KeyIndex:
     """The keys of all databases, in the order of their creation and of their expiry."""
 
-    def __init__(self, flushed: Flushed, doomed: Doomed, databases: Databases) -> None:
+    def __init__(self, flushed: Flushed, unlinked: Unlinked, databases: Databases) -> None:
         self._flushed = flushed
-        self._doomed = doomed
+        self._unlinked = unlinked
         self._databases = databases
         self._next_expiry = 0
         """No key expires before this time; 0 if it is still to be looked up."""
@@ -224,7 +224,7 @@ class KeyIndex:
 
     @property
     def is_watched(self) -> bool:
-        """Tell whether any watch exists."""
+        """Return whether any watch exists."""
         return bool(self._watches)
 
     def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
@@ -287,14 +287,14 @@ class KeyIndex:
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
-        doomed = self._doomed.known(txn)
+        unlinked = self._unlinked.known(txn)
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
             generation = U64.unpack_from(key, 3)[0]
-            if generation not in doomed:
+            if generation not in unlinked:
                 yield generation, qualified(db, value)
 
     def has_names(self, txn: Txn) -> bool:
-        """Tell whether any database has a key, or a flushed one still has rows."""
+        """Return whether any database has a key, or a flushed one still has rows."""
         return bool(txn.batch.page(_METADATA, SCAN_TAG, successor(SCAN_TAG), 1))
 
     def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
@@ -304,7 +304,7 @@ class KeyIndex:
         """
         rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
         following = U64.unpack_from(rows[limit][0], 3)[0] if len(rows) > limit else 0
-        keys = _keys_of(rows[:limit], self._doomed.known(txn))
+        keys = _keys_of(rows[:limit], self._unlinked.known(txn))
         gone = self._gone(txn, self._databases.stored(txn, db))
         return [key for key in keys if key not in gone] if gone else keys, following
 
@@ -312,8 +312,8 @@ class KeyIndex:
         """Return pages of all keys as of this call."""
         found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
         gone = self._gone(txn, self._databases.stored(txn, db))
-        doomed = frozenset(self._doomed.known(txn))
-        return ([key for key in _keys_of(page, doomed) if key not in gone] for page in found)
+        unlinked = frozenset(self._unlinked.known(txn))
+        return ([key for key in _keys_of(page, unlinked) if key not in gone] for page in found)
 
     def _gone(self, txn: Txn, stored_db: int) -> set[bytes]:
         """Return the expired keys of a database whose rows still exist."""
@@ -387,8 +387,8 @@ class KeyIndex:
         self.break_watches()
 
 
-def _keys_of(rows: list[Row], doomed: AbstractSet[int]) -> list[bytes]:
+def _keys_of(rows: list[Row], unlinked: AbstractSet[int]) -> list[bytes]:
     """Return the keys named by SCAN rows, without deleted ones."""
-    if not doomed:
+    if not unlinked:
         return [key for _, key in rows]
-    return [key for row, key in rows if U64.unpack_from(row, 3)[0] not in doomed]
+    return [key for row, key in rows if U64.unpack_from(row, 3)[0] not in unlinked]

@@ -10,7 +10,7 @@ generation at which the next page begins; the row goes with the last page::
 
 DEL of very many keys writes their generations, some in each row, under the first of them::
 
-    doomed row := "G" db(u16) generation(u64) -> generation(u64)*
+    unlinked row := "G" db(u16) generation(u64) -> generation(u64)*
 
 A stream with very many groups is renamed, since each group has trees of its own to delete; so are
 streams that one commit deletes together, once they have very many groups. This module knows the
@@ -26,13 +26,12 @@ from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     COUNTED_MAX,
-    DOOMED_TAG,
     FLUSHED_TAG,
     U16,
     U64,
+    UNLINKED_TAG,
     database_of,
     decode_number,
-    doomed_row,
     flushed_row,
     key_of,
     qualified,
@@ -40,6 +39,7 @@ from kvstream.layout.keys import (
     stream_row,
     successor,
     tree_prefix,
+    unlinked_row,
 )
 from kvstream.meta.filling import catch_up
 from kvstream.meta.records import StreamMeta
@@ -133,22 +133,22 @@ ROW_KEYS = 100
 """Keys of one row, which are swept together."""
 
 
-def decode_doomed(row: bytes, value: bytes) -> list[int]:
+def decode_unlinked(row: bytes, value: bytes) -> list[int]:
     """Return the generations of a row; raise Corruption if it has none or is damaged."""
-    if len(row) == len(doomed_row(0, 0)) and value and not len(value) % U64.size:
+    if len(row) == len(unlinked_row(0, 0)) and value and not len(value) % U64.size:
         found = [number for (number,) in iter_unpack(U64.format, value)]
         if found[0] == U64.unpack_from(row, 3)[0] and 0 < min(found) <= max(found) < COUNTED_MAX:
             return found
     raise Corruption(f"the row {row.hex()} of deleted keys is damaged")
 
 
-def encode_doomed(db: int, generations: Collection[int]) -> tuple[bytes, bytes]:
+def encode_unlinked(db: int, generations: Collection[int]) -> tuple[bytes, bytes]:
     """Return the row of at least one generation."""
     first = next(iter(generations))
-    return doomed_row(db, first), pack(f">{len(generations)}Q", *generations)
+    return unlinked_row(db, first), pack(f">{len(generations)}Q", *generations)
 
 
-class Doomed:
+class Unlinked:
     """The keys that were deleted one by one and still have rows."""
 
     def __init__(self) -> None:
@@ -161,13 +161,13 @@ class Doomed:
         return self._load(txn) if self._known is None else self._known
 
     def _load(self, txn: Txn) -> set[int]:
-        rows = txn.batch.scan(_METADATA, DOOMED_TAG, successor(DOOMED_TAG))
-        self._rows = {row: decode_doomed(row, value) for row, value in rows}
+        rows = txn.batch.scan(_METADATA, UNLINKED_TAG, successor(UNLINKED_TAG))
+        self._rows = {row: decode_unlinked(row, value) for row, value in rows}
         self._known = {number for found in self._rows.values() for number in found}
         return self._known
 
     def add(self, txn: Txn, rows: Mapping[bytes, bytes], generations: set[int]) -> None:
-        """Delete keys by rows of ``encode_doomed``; the set is kept, not copied."""
+        """Delete keys by rows of ``encode_unlinked``; the set is kept, not copied."""
         known = self.known(txn)
         txn.batch.puts[_METADATA].update(rows)
         self._rows.update({row: [] for row in rows})  # decoded when they are swept
@@ -185,12 +185,12 @@ class Doomed:
             return None
         found = self._rows[row]
         if not found:
-            found = decode_doomed(row, txn.batch.get(_METADATA, row) or b"")
+            found = decode_unlinked(row, txn.batch.get(_METADATA, row) or b"")
         return U16.unpack_from(row, 1)[0], found
 
     def swept(self, txn: Txn, row_db: int, found: list[int]) -> None:
         """Delete the row that ``first`` returned, after the rows of its keys."""
-        row = doomed_row(row_db, found[0])
+        row = unlinked_row(row_db, found[0])
         txn.batch.delete(_METADATA, row)
         del self._rows[row]
         assert self._known is not None
@@ -205,14 +205,14 @@ GROUPS_TOGETHER = 100
 """A deleted stream with more groups than this loses so many of them at a time."""
 GROUPS_OF_COMMIT = 300
 """Groups that one commit deletes of all streams together, at 30 us each."""
-_GRAVE = b"kvstream:gone:"
+_HIDDEN_NAME = b"kvstream:gone:"
 """The name of a renamed stream, before its generation.
 
 If a client has such a key, all groups are deleted at once.
 """
 
 
-def bury(txn: Txn, stream: StreamMeta) -> bool:
+def hide(txn: Txn, stream: StreamMeta) -> bool:
     """Rename a stream with many groups, for ``sweep`` to delete; return False if it has few."""
     dropped = txn.groups_dropped + stream.groups_count
     if stream.groups_count <= GROUPS_TOGETHER and dropped <= GROUPS_OF_COMMIT:
@@ -220,20 +220,20 @@ def bury(txn: Txn, stream: StreamMeta) -> bool:
         return False
     catalog, generation = txn.catalog, stream.generation
     db = database_of(stream.name)
-    grave = qualified(db, _GRAVE + U64.pack(generation))
+    hidden = qualified(db, _HIDDEN_NAME + U64.pack(generation))
     txn.frees = True
     txn.finish()  # no later commit may write a record of its groups
-    if txn.batch.get(Family.METADATA, stream_row(grave)) is not None:
+    if txn.batch.get(Family.METADATA, stream_row(hidden)) is not None:
         return False
     catalog.hot.forget(stream.prefix)
     catalog.unlist(txn, stream)
-    stream.name, stream.row, stream.expire_at = grave, stream_row(grave), 0
+    stream.name, stream.row, stream.expire_at = hidden, stream_row(hidden), 0
     catalog.index.note(stream)  # a command may be about to create a key of that name
     txn.reshaped(stream)
     txn.finish()
-    txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(grave))
+    txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(hidden))
     if not catalog.is_gone(txn, stream):  # otherwise it is due to be swept already
-        catalog.doomed.add(txn, dict([encode_doomed(db, [generation])]), {generation})
+        catalog.unlinked.add(txn, dict([encode_unlinked(db, [generation])]), {generation})
     return True
 
 
@@ -261,7 +261,7 @@ def sweep(txn: Txn, limit: int) -> int:
             return limit
         flushed.clear(txn, db)
     while left > 0:
-        keys = _sweep_doomed(txn)
+        keys = _sweep_unlinked(txn)
         if keys is None:
             return limit
         if not keys:
@@ -270,10 +270,10 @@ def sweep(txn: Txn, limit: int) -> int:
     return limit
 
 
-def _sweep_doomed(txn: Txn) -> int | None:
+def _sweep_unlinked(txn: Txn) -> int | None:
     """Delete the rows of one row's keys; return their number, or None if some have to wait."""
-    doomed = txn.catalog.doomed
-    taken = doomed.first(txn)
+    unlinked = txn.catalog.unlinked
+    taken = unlinked.first(txn)
     if taken is None:
         return 0
     txn.frees = True
@@ -285,12 +285,12 @@ def _sweep_doomed(txn: Txn) -> int | None:
                 return None
             txn.batch.delete(_METADATA, row)
             txn.catalog.drop_gone(txn, qualified(db, key), swept=True)
-    doomed.swept(txn, db, generations)
+    unlinked.swept(txn, db, generations)
     return len(generations)
 
 
 def _waits(txn: Txn, name: bytes) -> bool:
-    """Tell whether a deleted key, by its stored name, has more groups than this commit may delete.
+    """Return whether a deleted key, by stored name, has more groups than a commit may delete.
 
     Some groups are deleted of a stream that has more than any commit may.
     """

@@ -32,7 +32,7 @@ def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
 
 
 def is_of_stream(record: bytes) -> bool:
-    """Tell whether a record is a stream's."""
+    """Return whether a record is a stream's."""
     return record.startswith(_OF_STREAM)
 
 
@@ -40,15 +40,15 @@ class Plain:
     """The test for records of plain strings in one database, given by its stored number."""
 
     def __init__(self, txn: Txn, stored_db: int) -> None:
-        self._doomed = txn.catalog.doomed.known(txn)
+        self._unlinked = txn.catalog.unlinked.known(txn)
         self._bound = max(txn.catalog.flushed.of(txn, stored_db).bound, 1)
 
     def has(self, record: bytes) -> bool:
-        """Tell whether a record is a plain string's that has not been deleted."""
+        """Return whether a record is a plain string's that has not been deleted."""
         if not record.startswith(_PLAIN) or len(record) < HEAD:
             return False
         generation = int.from_bytes(record[len(_PLAIN) : HEAD])
-        return self._bound <= generation < COUNTED_MAX and generation not in self._doomed
+        return self._bound <= generation < COUNTED_MAX and generation not in self._unlinked
 
 
 def create(txn: Txn, stored_db: int, values: Mapping[bytes, bytes]) -> None:

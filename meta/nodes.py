@@ -302,7 +302,7 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
 
 
 def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:
-    """Tell whether a large value, or more than ``most`` nodes, lie among ``above < id <= last``.
+    """Return whether a large value, or more than ``most`` nodes, lie among ``above < id <= last``.
 
     A large entry begins a node and is alone in it, unless the limit of bytes is set higher.
     """
@@ -315,7 +315,7 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
 
 
 def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Tell whether the node of an ID, or the last one below it, has a large value."""
+    """Return whether the node of an ID, or the last one below it, has a large value."""
     if stream.open_live and eid >= stream.open_first:
         if stream.open_bytes >= LARGE_VALUE:
             return True

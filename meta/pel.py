@@ -181,7 +181,7 @@ def place(
 
 
 def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
-    """Tell whether no run overlaps the range of ``ids``."""
+    """Return whether no run overlaps the range of ``ids``."""
     last = group.runs.floor(txn.batch, ids[-1])
     return last is None or last.ids[-1] < ids[0]
 
@@ -363,7 +363,7 @@ def _targets(
 
 
 def _is_slice(some: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
-    """Tell whether some IDs stand side by side in a run's ``ids``."""
+    """Return whether some IDs stand side by side in a run's ``ids``."""
     at = bisect_left(ids, some[0])
     return some == ids[at : at + len(some)]
 

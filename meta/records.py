@@ -69,7 +69,7 @@ class Activity:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether a consumer was active and has not been deleted."""
+        """Return whether a consumer was active and has not been deleted."""
         return self.at_ms != _NOBODY
 
     def encode(self) -> bytes:
@@ -84,7 +84,7 @@ class Activity:
             raise ValueError(f"a name of {len(name)} bytes, not {length}")
         return cls(number, at_ms, name)
 
-    def tell_nobody(self) -> None:
+    def clear(self) -> None:
         self.at_ms, self.name = _NOBODY, b""
 
 
@@ -96,7 +96,7 @@ _names_before: tuple[tuple[bytes, ...] | None, bytes] = None, b""
 
 
 @contextmanager
-def damage_told(kind: str, name: object) -> Iterator[None]:
+def damage_named(kind: str, name: object) -> Iterator[None]:
     """Raise Corruption, with the name of the record, for whatever decoding it raises."""
     try:
         yield
@@ -219,9 +219,9 @@ class StreamMeta:
         "_cold",
         "ahead",
         "behind",
+        "deletions",
         "empty_bytes",
         "entries_added",
-        "erased",
         "expire_at",
         "first",
         "generation",
@@ -301,7 +301,7 @@ class StreamMeta:
         """Entries appended since the record was written; only their rows show them."""
         self.shrinks = 0
         """How often entries were deleted or trimmed since the stream was loaded."""
-        self.erased = 0
+        self.deletions = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
         """The first live IDs, as far as they were looked up, from ``first`` on."""
@@ -379,7 +379,7 @@ class StreamMeta:
         self = cls.__new__(cls)
         self.name = name
         self.row = stream_row(name)
-        with damage_told("stream", name[2:]):
+        with damage_named("stream", name[2:]):
             self._decode_hot(_HOT.unpack_from(record))
             self._decode_cold(record[_HOT.size :])
         self._start()
@@ -479,7 +479,7 @@ class GroupMeta:
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
-        with damage_told("group", name):
+        with damage_named("group", name):
             parts = _GROUP.unpack_from(record)
             activity = Activity.decode(record[_GROUP.size :])
             _check_version(parts[0], MEMBER_VERSION)
@@ -515,7 +515,7 @@ class ConsumerMeta:
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "ConsumerMeta":
-        with damage_told("consumer", name):
+        with damage_named("consumer", name):
             version, tree, seen_ms, active_ms, pending, number = _CONSUMER.unpack(record)
             _check_version(version, MEMBER_VERSION)
             _check_numbers(tree)

@@ -78,7 +78,7 @@ class Pieces:
 
 
 def is_large(length: int) -> bool:
-    """Tell whether a value of this length has rows of its own."""
+    """Return whether a value of this length has rows of its own."""
     return length > WHOLE_BYTES_MAX
 
 

@@ -100,12 +100,12 @@ class Tree(Generic[T]):
     # --- what is in memory ----------------------------------------------------------------------
 
     def has_room(self, batch: Batch, count: int = 1) -> bool:
-        """Tell whether the tree is in memory and has room for ``count`` more rows there."""
+        """Return whether the tree is in memory and has room for ``count`` more rows there."""
         memory = self.memory or self._load(batch)
         return memory is not None and len(memory.keys) + count <= CACHED_ROWS
 
     def is_small(self) -> bool:
-        """Tell whether the tree is in memory and takes no more than a quarter of its limit."""
+        """Return whether the tree is in memory and takes no more than a quarter of its limit."""
         return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 4
 
     def begin(self) -> None:
@@ -134,7 +134,7 @@ class Tree(Generic[T]):
         self.begin()
 
     def agrees(self, rows: list[Row]) -> bool:
-        """Tell whether memory, if the tree is in memory, has exactly these (suffix, value) rows."""
+        """Return whether the tree, if in memory, has exactly these (suffix, value) rows."""
         memory = self.memory
         if memory is None:
             return True
@@ -236,7 +236,7 @@ class Tree(Generic[T]):
         return alone
 
     def is_next(self, one: bytes, other: bytes) -> bool:
-        """Tell whether a row is known to follow another directly."""
+        """Return whether a row is known to follow another directly."""
         memory = self.memory
         if memory is None:
             return False

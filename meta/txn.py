@@ -178,7 +178,7 @@ class Txn:
 
     @property
     def dirty(self) -> bool:
-        """Tell whether anything has been changed so far."""
+        """Return whether anything has been changed so far."""
         return bool(self._streams or self._members or any(self.batch.puts) or self.batch.ranges)
 
     def finish(self) -> Batch | None:

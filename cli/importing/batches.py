@@ -82,7 +82,7 @@ class ProgressStream:
         return saved if self._is_current(saved) else None
 
     def _is_current(self, saved: SavedProgress) -> bool:
-        """Tell whether the target is the stream of that import, and not a later one."""
+        """Return whether the target is the stream of that import, and not a later one."""
         if not self._store.exists(self._target):
             return saved.added == 0
         info = self._store.stream(self._target).info()

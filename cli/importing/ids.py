@@ -42,7 +42,7 @@ class RowIDs:
     new_ids: bool = False
 
     def depends_on_stream(self, row: Row) -> bool:
-        """Tell whether a row asks for an ID, which the stream may refuse."""
+        """Return whether a row asks for an ID, which the stream may refuse."""
         columns = self.id_column is not None or self.time_column is not None
         return not self.new_ids and (columns or row.eid is not None)
 

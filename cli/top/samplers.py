@@ -139,7 +139,7 @@ class ServerSampler:
             )
 
     def _is_gone(self, name: bytes, reply: Any) -> bool:
-        """Tell whether a stream was deleted or replaced by a key of another type."""
+        """Return whether a stream was deleted or replaced by a key of another type."""
         if not isinstance(reply, Exception):
             return False
         if not isinstance(reply, NoSuchKey | WrongType):

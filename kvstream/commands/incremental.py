@@ -69,7 +69,7 @@ def of_erasure(
 
 
 def are_many(session: Session, ids: int) -> bool:
-    """Tell whether a command of so many IDs is to run in steps."""
+    """Return whether a command of so many IDs is to run in steps."""
     return session.steps and ids > LONG_ROWS
 
 

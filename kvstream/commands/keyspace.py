@@ -258,7 +258,7 @@ def _conditions(words: Argv) -> set[bytes]:
 
 
 def _allowed(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
-    """Tell whether the conditions allow to replace an expiry; 0 is none."""
+    """Return whether the conditions allow to replace an expiry; 0 is none."""
     if (b"NX" in conditions and current_ms) or (b"XX" in conditions and not current_ms):
         return False
     if b"GT" in conditions and (not current_ms or at_ms <= current_ms):

@@ -37,7 +37,7 @@ class _Options(ReadOptions):
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether COUNT, BLOCK and NOACK are the only options."""
+        """Return whether COUNT, BLOCK and NOACK are the only options."""
         return self.claim_min_idle_ms is None and self.maxcount is None and self.maxsize is None
 
 

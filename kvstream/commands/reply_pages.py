@@ -37,7 +37,7 @@ SAMPLES = 100
 
 
 def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int | None) -> bool:
-    """Tell whether a read of ``count`` entries of each stream may have a long reply."""
+    """Return whether a read of ``count`` entries of each stream may have a long reply."""
     if not session.pages or count is None or count * len(names) > pages.LOOK_ROWS:
         return session.pages
     found = [txn.catalog.streams.get(name) for name in names]
@@ -45,12 +45,12 @@ def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int |
 
 
 def is_put_off(txn: Txn, session: Session) -> bool:
-    """Tell whether a long read must wait for a transaction without changes."""
+    """Return whether a long read must wait for a transaction without changes."""
     return txn.dirty and not session.in_exec
 
 
 def is_long(session: Session, items: int) -> bool:
-    """Tell whether a reply of so many items is written in pages."""
+    """Return whether a reply of so many items is written in pages."""
     return session.pages and items > pages.SHORT_ROWS
 
 

@@ -56,7 +56,7 @@ _DIGEST_DIGITS = 16
 
 
 def is_met(txn: Txn, name: bytes, condition: bytes, wanted: bytes = b"") -> bool:
-    """Tell whether a condition of SET is met; WrongType if it compares a value of another type."""
+    """Return whether a condition of SET is met; WrongType if it compares another type."""
     if not condition:
         return True
     if condition in (b"NX", b"XX"):

@@ -91,11 +91,11 @@ class Engine:
     # --- the lock -------------------------------------------------------------------------------
 
     def is_open_here(self) -> bool:
-        """Tell whether this thread is inside a transaction or a turn."""
+        """Return whether this thread is inside a transaction or a turn."""
         return self._open is not None and self._opener == threading.get_ident()
 
     def is_held_here(self) -> bool:
-        """Tell whether this thread has the lock."""
+        """Return whether this thread has the lock."""
         return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     @contextmanager

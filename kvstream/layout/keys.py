@@ -39,11 +39,11 @@ from struct import error as StructError
 from kvstream.errors import Corruption
 
 ALLOCATOR_KEY = b"A"
-INTAKE_KEY = b"B"
+INGESTED_KEY = b"B"
 KEY_COUNT_TAG = b"C"
 SWAPPED_KEY = b"D"
 FLUSHED_TAG = b"F"
-DOOMED_TAG = b"G"
+UNLINKED_TAG = b"G"
 LOAD_TAG = b"L"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"
@@ -112,7 +112,7 @@ def key_in(prefix: bytes) -> bytes:
 
 
 def is_shared(prefix: bytes) -> bool:
-    """Tell whether a prefix has the number of a bulk load."""
+    """Return whether a prefix has the number of a bulk load."""
     return prefix[-U64.size] >= 0x80
 
 
@@ -134,8 +134,8 @@ def flushed_row(db: int) -> bytes:
     return FLUSHED_TAG + U16.pack(db)
 
 
-def doomed_row(db: int, generation: int) -> bytes:
-    return _SCAN.pack(DOOMED_TAG, db, generation)
+def unlinked_row(db: int, generation: int) -> bytes:
+    return _SCAN.pack(UNLINKED_TAG, db, generation)
 
 
 def load_row(generation: int) -> bytes:

@@ -257,7 +257,7 @@ class Selection:
         object.__setattr__(self, "_matchers", tuple(map(matcher, self.match)))
 
     def has(self, db: int, key: bytes) -> bool:
-        """Tell whether a key is selected; temporary keys of migrations never are."""
+        """Return whether a key is selected; temporary keys of migrations never are."""
         if self.databases is not None and db not in self.databases:
             return False
         if key.startswith(OWN_PREFIXES) or (db, key) in self.without:

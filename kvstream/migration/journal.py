@@ -66,7 +66,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_held(descriptor: int) -> bool:
-    """Tell whether another process holds the lock of an open file."""
+    """Return whether another process holds the lock of an open file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

@@ -147,7 +147,7 @@ class Replay(Applier):
 
 
 def _leaves(word: bytes, held: Unsupported) -> bool:
-    """Tell whether a key is still unsupported after a command that changed it."""
+    """Return whether a key is still unsupported after a command that changed it."""
     if word.startswith(b"X"):
         return held.type in (STREAM, *_UNSURE)
     return word in _AMENDS and held.type in (STRING, *_UNSURE)

@@ -99,7 +99,7 @@ def _version(text: str) -> Version:
 
 
 def is_refused(error: RequestError) -> bool:
-    """Tell whether a server lacks a command, or does not allow it to this user."""
+    """Return whether a server lacks a command, or does not allow it to this user."""
     return any(refusal in str(error) for refusal in _REFUSALS)
 
 

@@ -192,7 +192,7 @@ class _Pass:
         return found
 
     def _is_compared(self, item: Item) -> bool:
-        """Tell whether to compare a key; count it if its type is not supported."""
+        """Return whether to compare a key; count it if its type is not supported."""
         if item.kind in CARRIED:
             return not item.is_expired
         self.result.skipped[item.kind] = self.result.skipped.get(item.kind, 0) + 1

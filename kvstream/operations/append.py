@@ -20,7 +20,7 @@ from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, ingestion, nodes
 from kvstream.meta.bulk_fill import append_page, join
-from kvstream.meta.ingestion import Intake
+from kvstream.meta.ingestion import Ingested
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import strings
@@ -301,7 +301,7 @@ def set_id(
         sweep_emptied(txn, stream)
     if last < stream.last:  # IDs that were used before may be used again
         txn.catalog.hot.forget(stream.prefix)
-        stream.erased += 1
+        stream.deletions += 1
     stream.last = last
     if entries_added is not None:
         stream.entries_added = entries_added
@@ -406,7 +406,7 @@ class BulkResult:
 
 
 def is_done(txn: Txn, mark: Mark | None) -> bool:
-    """Tell whether a batch was applied before; InvalidArgument if the mark is no number."""
+    """Return whether a batch was applied before; InvalidArgument if the mark is no number."""
     value = None if mark is None else strings.get(txn, mark[0])
     if value is None or mark is None:
         return False
@@ -489,7 +489,7 @@ def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
         stream = txn.stream(each.name)
         if stream is not None:
             txn.changed(stream)
-        noted.append(Intake(each.prefix, MIN_ID if stream is None else stream.last))
+        noted.append(Ingested(each.prefix, MIN_ID if stream is None else stream.last))
     ingestion.put(txn, noted)
     txn.catalog.held = {each.prefix for each in noted}
 

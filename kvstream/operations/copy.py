@@ -136,7 +136,7 @@ class LongCopy(LongLoad):
         return True
 
     def _holds(self, txn: Txn, key: Key) -> bool:
-        """Tell whether the rows copied so far are still those of the key."""
+        """Return whether the rows copied so far are still those of the key."""
         assert self._seen is not None
         assert self._load is not None
         return (
@@ -192,6 +192,6 @@ class LongMove(LongCopy):
 
 
 def is_long(txn: Txn, source: bytes) -> bool:
-    """Tell whether a key is a stream of more than LONG_ROWS entries."""
+    """Return whether a key is a stream of more than LONG_ROWS entries."""
     key = txn.key(source)
     return isinstance(key, StreamMeta) and key.length > LONG_ROWS

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, Self, TypeVar
 
-from kvstream.meta.catalog import ErasureWatch
+from kvstream.meta.catalog import DeletionWatch
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
@@ -37,15 +37,15 @@ class StreamVersion:
     """A stream as it was when a long command began to look at it."""
 
     stream: StreamMeta
-    erased: int
+    deletions: int
 
     @classmethod
     def of(cls, stream: StreamMeta) -> Self:
-        return cls(stream, stream.erased)
+        return cls(stream, stream.deletions)
 
     def is_current(self, stream: StreamMeta) -> bool:
-        """Tell whether no entry was deleted, and the last ID not set back, since then."""
-        return stream is self.stream and stream.erased == self.erased
+        """Return whether no entry was deleted, and the last ID not set back, since then."""
+        return stream is self.stream and stream.deletions == self.deletions
 
 
 Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
@@ -146,7 +146,7 @@ class LongErasure(Generic[T]):
         """``operation`` does the work; its second argument finds the live entries."""
         self._name, self._operation = name, operation
         self._ids = ascending(ids)
-        self._watch: ErasureWatch | None = None
+        self._watch: DeletionWatch | None = None
         self._tries = 0
 
     def step(self, txn: Txn) -> T | None:
@@ -163,7 +163,7 @@ class LongErasure(Generic[T]):
         return self._operation(txn, self._found_live)
 
     def _begin(self, txn: Txn, stream: StreamMeta) -> None:
-        self._watch = txn.catalog.erasures.watch(stream)
+        self._watch = txn.catalog.deletions.watch(stream)
         self._tries += 1
         self._next = 0
         """The position of the first ID that was not looked at."""
@@ -182,7 +182,7 @@ class LongErasure(Generic[T]):
         assert self._watch is not None
         if not stream.length:
             return []
-        gone = self._watch.erased()
+        gone = self._watch.deleted()
         found = self._found[bisect_left(self._found, stream.first) :]
         if gone:
             found = [eid for eid in found if eid not in gone]

@@ -160,7 +160,7 @@ LONG_BYTES = 64 << 10
 
 
 def is_long(txn: Txn, name: bytes) -> bool:
-    """Tell whether a key is a stream of very many entries or groups."""
+    """Return whether a key is a stream of very many entries or groups."""
     key = txn.key(name)
     if not isinstance(key, StreamMeta):
         return False

@@ -27,7 +27,7 @@ ROW_MEMORY = 160
 
 
 def has_after(stream: StreamMeta, after: StreamID) -> bool:
-    """Tell whether there may be entries after an ID."""
+    """Return whether there may be entries after an ID."""
     return stream.length > 0 and after < stream.last and after != MAX_ID
 
 
@@ -202,7 +202,7 @@ def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
 
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Tell whether an entry is live; a dead entry's row may exist until the next sweep."""
+    """Return whether an entry is live; a dead entry's row may exist until the next sweep."""
     return _value(txn, stream, eid) is not None
 
 

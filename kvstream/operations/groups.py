@@ -19,7 +19,7 @@ from kvstream.types.options import KEY_BYTES_MAX
 
 
 def _tombstone_ahead(stream: StreamMeta, after: StreamID) -> bool:
-    """Tell whether an entry at or above ``after`` may have been deleted."""
+    """Return whether an entry at or above ``after`` may have been deleted."""
     if stream.length == 0 or stream.max_deleted == MIN_ID:
         return False
     return after <= stream.max_deleted <= MAX_ID

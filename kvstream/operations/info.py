@@ -304,7 +304,7 @@ class GroupsSnapshot:
                 group.runs.memory, group.index = found
             for row, record in self._rows(group.consumers_tree):
                 consumer = ConsumerMeta.decode(row[8:], row, record)
-                catalog.recall(group, consumer)
+                catalog.recall_activity(group, consumer)
                 consumer.seen_ms = self._seen.get(row, consumer.seen_ms)
                 group.consumers[consumer.name] = consumer
             yield group
@@ -457,7 +457,7 @@ class StreamPages:
 
 
 def has_much(stream: StreamMeta) -> bool:
-    """Tell whether FULL takes steps even if few entries of everything are wanted."""
+    """Return whether FULL takes steps even if few entries of everything are wanted."""
     return stream.groups_count >= MANY_GROUPS
 
 

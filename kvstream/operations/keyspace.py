@@ -17,7 +17,7 @@ from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
 from kvstream.meta.keyspace import KeyWatch
-from kvstream.meta.lazyfree import ROW_KEYS, encode_doomed
+from kvstream.meta.lazyfree import ROW_KEYS, encode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.txn import Txn
@@ -374,8 +374,8 @@ class LongDelete(LongCount):
         found: set[int] = set().union(*pages)
         count = len(found)
         if found:
-            rows = dict([encode_doomed(self._stored_db, page) for page in pages])
-            txn.catalog.doom(txn, self._stored_db, rows, found)
+            rows = dict([encode_unlinked(self._stored_db, page) for page in pages])
+            txn.catalog.unlink(txn, self._stored_db, rows, found)
         return count
 
 
@@ -421,7 +421,7 @@ class Watched:
         self._only.add(txn.catalog.databases.stored_name(txn, name))
 
     def is_changed(self, txn: Txn) -> bool:
-        """Tell whether any of the keys has changed, even if it changed back.
+        """Return whether any of the keys has changed, even if it changed back.
 
         After a turn that was rolled back, changes that were noted since the last call are the
         caller's own.

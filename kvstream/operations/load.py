@@ -165,23 +165,23 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     return loaded
 
 
-def _set_counters(stream: StreamMeta, state: StreamState, told: list[str]) -> None:
+def _set_counters(stream: StreamMeta, state: StreamState, notes: list[str]) -> None:
     greatest = stream.last
     if state.length != stream.length:
-        told.append(f"the length was {state.length}, but there are {stream.length} entries")
+        notes.append(f"the length was {state.length}, but there are {stream.length} entries")
     first = stream.first if stream.length else MIN_ID
     if state.first is not None and state.first != first:
-        told.append(f"the first entry was told as {state.first}, but is {first}")
+        notes.append(f"the first entry was given as {state.first}, but is {first}")
     stream.max_deleted = state.max_deleted or MIN_ID
     stream.last = max(state.last, greatest, stream.max_deleted)
     if stream.last != state.last:
-        told.append(f"the last ID was {state.last}, below {stream.last}")
+        notes.append(f"the last ID was {state.last}, below {stream.last}")
     added = stream.length if state.entries_added is None else state.entries_added
     stream.entries_added = min(max(added, stream.length), ENTRIES_ADDED_MAX)
     if added > ENTRIES_ADDED_MAX:
-        told.append(f"{added} entries were said to be added, which nothing can count")
+        notes.append(f"{added} entries were said to be added, which nothing can count")
     elif stream.entries_added != added:
-        told.append(f"{added} entries were said to be added, but there are {stream.length}")
+        notes.append(f"{added} entries were said to be added, but there are {stream.length}")
 
 
 def add_groups(
@@ -207,7 +207,7 @@ def add_groups(
 
 
 def _entries_read(
-    txn: Txn, stream: StreamMeta, image: GroupImage, counted: bool, told: list[str]
+    txn: Txn, stream: StreamMeta, image: GroupImage, counted: bool, notes: list[str]
 ) -> int:
     """Return how many entries a group has read; ``counted``: the source's format does not say.
 
@@ -221,7 +221,7 @@ def _entries_read(
     if image.entries_read is None:
         return UNKNOWN
     if not 0 <= image.entries_read <= ENTRIES_READ_MAX:
-        told.append(f"group {image.name!r} was said to have read {image.entries_read} entries")
+        notes.append(f"group {image.name!r} was said to have read {image.entries_read} entries")
         return UNKNOWN
     return image.entries_read
 
@@ -243,19 +243,19 @@ def _add_group(
 
 
 def _add_consumers(
-    txn: Txn, group: GroupMeta, image: GroupImage, allocate: Allocate, told: list[str]
+    txn: Txn, group: GroupMeta, image: GroupImage, allocate: Allocate, notes: list[str]
 ) -> None:
     prefix = tree_prefix(group.consumers_tree)
     for each in image.consumers:
         if each.name in group.consumers:
-            told.append(f"group {image.name!r}: consumer {each.name!r} came twice")
+            notes.append(f"group {image.name!r}: consumer {each.name!r} came twice")
             continue
         consumer = _consumer(prefix, each.name, each.seen_ms, allocate)
         consumer.active_ms = max(each.active_ms, UNKNOWN)
         group.consumers[each.name] = consumer
     for name in image.pending.owners():
         if name not in group.consumers:
-            told.append(f"group {image.name!r}: {name!r} has pending entries, but was no consumer")
+            notes.append(f"group {image.name!r}: {name!r} has pending entries, but was no consumer")
             group.consumers[name] = _consumer(prefix, name, txn.now_ms, allocate)
     group.consumers_count = len(group.consumers)
 
@@ -264,13 +264,13 @@ def _consumer(prefix: bytes, name: bytes, seen_ms: int, allocate: Allocate) -> C
     return ConsumerMeta(name, prefix + name, Tree(allocate(), as_is), max(0, seen_ms))
 
 
-def _ranks(image: GroupImage, told: list[str]) -> dict[PackedID, int]:
+def _ranks(image: GroupImage, notes: list[str]) -> dict[PackedID, int]:
     """Return the ranks of the entries without owner: the order in which they are delivered next."""
     ownerless = set(image.pending.ownerless())
     order = [eid for eid in dict.fromkeys(image.nacked) if eid in ownerless]
     missing = sorted(ownerless.difference(order))
     if missing or len(order) != len(image.nacked):
-        told.append(f"group {image.name!r}: the order of entries given back was not whole")
+        notes.append(f"group {image.name!r}: the order of entries given back was not whole")
     return {eid: rank for rank, eid in enumerate(order + missing, 1)}
 
 

@@ -19,12 +19,12 @@ _MESSAGES = Family.MESSAGES
 
 
 def is_kept(txn: Txn, count: int | None) -> bool:
-    """Tell whether reads of so many entries use the reply cache."""
+    """Return whether reads of so many entries use the reply cache."""
     return count is not None and 0 < count <= entries.FIRST_PAGE and txn.catalog.hot.memory_max > 0
 
 
 def is_large(stream: StreamMeta, count: int) -> bool:
-    """Tell whether so many entries may be too large for the reply cache."""
+    """Return whether so many entries may be too large for the reply cache."""
     return count > entries.first_page(stream)
 
 

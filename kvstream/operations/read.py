@@ -112,7 +112,7 @@ def whole(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
 
 
 def _is_cut(page: list[Row]) -> bool:
-    """Tell whether a page may have ended because of its bytes."""
+    """Return whether a page may have ended because of its bytes."""
     return sum([len(value) for _, value in page]) >= PAGE_BYTES
 
 

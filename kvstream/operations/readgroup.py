@@ -231,7 +231,7 @@ def give(
     txn.member_changed(group)
     if not noack:
         deliver(txn, group, ids, consumer.name, txn.now_ms)
-        catalog.note(txn, group, consumer)
+        catalog.note_activity(txn, group, consumer)
     else:
         txn.member_changed(consumer)
 
@@ -378,7 +378,7 @@ class LongDelivery:
         return [(self._name, found)] if found else []
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        """Tell whether nothing was deleted, and the group's last ID not moved back."""
+        """Return whether nothing was deleted, and the group's last ID not moved back."""
         assert self._seen is not None
         return self._seen.is_current(stream) and group.last_delivered >= self._after
 
@@ -413,7 +413,7 @@ class LongDelivery:
 
 
 def delivers_many(txn: Txn, name: bytes, group: bytes, count: int | None) -> bool:
-    """Tell whether XREADGROUP may deliver very many new entries."""
+    """Return whether XREADGROUP may deliver very many new entries."""
     if count is not None and count <= LONG_ROWS:
         return False
     stream, found = group_of_key(txn, name, group, WHERE)

@@ -47,7 +47,7 @@ class Room:
 
     @property
     def counts_few(self) -> bool:
-        """Tell whether few entries of a stream are not counted."""
+        """Return whether few entries of a stream are not counted."""
         return self._few > 0
 
     def take(self, entries: Sequence[HistoryEntry]) -> bool:
@@ -106,7 +106,7 @@ class Budget:
 
     @property
     def exhausted(self) -> bool:
-        """Tell whether no more entries may be delivered."""
+        """Return whether no more entries may be delivered."""
         if self._count is not None and self._count <= 0:
             return True
         return self._size is not None and self._size <= 0 and self._taken > 0

@@ -126,7 +126,7 @@ def _integer(value: bytes) -> int:
 
 
 def is_integer(value: bytes) -> bool:
-    """Tell whether a value is a signed 64-bit integer as Redis writes it."""
+    """Return whether a value is a signed 64-bit integer as Redis writes it."""
     return _INTEGER.fullmatch(value) is not None and I64_MIN <= int(value) <= I64_MAX
 
 
@@ -310,7 +310,7 @@ def get_several(
 
 
 def _is_over(txn: Txn, key: Key) -> bool:
-    """Tell whether a key with a record has expired, or was deleted with many others."""
+    """Return whether a key with a record has expired, or was deleted with many others."""
     return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
 
 
@@ -492,7 +492,7 @@ class LongPut(keyspace.LongKeys[bool]):
         return bool(self._left)
 
     def _has_any(self, txn: Txn) -> bool:
-        """Tell whether any of the keys exists."""
+        """Return whether any of the keys exists."""
         return bool(self._rewritten) or any(
             keyspace.exists(txn, txn.catalog.databases.shown_name(txn, name)) for name in self._odd
         )

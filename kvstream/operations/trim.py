@@ -146,7 +146,7 @@ def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
 
 
 def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
-    """Tell whether one trim after ``count`` new entries has the result of a trim after each.
+    """Return whether one trim after ``count`` new entries has the result of a trim after each.
 
     It has not if a LIMIT would stop one of them; if one would remove the open node, so that a new
     one begins; or if nodes are so large that deletions decide whether one more entry fits.
@@ -368,7 +368,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     nodes.lose_parts(txn, stream, parts)
     _delete_rows(txn, stream, parts)
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
-    txn.catalog.erasures.note(stream, ids)
+    txn.catalog.deletions.note(stream, ids)
     stream.shrinks += 1
     stream.ahead.clear()
     stream.length -= len(ids)

@@ -95,13 +95,13 @@ class LongLoad:
         self._load = None
 
     def _is_kept(self, txn: Txn, load: StagedLoad) -> bool:
-        """Tell whether the load can go on: nobody has flushed or exchanged the database."""
+        """Return whether the load can go on: nobody has flushed or exchanged the database."""
         stored = txn.catalog.databases.stored_name(txn, self._target)
         return load.stream.name == stored and is_there(txn, load)
 
 
 def is_there(txn: Txn, load: StagedLoad) -> bool:
-    """Tell whether nobody has discarded a load, or flushed its database."""
+    """Return whether nobody has discarded a load, or flushed its database."""
     return txn.batch.get(Family.METADATA, load.row) is not None
 
 

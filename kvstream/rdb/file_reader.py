@@ -317,7 +317,7 @@ def _header(reader: Reader) -> tuple[Header, Dialect]:
 
 
 def verify(file: BinaryIO) -> bool:
-    """Tell whether a file ends with the right checksum, in one pass without decoding.
+    """Return whether a file ends with the right checksum, in one pass without decoding.
 
     False has several causes: no checksum, damage, or bytes behind the end. Only FileReader tells
     them apart. Raises BadPayload if the file does not begin as an RDB file does.

@@ -136,7 +136,7 @@ class Reader:
         return self._crc
 
     def ended(self) -> bool:
-        """Tell whether the source is at its end; may wait for more bytes."""
+        """Return whether the source is at its end; may wait for more bytes."""
         return self._at == self._end and not self._fetch(1)
 
     def rest(self) -> bytes:

@@ -100,7 +100,7 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
 
 
 def is_tls_refusal(error: BaseException | None) -> bool:
-    """Tell whether TLS failed for a reason that a retry does not mend, such as a certificate."""
+    """Return whether TLS failed for a reason that a retry does not mend, such as a certificate."""
     temporary = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     while error is not None:
         if isinstance(error, ssl.SSLError) and not isinstance(error, temporary):

@@ -199,7 +199,7 @@ class RequestReader:
         return requests if at == len(data) and not left and self.trusted else []
 
     def _simple(self) -> bool:
-        """Tell whether the bytes held begin a request, and are all that there are."""
+        """Return whether the bytes held begin a request, and are all that there are."""
         return self.trusted and not self._left and self._grown is None and not self._mark
 
     def _take(self, requests: list[Request]) -> None:

@@ -218,7 +218,7 @@ def local_java(*options: str) -> dict[str, str]:
 
 
 def is_running() -> bool:
-    """Tell whether a session is active. Raises SparkMissing without PySpark."""
+    """Return whether a session is active. Raises SparkMissing without PySpark."""
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:

@@ -9,12 +9,12 @@ import pytest
 from kvstream import ManualClock, Store, StoreFull
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
-    DOOMED_TAG,
-    doomed_row,
+    UNLINKED_TAG,
     key_count_row,
     qualified,
     scan_row,
     successor,
+    unlinked_row,
 )
 from kvstream.meta import lazyfree
 from kvstream.meta.records import GroupMeta
@@ -66,7 +66,7 @@ def value(store: Store, key: str) -> bytes | None:
 
 def gone(store: Store) -> list[bytes]:
     """Return the rows that name keys which are gone."""
-    found = store.engine.database.scan(Family.METADATA, DOOMED_TAG, successor(DOOMED_TAG))
+    found = store.engine.database.scan(Family.METADATA, UNLINKED_TAG, successor(UNLINKED_TAG))
     return [row for row, _ in found]
 
 
@@ -189,7 +189,7 @@ def test_a_damaged_row_is_told_of_and_its_keys_are_there_again(store: Store) -> 
     batch = Batch(store.engine.database)
     for row in gone(store):
         batch.put(Family.METADATA, row, b"\0" * 9)
-    batch.put(Family.METADATA, doomed_row(0, 5), (7).to_bytes(8))
+    batch.put(Family.METADATA, unlinked_row(0, 5), (7).to_bytes(8))
     store.engine.database.write(batch)
     (told,) = [fault.message for fault in store.check() if fault.place == "the store"]
     assert told.startswith("what was deleted cannot be known: 47")

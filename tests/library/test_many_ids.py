@@ -98,12 +98,12 @@ def delivered(streams: tuple[Stream, Stream], clock: ManualClock, seed: int) -> 
         for group in groups:
             group.consumer(consumer).read(count=count)
         clock.advance(10)
-    doomed = [f"{draw.randint(1, ENTRIES)}-1" for _ in range(draw.choice([0, 1, 60]))]
-    if doomed:
+    deleted = [f"{draw.randint(1, ENTRIES)}-1" for _ in range(draw.choice([0, 1, 60]))]
+    if deleted:
         for stream, group in zip(streams, groups, strict=True):
-            group.consumer("c").claim(*doomed[:20], justid=True)
-            group.consumer("c").nack(*doomed[5:10])
-            stream.delete(*doomed)
+            group.consumer("c").claim(*deleted[:20], justid=True)
+            group.consumer("c").nack(*deleted[5:10])
+            stream.delete(*deleted)
     return groups
 
 

@@ -131,20 +131,20 @@ class NodeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.nodes)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        doomed = data.draw(st.lists(st.sampled_from(self.live), min_size=1, unique=True))
-        assert delete.delete(self.metadata.txn, self.name, doomed) == len(doomed)
-        self.drop(doomed)
+        chosen = data.draw(st.lists(st.sampled_from(self.live), min_size=1, unique=True))
+        assert delete.delete(self.metadata.txn, self.name, chosen) == len(chosen)
+        self.drop(chosen)
 
     @precondition(lambda self: self.nodes)
     @rule()
     def empty_the_last_node(self) -> None:
-        doomed = list(self.nodes[-1].live)
-        delete.delete(self.metadata.txn, self.name, doomed)
-        self.drop(doomed)
+        chosen = list(self.nodes[-1].live)
+        delete.delete(self.metadata.txn, self.name, chosen)
+        self.drop(chosen)
 
-    def drop(self, doomed: list[StreamID]) -> None:
+    def drop(self, chosen: list[StreamID]) -> None:
         for node in self.nodes:
-            node.live = [eid for eid in node.live if eid not in doomed]
+            node.live = [eid for eid in node.live if eid not in chosen]
         self.nodes = [node for node in self.nodes if node.live]
 
     @rule(maxlen=st.integers(0, 12), approximate=APPROXIMATE)

@@ -81,10 +81,10 @@ def test_what_is_read_is_what_is_there(steps: list[tuple], memory: int, least: i
                 last += gap
                 live.append(last)
         elif what == "delete":
-            doomed = [number for number in live if how[0] <= number <= how[0] + how[1]]
-            live = [number for number in live if number not in doomed]
-            if doomed:
-                hot.deleted(PREFIX, packed(doomed[0]), packed(doomed[-1]))
+            chosen = [number for number in live if how[0] <= number <= how[0] + how[1]]
+            live = [number for number in live if number not in chosen]
+            if chosen:
+                hot.deleted(PREFIX, packed(chosen[0]), packed(chosen[-1]))
         elif what == "trim":
             live = live[how[0] :]
             if live:

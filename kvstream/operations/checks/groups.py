@@ -129,7 +129,7 @@ class _RunsCheck:
         return [list(self._ordered.values())]
 
     def _is_disordered(self) -> bool:
-        """Tell whether any run breaks the order, and report rows that are no runs."""
+        """Return whether any run breaks the order, and report rows that are no runs."""
         end, disordered = b"", False
         for suffix, value in self._survey.tree(self._group.runs.id):
             run = self._decode(suffix, value)
@@ -255,7 +255,7 @@ def _owner_of(run: Run) -> bytes:
 
 
 def _is_sound(run: Run, end: bytes) -> bool:
-    """Tell whether a run that follows one ending at ``end`` is valid."""
+    """Return whether a run that follows one ending at ``end`` is valid."""
     ids = run.ids
     return (
         end < run.anchor <= ids[0]
@@ -327,16 +327,16 @@ def _check_activity(
     survey: Survey, group: GroupMeta, place: str, owners: dict[bytes, Owner]
 ) -> None:
     """Check that the group names an existing consumer, and no later activity than there was."""
-    told = group.activity
-    if told.is_known and told.name not in owners:
+    activity = group.activity
+    if activity.is_known and activity.name not in owners:
         survey.findings.fault(place, "the consumer that was active last has no record")
-        told.tell_nobody()
+        activity.clear()
     for owner in owners.values():
         consumer = owner.consumer
-        if consumer is not None and consumer.activity > told.number:
-            detail = f"{consumer.activity} above {told.number}"
+        if consumer is not None and consumer.activity > activity.number:
+            detail = f"{consumer.activity} above {activity.number}"
             survey.findings.fault(owner.place, "its activity is yet to come", detail)
-            consumer.activity = told.number
+            consumer.activity = activity.number
 
 
 def _owners(survey: Survey, group: GroupMeta, place: str) -> dict[bytes, Owner]:

@@ -14,10 +14,9 @@ from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     COUNTED_MAX,
-    DOOMED_TAG,
     EXPIRY_TAG,
     FLUSHED_TAG,
-    INTAKE_KEY,
+    INGESTED_KEY,
     KEY_COUNT_TAG,
     LOAD_TAG,
     SCAN_TAG,
@@ -25,6 +24,7 @@ from kvstream.layout.keys import (
     SWAPPED_KEY,
     U16,
     U64,
+    UNLINKED_TAG,
     database_of,
     expiry_row,
     flushed_row,
@@ -38,7 +38,7 @@ from kvstream.layout.keys import (
 from kvstream.meta import ingestion
 from kvstream.meta.filling import catch_up
 from kvstream.meta.keyspace import decode_swapped
-from kvstream.meta.lazyfree import decode_bounds, decode_doomed, encode_bounds
+from kvstream.meta.lazyfree import decode_bounds, decode_unlinked, encode_bounds
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.unfinished_loads import StagedLoad
@@ -91,15 +91,15 @@ class KeyspaceCheck:
         """Keys of each database, as on disk."""
         self._bounds: dict[int, int] = {}
         """Generations below which the keys of a database are flushed."""
-        self._doomed: set[int] = set()
+        self._unlinked: set[int] = set()
         """Other generations that are deleted."""
         self._allocator_recorded = 1
         self._kinds = {
             ALLOCATOR_KEY: self._allocator,
             KEY_COUNT_TAG: self._key_count,
             FLUSHED_TAG: self._flushed,
-            DOOMED_TAG: self._doom,
-            INTAKE_KEY: self._intake,
+            UNLINKED_TAG: self._unlinked_row,
+            INGESTED_KEY: self._ingested,
             LOAD_TAG: self._load,
             SWAPPED_KEY: self._swapped,
             SCAN_TAG: self._listed,
@@ -167,10 +167,10 @@ class KeyspaceCheck:
         else:
             self._survey.shown_numbers = {stored: db for db, stored in numbers.items()}
 
-    def _intake(self, key: bytes, value: bytes) -> None:
+    def _ingested(self, key: bytes, value: bytes) -> None:
         """A bulk load in progress is settled when the store is opened next; it is no fault."""
         try:
-            if key != INTAKE_KEY:
+            if key != INGESTED_KEY:
                 raise Corruption("its key is longer")
             list(ingestion.decode(value))
         except Corruption:
@@ -230,10 +230,10 @@ class KeyspaceCheck:
         upper = successor(scan_row(db, (1 << 64) - 1))
         return self._survey.rows.scan(_METADATA, scan_row(db, generation), upper)
 
-    def _doom(self, key: bytes, value: bytes) -> None:
+    def _unlinked_row(self, key: bytes, value: bytes) -> None:
         """Register the keys that one command has deleted and whose rows are all there."""
         try:
-            self._doomed.update(decode_doomed(key, value))
+            self._unlinked.update(decode_unlinked(key, value))
         except Corruption:  # they are keys again
             self._findings.fault(STORE, "what was deleted cannot be known", key[:40].hex())
             self._findings.delete(_METADATA, key)
@@ -250,8 +250,8 @@ class KeyspaceCheck:
             return
         found = self._survey.decode_key(name, value)
         gone = found is not None and self._is_gone(found)
-        doomed = found is not None and found.generation in self._doomed
-        self._keys[database_of(name)] += not (gone or doomed)
+        unlinked = found is not None and found.generation in self._unlinked
+        self._keys[database_of(name)] += not (gone or unlinked)
         if found is None:
             self._findings.fault(
                 self._survey.stream_place(name), "the record cannot be decoded", mended=False
@@ -261,7 +261,7 @@ class KeyspaceCheck:
         place = self._survey.key_place(name, kind_of(found))
         self._survey.claim_generation(place, found.generation)
         self._check_listed(found, place, gone)
-        if not (gone or doomed):
+        if not (gone or unlinked):
             self._check_expiry(found, place)
         if isinstance(found, StreamMeta):
             self._stream(found, value, place, gone)
@@ -384,7 +384,7 @@ def _prefix_of(key: bytes) -> bytes | None:
 
 
 def _is_known(survey: Survey, prefix: bytes) -> bool:
-    """Tell whether a stream, or a large string, has this prefix."""
+    """Return whether a stream, or a large string, has this prefix."""
     if prefix in survey.staged or is_shared(prefix):
         return prefix in survey.staged or prefix in survey.shared
     generation = U64.unpack(prefix[-U64.size :])[0]

@@ -44,7 +44,7 @@ def check_memory(survey: Survey, txn: Txn) -> None:
 
 
 def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
-    """Tell whether a stream equals its record and the rows that are ahead of it."""
+    """Return whether a stream equals its record and the rows that are ahead of it."""
     stored = survey.stream(stream.name)
     if stored is None:
         return False
@@ -122,12 +122,12 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
 
 
 def _is_recorded(survey: Survey, group: GroupMeta, consumer: ConsumerMeta) -> bool:
-    """Tell whether a consumer equals its record, apart from a seen time not yet written."""
+    """Return whether a consumer equals its record, apart from a seen time not yet written."""
     record = survey.rows.get(_TREES, consumer.row)
     if record is None:
         return False
     stored = ConsumerMeta.decode(consumer.name, consumer.row, record)
-    catalog.recall(group, stored)
+    catalog.recall_activity(group, stored)
     if consumer.row in survey.seen:
         stored.seen_ms = consumer.seen_ms
     return stored.encode() == consumer.encode()

@@ -204,7 +204,7 @@ class NodeCheck:
         return next((suffix for suffix in suffixes if len(suffix) == ID_BYTES), first_live)
 
     def _has_open(self) -> bool:
-        """Tell whether the record's open node may be right: no closed one lies after it."""
+        """Return whether the record's open node may be right: no closed one lies after it."""
         stream = self._stream
         if stream.open_first == MIN_ID:
             return False

@@ -171,6 +171,6 @@ def _pid_of(row: Row) -> bytes:
 
 
 def _reaches(bounds: bytes, oldest: int, following: int) -> bool:
-    """Tell whether a producer's bounds include these orders; lower ones may be forgotten."""
+    """Return whether a producer's bounds include these orders; lower ones may be forgotten."""
     low, high = _BOUNDS.unpack(bounds)
     return bool(low <= oldest and following == high)

@@ -123,7 +123,7 @@ def _fingerprint(rows: "DataFrame", stream: str | None) -> str:
 
 
 def _is_done(spark: "SparkSession", target: Mapping[str, str], known: Transaction) -> bool:
-    """Tell whether every place has the mark of the import."""
+    """Return whether every place has the mark of the import."""
     from kvstream.spark.options import places
     from kvstream.spark.write.writers import mark_in
 

@@ -176,7 +176,7 @@ def _shown(address: str) -> str:
 
 
 def _is_extra(difference: "Difference") -> bool:
-    """Tell whether only the target has the key: another source may have brought it."""
+    """Return whether only the target has the key: another source may have brought it."""
     from kvstream.migration.differences import ABSENT
 
     return difference.what == "key" and difference.source == ABSENT

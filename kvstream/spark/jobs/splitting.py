@@ -293,7 +293,7 @@ def long_streams(
 
 
 def _accepts_loads(there: MigrationPlace, target: str) -> bool:
-    """Tell whether a target is a store, or a kvstream server without a database in its URL."""
+    """Return whether a target is a store, or a kvstream server without a database in its URL."""
     if there.kind is not PlaceKind.SERVER:
         return there.kind is PlaceKind.STORE
     if there.database is not None:
@@ -309,7 +309,7 @@ def _accepts_loads(there: MigrationPlace, target: str) -> bool:
 
 
 def _is_text(key: bytes) -> bool:
-    """Tell whether Spark can name a stream, to verify it."""
+    """Return whether Spark can name a stream, to verify it."""
     try:
         key.decode()
     except UnicodeDecodeError:

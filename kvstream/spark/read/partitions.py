@@ -80,7 +80,7 @@ class ReadSpec:
 
 
 def is_visible(key: bytes, pattern: bytes) -> bool:
-    """Tell whether a matching pattern selects a key: kvstream's own only if it has their prefix."""
+    """Return whether a pattern that matches a key selects it: kvstream's own need their prefix."""
     return not key.startswith(OWN_PREFIX) or pattern.startswith(OWN_PREFIX)
 
 

@@ -70,7 +70,7 @@ class Transaction(NamedTuple):
         return b"%d" % self.number
 
     def is_done(self, mark: bytes | None) -> bool:
-        """Tell whether a store with this mark has the transaction."""
+        """Return whether a store with this mark has the transaction."""
         if mark is None:
             return False
         try:
@@ -271,7 +271,7 @@ def order_of(staged: StagedID) -> tuple[bool, bytes]:
 
 
 def is_plain(staged: StagedRows) -> bool:
-    """Tell whether each row has a whole ID or none, as parts require."""
+    """Return whether each row has a whole ID or none, as parts require."""
     return all(len(eid) != _U64_BYTES for eid in staged.ids)
 
 

@@ -55,7 +55,7 @@ def test_what_is_right_is_kept(store: Store) -> None:
     ("wrong", "right", "words"),
     [
         ({"length": 12}, {}, "the length was 12, but there are 10 entries"),
-        ({"first": StreamID(9, 0)}, {}, "the first entry was told as 9-0, but is 10-0"),
+        ({"first": StreamID(9, 0)}, {}, "the first entry was given as 9-0, but is 10-0"),
         (
             {"last": StreamID(15, 0)},
             {"last": StreamID(19, 0)},

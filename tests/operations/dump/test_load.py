@@ -8,7 +8,7 @@ import pytest
 
 from kvstream import Corruption, InvalidArgument, ManualClock, Store, StoreError
 from kvstream.errors import KeyExists
-from kvstream.layout.keys import INTAKE_KEY
+from kvstream.layout.keys import INGESTED_KEY
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.storage.batch import Family
@@ -260,7 +260,7 @@ def test_a_note_that_is_damaged_is_told_and_mended(
 
     def damage(txn: Txn) -> None:
         txn.batch.put(Family.METADATA, row, value[:-1])
-        txn.batch.put(Family.METADATA, INTAKE_KEY, b"\0\0\0\7seven")
+        txn.batch.put(Family.METADATA, INGESTED_KEY, b"\0\0\0\7seven")
 
     store.engine.run(damage)
     store = reopen(store)

@@ -149,9 +149,9 @@ def test_a_reply_in_pages_is_the_whole_reply(
         consumer = random.choice("ab")
         for _ in range(20):
             ann.send("XREADGROUP", "GROUP", "g", consumer, "COUNT", str(change + 1), *STREAMS)
-        doomed = [f"{random.randint(1, ENTRIES)}-1" for _ in range(20)]
-        ann.send("XDEL", "s", *doomed)
-        ann.send("XACK", "s", "g", *doomed)
+        deleted = [f"{random.randint(1, ENTRIES)}-1" for _ in range(20)]
+        ann.send("XDEL", "s", *deleted)
+        ann.send("XACK", "s", "g", *deleted)
         ann.send("XTRIM", "s", "MAXLEN", str(ENTRIES - 30 * change))
         server.turn()
         ann.heard()

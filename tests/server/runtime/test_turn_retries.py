@@ -188,13 +188,13 @@ def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
 
 
 @contextmanager
-def write_fails(server: Server, *doomed: int) -> Iterator[None]:
+def write_fails(server: Server, *failing: int) -> Iterator[None]:
     """Have the writes of these numbers meet a full disk."""
     database = server.engine.database
     written, numbers = database.write, itertools.count()
 
     def write(batch: Batch, frees: bool = False) -> int:
-        if next(numbers) in doomed:
+        if next(numbers) in failing:
             raise StoreFull("no room")
         return written(batch, frees)
 
