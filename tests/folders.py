@@ -35,3 +35,17 @@ def on_disk() -> Iterator[Path]:
     """A folder where files usually are."""
     with TemporaryDirectory(prefix="kvstream-test-") as folder:
         yield Path(folder)
+
+
+def as_killed(store: Path, copy: Path) -> Path:
+    """Copy the files of an open store as kill -9 would leave them; return the copy.
+
+    A compaction may delete a file while it is copied: then the copy begins again.
+    """
+    while True:
+        try:
+            return Path(shutil.copytree(store, copy, ignore=shutil.ignore_patterns("LOCK")))
+        except shutil.Error:
+            if not store.exists():
+                raise
+            shutil.rmtree(copy)

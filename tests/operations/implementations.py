@@ -20,6 +20,7 @@ from kvstream.operations import checks
 from kvstream.resp.replies import write_rows
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Fault
+from tests.folders import as_killed
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply
@@ -96,7 +97,7 @@ class Kvstream:
         """Go on from what kill -9 would leave at this moment: the files as they are."""
         self.lives += 1
         image = self._parent / f"life-{self.lives}"
-        shutil.copytree(self.directory, image)
+        as_killed(self.directory, image)
         self.close()
         self._open(image)
 

@@ -1,6 +1,5 @@
 """What the tests of the storage floor share: small stores, and pictures of crashed ones."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,12 +45,6 @@ def value_of(number: int) -> bytes:
 
 def keys(database: Database, family: int = Family.MESSAGES) -> list[bytes]:
     return [key for key, _ in database.scan(family, *EVERYTHING)]
-
-
-def picture(database: Database, target: Path) -> Path:
-    """Copy the files of an open store as they are: what kill -9 would leave at this moment."""
-    shutil.copytree(database.directory, target, ignore=shutil.ignore_patterns("LOCK"))
-    return target
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -28,8 +28,9 @@ from kvstream.storage import files, watermark
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.directory import LAYOUT_FILE
+from tests.folders import as_killed
 from tests.patience import PATIENCE_S
-from tests.storage.stores import SMALL, contents, keys, picture, put, put_one_by_one
+from tests.storage.stores import SMALL, contents, keys, put, put_one_by_one
 
 READER = replace(SMALL, read_only=True)
 NOT_ROOT = 65534
@@ -317,7 +318,7 @@ def test_a_reader_sees_the_rows_and_writes_nothing(directory: Path) -> None:
 
 def test_a_reader_sees_what_a_crash_left_in_the_log(database: Database, tmp_path: Path) -> None:
     put_one_by_one(database, range(10))
-    crashed = picture(database, tmp_path / "crashed")
+    crashed = as_killed(database.directory, tmp_path / "crashed")
     before = contents(crashed)
     reader = Database.open(crashed, READER)
     assert len(keys(reader)) == 10
@@ -428,7 +429,7 @@ def linked(source: Path, target: Path) -> Path:
 def torn_off(database: Database, target: Path) -> Path:
     """Copy an open store as a crash would leave it: its log is to be recovered from."""
     database.flush_wal()
-    return picture(database, target)
+    return as_killed(database.directory, target)
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "after a crash"])

@@ -15,11 +15,11 @@ from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.storage.recovery import recover
 from kvstream.storage.watermark import Mark, Watermark
+from tests.folders import as_killed
 from tests.storage.stores import (
     SMALL,
     contents,
     key_of,
-    picture,
     put,
     put_one_by_one,
     value_of,
@@ -52,7 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
     (log,) = (base / "store").glob("*.log")
     durable_bytes = log.stat().st_size
     put_one_by_one(database, range(DURABLE, WRITTEN))
-    crashed = picture(database, base / "crashed")
+    crashed = as_killed(database.directory, base / "crashed")
     database.close()
     return Crashed(crashed, durable_bytes)
 
@@ -196,7 +196,7 @@ def test_damage_to_the_older_of_two_logs_is_refused_and_recovered_with_a_gap(
     put_one_by_one(database, range(1000, 2000))
     put(database, {b"last": b"row"}, Family.TREES)
     database.flush_wal()
-    crashed = picture(database, tmp_path / "crashed")
+    crashed = as_killed(database.directory, tmp_path / "crashed")
     database.close()
     (older,) = first
     assert len(list(crashed.glob("*.log"))) == 2

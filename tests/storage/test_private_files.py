@@ -16,7 +16,8 @@ from kvstream.storage.database import Database
 from kvstream.storage.files import make_private
 from kvstream.storage.recovery import recover
 from kvstream.storage.watermark import FILE_NAME
-from tests.storage.stores import SMALL, picture, put_one_by_one
+from tests.folders import as_killed
+from tests.storage.stores import SMALL, put_one_by_one
 
 READER = replace(SMALL, read_only=True)
 TABLES = 6
@@ -127,7 +128,7 @@ def test_a_recovered_store_and_what_it_keeps_are_the_owners_alone(
     database: Database, tmp_path: Path
 ) -> None:
     put_one_by_one(database, range(100))
-    crashed = picture(database, tmp_path / "crashed")
+    crashed = as_killed(database.directory, tmp_path / "crashed")
     crashed.chmod(0o700)
     (crashed / FILE_NAME).unlink()
     recover(crashed, SMALL, accept_loss=True)

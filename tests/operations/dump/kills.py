@@ -1,6 +1,5 @@
 """What kill -9 would leave of a store at each of its steps: the files, as they are just then."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.storage.database import Database
+from tests.folders import as_killed
 
 STEPS = ("write", "ingest")
 """What changes the files of a store that is open."""
@@ -23,7 +23,7 @@ def lives(store: Store, place: Path, *others: Callable[..., Any]) -> Iterator[li
 
     def keep() -> None:
         copies.append(place / f"life-{len(copies)}")
-        shutil.copytree(source, copies[-1])
+        as_killed(source, copies[-1])
 
     def kept_around(step: Callable[..., Any]) -> Callable[..., Any]:
         def take(database: Database, *args: Any, **kwargs: Any) -> Any:
