@@ -15,7 +15,6 @@ A ``Store`` has ``Stream``s, a stream has ``Group``s, a group has ``Consumer``s.
 ``KVStreamError``. ``connect`` and ``connect_async`` return redis-py clients on a store.
 """
 
-from kvstream.consumer import Consumer
 from kvstream.errors import (
     BadPayload,
     BusyGroup,
@@ -49,7 +48,7 @@ from kvstream.errors import (
     WriteStalled,
     WrongType,
 )
-from kvstream.group import Group
+from kvstream.group import Consumer, Group
 from kvstream.inprocess.connect import connect, connect_async
 from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome

@@ -25,10 +25,7 @@ from kvstream.engine.coerce import (
 from kvstream.engine.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, keyspace
-from kvstream.operations import dump as payloads
-from kvstream.operations import load as images
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -130,7 +127,7 @@ class Store:
     def transaction(self) -> Iterator[Self]:
         """Run everything that this thread does in the ``with`` block as one atomic commit.
 
-        An exception undoes all of it. Other threads wait meanwhile; blocking reads do not block.
+        An exception rolls it back. Other threads wait meanwhile, and blocking reads do not block.
         """
         with self.engine.transaction():
             yield self
@@ -279,12 +276,14 @@ class Store:
         once, while other threads wait. Raises InvalidArgument in a transaction with changes.
         """
         first = None if start is None else StreamID.parse(start).packed
-        return self.engine.run(images.image_of_now, self._name(key), self.engine.database, first)
+        return self.engine.run(
+            load.image_of_now, self._name(key), self.engine.database.pages, first
+        )
 
     def rows(self, key: Name, start: IDLike, end: IDLike, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` entries of a range as (packed ID, stored value) pairs."""
         first, last = StreamID.parse(start), StreamID.parse(end, U64_MAX)
-        return self.engine.run(images.page, self._name(key), first, last, whole(count, "count"))
+        return self.engine.run(load.page, self._name(key), first, last, whole(count, "count"))
 
     def load(
         self, key: Name, source: StreamSource, *, replace: bool = False, expire_at_ms: int = 0
@@ -307,7 +306,7 @@ class Store:
         that this server cannot hold is left out. The default is the store's ``dump_target``, and
         without one the oldest format that loses nothing.
         """
-        return self.engine.run(payloads.dump, self._name(key), target)
+        return self.engine.run(dump.dump, self._name(key), target)
 
     def restore(
         self, key: Name, payload: bytes, *, replace: bool = False, expire_at_ms: int = 0
@@ -317,7 +316,7 @@ class Store:
         Raises BadPayload for an invalid payload, and KeyExists if the key exists and ``replace`` is
         false; nothing is changed then.
         """
-        return self.engine.run(payloads.restore, self._name(key), payload, replace, expire_at_ms)
+        return self.engine.run(dump.restore, self._name(key), payload, replace, expire_at_ms)
 
     def loader(
         self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
@@ -333,11 +332,11 @@ class Store:
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:
         """Return the running and interrupted loads of all databases."""
-        return self.engine.run(staging.unfinished)
+        return self.engine.run(unfinished_loads.unfinished)
 
     def discard_load(self, label: bytes) -> bool:
         """Delete an interrupted load; return whether there was one."""
-        return self.engine.run(staging.discard, label)
+        return self.engine.run(unfinished_loads.discard, label)
 
     # --- bulk loads -----------------------------------------------------------------------------
 
@@ -396,7 +395,7 @@ class Store:
         self.engine.compact()
 
     def stats(self) -> dict[str, Any]:
-        """Return the sizes and counters of the storage engine."""
+        """Return sizes and counters of RocksDB."""
         return self.engine.database.statistics()
 
 

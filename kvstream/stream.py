@@ -30,13 +30,12 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.operations import append, delete, groups, trim
-from kvstream.operations import info as inspect
+from kvstream.operations import append, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
-from kvstream.operations import read as reads
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
+from kvstream.operations.info import FULL_COUNT
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
@@ -230,7 +229,7 @@ class Stream:
 
     def count_after(self, id: IDLike) -> int:
         """Return the exact number of entries after an ID; it reads nodes, not entries."""
-        return self._engine.run(inspect.count_after, self._name, StreamID.parse(id))
+        return self._engine.run(info.count_after, self._name, StreamID.parse(id))
 
     def scan(
         self, start: IDLike = "-", end: IDLike = "+", *, page: int = _SCAN_PAGE
@@ -285,7 +284,7 @@ class Stream:
         seconds.
         """
         wait_of(poll)
-        position = self._engine.run(reads.resolve, self._name, read_position(after))
+        position = self._engine.run(read.resolve, self._name, read_position(after))
         return self._following(position, poll)
 
     def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry]:
@@ -296,11 +295,11 @@ class Stream:
 
     def info(self) -> StreamInfo:
         """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""
-        return self._engine.run(inspect.stream_info, self._name)
+        return self._engine.run(info.stream_info, self._name)
 
-    def info_full(self, count: int = inspect.FULL_COUNT) -> StreamDetail:
+    def info_full(self, count: int = FULL_COUNT) -> StreamDetail:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0 means all."""
-        return self._engine.run(inspect.stream_detail, self._name, whole(count, "count"))
+        return self._engine.run(info.stream_detail, self._name, whole(count, "count"))
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -337,7 +336,7 @@ class Stream:
 
     def groups(self) -> list[GroupInfo]:
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
-        return self._engine.run(inspect.group_infos, self._name)
+        return self._engine.run(info.group_infos, self._name)
 
 
 def _once(
@@ -346,17 +345,14 @@ def _once(
     idmpauto: FieldPart | None,
 ) -> Idempotency:
     if idmp is not None and idmpauto is not None:
-        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+        raise append.two_producers()
     if idmpauto is not None:
         pid = to_bytes(idmpauto)
-        if not pid:
-            raise InvalidArgument("syntax error, IDMPAUTO requires a non-empty producer ID")
+        append.refuse_empty_pid(pid, "IDMPAUTO")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
     if not isinstance(idmp, tuple | list) or len(idmp) != 2:
         raise InvalidArgument("idmp is a pair: (producer, idempotent ID)")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
-    if not pid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty producer ID")
-    if not iid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+    append.refuse_empty_pid(pid, "IDMP")
+    append.refuse_empty_iid(iid)
     return Idempotency(pid, iid)

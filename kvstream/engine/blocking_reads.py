@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 from kvstream.engine.coerce import NUMBER_MAX, Seconds, milliseconds, wait_of, whole
 from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Outcome, Signal
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import read, readgroup
 from kvstream.operations.read import Position, Reply
@@ -93,15 +93,6 @@ def retry_pause_s(due_ms: int | None, now_ms: int) -> float:
 
 
 _POSITIONS = {position.value: position for position in Position}
-_MEANINGLESS = (
-    "The {} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
-    "consumer by specifying a proper ID, or use the > ID to get new messages. The {} ID would just "
-    "return an empty result set."
-)
-NEW_ONLY = (
-    "The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
-    "option."
-)
 
 Wanted = Sequence[tuple[bytes, IDLike]]
 """The (qualified name, start) of each stream."""
@@ -126,7 +117,7 @@ def read_position(after: IDLike) -> StreamID | Position:
     """Return the start of an XREAD: an ID, ``$`` or ``+``."""
     text = _text(after)
     if text == ">":
-        raise InvalidArgument(NEW_ONLY)
+        raise read.new_only()
     if text in _POSITIONS:
         return _POSITIONS[text]
     return StreamID.parse(after)
@@ -138,7 +129,7 @@ def group_position(after: IDLike) -> StreamID | None:
     if text == ">":
         return readgroup.NEW
     if text in _POSITIONS:
-        raise InvalidArgument(_MEANINGLESS.format(text, text))
+        raise readgroup.no_history_from(text)
     return StreamID.parse(after)
 
 

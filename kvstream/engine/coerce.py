@@ -14,7 +14,13 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.ack import NackMode
 from kvstream.operations.reply_limits import Budget
-from kvstream.operations.trim import RefPolicy, Strategy, Trim
+from kvstream.operations.trim import (
+    RefPolicy,
+    Strategy,
+    Trim,
+    limit_without_strategy,
+    two_strategies,
+)
 from kvstream.types.ids import MIN_ID, IDLike, StreamID
 from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
@@ -152,9 +158,7 @@ def trim_of(
     if limit is not None and type(limit) is not int:
         limit = whole(limit, "limit")
     if maxlen is not None and minid is not None:
-        raise InvalidArgument(
-            "syntax error, MAXLEN and MINID options at the same time are not compatible"
-        )
+        raise two_strategies()
     if maxlen is not None:
         if type(maxlen) is not int:
             maxlen = whole(maxlen, "maxlen")
@@ -163,9 +167,7 @@ def trim_of(
         bound = StreamID.parse(minid)
         return _trim(Strategy.MINID, 0, bound, bool(approximate), limit, policy)
     if limit is not None:
-        raise InvalidArgument(
-            "syntax error, LIMIT cannot be used without specifying a trimming strategy"
-        )
+        raise limit_without_strategy(limit)
     return None
 
 

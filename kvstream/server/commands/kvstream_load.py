@@ -2,35 +2,72 @@
 
 from kvstream.bulkload import commit
 from kvstream.commands.args import Argv, integer, syntax_error
-from kvstream.commands.command import Answer
+from kvstream.commands.command import SECOND, Answer, Family, Keys, flags
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import dump
-from kvstream.server.commands.admin import help_of, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.uploads import PART_WORDS
 
+COMMANDS = Family("server")
+_OURS = "kvstream 0.1.0"
+COMMANDS.add_help("kvstream.load", since=_OURS)
+_LOADS = flags("write denyoom admin no_multi")
 _PART = b"PART"
 
 
+@COMMANDS.command(
+    *("kvstream.load|ticket", "[key ...]", _LOADS, Keys(2, -1)),
+    since=_OURS,
+    uses="RW insert",
+)
 def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Begin a bulk load into streams; reply its name and its ticket."""
+    """Start a bulk load; return its name, and the ticket that writers of rows for the keys need.
+
+    Bulk loads are for jobs such as those of Spark: TICKET returns the input of
+    `kvstream.bulkload.parts.RowsWriter`, PUT uploads its files in pieces, COMMIT appends their
+    entries in a thread while other clients are served. A load survives the connection and the
+    server; one that receives nothing for a day is removed. The commands have the category admin,
+    since they take disk and time.
+    """
     load, ticket = server_of(client).loads.begin(commit.ticket(txn, client.db, argv[2:]))
     return Map([(b"load", load), (b"ticket", ticket)])
 
 
+@COMMANDS.command(
+    *("kvstream.load|put", "load file offset data", flags("denyoom admin local")),
+    since=_OURS,
+)
 def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Append bytes to a file whose length is the offset; reply the new length."""
+    """Append bytes to a file of rows, at an offset equal to its length; return the new length."""
     offset = integer(argv[4])
     if offset < 0:
         raise InvalidArgument("offset is out of range, must be positive")
     return server_of(client).loads.put(argv[2], argv[3], offset, argv[5])
 
 
+@COMMANDS.command(
+    "kvstream.load|commit",
+    "load [MARK key number] PART name digest GIVEN|ALLOTTED [PART ...]",
+    _LOADS,
+    since=_OURS,
+)
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Append the entries of all files, or none; reply how many, 0 if MARK was there."""
+    """Append the entries of all files at once, or none; return how many: 0 if MARK was there.
+
+    MARK: Only if the key, a plain string, does not exist or is a lower number. The number is set
+        with the entries, so that a batch that is sent again is skipped.
+    PART: A file that was sent: its name, and its XXH3-128 in hexadecimal.
+    GIVEN: The entries have their own IDs.
+    ALLOTTED: The entries may get other IDs.
+
+    A file that is damaged or out of order is refused, as are keys that the user may not write.
+    Entries are written twice if their stream got others since the ticket, or existed without being
+    named in it.
+    """
     mark, at = None, 3
     if argv[at].upper() == b"MARK":
         if len(argv) < at + 3:
@@ -48,29 +85,18 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
     return job.wait(Map(outcome))
 
 
+@COMMANDS.command("kvstream.load|state", "key serialized-value", _LOADS, SECOND, since=_OURS)
 def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give a stream the groups, counters and producers of a DUMP payload; its entries stay."""
+    """Set the groups, counters and producers of a stream from a payload of DUMP; entries stay.
+
+    It is for a stream whose entries were loaded in bulk.
+    """
     dump.restate(txn, qualified(client.db, argv[2]), argv[3])
     return OK
 
 
+@COMMANDS.command("kvstream.load|discard", "load", flags("admin local"), since=_OURS)
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Remove a load and its files."""
+    """Cancel a load and delete its files."""
     server_of(client).loads.discard(argv[2])
     return OK
-
-
-load_help = help_of(
-    "KVSTREAM.LOAD",
-    ("TICKET [<key> ...]", "Begin a bulk load into these streams, and others."),
-    (
-        "PUT <load> <name> <offset> <data>",
-        "Append DATA to a file of rows, whose length is OFFSET.",
-    ),
-    (
-        "COMMIT <load> [MARK <key> <number>] PART <name> <digest> GIVEN|ALLOTTED [PART ...]",
-        "    Append the entries of all files at once. MARK: unless KEY has NUMBER.",
-    ),
-    ("DISCARD <load>", "Remove what was sent."),
-    ("STATE <key> <payload>", "Give a stream groups and counters of a payload of DUMP."),
-)

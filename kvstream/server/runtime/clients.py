@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
 
-from kvstream.commands.command import Blocked, Command, Container
+from kvstream.commands.command import Blocked, Command, Container, every
 from kvstream.commands.replies import Paged
 from kvstream.engine.engine import Engine
 from kvstream.server.acl import Acl, WrongPassword
-from kvstream.server.command_docs import every
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import Waits
 from kvstream.server.runtime.checkpoints import Saving

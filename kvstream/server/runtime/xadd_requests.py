@@ -8,8 +8,8 @@ apart and go by the table; a plain XADD among them is a burst of one.
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from kvstream.commands.append import plain_trim
 from kvstream.commands.replies import ErrorReply
-from kvstream.commands.streams import plain_trim
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
 from kvstream.resp.compiled import twins
