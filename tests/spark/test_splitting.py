@@ -1,4 +1,4 @@
-"""Long streams of a server, migrated by ranges of their IDs: entries, groups, pending, expiry."""
+"""Long streams of a server, migrated by ranges of their IDs, with groups and expiry."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,11 +79,12 @@ def test_a_long_stream_is_brought_by_several_tasks(
         migrate(spark, pairs, split=1000, state=state, say=told.append)
     ranges = [line for line in told if "ranges of IDs" in line]
     assert ranges == ["long: 6 ranges of IDs"] * 2
-    assert sum(f"{ENTRIES + 1:,} entries here, {ENTRIES:,} there" in line for line in told) == 2
+    counts = f"{ENTRIES + 1:,} entries in the source, {ENTRIES:,} in the target"
+    assert sum(counts in line for line in told) == 2
 
 
 class Tasks:
-    """As much of a session as a split needs, in this process."""
+    """The part of a session that a split needs, in this process."""
 
     defaultParallelism = 1
 
@@ -154,7 +155,7 @@ def test_only_what_is_long_and_loses_nothing_is_split(
 # --- a server as the target -----------------------------------------------------------------------
 
 
-def test_a_kvstream_server_gets_a_long_stream_as_tables(
+def test_a_kvstream_server_gets_a_long_stream_as_files_of_rows(
     source: tuple[str, redis.Redis], served: tuple[str, Served]
 ) -> None:
     (url, client), (target, server) = source, served
@@ -191,7 +192,7 @@ def test_a_server_keeps_nothing_of_a_stream_that_was_changed(
     assert server.client(db=3).keys() == [b"long"]
 
 
-def test_servers_that_take_no_tables_get_no_parts(
+def test_servers_that_take_no_bulk_loads_get_no_parts(
     source: tuple[str, redis.Redis], served: tuple[str, Served]
 ) -> None:
     (url, _), (target, server) = source, served
