@@ -10,14 +10,14 @@ range splits that run first. Runs that were given back (XNACK) have no owner, ti
 rank: the index by time yields them first, in the order in which they came back, and those of one
 rank by ID.
 
-``weave`` computes what runs become when many IDs change owners, before anything is changed. Runs
+``plan`` computes what runs become when IDs change owners, before anything is changed. Runs
 are replaced one by one, so that a concurrent change of one leaves the others valid; only neighbours
 that come to share everything are joined.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
@@ -288,10 +288,10 @@ Stretches = Iterable[tuple[Run | None, Sequence[PackedID]]]
 class Change:
     """Runs to delete, and the runs that take their place."""
 
-    old: list[Run] = field(default_factory=list)
-    new: dict[PackedID, tuple[bytes, Run]] = field(default_factory=dict)
+    old: list[Run]
+    new: dict[PackedID, tuple[bytes, Run]]
     """By anchor, with their rows."""
-    count: int = 0
+    count: int
     """IDs that have a target."""
 
     def apply(self, txn: Txn, group: GroupMeta) -> None:
@@ -316,7 +316,9 @@ def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
 
 def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
     """Return the change of a group's runs that gives IDs the targets that ``decide`` returns."""
-    made = Change()
+    old: list[Run] = []
+    new: dict[PackedID, Run] = {}
+    count = 0
     before: Run | None = None
     """The last new run so far, to which the next one may be joined."""
     last: Run | None = None
@@ -325,31 +327,31 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
         if not targets:
             before = None
             continue
-        made.count += len(targets)
+        count += len(targets)
         if run is None:
-            before = None
+            anchor, before = None, None
         else:
-            made.old.append(run)
+            anchor = run.anchor
+            old.append(run)
             if before is not None and not (last and group.runs.is_next(last.anchor, run.anchor)):
                 before = None
         pieces = _pieces(run, every, targets)
-        for at, (part, shared) in enumerate(pieces):
-            before = _joined(before, part, shared)
-            if before is None:
-                anchor = part[0] if run is None or at else run.anchor
-                before = Run(anchor, part, *shared)
-            made.new[before.anchor] = before.encode(), before
+        for part, shared in pieces:
+            joined = None if before is None else _joined(before, part, shared)
+            before = joined or Run(anchor or part[0], part, *shared)
+            anchor = None
+            new[before.anchor] = before
         if pieces and pieces[-1][0][-1] not in targets:
             before = None
         last = run
-    return made
+    return Change(old, {anchor: (run.encode(), run) for anchor, run in new.items()}, count)
 
 
 def _targets(
     run: Run | None, within: Sequence[PackedID], decide: Decide
 ) -> tuple[Targets, Sequence[PackedID]]:
     """Return the targets of some IDs, and these IDs in order with the others of the run."""
-    if run is None:
+    if run is None or within == run.ids:
         return decide(run, within), within
     if _is_slice(within, run.ids):
         return decide(run, within), run.ids
@@ -372,8 +374,13 @@ def _pieces(
     run: Run | None, every: Sequence[PackedID], targets: Targets
 ) -> list[tuple[Sequence[PackedID], Shared]]:
     """Return IDs divided into new runs."""
-    own, ids = None if run is None else run[2:], list(targets)
     (shared, *others) = set(targets.values())
+    if len(targets) == len(every) and not others:
+        if shared is None:
+            return []
+        if len(every) <= RUN_IDS_MAX:
+            return [(every, shared)]
+    own, ids = None if run is None else run[2:], list(targets)
     found: list[tuple[Shared, Sequence[PackedID]]]
     if shared is not None and not others and _is_slice(ids, every):
         at = bisect_left(every, ids[0])
@@ -390,8 +397,8 @@ def _pieces(
     ]
 
 
-def _joined(before: Run | None, part: Sequence[PackedID], shared: Shared) -> Run | None:
+def _joined(before: Run, part: Sequence[PackedID], shared: Shared) -> Run | None:
     """Return a new run extended by more IDs, or None if that is impossible."""
-    if before is None or before[2:] != shared or len(before.ids) + len(part) > RUN_IDS_MAX:
+    if before[2:] != shared or len(before.ids) + len(part) > RUN_IDS_MAX:
         return None
     return before._replace(ids=[*before.ids, *part])

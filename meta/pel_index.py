@@ -101,8 +101,11 @@ def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
         group.watches = None
 
 
-def add(txn: Txn, group: GroupMeta, run: Run) -> None:
-    """Write a run where none is anchored; raise Corruption if its owner is no consumer."""
+def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
+    """Write a run where none is anchored; raise Corruption if its owner is no consumer.
+
+    ``row`` is the encoded run, if the caller has it.
+    """
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
     if group.watches is not None:
@@ -110,12 +113,12 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     if not group.indexed:
         group.grown += len(run.ids)
         if group.runs.has_room(txn.batch) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
-            group.runs.put(txn.batch, run.anchor, run.encode(), run)
+            group.runs.put(txn.batch, run.anchor, row or run.encode(), run)
             if group.index is not None:
                 group.index.add(run)
             return
         _write_indexes(txn, group)
-    group.runs.put(txn.batch, run.anchor, run.encode(), run)
+    group.runs.put(txn.batch, run.anchor, row or run.encode(), run)
     _put_index_rows(txn, group, run)
     _count(txn, group, owner_of(run), len(run.ids))
 
@@ -184,8 +187,8 @@ def replace(
     if len(old) + len(new) <= _FEW:
         for run in old:
             remove(txn, group, run)
-        for _, run in new.values():
-            add(txn, group, run)
+        for row, run in new.values():
+            add(txn, group, run, row)
         return settle(txn, group)
     runs = [run for _, run in new.values()]
     for owner in {run.owner for run in runs if not run.rank}:

@@ -85,7 +85,7 @@ def acknowledge_and_delete(
     return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Nack:
     """The rule by which one XNACK gives entries back to their group."""
 

@@ -251,6 +251,10 @@ def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Ro
     if stream.length == 0:
         return [None] * len(ids)
     first = stream.first.packed
+    if len(ids) == 1:
+        key = stream.prefix + ids[0]
+        value = txn.batch.get(_MESSAGES, key) if ids[0] >= first else None
+        return [None if value is None else (key, value)]
     rows: list[Row | None] = []
     for at in range(0, len(ids), TOGETHER):
         rows += _rows_of(txn, stream, ids[at : at + TOGETHER])
