@@ -33,7 +33,7 @@ PAUSE_MIN_S = 0.001
 STOP_LOOK_S = 0.005
 """How often a stopped writer asks whether the stop is over."""
 PROGRESS_LOOK_S = 0.1
-"""How often it looks at the files for progress."""
+"""How often it looks at the files for progress, and tries the write again."""
 
 
 class Stalls:
@@ -84,11 +84,15 @@ class Stop:
         self._deadline = self._look_at = 0.0
 
     def wait(self) -> None:
-        """Wait until a write may be tried; raise WriteStalled after too long without progress."""
+        """Wait until a write is to be tried; raise WriteStalled after too long without progress.
+
+        A flush that fails, as on a full disk, does not end the stop. Only a try shows its error.
+        """
         while True:
             sleep(STOP_LOOK_S)
             if (now := monotonic()) >= self._look_at:
                 self._look(now)
+                return
             if not self._stalls.is_stopped():
                 return
 

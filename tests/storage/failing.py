@@ -20,13 +20,14 @@ from pathlib import Path
 import pytest
 
 from kvstream.errors import StoreError, StoreFull, StoreReadOnly, UnknownOutcome
-from kvstream.storage.batch import Batch
+from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
+from kvstream.storage.stalls import Stop
 from kvstream.types.options import Durability
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S
-from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one, value_of
+from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one, stalled, value_of
 
 ALWAYS = replace(SMALL, durability=Durability.ALWAYS)
 
@@ -180,6 +181,50 @@ def no_space_for_a_table(disk: FaultyDisk) -> None:
         reads_go_on(database)
 
 
+def no_space_for_a_table_while_writes_are_stopped(disk: FaultyDisk) -> None:
+    """A flush that fails during a stop ends the waiting of a writer at once."""
+    with opened(disk) as (database, committer):
+        release = stopped_writes(database)
+        waits, look = threading.Event(), Stop._look
+
+        def looked(stop: Stop, now: float) -> None:
+            waits.set()
+            look(stop, now)
+
+        Stop._look = looked  # type: ignore[method-assign, assignment]
+        refused: queue.Queue[StoreError] = queue.Queue()
+
+        def writes() -> None:
+            with pytest.raises(StoreFull) as error:
+                database.write(row(database, 100_000))
+            refused.put(error.value)
+
+        disk.fail("write", errno.ENOSPC, ".sst")
+        thread = threading.Thread(target=writes)
+        thread.start()
+        assert waits.wait(PATIENCE_S)
+        with contextlib.suppress(Exception):
+            database._families[Family.TREES].flush(True)
+        refused.get(timeout=ALWAYS.stall_seconds_max / 2)
+        thread.join()
+        release()
+        disk.heal()
+        recovers(database, committer)
+        batch = Batch(database)
+        for number in range(2):  # what has stopped the writes
+            batch.delete(Family.MESSAGES, b"%d" % number)
+        database.write(batch)
+        reads_go_on(database)
+
+
+def stopped_writes(database: Database) -> Callable[[], None]:
+    """Leave a row of another family to be flushed, and stop all writes."""
+    batch = Batch(database)
+    batch.put(Family.TREES, b"key", b"value")
+    database.write(batch)
+    return stalled(database)
+
+
 def recovers(database: Database, committer: Committer) -> None:
     """Without being opened again, the store takes writes soon after there is space."""
     began = time.monotonic()
@@ -228,6 +273,7 @@ SCENARIOS: list[Callable[[FaultyDisk], None]] = [
     no_space_for_the_watermark,
     no_space_for_the_log,
     no_space_for_a_table,
+    no_space_for_a_table_while_writes_are_stopped,
     no_space_to_open,
     no_file_descriptors,
 ]

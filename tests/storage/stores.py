@@ -1,10 +1,11 @@
-"""What the tests of the storage floor share: small stores, and pictures of crashed ones."""
+"""What the tests of the storage floor share: small stores, rows, and a stop of all writes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.storage.options import LEVEL0_STOP
 from kvstream.types.options import StoreOptions
 
 SMALL = StoreOptions(
@@ -54,3 +55,25 @@ def contents(directory: Path) -> dict[str, bytes]:
         for path in directory.rglob("*")
         if path.is_file() and not path.name.startswith(("LOG", "LOCK"))
     }
+
+
+def stops_at(tables: int) -> dict[str, str]:
+    """Return the options with which so many tables at level 0 stop the writes."""
+    return dict.fromkeys(
+        ("level0_slowdown_writes_trigger", "level0_stop_writes_trigger"), str(tables)
+    )
+
+
+def stalled(database: Database) -> Callable[[], None]:
+    """Bring the messages to a halt, as when compaction is behind; return what lets them go on."""
+    messages = database._families[Family.MESSAGES]
+    # Two tables stop the writes, but would not be compacted before there are four.
+    messages.set_options(stops_at(2))
+    for number in range(2):
+        put(database, {b"%d" % number: b""})
+        messages.flush(True)
+
+    def release() -> None:
+        messages.set_options(stops_at(LEVEL0_STOP))
+
+    return release

@@ -16,7 +16,6 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.maintenance import RANGE_DELETES_IN_MEMTABLE
 from kvstream.storage.options import (
-    LEVEL0_STOP,
     WRITE_BUFFERS,
     FamilySettings,
     Settings,
@@ -26,31 +25,9 @@ from kvstream.storage.options import (
 from kvstream.storage.stalls import LEVEL0_FREE, LOOK_BYTES, MEMORY_FREE, PAUSE_MAX_S
 from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import PATIENCE_S, until
-from tests.storage.stores import SMALL, key_of, put, value_of
+from tests.storage.stores import SMALL, key_of, put, stalled, stops_at, value_of
 
 DEFAULTS = StoreOptions(free_space_reserve=0)
-
-
-def stops_at(tables: int) -> dict[str, str]:
-    """Return the options with which so many tables at level 0 stop the writes."""
-    return dict.fromkeys(
-        ("level0_slowdown_writes_trigger", "level0_stop_writes_trigger"), str(tables)
-    )
-
-
-def stalled(database: Database) -> Callable[[], None]:
-    """Bring the messages to a halt, as when compaction is behind; return what lets them go on."""
-    messages = database._families[Family.MESSAGES]
-    # Two tables stop the writes, but would not be compacted before there are four.
-    messages.set_options(stops_at(2))
-    for number in range(2):
-        put(database, {b"%d" % number: b""})
-        messages.flush(True)
-
-    def release() -> None:
-        messages.set_options(stops_at(LEVEL0_STOP))
-
-    return release
 
 
 def test_a_stalled_write_waits_without_holding_up_other_threads(database: Database) -> None:
