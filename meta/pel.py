@@ -24,7 +24,7 @@ from operator import itemgetter
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
 from kvstream.meta.records import ConsumerMeta, GroupMeta
-from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, time_of
+from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, new_run, time_of
 from kvstream.meta.txn import Txn
 
 RUN_IDS_MAX = 128
@@ -338,13 +338,13 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
         pieces = _pieces(run, every, targets)
         for part, shared in pieces:
             joined = None if before is None else _joined(before, part, shared)
-            before = joined or Run(anchor or part[0], part, *shared)
+            before = joined or new_run((anchor or part[0], part, *shared))
             anchor = None
             new[before.anchor] = before
         if pieces and pieces[-1][0][-1] not in targets:
             before = None
         last = run
-    return Change(old, {anchor: (run.encode(), run) for anchor, run in new.items()}, count)
+    return Change(old, {run.anchor: (run.encode(), run) for run in new.values()}, count)
 
 
 def _targets(

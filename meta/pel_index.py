@@ -102,9 +102,10 @@ def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
 
 
 def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
-    """Write a run where none is anchored; raise Corruption if its owner is no consumer.
+    """Write a run; raise Corruption if its owner is no consumer.
 
-    ``row`` is the encoded run, if the caller has it.
+    No other run has its anchor, unless ``remove`` kept the row. ``row`` is the encoded run, if the
+    caller has it.
     """
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
@@ -117,6 +118,7 @@ def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
             if group.index is not None:
                 group.index.add(run)
             return
+        group.runs.delete(txn.batch, run.anchor)  # a run that this one replaces has no index rows
         _write_indexes(txn, group)
     group.runs.put(txn.batch, run.anchor, row or run.encode(), run)
     _put_index_rows(txn, group, run)
@@ -140,11 +142,12 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         group.index.add_all(runs)
 
 
-def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
-    """Delete a run."""
+def remove(txn: Txn, group: GroupMeta, run: Run, keep_row: bool = False) -> None:
+    """Delete a run; with ``keep_row`` the caller overwrites its row."""
     if group.watches is not None:
         _note(group, [run])
-    group.runs.delete(txn.batch, run.anchor)
+    if not keep_row:
+        group.runs.delete(txn.batch, run.anchor)
     if group.indexed:
         owner = owner_of(run)
         group.times.delete(txn.batch, run.times_suffix)
@@ -186,10 +189,12 @@ def replace(
     """Replace runs by others, given by their anchors and with their rows."""
     if len(old) + len(new) <= _FEW:
         for run in old:
-            remove(txn, group, run)
+            remove(txn, group, run, len(new) == 1 and run.anchor in new)
         for row, run in new.values():
             add(txn, group, run, row)
-        return settle(txn, group)
+        if group.indexed:
+            settle(txn, group)
+        return
     runs = [run for _, run in new.values()]
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
