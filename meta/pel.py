@@ -306,7 +306,7 @@ def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
         if run is not None:
             end = bisect_right(ids, run.ids[-1], at)
         else:
-            following = group.runs.first(txn.batch, ids[at])
+            following = group.runs.first(txn.batch, ids[at]) if at + 1 < len(ids) else None
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
             if end == at:
                 raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
@@ -374,15 +374,17 @@ def _pieces(
     run: Run | None, every: Sequence[PackedID], targets: Targets
 ) -> list[tuple[Sequence[PackedID], Shared]]:
     """Return IDs divided into new runs."""
-    (shared, *others) = set(targets.values())
-    if len(targets) == len(every) and not others:
+    shares = list(targets.values())
+    shared = shares[0]
+    are_same = shares.count(shared) == len(shares)
+    if are_same and len(shares) == len(every):
         if shared is None:
             return []
         if len(every) <= RUN_IDS_MAX:
             return [(every, shared)]
     own, ids = None if run is None else run[2:], list(targets)
     found: list[tuple[Shared, Sequence[PackedID]]]
-    if shared is not None and not others and _is_slice(ids, every):
+    if are_same and shared is not None and _is_slice(ids, every):
         at = bisect_left(every, ids[0])
         found = [(shared, ids)]
         if own is not None:

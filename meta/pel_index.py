@@ -102,10 +102,9 @@ def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
 
 
 def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
-    """Write a run; raise Corruption if its owner is no consumer.
+    """Write a run where none is anchored; raise Corruption if its owner is no consumer.
 
-    No other run has its anchor, unless ``remove`` kept the row. ``row`` is the encoded run, if the
-    caller has it.
+    ``row`` is the encoded run, if the caller has it.
     """
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
@@ -118,7 +117,6 @@ def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
             if group.index is not None:
                 group.index.add(run)
             return
-        group.runs.delete(txn.batch, run.anchor)  # a run that this one replaces has no index rows
         _write_indexes(txn, group)
     group.runs.put(txn.batch, run.anchor, row or run.encode(), run)
     _put_index_rows(txn, group, run)
@@ -142,12 +140,11 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         group.index.add_all(runs)
 
 
-def remove(txn: Txn, group: GroupMeta, run: Run, keep_row: bool = False) -> None:
-    """Delete a run; with ``keep_row`` the caller overwrites its row."""
+def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
+    """Delete a run."""
     if group.watches is not None:
         _note(group, [run])
-    if not keep_row:
-        group.runs.delete(txn.batch, run.anchor)
+    group.runs.delete(txn.batch, run.anchor)
     if group.indexed:
         owner = owner_of(run)
         group.times.delete(txn.batch, run.times_suffix)
@@ -187,9 +184,13 @@ def replace(
     txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
 ) -> None:
     """Replace runs by others, given by their anchors and with their rows."""
+    if len(old) == len(new) == 1 and not group.indexed:
+        ((row, run),) = new.values()
+        if run.anchor == old[0].anchor and len(run.ids) <= len(old[0].ids):
+            return _overwrite(txn, group, old[0], row, run)
     if len(old) + len(new) <= _FEW:
         for run in old:
-            remove(txn, group, run, len(new) == 1 and run.anchor in new)
+            remove(txn, group, run)
         for row, run in new.values():
             add(txn, group, run, row)
         if group.indexed:
@@ -218,6 +219,18 @@ def replace(
         group.runs.replace(txn.batch, gone, new)
         _replace_index_rows(txn, group, old, runs)
     settle(txn, group)
+
+
+def _overwrite(txn: Txn, group: GroupMeta, old: Run, row: bytes, new: Run) -> None:
+    """Replace a run by one of the same anchor and no more IDs: the group keeps its form."""
+    if not new.rank and new.owner not in group.consumers:
+        txn.catalog.owner(txn, group, new.owner)
+    if group.watches is not None:
+        _note(group, [old, new])
+    group.runs.put(txn.batch, new.anchor, row, new)
+    if group.index is not None:
+        group.index.remove(old)
+        group.index.add(new)
 
 
 def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:

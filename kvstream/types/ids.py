@@ -90,7 +90,7 @@ class StreamID(NamedTuple):
 
 def is_ascending(ids: Sequence[StreamID] | Sequence[bytes]) -> bool:
     """Tell whether each ID, packed or not, is above the one before."""
-    return all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
+    return len(ids) < 2 or all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
 
 
 def ascending(ids: Sequence[StreamID]) -> list[StreamID]:
