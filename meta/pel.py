@@ -24,7 +24,7 @@ from operator import itemgetter
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
 from kvstream.meta.records import ConsumerMeta, GroupMeta
-from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, time_of
+from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, new_run, time_of
 from kvstream.meta.txn import Txn
 
 RUN_IDS_MAX = 128
@@ -306,7 +306,7 @@ def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
         if run is not None:
             end = bisect_right(ids, run.ids[-1], at)
         else:
-            following = group.runs.first(txn.batch, ids[at])
+            following = group.runs.first(txn.batch, ids[at]) if at + 1 < len(ids) else None
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
             if end == at:
                 raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
@@ -338,13 +338,13 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
         pieces = _pieces(run, every, targets)
         for part, shared in pieces:
             joined = None if before is None else _joined(before, part, shared)
-            before = joined or Run(anchor or part[0], part, *shared)
+            before = joined or new_run((anchor or part[0], part, *shared))
             anchor = None
             new[before.anchor] = before
         if pieces and pieces[-1][0][-1] not in targets:
             before = None
         last = run
-    return Change(old, {anchor: (run.encode(), run) for anchor, run in new.items()}, count)
+    return Change(old, {run.anchor: (run.encode(), run) for run in new.values()}, count)
 
 
 def _targets(
@@ -374,15 +374,17 @@ def _pieces(
     run: Run | None, every: Sequence[PackedID], targets: Targets
 ) -> list[tuple[Sequence[PackedID], Shared]]:
     """Return IDs divided into new runs."""
-    (shared, *others) = set(targets.values())
-    if len(targets) == len(every) and not others:
+    shares = list(targets.values())
+    shared = shares[0]
+    are_same = shares.count(shared) == len(shares)
+    if are_same and len(shares) == len(every):
         if shared is None:
             return []
         if len(every) <= RUN_IDS_MAX:
             return [(every, shared)]
     own, ids = None if run is None else run[2:], list(targets)
     found: list[tuple[Shared, Sequence[PackedID]]]
-    if shared is not None and not others and _is_slice(ids, every):
+    if are_same and shared is not None and _is_slice(ids, every):
         at = bisect_left(every, ids[0])
         found = [(shared, ids)]
         if own is not None:

@@ -184,12 +184,18 @@ def replace(
     txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
 ) -> None:
     """Replace runs by others, given by their anchors and with their rows."""
+    if len(old) == len(new) == 1 and not group.indexed:
+        ((row, run),) = new.values()
+        if run.anchor == old[0].anchor and len(run.ids) <= len(old[0].ids):
+            return _overwrite(txn, group, old[0], row, run)
     if len(old) + len(new) <= _FEW:
         for run in old:
             remove(txn, group, run)
         for row, run in new.values():
             add(txn, group, run, row)
-        return settle(txn, group)
+        if group.indexed:
+            settle(txn, group)
+        return
     runs = [run for _, run in new.values()]
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
@@ -213,6 +219,18 @@ def replace(
         group.runs.replace(txn.batch, gone, new)
         _replace_index_rows(txn, group, old, runs)
     settle(txn, group)
+
+
+def _overwrite(txn: Txn, group: GroupMeta, old: Run, row: bytes, new: Run) -> None:
+    """Replace a run by one of the same anchor and no more IDs: the group keeps its form."""
+    if not new.rank and new.owner not in group.consumers:
+        txn.catalog.owner(txn, group, new.owner)
+    if group.watches is not None:
+        _note(group, [old, new])
+    group.runs.put(txn.batch, new.anchor, row, new)
+    if group.index is not None:
+        group.index.remove(old)
+        group.index.add(new)
 
 
 def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:

@@ -14,6 +14,7 @@ the runs on first use and updated from then on. Their counts take the place of c
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
@@ -69,6 +70,10 @@ class Run(NamedTuple):
     def times_suffix(self) -> bytes:
         """The key of the run in the times tree."""
         return _TIME.pack(self[3], self[5]) + self[0]
+
+
+new_run = partial(tuple.__new__, Run)
+"""Return a Run of its six parts without running Python code."""
 
 
 def _damaged(anchor: PackedID) -> Corruption:

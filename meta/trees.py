@@ -30,6 +30,9 @@ DELETE_RANGE_ROWS = 64
 _STRETCH = 512
 """Adjacent rows that are deleted as a range among others that stay."""
 
+_SPARSE = 64
+"""Changed keys are looked up one by one if the tree has more than this many times as many."""
+
 _TREES = Family.TREES
 
 
@@ -42,6 +45,16 @@ class SortedRows(Generic[T]):
         """``items`` are in ascending order."""
         self.items = items
         self.keys = list(items)
+
+
+def _remove_keys(memory: SortedRows[T], gone: list[bytes]) -> None:
+    """Remove the keys of rows whose items were removed."""
+    keys, items = memory.keys, memory.items
+    if len(gone) * _SPARSE < len(keys):
+        for key in gone:
+            del keys[bisect_left(keys, key)]
+    else:
+        memory.keys = [key for key in keys if key in items]
 
 
 def as_is(suffix: bytes, value: bytes) -> bytes:
@@ -192,7 +205,7 @@ class Tree(Generic[T]):
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes]))
         for suffix in suffixes:
             del memory.items[suffix]
-        memory.keys = [key for key in memory.keys if key in memory.items]
+        _remove_keys(memory, suffixes)
 
     def replace(
         self, batch: Batch, gone: list[bytes], rows: Mapping[bytes, tuple[bytes, T]]
@@ -212,12 +225,14 @@ class Tree(Generic[T]):
                 self.reload()
             return
         items = memory.items
-        for suffix in gone:
-            items.pop(suffix, None)
-        if gone:
-            memory.keys = [key for key in memory.keys if key in items]
-        memory.keys += [suffix for suffix in rows if suffix not in items]
-        memory.keys.sort()
+        _remove_keys(memory, [suffix for suffix in gone if items.pop(suffix, None) is not None])
+        fresh = [suffix for suffix in rows if suffix not in items]
+        if len(fresh) * _SPARSE < len(memory.keys):
+            for suffix in fresh:
+                insort(memory.keys, suffix)
+        else:
+            memory.keys += fresh
+            memory.keys.sort()
         items.update({suffix: item for suffix, (_, item) in rows.items()})
         if len(memory.keys) > CACHED_ROWS:
             self.memory = None

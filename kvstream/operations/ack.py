@@ -125,10 +125,11 @@ def negative_acknowledge(
     """
     stream, found = group_of_key(txn, name, group)
     released = 0
-    for part in ascending_parts(ids):  # an ID may be given again
+    packed = [PACKED(*eid) for eid in ids]
+    for part in ascending_parts(packed):  # an ID may be given again
         rank = found.nack_rank + 1
         decide = partial(nack.decide, txn, stream, rank)
-        change = plan(found, stretches(txn, found, [PACKED(*eid) for eid in part]), decide)
+        change = plan(found, stretches(txn, found, part), decide)
         change.apply(txn, found)
         note_released(txn, name, found, rank, change.count)
         released += change.count

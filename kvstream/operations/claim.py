@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
@@ -17,6 +17,7 @@ from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked
 from kvstream.meta.pel import (
     COUNT_MAX,
+    Change,
     Shared,
     Stretches,
     Targets,
@@ -125,17 +126,15 @@ class Claim:
             rows, live = read(ids), []
             places = [at for at, row in enumerate(rows) if row is None]
             rows = rows[: found.take_room(ids, places)]
-        self._refuse_damaged(live)
         found.rows += live
         if len(live) == len(rows):
             return self._targets(run, ids[: len(rows)])
-        pairs = list(zip(ids, rows, strict=False))
         targets = self._targets(run, [row[0][-ID_BYTES:] for row in live])
-        if run is None:
-            return targets
-        gone = [eid for eid, row in pairs if row is None]
-        found.gone += gone
-        return targets | dict.fromkeys(gone)
+        if run is not None:
+            gone = [eid for eid, row in zip(ids, rows, strict=False) if row is None]
+            found.gone += gone
+            targets.update(dict.fromkeys(gone))
+        return targets
 
     def _targets(self, run: Run | None, ids: Sequence[PackedID]) -> dict[PackedID, Shared | None]:
         before = 1 if run is None else run.deliveries
@@ -150,8 +149,8 @@ class Claim:
         count = before if self.justid else min(before + times, COUNT_MAX)
         return self.owner, self.time_ms, count if self.retrycount is None else self.retrycount, 0
 
-    def _refuse_damaged(self, rows: list[Row]) -> None:
-        """Raise Corruption if rows cannot be read, before anything is claimed."""
+    def refuse_damaged(self, rows: list[Row]) -> None:
+        """Raise Corruption if rows cannot be read."""
         Rows(rows, len(self.stream.prefix)).packed_ids()
         if not self.justid:
             decode_checked([value for _, value in rows])
@@ -161,6 +160,16 @@ class Claim:
         found = {row[0][-ID_BYTES:]: row for row in rows}
         asked = ids if self.claims_repeats else dict.fromkeys(ids)
         return [found[eid] for eid in asked if eid in found]
+
+
+def plan_claim(
+    group: GroupMeta, rule: Claim, read: Read, found: Found, stretches: Stretches
+) -> Change:
+    """Return the change by which pending entries are claimed, and add these to ``found``."""
+    change = plan(group, stretches, partial(rule.decide, read, found))
+    if found.rows:
+        rule.refuse_damaged(found.rows)
+    return change
 
 
 def refuse_retrycount(retrycount: int | None) -> None:
@@ -236,10 +245,26 @@ def claim(
         stream, consumer, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
     )
     found = Found()
-    _apply(txn, found_group, rule, found, stretches(txn, found_group, distinct))
-    rows = found.rows if distinct is packed and not force else rule.in_order(found.rows, packed)
+    asked = list(stretches(txn, found_group, distinct))
+    read = _reader(txn, rule, asked)
+    plan_claim(found_group, rule, read, found, asked).apply(txn, found_group)
+    rows = found.rows
+    if distinct is not packed:
+        rows = rule.in_order(rows, packed)
+    elif force:
+        rows.sort()
     note_claimed(txn, member, bool(rows))
     return _entries(rule, rows)
+
+
+def _reader(txn: Txn, rule: Claim, asked: Stretches) -> Read:
+    """Return a reader of message rows, which reads those of several short runs together."""
+    ids = [some for run, some in asked if run is not None or rule.force]
+    if len(ids) < 2:
+        return partial(live_rows, txn, rule.stream)
+    every = [*chain.from_iterable(ids)]
+    known = dict(zip(every, live_rows(txn, rule.stream, every), strict=True))
+    return lambda ids: [known[eid] for eid in ids]
 
 
 class Taken(NamedTuple):
@@ -266,15 +291,12 @@ def autoclaim(
     member = consumer_of(txn, found_group, consumer)
     rule = Claim(stream, consumer, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
     found = Found(count)
-    _apply(txn, found_group, rule, found, _pending_from(txn, found_group, start.packed, found))
+    read = partial(live_rows, txn, stream)
+    pending = _pending_from(txn, found_group, start.packed, found)
+    plan_claim(found_group, rule, read, found, pending).apply(txn, found_group)
     note_claimed(txn, member, bool(found.rows))
     cursor = MIN_ID if found.next is None else StreamID.unpack(found.next)
     return Taken(cursor, _entries(rule, found.rows), [*map(StreamID.unpack, found.gone)])
-
-
-def _apply(txn: Txn, group: GroupMeta, rule: Claim, found: Found, stretches: Stretches) -> None:
-    read = partial(live_rows, txn, rule.stream)
-    plan(group, stretches, partial(rule.decide, read, found)).apply(txn, group)
 
 
 def _entries(rule: Claim, rows: list[Row]) -> Sequence[AnyEntry]:

@@ -29,6 +29,7 @@ from kvstream.operations.claim import (
     idle_bound,
     looked_at,
     note_claimed,
+    plan_claim,
     refuse_autoclaim_count,
     refuse_retrycount,
     repeated,
@@ -319,8 +320,8 @@ class LongClaim(LongChange[Found, Claimed]):
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
     ) -> tuple[Change, Found]:
         found = Found(self._room())
-        decide = partial(self._rule.decide, partial(self._rows, txn, stream), found)
-        change = pel.plan(group, pel.stretches(txn, group, ids), decide)
+        read, asked = partial(self._rows, txn, stream), pel.stretches(txn, group, ids)
+        change = plan_claim(group, self._rule, read, found, asked)
         found.rows.sort()
         return change, found
 

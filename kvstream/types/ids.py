@@ -5,10 +5,10 @@ range; in ranges ``-`` and ``+`` are the least and the greatest ID, and ``(id`` 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from operator import lt
 from struct import Struct
 from typing import NamedTuple
@@ -90,7 +90,7 @@ class StreamID(NamedTuple):
 
 def is_ascending(ids: Sequence[StreamID] | Sequence[bytes]) -> bool:
     """Return whether each ID, packed or not, is above the one before."""
-    return all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
+    return len(ids) < 2 or all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
 
 
 def ascending(ids: Sequence[StreamID]) -> list[StreamID]:
@@ -103,13 +103,12 @@ def ascending_packed(ids: Sequence[bytes]) -> Sequence[bytes]:
     return ids if is_ascending(ids) else sorted(dict.fromkeys(ids))
 
 
-def ascending_parts(ids: Sequence[StreamID]) -> Iterator[Sequence[StreamID]]:
-    """Split IDs into consecutive parts that are ascending and distinct."""
-    at = 0
-    for end in range(1, len(ids) + 1):
-        if end == len(ids) or ids[end] <= ids[end - 1]:
-            yield ids[at:end]
-            at = end
+def ascending_parts(ids: Sequence[bytes]) -> list[Sequence[bytes]]:
+    """Split packed IDs into consecutive parts that are ascending and distinct."""
+    if is_ascending(ids):
+        return [ids]
+    ends = [at for at in range(1, len(ids)) if ids[at] <= ids[at - 1]]
+    return [ids[start:end] for start, end in pairwise([0, *ends, len(ids)])]
 
 
 IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime
