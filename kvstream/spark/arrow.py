@@ -5,10 +5,11 @@ malformed or a field name repeats. Field values are text as XADD stores it, whic
 """
 
 import base64
+import gc
 import json
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,29 @@ from kvstream.errors import DataError, InvalidArgument, shown
 from kvstream.layout.columns import Columns
 from kvstream.spark.schema import Column, Mode, ReadSchema, Role
 from kvstream.types.ids import StreamID
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Switch garbage collection off: it would walk all rows in memory, which have no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@cache
+def freeze_modules() -> None:
+    """Exempt all objects of this moment from garbage collection, once in a process of Spark's.
+
+    Spark collects garbage after every task, which would walk all imported modules.
+    """
+    gc.collect()
+    gc.freeze()
+
 
 Bad = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Cast = Callable[[pa.Array], pa.Array]

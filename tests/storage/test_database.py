@@ -15,7 +15,7 @@ from kvstream.storage.database import LARGE_WRITE, Database
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
 REFUSED = -1
-LIMITS = [1, 2, 9, 10, 11, 1000]
+LIMITS = [1, 2, reads.SHORT_PAGE, reads.SHORT_PAGE + 1, 9, 10, 11, 1000]
 
 
 def rows(numbers: range) -> list[tuple[bytes, bytes]]:

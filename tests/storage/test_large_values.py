@@ -18,7 +18,7 @@ from kvstream.errors import Corruption
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.options import LARGE_VALUE, LARGE_VALUES_SUFFIX
-from kvstream.storage.reads import PAGE_ROWS
+from kvstream.storage.reads import PAGE_ROWS, SHORT_PAGE
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put
 
 LARGE = os.urandom(LARGE_VALUE)
@@ -64,7 +64,7 @@ def damaged(directory: Path) -> Iterator[Database]:
     opened.close()
 
 
-@pytest.mark.parametrize("count", [1, 19, 20])
+@pytest.mark.parametrize("count", [1, SHORT_PAGE, SHORT_PAGE + 1, 20])
 @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "in reverse"])
 def test_a_page_ends_before_a_large_value(damaged: Database, count: int, reverse: bool) -> None:
     first, end = (LARGE_AT + 1, 2000) if reverse else (LARGE_AT - 20, LARGE_AT + 1)
@@ -109,6 +109,33 @@ def test_a_page_of_a_snapshot_does_not_look_for_the_next(directory: Path) -> Non
 def test_keys_that_are_not_there_are_looked_for_without_it(damaged: Database) -> None:
     missing = [key_of(number) for number in (0, LARGE_AT - 21, 3000)]
     assert damaged.get_many(MESSAGES, missing) == [None] * 3
+
+
+def test_a_page_is_of_one_moment_though_others_write(database: Database) -> None:
+    """The last row is read apart from those before it."""
+    count = SHORT_PAGE + 4
+    put(database, {key_of(number): b"old" for number in range(count)})
+    family: Any = database._families[MESSAGES]
+
+    class Written:
+        """Has all rows written anew while a page of them is read."""
+
+        items = family.items
+        latest_sequence_number = family.latest_sequence_number
+        begun = 0
+
+        def iter(self, bounds: Any) -> Any:
+            self.begun += 1
+            if self.begun == 1:
+                put(database, {key_of(number): b"new" for number in range(count)})
+            return family.iter(bounds)
+
+    database._families[MESSAGES] = Written()
+    try:
+        page = database.page(MESSAGES, *EVERYTHING, count)
+    finally:
+        database._families[MESSAGES] = family
+    assert [value for _, value in page] == [b"new"] * count
 
 
 # --- streams --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kvstream.spark.arrow import Batches
+from kvstream.spark.arrow import Batches, freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, flag, number, places
 from kvstream.spark.read.partitions import (
     Piece,
@@ -46,6 +46,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: copy the stores, and split the streams among tasks."""
+        freeze_modules()
         parts = [self._planned(place) for place in self._places]
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
         count = self._partitions or tasks_for(total)
@@ -96,12 +97,14 @@ def read_task(partition: InputPartition, schema: ReadSchema) -> Iterator["pa.Rec
     """Yield the entries of one task."""
     if not isinstance(partition, TaskPartition):
         return
+    freeze_modules()
     batches = Batches(schema)
     for source, pieces in partition.parts:
         reader = source.open()
         try:
             for piece in pieces:
-                for page in reader.pages(piece):
-                    yield batches.batch(page, piece.key, source.shown)
+                with without_gc():
+                    for page in reader.pages(piece):
+                        yield batches.batch(page, piece.key, source.shown)
         finally:
             reader.close()

@@ -23,6 +23,7 @@ from kvstream.bulkload.parts import BulkTicket
 from kvstream.engine import server_address
 from kvstream.errors import InvalidArgument, RequestError, StoreError, StoreLocked
 from kvstream.remote.connection import AccessDenied, Connection
+from kvstream.spark.arrow import freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, choice, flag, listed, number, places
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write import upload as uploading
@@ -277,6 +278,7 @@ def _stage(
     begun: bool,
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
+    freeze_modules()
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     tickets = settings.tickets or (None,) * len(settings.places)
@@ -284,10 +286,11 @@ def _stage(
     spill = partial(spill_of, *where, transaction, begun, partition)
     gathering = Gathering(len(settings.places), spill)
     try:
-        for batch in batches:
-            for rows in encoded(batch, settings.columns):
-                gathering.add(rows)
-        return Written(partition, transaction.writer, gathering.finish(partition))
+        with without_gc():
+            for batch in batches:
+                for rows in encoded(batch, settings.columns):
+                    gathering.add(rows)
+            return Written(partition, transaction.writer, gathering.finish(partition))
     except BaseException:
         gathering.abort()
         raise
