@@ -11,10 +11,10 @@ from operator import add, lt
 from typing import Protocol
 
 from kvstream.errors import InvalidArgument
+from kvstream.layout.columns import unpack_rows
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.listpack import counters_size
-from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked
 from kvstream.meta.filling import NODE_BYTES_MAX, NODE_ENTRIES_MAX, begin_node, close
 from kvstream.meta.nodes import data_size, measure, set_names, size_in_python

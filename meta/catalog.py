@@ -159,7 +159,7 @@ class Catalog:
         self.crowded = False
         """More than STREAMS_MAX streams are in memory: evict some once no change is unwritten."""
         self.held: set[bytes] = set()
-        """Prefixes that may have uncounted rows above their last entry: see ``ingestion``."""
+        """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
         self.flushed, self.unlinked = Flushed(), Unlinked()

@@ -1,15 +1,22 @@
-"""Keep streams that are being loaded in steps: their rows exist, but no key does yet.
+"""Keep what unfinished loads leave in the store: streams loaded in steps, and ingested tables.
 
 ::
 
     load row := "L" generation(u64) -> version(u8=1) begun_ms(u64) moved_ms(u64)
                                        trees(u64) trees_end(u64)
                                        label_length(u32) label name_length(u32) name record
+    ingested row := "B" -> (length(u32) prefix last(id))*
 
+A load row stands for a stream that is loaded in steps: its rows exist, but no key does yet.
 ``record`` is the stream's record so far, ``name`` its stored name. ``trees`` to ``trees_end`` are
 the numbers of its trees besides that of its nodes; 0 to 0 before they are allocated. The row is
 durable before the first row of the stream is, and goes in the commit that creates the key. So the
 rows of an interrupted load can be found and deleted.
+
+Ingested tables are visible and durable at once; the commit that counts their entries comes later.
+The ingested row is durable before the first table is. While it exists, no row below ``prefix`` and
+above ``last`` counts; opening the store deletes such rows. The records of the streams are written
+with it, so that none is behind its rows.
 """
 
 from collections.abc import Iterator
@@ -17,18 +24,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 from kvstream.errors import Corruption, KVStreamError
-from kvstream.layout.keys import LOAD_TAG, load_row, successor, tree_prefix
+from kvstream.layout.keys import (
+    ID_BYTES,
+    INGESTED_KEY,
+    LOAD_TAG,
+    load_row,
+    successor,
+    tree_prefix,
+)
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
-from kvstream.types.ids import MIN_ID
+from kvstream.types.ids import MIN_ID, StreamID
+
+_LENGTH = Struct(">I")
+_MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 
 _VERSION = 1
 _HEAD = Struct(">B QQ QQ")
-_LENGTH = Struct(">I")
-_MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 
 
 @dataclass(slots=True)
@@ -122,3 +138,57 @@ def cut(txn: Txn, load: StagedLoad) -> None:
     txn.batch.delete_range(_MESSAGES, first, successor(prefix))
     closed = nodes + stream.open_first.packed if stream.open_live else nodes
     txn.batch.delete_range(_TREES, closed, successor(nodes))
+
+
+# --- ingested tables -----------------------------------------------------------------------------
+
+
+class Ingested(NamedTuple):
+    """One stream that gets entries."""
+
+    prefix: bytes
+    last: StreamID
+    """Its last entry before the load; MIN_ID for a new stream."""
+
+
+def put_ingested(txn: Txn, streams: list[Ingested]) -> None:
+    """Write the row of streams that are being ingested."""
+    parts = [_LENGTH.pack(len(each.prefix)) + each.prefix + each.last.packed for each in streams]
+    txn.batch.put(_METADATA, INGESTED_KEY, b"".join(parts))
+
+
+def remove_ingested(txn: Txn) -> None:
+    """Delete the row: the entries count, or have been deleted."""
+    txn.batch.delete(_METADATA, INGESTED_KEY)
+
+
+def ingested(txn: Txn) -> list[Ingested]:
+    """Return what was being ingested; raise Corruption if the row is damaged."""
+    value = txn.batch.get(_METADATA, INGESTED_KEY)
+    return [] if value is None else list(decode_ingested(value))
+
+
+def decode_ingested(value: bytes) -> Iterator[Ingested]:
+    at = 0
+    while at < len(value):
+        try:
+            (length,) = _LENGTH.unpack_from(value, at)
+        except StructError:
+            length = len(value)
+        at += _LENGTH.size + length + ID_BYTES
+        if at > len(value):
+            raise Corruption("the row of entries being taken in is damaged")
+        prefix, last = value[at - ID_BYTES - length : at - ID_BYTES], value[at - ID_BYTES : at]
+        yield Ingested(prefix, StreamID.unpack(last))
+
+
+def undo_ingested(txn: Txn) -> None:
+    """Delete the entries that do not count, and the row."""
+    found = ingested(txn)
+    if not found:
+        return
+    txn.frees = True
+    for prefix, last in found:
+        lower = prefix if last == MIN_ID else prefix + last.packed + b"\0"
+        txn.batch.delete_range(_MESSAGES, lower, successor(prefix))
+    remove_ingested(txn)

@@ -1,4 +1,4 @@
-"""Pages of entries by column, in buffers with Arrow's layout.
+"""Pages of entries by column, with Arrow's layout, and packed rows, which hold a whole node.
 
 ::
 
@@ -7,12 +7,20 @@
     name_ends   := 0 end*                   ends of the field names in ``names``
     value_ends  := 0 end*                   ends of the field values in ``values``
 
-Ends are int32 in the byte order of the machine, so a page has at most 2 GB.
+    rows        := (id length(u32) value)*  lengths are little-endian
+
+    column      := (ends, data, valid)
+    valid       := flag*                    one byte per row; None if every row has a value
+
+Ends are int32 in the byte order of the machine, so a page has at most 2 GB; the first end of a
+column need not be 0. Columns are packed into rows by compiled code only. Its functions return None
+without it, or if columns are not plain; then ``values.encode_flat`` makes the rows one by one.
 """
 
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
+from struct import Struct
 from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
@@ -20,7 +28,84 @@ from kvstream.layout.compiled import compiled
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked
 from kvstream.types.ids import StreamID
+from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import RepeatedFields
+
+Column = tuple[Any, Any, Any]
+Packed = tuple[bytes, tuple[bytes, ...]]
+"""The value of a row, and the names of its fields."""
+
+_packing = compiled("kvstream.layout._packing")
+
+
+def pack_columns(
+    names: tuple[bytes, ...], columns: Sequence[Column], count: int
+) -> list[Packed | None] | None:
+    """Return the rows of columns that are one field each; None for a row without values."""
+    if _packing is None:
+        return None
+    packed: list[Packed | None] | None = _packing.pack_columns(
+        names, list(columns), count, ENTRY_BYTES_MAX
+    )
+    return packed
+
+
+def pack_lists(rows: Any, names: Column, values: Column, count: int) -> list[Packed | None] | None:
+    """Return the rows of lists of names and values; None for a row that is not plain."""
+    if _packing is None:
+        return None
+    packed: list[Packed | None] | None = _packing.pack_lists(
+        rows, names, values, count, ENTRY_BYTES_MAX
+    )
+    return packed
+
+
+_HEAD = Struct("<16sI")
+
+
+def unpack_rows(rows: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return the IDs and values of packed rows."""
+    if _packing is not None:
+        found: tuple[list[bytes], list[bytes]] = _packing.unpack_rows(rows)
+        return found
+    return unpack_in_python(rows)
+
+
+def unpack_in_python(rows: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Do the same in Python; ValueError where the last row is not whole."""
+    ids, values, at = [], [], 0
+    while at < len(rows):
+        if len(rows) - at < _HEAD.size:
+            raise ValueError("packed rows end within a row")
+        eid, size = _HEAD.unpack_from(rows, at)
+        at += _HEAD.size
+        if len(rows) - at < size:
+            raise ValueError("packed rows end within a row")
+        ids.append(eid)
+        values.append(rows[at : at + size])
+        at += size
+    return ids, values
+
+
+def put_rows(into: Any, prefix: bytes, rows: bytes) -> None:
+    """Set ``into[prefix + id] = value`` for each packed row; raise ValueError if one is cut."""
+    if _packing is not None:
+        _packing.put_rows(into, prefix, rows)
+    else:
+        put_in_python(into, prefix, rows)
+
+
+def put_in_python(into: Any, prefix: bytes, rows: bytes) -> None:
+    """Do the same in Python; a cut row is noticed before the first one is set."""
+    for eid, value in zip(*unpack_in_python(rows), strict=True):
+        into[prefix + eid] = value
+
+
+def pack_rows(ids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+    """Return rows as one string."""
+    pairs = zip(ids, values, strict=True)
+    return b"".join(_HEAD.pack(eid, len(value)) + value for eid, value in pairs)
+
 
 _END_MAX = (1 << 31) - 1
 

@@ -11,7 +11,7 @@
                id    := ms(u64) seq(u64)
 
     metadata   row   := "A"                            allocator: next tree ID or generation (u64)
-                      | "B"                            rows being taken in (meta/ingestion.py)
+                      | "B"                            rows being ingested (unfinished_loads.py)
                       | "C" db(u16)                    number of keys of a database (u64)
                       | "D"                            swapped databases (meta/keyspace.py)
                       | "F" db(u16)                    what FLUSHDB has left (meta/lazyfree.py)

@@ -18,11 +18,11 @@ from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency, ingestion, nodes
+from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
-from kvstream.meta.ingestion import Ingested
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.meta.unfinished_loads import Ingested
 from kvstream.operations import strings
 from kvstream.operations.entries import exists
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
@@ -490,7 +490,7 @@ def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
         if stream is not None:
             txn.changed(stream)
         noted.append(Ingested(each.prefix, MIN_ID if stream is None else stream.last))
-    ingestion.put(txn, noted)
+    unfinished_loads.put_ingested(txn, noted)
     txn.catalog.held = {each.prefix for each in noted}
 
 
@@ -505,7 +505,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
         txn.catalog.index.note(stream)
         txn.signal(each.name)
     put_mark(txn, mark)
-    ingestion.remove(txn)
+    unfinished_loads.remove_ingested(txn)
     return result
 
 

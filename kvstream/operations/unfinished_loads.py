@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from kvstream.errors import Corruption, InvalidArgument, StoreError
 from kvstream.layout.keys import database_of, key_of
-from kvstream.meta import ingestion, unfinished_loads
+from kvstream.meta import unfinished_loads
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.operations import load as loading
@@ -158,10 +158,10 @@ def hold(txn: Txn) -> None:
     """Ignore entries of tables that no commit has counted."""
     txn.catalog.held = set()
     with suppress(Corruption):
-        txn.catalog.held = {each.prefix for each in ingestion.pending(txn)}
+        txn.catalog.held = {each.prefix for each in unfinished_loads.ingested(txn)}
 
 
 def undo(commit: Callable[[Callable[[Txn], None]], None]) -> None:
     """Delete entries of tables that no commit has counted."""
-    commit(ingestion.undo)
+    commit(unfinished_loads.undo_ingested)
     commit(hold)

@@ -622,7 +622,7 @@ cdef Py_ssize_t put_own(Growing *to, const Element *parts, Py_ssize_t count, Nam
 
 
 cdef struct Taken:
-    Growing rows  # packed rows as in layout/packing.py
+    Growing rows  # packed rows as in layout/columns.py
     Py_ssize_t count
     Py_ssize_t bytes_  # of the values
     int64_t measure  # bytes of the listpack without deleted entries and the counters

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kvstream.errors import BadPayload, InvalidArgument
+from kvstream.layout.columns import unpack_rows
 from kvstream.layout.listpack import FRAME_BYTES, backlen_size, canonical_integer, integer_size
-from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked, encode_flat
 from kvstream.rdb import lzf, twins
 from kvstream.types.ids import PACKED, U64_MAX, StreamID
@@ -190,7 +190,7 @@ class PackedNode(NodeImage):
         self.first, self.names = first, names
         self.appended, self.size, self.last = appended, size, last
         self.rows = rows
-        """Packed rows as in layout/packing.py."""
+        """Packed rows as in layout/columns.py."""
         self.count, self.value_bytes = count, value_bytes  # type: ignore[misc]
         self.measure = measure
         """Bytes of a listpack of the living entries without its counters.

@@ -25,7 +25,7 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from kvstream.layout.packing import put_rows
+from kvstream.layout.columns import put_rows
 from kvstream.storage import reads
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.files import DIRECTORY_MODE
@@ -61,7 +61,7 @@ class TableWriter:
         self.size += len(prefix) * len(ids) + sum(map(len, ids)) + sum(map(len, values))
 
     def put_packed(self, prefix: bytes, rows: bytes, count: int) -> None:
-        """Do the same with ``count`` rows in one string (layout/packing.py)."""
+        """Do the same with ``count`` rows in one string (layout/columns.py)."""
         try:
             put_rows(self._writer, prefix, rows)
         except Exception as error:

@@ -13,8 +13,7 @@ import redis
 from kvstream import Store
 from kvstream.migration.items import Selection
 from kvstream.migration.replication.commands import SourceExchanged
-from kvstream.migration.replication.connection import Link
-from kvstream.migration.replication.following import source_offset
+from kvstream.migration.replication.following import Link, source_offset
 from kvstream.migration.replication.protocol import Received, SnapshotEnd
 from kvstream.migration.replication.targets import FollowingStore
 from tests.differential.grammar import FAMILIES_7, Argv, one_of, sentence, step, words

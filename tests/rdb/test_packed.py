@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
-from kvstream.layout.listpack import elements_size, node_size
-from kvstream.layout.packing import (
+from kvstream.layout.columns import (
     pack_rows,
     put_in_python,
     put_rows,
     unpack_in_python,
     unpack_rows,
 )
+from kvstream.layout.listpack import elements_size, node_size
 from kvstream.meta.bulk_fill import fit_in_python, names_of
 from kvstream.rdb import nodes as packed
 from kvstream.rdb import twins

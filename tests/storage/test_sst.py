@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
 from kvstream.errors import StoreError, StoreFull
-from kvstream.layout.packing import pack_rows
+from kvstream.layout.columns import pack_rows
 from kvstream.storage.sst import TableWriter
 
 VALUES = st.one_of(

@@ -35,13 +35,12 @@ from kvstream.layout.keys import (
     scan_row,
     successor,
 )
-from kvstream.meta import ingestion
 from kvstream.meta.filling import catch_up
 from kvstream.meta.keyspace import decode_swapped
 from kvstream.meta.lazyfree import decode_bounds, decode_unlinked, encode_bounds
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
-from kvstream.meta.unfinished_loads import StagedLoad
+from kvstream.meta.unfinished_loads import StagedLoad, decode_ingested
 from kvstream.operations.checks.survey import STORE, Survey, shown
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family, Row
@@ -172,7 +171,7 @@ class KeyspaceCheck:
         try:
             if key != INGESTED_KEY:
                 raise Corruption("its key is longer")
-            list(ingestion.decode(value))
+            list(decode_ingested(value))
         except Corruption:
             self._findings.fault(STORE, "what was taken in cannot be known", value[:40].hex())
             self._findings.delete(_METADATA, key)

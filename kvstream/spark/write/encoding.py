@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from kvstream.engine.coerce import name_bytes
 from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.layout.columns import Column, pack_columns, pack_lists
 from kvstream.layout.keys import ID_BYTES, U64
-from kvstream.layout.packing import Column, pack_columns, pack_lists
 from kvstream.layout.values import encode_flat
 from kvstream.spark.write.schema import Columns, FieldsKind, IDKind
 from kvstream.spark.write.stage import ALLOTTED, Packed, StagedID, StagedRows
