@@ -193,8 +193,8 @@ class Hot:
         while self.memory > self.memory_max:
             self._drop([next(iter(self._by_use))])
 
-    def _drop(self, deleted: "list[Stretch] | tuple[()]") -> None:
-        for stretch in list(deleted):
+    def _drop(self, doomed: "list[Stretch] | tuple[()]") -> None:
+        for stretch in list(doomed):
             stretches = self._streams[stretch.prefix]
             stretches.remove(stretch)
             if not stretches:

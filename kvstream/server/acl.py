@@ -45,7 +45,7 @@ class Denial:
     count: int = 1
 
     def is_of(self, other: "Denial") -> bool:
-        """Return whether another refusal is a repetition of this one."""
+        """Tell whether another refusal is a repetition of this one."""
         mine = (self.reason, self.context, self.object, self.user)
         same = mine == (other.reason, other.context, other.object, other.user)
         return same and other.created_ms - self.updated_ms <= TOGETHER_MS
@@ -173,7 +173,7 @@ class Rights:
         return len(argv) > 1 and argv[1].lower() in self._first.get(name, ())
 
     def may(self, key: bytes, reads: bool, writes: bool) -> bool:
-        """Return whether one rule allows to read or write a key, or both."""
+        """Tell whether one rule allows to read or write a key, or both."""
         return any(
             test(key)
             for rule, test in self._tests
@@ -252,7 +252,7 @@ class Rights:
 
 
 def _is_known(word: bytes, table: Table) -> bool:
-    """Return whether a word is a category, or a command of kvstream or Redis."""
+    """Tell whether a word is a category, or a command of kvstream or Redis."""
     if word[:1] == b"@":
         return text(word[1:]) in CATEGORIES
     return bool(meant_by(word, every(table))) or is_absent(text(word))
@@ -348,7 +348,7 @@ class User:
         return b"user %b %b" % (self.name, b" ".join(words))
 
     def admits(self, password: bytes) -> bool:
-        """Return whether a password is valid, in the same time whichever one matches."""
+        """Tell whether a password is valid, in a time that does not depend on which one matches."""
         if not self.on:
             return False
         digest = sha256(password)
@@ -418,7 +418,7 @@ class Acl:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the default user needs no password."""
+        """Tell whether the default user needs no password."""
         return self.default.on and self.default.nopass
 
     def require(self, password: bytes) -> None:

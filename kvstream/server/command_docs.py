@@ -92,7 +92,7 @@ class _Reader:
         return found
 
     def _parts_sequences(self) -> bool:
-        """Return whether a bar between whole sequences follows: the last part was an argument."""
+        """Tell whether a bar follows that parts whole sequences: the last part was an argument."""
         if self._next() != "|":
             return False
         return not _is_token(self._parts[self._at - 1])
@@ -299,5 +299,5 @@ ABSENT_SUBCOMMANDS = frozenset(_SUBCOMMANDS.split())
 
 
 def is_absent(name: str) -> bool:
-    """Return whether Redis has a command or subcommand that kvstream does not have."""
+    """Tell whether Redis has a command or subcommand that kvstream does not have."""
     return name.partition("|")[0] in ABSENT or name in ABSENT_SUBCOMMANDS

@@ -289,7 +289,7 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _is_normal(raw: bytes) -> bool:
-    """Return whether a type is `normal`, as all clients are; other known types have no clients."""
+    """Tell whether a type is `normal`, as all clients are; other known types have no clients."""
     if raw.lower() not in _TYPES:
         raise InvalidArgument(f"Unknown client type '{text(raw)}'")
     return raw.lower() == b"normal"

@@ -382,7 +382,7 @@ class Service:
         return Response(HTTPStatus.OK, *self._exposition.render(accept, encodings))
 
     def _health(self, headers: Headers) -> Response:
-        """Return whether the server takes writes now; this never waits."""
+        """Tell whether the server takes writes now; this never waits."""
         if self._listener.stopping:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
         silence = self._histograms.silence()

@@ -274,7 +274,7 @@ class Listener:
 
 
 def is_local(peer: object) -> bool:
-    """Return whether a peer is on this machine; sockets of the file system have no such name."""
+    """Tell whether a peer is on this machine; sockets of the file system have no such name."""
     if not isinstance(peer, tuple):
         return True
     host = ipaddress.ip_address(str(peer[0]).partition("%")[0])

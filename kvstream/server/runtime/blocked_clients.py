@@ -73,7 +73,7 @@ class Deadlines:
 
 
 def _holds(entry: Entry) -> bool:
-    """Return whether the wait has not ended, and this time of it has not been put off."""
+    """Tell whether the wait has not ended, and this time of it has not been put off."""
     when, _, client, block = entry
     return client.block is block and when in (block.until, block.retry)
 

@@ -62,7 +62,7 @@ class Job:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it works, or has yet to tell those who wait for it."""
+        """Tell whether it works, or has yet to tell those who wait for it."""
         return self.thread.is_alive()
 
     def wait(

@@ -320,7 +320,7 @@ class Client(Session):
         )
 
     def wants_next(self) -> bool:
-        """Return whether the next reply is to be written: CLIENT REPLY SKIP holds for one."""
+        """Tell whether the next reply is to be written: CLIENT REPLY SKIP holds for one."""
         if self.answers is _ON:
             return True
         if self.answers is Answers.SKIP_NEXT:

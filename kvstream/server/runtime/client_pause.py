@@ -67,7 +67,7 @@ class Pause:
             self._waits.cancel(client)
 
     def holds(self, client: Client, command: Command) -> bool:
-        """Return whether a command has to wait."""
+        """Tell whether a command has to wait."""
         if self._every or Flag.WRITE in command.flags:
             return True
         queue = client.queue
@@ -78,7 +78,7 @@ class Pause:
         )
 
     def has(self, client: Client) -> bool:
-        """Return whether a client waits for the end of the pause, and for nothing else."""
+        """Tell whether a client waits for the end of the pause, and for nothing else."""
         return client in self._held
 
     def let_go(self, client: Client) -> None:

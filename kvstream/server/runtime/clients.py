@@ -210,5 +210,5 @@ class Arrivals:
 
     @property
     def is_answering(self) -> bool:
-        """Return whether replies wait until what they tell of is durable."""
+        """Tell whether replies wait until what they tell of is durable."""
         return self.outbox.is_waiting

@@ -447,7 +447,7 @@ class Calls:
 
 
 def _asks(client: Client, command: Command, flag: Flag) -> bool:
-    """Return whether a command has a flag; EXEC: whether one that it runs has."""
+    """Tell whether a command has a flag; EXEC: whether one that it runs has."""
     if command.name == "exec" and client.queue is not None:
         return any(flag in queued.flags for queued, _ in client.queue.commands)
     return flag in command.flags

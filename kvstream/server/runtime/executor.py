@@ -68,7 +68,7 @@ class Pace:
         return until
 
     def is_late(self) -> bool:
-        """Return whether the turn is to end behind the last request."""
+        """Tell whether the turn is to end behind the last request."""
         rest = LONG_REST_S if self._calls.took_long else 0.0
         self._calls.took_long = False
         return self._owner.clock() >= self._until - rest
@@ -545,7 +545,7 @@ class Executor(Arrivals):
 
     @property
     def in_turn(self) -> bool:
-        """Return whether this thread runs a turn."""
+        """Tell whether this thread runs a turn."""
         return self._turn is not None and self._runner == get_ident()
 
     def tell(self, client: Client, reply: Reply) -> None:

@@ -55,7 +55,7 @@ class Works:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether there is something to be done."""
+        """Tell whether there is something to be done."""
         return bool(self._left or (self._under_way and self._next() is not None))
 
     def _next(self) -> Client | None:

@@ -176,7 +176,7 @@ class Limits:
         """Clients of whom no more is read until what they have sent has been run."""
 
     def has_room(self) -> bool:
-        """Return whether one more client may come."""
+        """Tell whether one more client may come."""
         owner = self._owner
         return len(owner.clients) + self.entering < owner.options.maxclients
 
@@ -199,7 +199,7 @@ class Limits:
         return encode(refusal, 2)
 
     def admits(self, client: Client) -> bool:
-        """Return whether the replies that a client has not read may wait on; False: cut it off."""
+        """Tell whether the replies that a client has not read may wait on; False: cut it off."""
         pending = client.pending_output()
         if not pending:
             client.output_over_since = None
@@ -249,7 +249,7 @@ class Limits:
                 client.resume()
 
     def lets_queue(self, client: Client) -> bool:
-        """Return whether what a client has queued by MULTI is not too much; drop it otherwise."""
+        """Tell whether what a client has queued by MULTI is not too much; drop it otherwise."""
         queue = client.queue
         if queue is None or queue.size <= client.reader.query_max:
             return True
@@ -358,7 +358,7 @@ class Limits:
 
 
 def _is_stranger(client: Client, age: float) -> bool:
-    """Return whether a client has not come to know the server: no password, no whole request."""
+    """Tell whether a client has not come to know the server: no password, no whole request."""
     if not client.authenticated:
         return True
     if client.commands_run or not client.reader.buffered:

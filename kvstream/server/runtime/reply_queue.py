@@ -83,7 +83,7 @@ class Slot:
             self.made, self.reply = self.encoded(), None
 
     def is_wanted(self) -> bool:
-        """Return whether it is to be written: SKIP holds for one, and a unit may run again."""
+        """Tell whether it is to be written: SKIP holds for one, and a unit may run again."""
         if self.told is None:
             self.told = self.client.wants_next()
         return self.told

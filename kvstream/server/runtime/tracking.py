@@ -52,7 +52,7 @@ class Tracking:
 
     @property
     def remembers(self) -> bool:
-        """Return whether what it reads now is remembered."""
+        """Tell whether what it reads now is remembered."""
         return b"BCAST" not in self.modes and (
             self.caching if b"OPTIN" in self.modes else not self.caching
         )
@@ -106,7 +106,7 @@ class Trackers:
         return {prefix for each in self.clients.values() for prefix in each.prefixes}
 
     def concerns(self, key: bytes) -> bool:
-        """Return whether somebody hears of a change of a key."""
+        """Tell whether somebody hears of a change of a key."""
         return key in self.known or any(
             each.hears_of(key) is not None for each in self.clients.values()
         )

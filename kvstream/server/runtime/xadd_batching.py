@@ -136,7 +136,7 @@ class Appends:
         )
 
     def _is_long(self, name: bytes, bursts: list[PlainBurst], before: int = 0) -> bool:
-        """Return whether the trims of bursts, behind ``before`` entries, may take long.
+        """Tell whether the trims of bursts, behind ``before`` entries, may take long.
 
         They may where their stream is not in memory. The time is to be looked at behind each then.
         """
