@@ -185,7 +185,7 @@ def test_nobody_can_tell_a_burst_from_requests_one_by_one(
     @given(st.lists(st.tuples(st.integers(0, 2), st.lists(PLAIN | OTHER, max_size=6)), max_size=6))
     def prove(sent: list[tuple[int, list[bytes]]]) -> None:
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
-        with patch("kvstream.server.runtime.clients.burst_of", lambda client, data: None):
+        with patch("kvstream.server.runtime.executor.burst_of", lambda client, data: None):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
             with patch("kvstream.server.runtime.xadd_batching._plain", lambda argv, most: None):
                 alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)

@@ -13,7 +13,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import help_of, not_so, server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Answers, Client
-from kvstream.server.runtime.client_info import listed
+from kvstream.server.runtime.dispatch import listed
 from kvstream.server.runtime.tracking import Tracking
 
 _OPTIN_OUT = (b"OPTIN", b"OPTOUT")

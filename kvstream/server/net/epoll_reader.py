@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from kvstream.resp.compiled import twins
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.clients import Arrivals
+from kvstream.server.runtime.executor import Executor
 
 
 class Turns(Protocol):
@@ -39,7 +39,7 @@ class Turns(Protocol):
 class PythonLink:
     """What a connection does for each request."""
 
-    def __init__(self, arrivals: Arrivals, turns: Turns) -> None:
+    def __init__(self, arrivals: Executor, turns: Turns) -> None:
         self.client: Client | None = None
         """None: not let in yet, or gone."""
         self.transport: asyncio.Transport | None = None

@@ -15,7 +15,7 @@ come who are expected: one write and one fsync do for all.
 from collections.abc import Callable
 from time import monotonic
 
-from kvstream.server.runtime.clients import Arrivals
+from kvstream.server.runtime.executor import Executor
 from kvstream.types.options import Durability
 
 LINGER_S = 0.001
@@ -36,7 +36,7 @@ class Gathering:
 
     def __init__(
         self,
-        owner: Arrivals,
+        owner: Executor,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = monotonic,
     ) -> None:

@@ -24,7 +24,7 @@ from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
-from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.durability import Committer
@@ -115,12 +115,6 @@ class Kept(Protocol):
     def fail(self, error: ErrorReply) -> None: ...
 
 
-class Poster(Protocol):
-    """What has a function called in the thread of the clients."""
-
-    post: Callable[[Callable[[], None]], None]
-
-
 class Gatherer(Protocol):
     """Who says when replies that wait for an fsync ask for it."""
 
@@ -136,9 +130,9 @@ class Gatherer(Protocol):
 class Outbox:
     """The replies of committed turns, in order."""
 
-    def __init__(self, committer: Committer, poster: Poster, paging: Paging) -> None:
+    def __init__(self, committer: Committer, server: Server, paging: Paging) -> None:
         self._committer = committer
-        self._poster = poster
+        self._server = server
         self._paging = paging
         self._waiting: deque[tuple[int, list[Kept], list[Client], int]] = deque()
         self.held = 0
@@ -190,7 +184,7 @@ class Outbox:
             self._drain(sequence, None)
 
     def _post(self, sequence: int, error: KVStreamError | None) -> None:
-        self._poster.post(partial(self._drain, sequence, error))
+        self._server.post(partial(self._drain, sequence, error))
 
     def _drain(self, sequence: int, error: KVStreamError | None) -> None:
         waiting = self._waiting
