@@ -68,7 +68,7 @@ class Usage:
     def note(self, names: list[bytes], now_ms: int, idle_s: int = 0) -> None:
         """Note that keys are used now, or were so long ago."""
         recent, used = self.recent, now_ms - 1000 * idle_s
-        for name in names:  # a third sooner than by way of a dict of them
+        for name in names:
             recent[name] = used
         if len(recent) > USED_MAX:
             self.age(now_ms)

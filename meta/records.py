@@ -62,7 +62,6 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
-from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches
 from kvstream.meta.trees import Tree, as_is
 from kvstream.types.ids import MIN_ID, StreamID, new_id
@@ -266,7 +265,6 @@ class StreamMeta:
         "pids",
         "prefix",
         "row",
-        "shrinks",
         "slack",
         "swept",
         "unmeasured",
@@ -307,8 +305,6 @@ class StreamMeta:
         self.groups: dict[bytes, GroupMeta] = {}
         self.behind = 0
         """Entries appended since the record was written: their rows alone tell of them."""
-        self.shrinks = 0
-        """How often entries were deleted or trimmed since the stream was loaded."""
         self.erased = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
@@ -420,7 +416,6 @@ class GroupMeta:
 
     __slots__ = (
         "activity",
-        "ahead",
         "consumers",
         "consumers_count",
         "consumers_tree",
@@ -465,7 +460,6 @@ class GroupMeta:
         """IDs that the runs have got since they were last counted, and those that they had."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
-        self.ahead: Ahead | None = None
         self.watches: RunWatches | None = None
         """Who is told of changes of the runs."""
 

@@ -8,7 +8,6 @@ others have taken, trimmed or moved meanwhile is left to them.
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -26,7 +25,6 @@ from kvstream.meta.pel import (
     take,
 )
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
@@ -42,9 +40,6 @@ from kvstream.types.records import DeletedEntry, Entry, HistoryEntry
 WHERE = " in XREADGROUP with GROUP option"
 """What errors of XREADGROUP say besides."""
 _LAST = MAX_ID.packed
-
-SMALL_READ = 16
-"""Reads of up to this many entries take them from what was read ahead."""
 
 NEW = None
 """In place of an ID: entries that the group has given to nobody yet (``>``)."""
@@ -185,9 +180,7 @@ def _deliver_new(
         return []
     found: Sequence[Entry]
     few = 0 if count is None or showing.is_large(stream, count) else count
-    if 0 < few <= SMALL_READ:
-        found = _from_ahead(txn, stream, group, few)
-    elif few and shown and stream.groups_count > 1 and showing.is_kept(txn, few):
+    if few and shown and stream.groups_count > 1 and showing.is_kept(txn, few):
         found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
@@ -222,30 +215,6 @@ def give(
         catalog.note(txn, group, consumer)
     else:
         txn.member_changed(consumer)
-
-
-def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> list[Entry]:
-    """Return the next ``count`` new entries, read together with those that will be next.
-
-    A consumer that takes entries singly would otherwise seek to each. What was read ahead holds
-    good until an entry of the stream is deleted; ``advance`` by any other way passes it by.
-    """
-    ahead = group.ahead
-    if ahead is None or ahead.shrinks != stream.shrinks:
-        ahead = group.ahead = Ahead(stream.shrinks, count)
-    following = group.last_delivered
-    queue = ahead.entries
-    if ahead.after != following:
-        queue.clear()
-    if len(queue) < count and (not queue or queue[-1][0] < stream.last):
-        most = max(count, ahead.pace)
-        found = entries.between(txn, stream, following.next(), MAX_ID, most).entries()
-        ahead.entries = queue = deque(found)
-        ahead.pace = ahead.next_pace(found)
-    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
-    if taken:
-        ahead.after = taken[-1][0]
-    return taken
 
 
 # --- history ------------------------------------------------------------------------------------

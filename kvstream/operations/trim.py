@@ -228,7 +228,6 @@ def _cut(
     txn: Txn, stream: StreamMeta, boundary: Node | None, whole: int, removed: int, part: int
 ) -> None:
     """Move the stream's lower bound over ``whole`` nodes and ``part`` of the next."""
-    stream.shrinks += 1
     stream.length -= removed + part
     stream.unswept += removed + part
     stream.nodes -= whole
@@ -350,7 +349,6 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     _delete_rows(txn, stream, parts)
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     txn.catalog.erasures.note(stream, ids)
-    stream.shrinks += 1
     stream.ahead.clear()
     stream.length -= len(ids)
     if stream.length == 0:

@@ -189,15 +189,6 @@ class RequestReader:
             raise ProtocolError(self._fault)
         return requests
 
-    def whole(self, data: bytes) -> list[Request]:
-        """Return the requests that bytes are which come behind nothing, and nothing else is in.
-
-        None where there is, or something is odd: then ``feed`` and ``take`` are to see to them.
-        """
-        requests: list[Request] = []
-        at, _, left = _take_plain(data, 0, requests, [], 0, self.bulk_max)
-        return requests if at == len(data) and not left and self.trusted else []
-
     def _simple(self) -> bool:
         """Tell whether the bytes held begin a request, and are all that there are."""
         return self.trusted and not self._left and self._grown is None and not self._mark
@@ -253,8 +244,6 @@ class RequestReader:
     # One step each: False where more bytes are needed.
 
     def _advance(self, requests: list[Request]) -> bool:
-        if not self._left:
-            self._at = _skip_empty(self._held, self._at)
         if self.trusted and self._bulk < 0:
             self._at, args, self._left = _take_plain(
                 self._held, self._at, requests, self._args, self._left, self.bulk_max
@@ -262,6 +251,7 @@ class RequestReader:
             self._begin(args)
         if self._left:
             return self._argument(requests)
+        self._at = skip_empty(self._held, self._at)
         if self._at == len(self._held):
             return self._wait(1)
         if self._held[self._at] == _STAR:
@@ -398,5 +388,4 @@ def take_plain(
         left, at = count, end + 2
 
 
-_skip_empty = skip_empty if twins is None else twins.skip_empty
 _take_plain = take_plain if twins is None else twins.take_plain

@@ -28,7 +28,7 @@ _HOT = "what was shown lately is not what is there"
 
 
 def check_memory(survey: Survey, txn: Txn) -> None:
-    """Compare every loaded object with its row, and what was read ahead with what follows."""
+    """Compare every loaded object with its row."""
     for stream in txn.catalog.streams.values():
         place = survey.stream_place(stream.name)
         if not _is_as_recorded(survey, stream):
@@ -40,7 +40,6 @@ def check_memory(survey: Survey, txn: Txn) -> None:
         for group in stream.groups.values():
             own = group_place(place, group.name)
             _check_group(survey, own, group)
-            _check_read_ahead(survey, own, txn, stream, group)
 
 
 def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
@@ -88,21 +87,6 @@ def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None
             continue  # told where the entries are checked
         if made.ids != text.ids[ID_BYTES * start :] or made.data != text.part(start, text.length):
             survey.findings.fault(place, _HOT)
-
-
-def _check_read_ahead(
-    survey: Survey, place: str, txn: Txn, stream: StreamMeta, group: GroupMeta
-) -> None:
-    ahead = group.ahead
-    if ahead is None or ahead.shrinks != stream.shrinks or ahead.after != group.last_delivered:
-        return  # it will not be used
-    try:
-        found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
-        following = list(found)  # decoded only now
-    except DECODING_ERRORS:
-        return  # told where the entries are checked
-    if following != list(ahead.entries):
-        survey.findings.fault(place, _AHEAD)
 
 
 def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:

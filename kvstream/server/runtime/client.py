@@ -17,7 +17,6 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
 from kvstream.operations.keyspace import Watched
-from kvstream.resp.compiled import twins
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
 from kvstream.server.options import ServerOptions
@@ -267,14 +266,6 @@ class Client(Session):
         self.reader.feed(data)
         self.take_in()
 
-    def receive_whole(self, data: bytes) -> bool:
-        """Keep what has come behind nothing, if that is whole requests and no more."""
-        if len(data) > PIECE:
-            return False
-        requests = self.reader.whole(data)
-        self.requests += requests
-        return bool(requests)
-
     def take_in(self) -> bool:
         """Parse the next requests; return False if there are no bytes to parse.
 
@@ -345,7 +336,3 @@ class Client(Session):
             self.answers = Answers.ON
             return False
         return False
-
-
-if twins is not None:
-    twins.know_clients(Client)

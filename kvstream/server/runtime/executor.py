@@ -31,13 +31,13 @@ from kvstream.server.runtime.client import Answers, Argv, Client
 from kvstream.server.runtime.dispatch import Calls, name_of
 from kvstream.server.runtime.incremental_commands import Works
 from kvstream.server.runtime.limits import Limits, resident_bytes
-from kvstream.server.runtime.reply_queue import OF_ROWS, Again, Kept, Operation, Outbox, Slot, told
+from kvstream.server.runtime.reply_queue import Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.tracking import Trackers
 from kvstream.server.runtime.transactions import refusal_of_exec, run_queue
 from kvstream.server.runtime.uploads import Loads
 from kvstream.server.runtime.xadd_batching import WORDS_MIN, Appends
-from kvstream.server.runtime.xadd_requests import BURST_BYTES_MAX, PlainBurst, burst_of, requests_of
+from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +52,10 @@ QUEUED = Simple("QUEUED")
 _HELD = (Blocked, Later, Stepwise)
 _HOLDING: Final = frozenset({*_HELD, Paged})
 """Answers after which no more requests of the client run for now."""
-_SEEN_TO: Final = _HOLDING | OF_ROWS
-"""Answers that need work before the commit."""
 
 
 class Executor:
     """All clients of a server, the turns that run their requests, and their replies."""
-
-    burst_bytes_max = BURST_BYTES_MAX
 
     def __init__(
         self,
@@ -86,7 +82,7 @@ class Executor:
         self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}
         """Clients with requests to run, in the order of arrival."""
-        self.bursts: list[PlainBurst] = []
+        self.bursts: list[Burst] = []
         """XADD bursts, which run before the requests of ``ready``."""
         self.first: list[Client] = []
         """Clients whose next request runs first in the next turn."""
@@ -138,17 +134,9 @@ class Executor:
             if burst is not None:
                 self.bursts.append(burst)
                 return
-        self.keep(client, data)
-
-    def keep(self, client: Client, data: bytes) -> None:
-        """Take bytes that are no burst."""
-        client.last_used = self.clock()
-        if client.direct:
             client.direct = False
-            if client.receive_whole(data):
-                self.ready[client] = None
-                return
-        elif client.closing:
+        client.last_used = self.clock()
+        if client.closing:
             return
         client.receive(data)
         if client.block is not None:
@@ -407,20 +395,19 @@ class Executor:
         self, turn: Turn, client: Client, unit: Operation, keeps: bool, reads: bool
     ) -> Slot:
         told = client.answers is Answers.ON or None  # an EXEC may change the mode
-        slot = Slot(client, None, unit, client.db, client.protocol, keeps, told, b"", reads)
+        slot = Slot(client, None, unit, client.db, client.protocol, keeps, told, reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
-        if not told or type(reply) in _SEEN_TO or turn.txn.signals:
+        if not told or type(reply) in _HOLDING or turn.txn.signals:
             self._settle(turn, slot)  # most requests do not need it
         return slot
 
     def _settle(self, turn: Turn, slot: Slot) -> None:
         """Block the client if its unit asks for that, and serve clients blocked on changed keys."""
-        kind = type(slot.reply)
-        if kind in _HOLDING:
+        if type(slot.reply) in _HOLDING:
             self._hold(turn, slot)
-        elif slot.is_wanted() and kind in OF_ROWS:
-            slot.make()
+        else:
+            slot.is_wanted()
         if turn.txn.signals:
             turn.serve()
 
@@ -496,7 +483,7 @@ class Executor:
             elif slot.unit is None:
                 self._slots.append(slot)
             elif is_unknown and not slot.reads:
-                slot.reply, slot.made = told(failure), b""
+                slot.reply = told(failure)
                 slot.is_wanted()
                 self._slots.append(slot)
             else:
@@ -514,7 +501,7 @@ class Executor:
         self._slots.append(slot)
         if slot.unit is None:
             return
-        db, slot.made = client.db, b""
+        db = client.db
         client.select(slot.db)
         assert isinstance(slot.unit, partial)
         if slot.unit.func is not run_queue:  # which checks the ACL itself
@@ -529,7 +516,6 @@ class Executor:
         """Run a unit in a turn of its own; return the sequence number that its reply waits for."""
         client, db = slot.client, slot.client.db
         client.select(slot.db)
-        slot.made = b""
         self._turn = turn = Turn(self.engine)
         if slot.reads and self.engine.database.failure is not None:
             turn.txn.read_only = turn.txn.keeps_expired = True  # a write would fail
@@ -547,7 +533,7 @@ class Executor:
                 self._take_back(client)
             self.works.forget(client)
             self.paging.release(client)
-            slot.reply, slot.made = told(failure), b""
+            slot.reply = told(failure)
             slot.is_wanted()
             self._slots = [slot]
             return self.engine.seen_sequence

@@ -21,7 +21,7 @@ from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Calls
 from kvstream.server.runtime.reply_streaming import Paging
-from kvstream.server.runtime.xadd_requests import PlainBurst
+from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.batch import Family
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -34,7 +34,7 @@ class LimitedServer(Server, Protocol):
 
     calls: Calls
     paging: Paging
-    bursts: list[PlainBurst]
+    bursts: list[Burst]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,174 @@
+"""Connections: the end of a client at its socket, and the replies that are written there."""
+
+import asyncio
+import socket
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstream.server.net.asyncio_server import Connection
+from kvstream.server.runtime.reply_queue import closing_clients, write_replies
+from kvstream.server.runtime.xadd_requests import Burst
+from tests.patience import until
+from tests.server.asking import Asker
+from tests.server.conftest import Served
+
+PING = b"*1\r\n$4\r\nPING\r\n"
+PONG = b"+PONG\r\n"
+
+
+class Transport(asyncio.Transport):
+    """Takes what it is given, or keeps it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.kept = 0
+        self.closing = self.aborted = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.kept
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Ends:
+    """A connection, and what is around it."""
+
+    def __init__(self) -> None:
+        self.statistics = SimpleNamespace(bytes_out=0)
+        limits = SimpleNamespace(near=100, admits=lambda client: False)
+        self.received: list[bytes] = []
+        executor = SimpleNamespace(
+            statistics=self.statistics,
+            limits=limits,
+            received=lambda client, data: self.received.append(data),
+        )
+        self.turns = 0
+        listener: Any = SimpleNamespace(executor=executor, scheduled=False, schedule=self._schedule)
+        self.transport = Transport()
+        self.connection = Connection(listener)
+        self.client = _client(bytes_out=0, output_over_since=None)
+        self.connection.client = self.client
+        self.connection.transport = self.transport
+
+    def _schedule(self) -> None:
+        self.turns += 1
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+def test_who_is_gone_sends_and_gets_nothing(ends: Ends) -> None:
+    ends.connection.client = None
+    ends.connection.data_received(PING)
+    ends.connection.send(b"+OK\r\n")
+    assert (ends.received, ends.turns, ends.transport.written) == ([], 0, [])
+
+
+def test_replies_go_out_and_are_counted(ends: Ends) -> None:
+    ends.connection.send(b"+OK\r\n")
+    assert ends.transport.written == [b"+OK\r\n"]
+    assert ends.client.bytes_out == ends.statistics.bytes_out == 5
+    ends.transport.closing = True
+    ends.connection.send(b"+OK\r\n")
+    assert ends.transport.written == [b"+OK\r\n"]
+    assert not ends.transport.aborted
+
+
+@pytest.mark.parametrize(("kept", "since"), [(101, None), (1, 3.0)])
+def test_who_does_not_read_is_cut_off(ends: Ends, kept: int, since: float | None) -> None:
+    ends.transport.kept, ends.client.output_over_since = kept, since
+    ends.connection.send(b"+OK\r\n")
+    assert ends.transport.aborted
+
+
+class Known:
+    """A client of which something is known."""
+
+
+def _client(**told: Any) -> Any:
+    client = Known()
+    client.__dict__.update({"lost": False, "closing": False, "paged": False} | told)
+    return client
+
+
+def test_replies_of_a_client_go_out_together_and_long_ones_at_once() -> None:
+    sent: list[tuple[str, bytes]] = []
+    a, b = (_client(send=lambda data, name=name: sent.append((name, data))) for name in "ab")
+    lost, paged = _client(lost=True), _client(paged=True)
+    pages: list[Any] = []
+
+    def slot(client: Any, reply: bytes) -> Any:
+        if client is a:
+            burst = Burst(client, b"", [], b"")
+            burst.replies = reply
+            return burst
+        return SimpleNamespace(client=client, encoded=lambda: reply)
+
+    slots = [slot(a, b"1"), slot(b, b"2"), slot(a, b"3"), slot(lost, b"4"), slot(paged, b"")]
+    slots += [slot(b, b"long"), slot(a, b"5"), slot(b, b""), slot(b, b"6")]
+    write_replies(slots, pages.append, 3)
+    assert sent == [("b", b"2long"), ("a", b"135"), ("b", b"6")]
+    assert pages == [slots[4]]
+
+
+def test_those_to_be_closed_are_found() -> None:
+    ends, stays = _client(closing=True), _client()
+    slots: list[Any] = [
+        Burst(ends, b"", [], b""),
+        SimpleNamespace(client=stays),
+        SimpleNamespace(client=ends),
+    ]
+    assert closing_clients(slots) == [ends, ends]
+
+
+def test_who_ends_its_side_is_answered_first(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
+        client.sendall(PING * 3)
+        client.shutdown(socket.SHUT_WR)
+        assert b"".join(iter(lambda: client.recv(100), b"")) == PONG * 3
+
+
+def test_who_resets_its_connection_is_forgotten(served: Served) -> None:
+    client = socket.create_connection(("127.0.0.1", served.port), timeout=60)
+    client.sendall(PING)
+    assert client.recv(100) == PONG
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    with Asker(served.port, 2) as other:
+        until(lambda: len(other.ask("CLIENT", "LIST").splitlines()) == 1)
+
+
+def test_many_who_come_and_go_are_each_answered(served: Served) -> None:
+    for number in range(30):
+        with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
+            assert one.ask("ECHO", f"one{number}") == b"one%d" % number
+            assert other.ask("ECHO", f"other{number}") == b"other%d" % number
+
+
+def test_a_fault_of_ours_is_logged_and_ends_one_connection_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def break_down(client: Any, data: bytes) -> None:
+        raise LookupError("nobody thought of this")
+
+    with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
+        assert (one.ask("PING"), other.ask("PING")) == (b"PONG", b"PONG")
+        with monkeypatch.context() as patch:
+            patch.setattr(served.executor, "received", break_down)
+            one.send_bytes(PING)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                one.read()
+        assert other.ask("PING") == b"PONG"
+    assert "nobody thought of this" in caplog.text
