@@ -1,8 +1,8 @@
-"""Building a stream from entries that come in order, whole nodes or pages at a time.
+"""Build a stream from entries in order, a node or a page at a time.
 
-The rows go into a transaction's batch; the stream is one that nobody has seen yet, or its owner has
-to himself. Nodes that come with their borders keep them, since what ``XTRIM ~`` does depends on
-these; pages are shared out among nodes as XADD would. Either way every entry is measured here.
+The rows go into a transaction's batch. No other command uses the stream meanwhile. Nodes that come
+with their borders keep them, because ``XTRIM ~`` depends on them; pages are divided into nodes as
+XADD would. Every entry is measured here.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ _U32_MAX = (1 << 32) - 1
 
 
 def names_of(value: bytes) -> tuple[bytes, ...]:
-    """Return the field names of a stored value in order, repeats included."""
+    """Return the field names of a stored value in order, with repeats."""
     fields: Fields = decode_checked([value])[0]
     return tuple(fields.flat[::2]) if type(fields) is RepeatedFields else tuple(fields)
 
 
 class Sink(Protocol):
-    """Where rows of entries go."""
+    """Where rows of entries are written."""
 
     def put(self, prefix: bytes, ids: list[PackedID], values: list[bytes]) -> None: ...
 
@@ -60,9 +60,9 @@ class _IntoBatch:
 
 
 def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
-    """Append a node with the borders that it has; InvalidArgument where it cannot follow.
+    """Append a node with its own borders; raise InvalidArgument if it cannot follow.
 
-    Its rows go into the transaction's batch, or into something else.
+    The rows go into the transaction's batch, or into ``into``.
     """
     into = into or _IntoBatch(txn)
     first, first_id, last_id, live = node.first, node.first_id, node.last_id, node.count
@@ -92,10 +92,10 @@ def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None
 
 
 def _count_gone(stream: StreamMeta, node: NodeImage, gone: int, last: StreamID) -> None:
-    """Count what was deleted inside the open node, of which ``gone`` entries are known."""
+    """Count the deleted entries of the open node, of which ``gone`` are known."""
     live = stream.open_live
     appended = min(max(node.appended, live + gone), _U32_MAX)
-    # What is gone took room as well: the source knows how much.
+    # Deleted entries take room as well; the source knows how much.
     told = min(node.size, _U32_MAX) - counters_size(live, appended - live)
     stream.open_bytes = max(stream.open_bytes, told)
     stream.open_appended = appended
@@ -110,9 +110,9 @@ def append_page(
     values: list[bytes],
     into: Sink | None = None,
 ) -> None:
-    """Append entries, in nodes as XADD would have made them; InvalidArgument out of order.
+    """Append entries in nodes as XADD would form them; raise InvalidArgument if out of order.
 
-    Their rows go into the transaction's batch, or into something else.
+    The rows go into the transaction's batch, or into ``into``.
     """
     if not ids:
         return
@@ -144,7 +144,7 @@ def append_page(
 
 
 def _check(stream: StreamMeta, ids: list[PackedID], values: list[bytes]) -> None:
-    """See that entries may follow those of a stream."""
+    """Check that the entries may follow those of the stream."""
     if not ids or len(ids) != len(values) or set(map(len, ids)) != {ID_BYTES}:
         raise InvalidArgument("entries are an ID of 16 bytes and a value each, one at least")
     if not all(map(lt, ids, ids[1:])):
@@ -160,7 +160,7 @@ def _disordered(eid: PackedID) -> InvalidArgument:
 
 
 def _count_in(stream: StreamMeta, first: PackedID, last: PackedID, count: int) -> None:
-    """Count entries, whose rows are put, into the open node."""
+    """Count entries whose rows are written into the open node."""
     if stream.length == 0:
         stream.first = StreamID.unpack(first)
     stream.length += count
@@ -183,10 +183,10 @@ def fit_in_python(
     node: tuple[int, int, int],
     limit: int,
 ) -> tuple[int, int]:
-    """Measure entries from ``start`` on as long as they fit into a node of ``limit`` bytes.
+    """Measure entries from ``start`` on while they fit into a node of ``limit`` bytes.
 
-    ``node`` is the bytes that it has without its counters, and how many entries of it are living
-    and gone; whatever comes into an empty one fits. Returns where it stopped, and the bytes then.
+    ``node`` is its bytes without counters, and its numbers of live and deleted entries; an empty
+    node takes any entry. Return the index where it stopped, and the bytes then.
     """
     size, live, dead = node
     master = StreamID.unpack(first)
@@ -209,7 +209,8 @@ def fit(
     node: tuple[int, int, int],
     limit: int,
 ) -> tuple[int, int]:
-    """Do the same, sooner where the compiled twin is there; Corruption for a value that is none."""
+    """Call the compiled twin of ``fit_in_python``; raise Corruption for a value that cannot be
+    decoded."""
     if twins is not None:
         found = twins.fit(ids, values, start, stop, names, first, node, limit)
         if found is not None:
@@ -224,9 +225,9 @@ def fit(
 def join(
     txn: Txn, stream: StreamMeta, piece: StreamMeta, closed: list[tuple[PackedID, bytes]]
 ) -> None:
-    """Append a piece whose rows are there already: a stream of its own, with all nodes but one.
+    """Append a piece whose rows are written already: a stream of its own with all nodes but one.
 
-    ``closed`` are first ID and row of each node before its open one. The nodes stay as they are.
+    ``closed`` are first ID and row of each node before its open one. The nodes keep their borders.
     """
     if not stream.last < piece.first:
         raise _disordered(piece.first.packed)

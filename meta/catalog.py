@@ -1,21 +1,13 @@
-"""The catalog: which keys exist, and the metadata objects of those in use.
+"""Keep the metadata objects of keys in memory, and load and delete their rows.
 
 Objects are loaded on first use, shared by all transactions, changed in place under the engine's
 lock, and written by the transaction that changed them. Tree IDs and generations come from one
-persisted allocator and are never used twice.
-
-What is deleted of streams while long commands look at them bit by bit.
-
-Entries are only ever appended, trimmed at the head, or deleted from the middle. Who looks at a
-stream between the commits of others sees the first two in its record; the third is told here.
-
-Consumers that are active: what a group's record tells of the last one (meta/records.py).
-
-The numbers of generations and trees: from one persisted counter, and never given out twice.
-
-::
+persisted counter and are never used twice::
 
     allocator row := "A" -> u64        the next number
+
+Entries are only appended, trimmed at the head, or deleted from the middle. A command that reads a
+stream in steps sees the first two in the stream's record; ``Erasures`` reports the third.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +43,7 @@ from kvstream.types.options import StoreOptions
 
 
 class ErasureWatch:
-    """The entries that were deleted from one stream since somebody began to look at it."""
+    """Record the entries deleted from one stream after the watch began."""
 
     def __init__(self, stream: StreamMeta) -> None:
         self.stream = stream
@@ -62,28 +54,28 @@ class ErasureWatch:
         self._noted.append(ids)
 
     def holds(self, stream: StreamMeta) -> bool:
-        """Tell whether it is still that stream, and its last ID was not set back."""
+        """Tell whether this is still the same stream and every deletion was recorded."""
         return stream is self.stream and stream.erased == self._before + len(self._noted)
 
     def erased(self) -> set[StreamID]:
-        """Return what was deleted."""
+        """Return the IDs that were deleted."""
         return set().union(*self._noted)
 
 
 class Erasures:
-    """Those who are told of deletions."""
+    """Report deleted entries to the watches of their streams."""
 
     def __init__(self) -> None:
         self._watches: WeakSet[ErasureWatch] = WeakSet()
 
     def watch(self, stream: StreamMeta) -> ErasureWatch:
-        """Have what is deleted of a stream told to who keeps what is returned."""
+        """Record deletions from a stream for as long as the caller keeps the watch."""
         watch = ErasureWatch(stream)
         self._watches.add(watch)
         return watch
 
     def note(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
-        """Count one deletion of entries of a stream, and tell of it."""
+        """Count one deletion of entries and report it to the stream's watches."""
         stream.erased += 1
         if self._watches:
             for watch in self._watches:
@@ -92,7 +84,7 @@ class Erasures:
 
 
 def note(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
-    """Have a group's record tell that a consumer is active now; its own then need not."""
+    """Mark a consumer as active now in the group's record, so that its own need not be written."""
     told = group.activity
     if told.name != consumer.name:
         former = txn.catalog.consumer(txn, group, told.name) if told.is_known else None
@@ -107,7 +99,7 @@ def note(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
 
 
 def recall(group: GroupMeta, consumer: ConsumerMeta) -> None:
-    """Set the times of a consumer, as loaded from its record, to those that the group tells."""
+    """Take a consumer's times from the group's record if these are newer than its own."""
     told = group.activity
     if told.name == consumer.name and told.is_known and consumer.activity < told.number:
         consumer.seen_ms = consumer.active_ms = told.at_ms
@@ -115,7 +107,7 @@ def recall(group: GroupMeta, consumer: ConsumerMeta) -> None:
 
 
 def forget(group: GroupMeta, consumer: ConsumerMeta) -> None:
-    """Have a group's record tell nothing of a consumer that is no more."""
+    """Remove a deleted consumer from the group's record of the last active one."""
     if group.activity.name == consumer.name:
         group.activity.tell_nobody()
 
@@ -124,16 +116,16 @@ _METADATA = Family.METADATA
 
 
 class Allocator:
-    """Gives out numbers; what a transaction that failed was given is lost."""
+    """Allocate numbers; those of a failed transaction are not used again."""
 
     def __init__(self) -> None:
         self._next = 0
-        """The next number to give out; 0: still to be read."""
+        """The next number; 0 if the row is still to be read."""
         self._first_free = 1
-        """Above every number that was given out since the store was opened, used or not."""
+        """Above every number allocated since the store was opened, used or not."""
 
     def take(self, txn: Txn, count: int = 1) -> range:
-        """Return so many numbers, one after the other."""
+        """Return ``count`` consecutive numbers."""
         if not self._next:
             value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
             self._next = max(self._first_free, decode_number(ALLOCATOR_KEY, value, missing=1))
@@ -143,33 +135,35 @@ class Allocator:
         return range(first, first + count)
 
     def forget(self) -> None:
-        """Have the row read again."""
+        """Read the row again at the next call."""
         self._next = 0
 
 
 STREAMS_MAX = 30_000
-"""Streams kept in memory, of 2 KB each without groups; the least recently loaded leave first."""
+"""Streams kept in memory, of 2 KB each without groups; the least recently loaded are evicted
+first."""
 
 _TREES, _MESSAGES = Family.TREES, Family.MESSAGES
 
 
 class Catalog:
-    """The metadata objects in memory, and the rows that they come from."""
+    """The metadata objects in memory and the rows behind them."""
 
     def __init__(self, options: StoreOptions) -> None:
         self.limits = Limits.of(options)
         self.seen: dict[bytes, ConsumerMeta] = {}
-        """Consumers whose seen time has moved since their record was written."""
+        """Consumers whose seen time changed after their record was written."""
         self.expired = self.expired_unasked = 0
-        """Keys deleted since the opening, and those of them that nobody had asked for."""
+        """Keys that expired since the store was opened, and how many of them nobody asked for."""
         self.streams: dict[bytes, StreamMeta] = {}
-        """The streams in memory, by the names of callers."""
+        """The streams in memory, by the names that callers use."""
         self.crowded = False
-        """More of them than STREAMS_MAX: some are to leave when nothing in memory is unwritten."""
+        """More than STREAMS_MAX streams are in memory: evict some once no change is unwritten."""
         self.held: set[bytes] = set()
-        """Prefixes above whose last entries rows may stand that do not count: see ``ingestion``."""
+        """Prefixes that may have rows above their last entry that do not count: see
+        ``ingestion``."""
         self.hot = Hot()
-        """Entries that clients were shown lately."""
+        """Encoded replies of entries that were read lately."""
         self.flushed, self.doomed = Flushed(), Doomed()
         self.databases, self.erasures = Databases(), Erasures()
         self.index = KeyIndex(self.flushed, self.doomed, self.databases)
@@ -178,7 +172,7 @@ class Catalog:
     # --- keys -----------------------------------------------------------------------------------
 
     def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
-        """Return the stream of a name, or None where there is none or it has expired."""
+        """Return the stream of a name, or None if there is none or it has expired."""
         stream = self.streams.get(name)
         if stream is None or (stream.expire_at and stream.expire_at <= txn.expiry_ms):
             key = self.key(txn, name)
@@ -188,7 +182,7 @@ class Catalog:
         return stream
 
     def key(self, txn: Txn, name: bytes) -> Key | None:
-        """Return what a name stands for, of any kind; None where that is nothing or has expired."""
+        """Return the key of a name, of any type, or None if there is none or it has expired."""
         key = self.streams.get(name) or self._load(txn, name)
         if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
             return key
@@ -219,12 +213,13 @@ class Catalog:
         self.crowded = len(self.streams) > STREAMS_MAX
 
     def peek(self, txn: Txn, name: bytes) -> Key | None:
-        """Return the same as ``key``, with nothing loaded or deleted; its counts may lag behind."""
+        """Return what ``key`` does without loading or deleting anything; its counts may lag
+        behind."""
         key = self.streams.get(name) or self._stored_key(txn, name)
         return None if key is None or (key.expire_at and key.expire_at <= txn.expiry_ms) else key
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
-        """Make an empty stream under a name that is free."""
+        """Create an empty stream under a name that is free."""
         stored = self.databases.stored_name(txn, name)
         stream = StreamMeta(stored, txn.allocate())
         stream.nodes_tree = txn.allocate()
@@ -232,14 +227,14 @@ class Catalog:
         return stream
 
     def add_stream(self, txn: Txn, name: bytes, stream: StreamMeta) -> None:
-        """Take in a stream that was made, with its stored name, for a name that is free."""
+        """Add a new stream, with its stored name, under a name that is free."""
         self.drop_gone(txn, stream.name)
         self._keep(name, stream)
         txn.reshaped(stream)
         self.index.add(txn, stream)
 
     def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> StringMeta:
-        """Make a string under a name that is free."""
+        """Create a string under a name that is free."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
         string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
@@ -249,25 +244,26 @@ class Catalog:
         return string
 
     def write(self, txn: Txn, key: Key) -> None:
-        """Have the whole record of a key written."""
+        """Write the whole record of a key."""
         if isinstance(key, StreamMeta):
             txn.reshaped(key)
         else:
             txn.batch.put(_METADATA, key.row, key.encode())
 
     def drop(self, txn: Txn, key: Key) -> None:
-        """Delete a key of any kind, in time that does not depend on what is in it."""
+        """Delete a key of any type, in time that does not depend on its size."""
         if isinstance(key, StreamMeta):
             if not bury(txn, key):
                 self.drop_stream(txn, key)
         else:
             txn.frees = True
-            if not self._is_flushed(txn, key):  # else its pieces went with the flush
+            if not self._is_flushed(txn, key):  # otherwise the flush deleted its pieces
                 key.drop_pieces(txn.batch)
             self.unlist(txn, key)
 
     def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
-        """Delete a stream with all that belongs to it, in time that its entries do not touch."""
+        """Delete a stream with all its rows, in time that does not depend on its number of
+        entries."""
         txn.frees = True
         for group in list(self.groups(txn, stream)):
             self._drop_group_trees(txn, group)
@@ -279,12 +275,12 @@ class Catalog:
         self.unlist(txn, stream)
 
     def _drop_rows(self, txn: Txn, stream: StreamMeta) -> None:
-        """Delete messages and nodes: row by row where they are few, else as ranges."""
+        """Delete messages and nodes: row by row if there are few, otherwise as ranges."""
         prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
         upper = successor(prefix)
         few = stream.length + stream.unswept < DELETE_RANGE_ROWS and prefix not in self.held
         if self._is_flushed(txn, stream):
-            pass  # its messages went with the flush
+            pass  # the flush deleted its messages
         elif few:
             for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
                 txn.batch.delete(_MESSAGES, key)
@@ -294,7 +290,7 @@ class Catalog:
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
     def unlist(self, txn: Txn, key: Key) -> None:
-        """Let a key go from its name, and from the orders of SCAN and of expiry."""
+        """Remove a key from its name and from the orders of SCAN and of expiry."""
         self.streams.pop(self.databases.shown_name(txn, key.name), None)
         if isinstance(key, StreamMeta):
             txn.forget_stream(key)
@@ -302,7 +298,7 @@ class Catalog:
         self.index.remove(txn, key, counted=not self.is_gone(txn, key))
 
     def rename(self, txn: Txn, key: Key, name: bytes) -> None:
-        """Move a key to a name that is free: the other rows of a stream stay where they are."""
+        """Move a key to a name that is free; the other rows of a stream stay where they are."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
         self.unlist(txn, key)
@@ -313,14 +309,18 @@ class Catalog:
         self.write(txn, key)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
-        """Let a key expire at a Unix time in milliseconds; 0: never."""
+        """Set when a key expires, in milliseconds of Unix time; 0 means never."""
         self.index.set_expiry(txn, key, at_ms)
         self.write(txn, key)
 
     # --- whole databases ------------------------------------------------------------------------
 
     def flush(self, txn: Txn, db: int, uncounted: bool = True) -> int:
-        """Have all keys of a database gone, for ``sweep``, ``uncounted`` ones too; count them."""
+        """Delete all keys of a database and return their number; ``sweep`` deletes their rows
+        later.
+
+        With ``uncounted`` it also deletes keys that the database's count does not include.
+        """
         count = self.index.count(txn, db)
         if not count and not (uncounted and next(self.index.names(txn, db), None)):
             return 0
@@ -328,7 +328,7 @@ class Catalog:
         self._let_go(txn, db)
         stored = self.databases.stored(txn, db)
         for load in unfinished_loads.all_of(txn):
-            if database_of(load.stream.name) == stored:  # its entries go with this commit too
+            if database_of(load.stream.name) == stored:  # this commit deletes its entries too
                 unfinished_loads.discard(txn, load)
         swept = self.flushed.of(txn, stored).swept
         self.flushed.put(txn, stored, Bounds(txn.allocate(), swept))
@@ -337,7 +337,7 @@ class Catalog:
         return count
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
-        """Exchange the keys of two databases, however many they are."""
+        """Exchange all keys of two databases, in time that does not depend on their number."""
         for consumer in self.seen.values():
             txn.member_changed(consumer)
         self._let_go(txn, one)
@@ -345,7 +345,8 @@ class Catalog:
         self.databases.swap(txn, one, other)
 
     def _let_go(self, txn: Txn, db: int) -> None:
-        """Have what is in memory of a database written and forgotten; its waiters look again."""
+        """Write and evict what is in memory of a database, and wake the clients blocked on its
+        keys."""
         txn.finish()
         self.hot.clear()
         self.index.break_watches()
@@ -354,7 +355,7 @@ class Catalog:
         txn.signal_all(U16.pack(db))
 
     def doom(self, txn: Txn, db: int, rows: Mapping[bytes, bytes], gone: set[int]) -> None:
-        """Have keys of a database, by its number in rows, gone; ``rows`` are those of Doomed."""
+        """Delete keys of a database, given by its stored number; ``rows`` are those of Doomed."""
         txn.frees = True
         txn.finish()
         for name in [name for name, key in self.streams.items() if key.generation in gone]:
@@ -364,18 +365,20 @@ class Catalog:
         txn.signal_all(U16.pack(self.databases.shown(txn, db)))
 
     def is_gone(self, txn: Txn, key: Key) -> bool:
-        """Tell whether a key was deleted by what leaves its rows for later."""
+        """Tell whether a key was deleted by a command that leaves its rows for later."""
         return key.generation in self.doomed.known(txn) or self._is_flushed(txn, key)
 
     def _is_flushed(self, txn: Txn, key: Key) -> bool:
         return self.is_before_flush(txn, database_of(key.name), key.generation)
 
     def is_before_flush(self, txn: Txn, stored_db: int, generation: int) -> bool:
-        """Tell whether keys of a generation are gone from a database, by its number in rows."""
+        """Tell whether a flush deleted the keys of a generation; the database is its stored
+        number."""
         return generation < self.flushed.of(txn, stored_db).bound
 
     def drop_gone(self, txn: Txn, name: bytes, swept: bool = False) -> None:
-        """Delete what a key that is gone has left under a stored name; ``swept``: all of it now."""
+        """Delete the rows that a deleted key left under a stored name; with ``swept`` all of them
+        now."""
         gone = self.doomed.known(txn) or self.flushed.of(txn, database_of(name)).bound
         record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
         if record is None:
@@ -389,7 +392,7 @@ class Catalog:
                     self.drop_stream(txn, key)
                 else:
                     self.drop(txn, key)
-        except Corruption:  # what was not found of it is nobody's, and told by check
+        except Corruption:  # rows that cannot be found belong to no key; check reports them
             txn.batch.delete(_METADATA, stream_row(name))
 
     # --- groups and consumers -------------------------------------------------------------------
@@ -493,7 +496,7 @@ class Catalog:
     # --- upkeep ---------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop everything in memory, since a failed transaction may have changed it."""
+        """Evict everything: a failed transaction may have changed it."""
         self.streams.clear()
         self.seen.clear()
         self.hot.clear()
@@ -504,7 +507,8 @@ class Catalog:
         self.numbers.forget()
 
     def evict(self) -> None:
-        """Let a tenth go, so that nobody waits for long; nothing in memory may be unwritten."""
+        """Evict a tenth of the streams, so that no call takes long; every change must be written
+        before."""
         for name in list(islice(self.streams, len(self.streams) - STREAMS_MAX * 9 // 10)):
             del self.streams[name]
         self.crowded = False

@@ -1,9 +1,8 @@
-"""Filling nodes: what XADD does to a stream, its open node and the row index.
+"""Fill nodes: update a stream, its open node and the node rows for XADD.
 
-A new node starts where Redis would start one: after ``stream-node-max-entries`` entries, or before
-the one that would bring the listpack to ``stream-node-max-bytes``.
-
-The settings that commands ask for: Redis's ``stream-*``, and what a reply may be.
+A new node begins where Redis would begin one: after ``stream-node-max-entries`` entries, or before
+the entry that would bring the listpack to ``stream-node-max-bytes``. ``Limits`` are these settings
+and others that commands read.
 """
 
 from collections.abc import Sequence
@@ -24,33 +23,33 @@ from kvstream.types.options import ENTRY_BYTES_MAX, StoreOptions
 
 @dataclass(slots=True)
 class Limits:
-    """The settings in force: they may change while the store is open."""
+    """The settings in force; they may change while the store is open."""
 
     node_max_entries: int
     node_max_bytes: int
     idmp_duration_s: int
     idmp_maxsize: int
     dump_target: str
-    """The server that payloads are meant for, or ``auto``."""
+    """The server that DUMP writes payloads for, or ``auto``."""
     entry_max_bytes: int = ENTRY_BYTES_MAX
-    """Bytes of the names and values of an entry that XADD takes; what is restored may have more."""
+    """Bytes of names and values that XADD accepts in one entry; RESTORE accepts more."""
     reply_max: int = 0
-    """Bytes of memory that one reply of a read may take; 0: as many as there are."""
+    """Bytes of memory that the reply of one read may take; 0 means any number."""
     reply_held: int = 0
-    """Bytes of memory that the replies before it in the same EXEC take: all of them are one."""
+    """Bytes of memory that earlier replies of the same EXEC take, which count together."""
 
     @property
     def reply_left(self) -> int:
-        """Bytes of memory that the next reply may take; 0: as many as there are."""
+        """Return the bytes of memory that the next reply may take; 0 means any number."""
         return max(self.reply_max - self.reply_held, 1) if self.reply_max else 0
 
     def too_large(self) -> ReplyTooLarge:
-        """Return the error of a reply that would take more."""
+        """Return the error for a reply that would take more."""
         return ReplyTooLarge.beyond(self.reply_max)
 
     @classmethod
     def of(cls, options: StoreOptions) -> Self:
-        """Return those that a store is opened with."""
+        """Return the limits of a store's options."""
         return cls(
             options.stream_node_max_entries,
             options.stream_node_max_bytes,
@@ -62,11 +61,11 @@ class Limits:
 
 _MESSAGES: int = Family.MESSAGES
 NODE_BYTES_MAX = 1 << 30
-"""Redis's own limit of a listpack, in force when stream-node-max-bytes is 0."""
+"""Redis's own limit of a listpack, in force if stream-node-max-bytes is 0."""
 _NOTED_BYTES_MAX = 4096
-"""A value longer than this is measured at once, not kept in memory until its node is looked at."""
+"""A longer value is measured at once instead of kept in memory until its node is measured."""
 NODE_ENTRIES_MAX = 1 << 30
-"""Entries of a node when stream-node-max-entries is 0: no limit."""
+"""Entries of a node if stream-node-max-entries is 0: no limit."""
 _ALL = 1 << 30
 _NEAR = 4096
 """Deltas nearer to zero than this take three bytes at most."""
@@ -119,7 +118,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
 def extend(
     txn: Txn, stream: StreamMeta, ids: list[StreamID], entries: list[tuple[bytes, Names]]
 ) -> None:
-    """``append`` for many entries at once."""
+    """Append many entries, as ``append`` does one."""
     at = 0
     while at < len(ids):
         at = _fill(txn, stream, ids, entries, at)
@@ -135,9 +134,9 @@ def _fill(
     entries: list[tuple[bytes, Names]],
     start: int,
 ) -> int:
-    """Append entries from ``start`` on while they are plain and surely fit into the open node.
+    """Append entries from ``start`` on while they are plain and certainly fit into the open node.
 
-    Returns where it stopped: there ``append`` must look closer.
+    Return the index of the first that needs ``append``.
     """
     if stream.open_live == 0 or stream.unmeasured is None:
         return start
@@ -174,10 +173,11 @@ def fill_in_python(
     noted: list[tuple[StreamID, bytes]],
     puts: dict[bytes, bytes | None],
 ) -> tuple[int, int]:
-    """Note and put entries while they have the node's names and surely fit.
+    """Append entries while they have the node's names and certainly fit.
 
-    Returns where it stopped, and the slack then. ``bounds`` are the stream's ``near``, ``width``
-    and ``slack``, the room that the slack must stay below, and how far an ID may be from the first.
+    Return the index where it stopped and the slack there. ``bounds`` are the stream's ``near``,
+    ``width`` and ``slack``, the room that the slack must stay below, and how far an ID may be from
+    the first.
     """
     near, width, slack, room, far = bounds
     first_ms, first_seq = first
@@ -213,9 +213,9 @@ def _note_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int
 
 
 def catch_up(batch: Batch, stream: StreamMeta) -> None:
-    """Count in the entries by which a loaded stream's record lags behind its rows.
+    """Count the entries by which a loaded stream's record lags behind its rows.
 
-    All of them are in the open node, for the record is written whenever a node is opened.
+    All of them are in the open node, since the record is written whenever a node is opened.
     """
     if not stream.open_live or stream.last < stream.open_last or stream.last == MAX_ID:
         return
@@ -234,7 +234,7 @@ def catch_up(batch: Batch, stream: StreamMeta) -> None:
 def _is_full(
     batch: Batch, stream: StreamMeta, value: bytes, max_entries: int, max_bytes: int
 ) -> bool:
-    """Tell, exactly, whether Redis would start a new node for an entry; so where there is none."""
+    """Tell exactly whether Redis would begin a new node for an entry."""
     if stream.open_appended == 0 or 0 < max_entries <= stream.open_appended:
         return True
     measure(batch, stream)
@@ -245,7 +245,7 @@ def _is_full(
 
 
 def _same_names(stream: StreamMeta, names: Names) -> bool:
-    """Tell whether ``names`` are the node's, given as text or as bytes; remember the form."""
+    """Tell whether ``names``, as text or as bytes, are the node's; remember the form."""
     if plain_names(names) != stream.names:
         return False
     stream.names_seen = names
@@ -253,7 +253,7 @@ def _same_names(stream: StreamMeta, names: Names) -> bool:
 
 
 def close(txn: Txn, stream: StreamMeta) -> None:
-    """Write the open node's row, so that it is open no more."""
+    """Close the open node by writing its row."""
     if stream.open_live:
         if stream.unmeasured != [] or stream.slack:
             measure(txn.batch, stream)
@@ -275,9 +275,9 @@ def plain_names(names: Names) -> tuple[bytes, ...]:
 def begin_node(
     stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], given: Names, size: int = 0
 ) -> None:
-    """Make a new node the open one; the entry that it begins with is still to be joined to it.
+    """Open a new node; the entry that it begins with is still to be added.
 
-    ``size``: the bytes of its listpack, if they are known already.
+    ``size`` is the number of bytes of its listpack, if known.
     """
     if given != stream.names_seen or plain != stream.names:
         set_names(stream, plain, given)
@@ -292,7 +292,7 @@ def begin_node(
 
 
 def _empty_bytes(stream: StreamMeta) -> int:
-    """Return the bytes of a node of the stream's names before its first entry."""
+    """Return the bytes of a node with the stream's names before its first entry."""
     if not stream.empty_bytes:
         names = stream.names
         stream.empty_bytes = node_size(elements_size(names)[0], len(names))

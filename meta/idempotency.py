@@ -1,4 +1,4 @@
-"""Idempotent producers: which IDs each has used lately, and the entries that they made.
+"""Keep the idempotent IDs that each producer used lately, and the entries that they created.
 
 ::
 
@@ -6,10 +6,10 @@
     iid row      := tree(u64) "I" pid_length(u32) pid iid    -> id stamp_ms(u64) order(u64)
     order row    := tree(u64) "O" pid_length(u32) pid order(u64)  -> stamp_ms(u64) iid
 
-IIDs leave first in, first out, per producer: above the stream's ``maxsize`` and once older than its
-``duration``. Their age is measured by a stamp of our own clock, so that an entry ID in the future
-cannot keep them for ever. An IID given again after it expired out of turn, the clock having stepped
-back, leaves a gap in the orders.
+Each producer forgets its IDs first in, first out: those above the stream's ``maxsize``, and those
+older than its ``duration``. Age is measured by our own clock, so that an entry ID in the future
+does not keep one for ever. If the clock steps back, an ID can expire behind a younger one; using it
+again leaves a gap in the orders.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ _MS = 1000
 DURATION_MAX_S = 86_400
 MAXSIZE_MAX = 10_000
 COUNT_MAX = (1 << 63) - 1
-"""The greatest number of a source that is believed: no reply could tell a greater one."""
+"""The greatest count accepted from a source: RESP has no greater integer."""
 ORDERS_MAX = 1 << 20
-"""A producer's orders, gaps included, are never more than Redis's greatest maxsize; far below."""
+"""More orders than any producer has, gaps included: far above Redis's greatest maxsize."""
 
 
 def _producer_row(stream: StreamMeta, pid: bytes) -> bytes:
@@ -51,7 +51,7 @@ def _order_prefix(stream: StreamMeta, pid: bytes) -> bytes:
 
 
 def _unpacked(layout: Struct, row: bytes, value: bytes) -> Any:
-    """Return what a row holds; Corruption where it is none of its kind."""
+    """Return the numbers of a row; raise Corruption if it is damaged."""
     try:
         return layout.unpack(value)
     except StructError:
@@ -67,7 +67,7 @@ def maxsize(txn: Txn, stream: StreamMeta) -> int:
 
 
 def lookup(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> StreamID | None:
-    """Return the entry that a producer made under an idempotent ID still remembered."""
+    """Return the entry that a producer created with an idempotent ID, if it is still remembered."""
     if not stream.idmp_tree:
         return None
     row = _iid_row(stream, pid, iid)
@@ -81,7 +81,7 @@ def lookup(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> StreamID | N
 
 
 def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID) -> None:
-    """Note that a producer's idempotent ID, not remembered so far, made an entry."""
+    """Record the entry that a producer created with a new idempotent ID."""
     if not stream.idmp_tree:
         stream.idmp_tree = txn.allocate()
     expire(txn, stream, pid)
@@ -99,7 +99,7 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
 
 
 def _replace(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> None:
-    """Forget the order of an ID that expired behind a younger one: the clock has stepped back."""
+    """Delete the order of an ID that expired behind a younger one, after the clock stepped back."""
     row = _iid_row(stream, pid, iid)
     value = txn.batch.get(_TREES, row)
     if value is not None:
@@ -150,7 +150,7 @@ def _drop_oldest(txn: Txn, stream: StreamMeta, pid: bytes, oldest: int, followin
 
 
 def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
-    """Return the producers that have idempotent IDs remembered."""
+    """Return the producers that have idempotent IDs."""
     if not stream.idmp_tree:
         return []
     prefix = tree_prefix(stream.idmp_tree) + b"P"
@@ -171,9 +171,9 @@ def remembered(txn: Txn, stream: StreamMeta, pid: bytes) -> Iterator[tuple[bytes
 
 
 def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
-    """Have a stream with an empty tree remember what an image does; return what was set right.
+    """Load the idempotent IDs of an image into a stream that has none; return the corrections made.
 
-    The image has no stamps: an ID is as old as its entry, which had its ID from a clock.
+    The image has no stamps: an ID is taken to be as old as its entry's ID.
     """
     told: list[str] = []
     stream.idmp_duration = min(image.duration_s, DURATION_MAX_S)
@@ -203,7 +203,7 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
 def _put(
     txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID, stamp: int, order: int
 ) -> None:
-    """Put the two rows of an idempotent ID."""
+    """Write the two rows of an idempotent ID."""
     txn.batch.put(_TREES, _iid_row(stream, pid, iid), _IID.pack(eid.packed, stamp, order))
     place = _order_prefix(stream, pid) + U64.pack(order)
     txn.batch.put(_TREES, place, U64.pack(stamp) + iid)

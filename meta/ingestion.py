@@ -1,13 +1,13 @@
-"""Entries that are being taken in as tables, before the streams that they are of count them.
+"""Keep a record of tables that are being ingested before the streams count their entries.
 
 ::
 
     intake row := "B" -> (length(u32) prefix last(id))*
 
-Tables are there at once, and durably; the commit that counts their entries comes after. The row is
-durable before the first table is: below ``prefix`` nothing above ``last`` counts while it is there.
-Whoever finds it when the store is opened deletes that much. The records of the streams are written
-with it, so that none is behind its rows then.
+Ingested tables are visible and durable at once; the commit that counts their entries comes later.
+The row is durable before the first table is. While it exists, no row below ``prefix`` and above
+``last`` counts; opening the store deletes such rows. The records of the streams are written with
+it, so that none is behind its rows.
 """
 
 from collections.abc import Iterator
@@ -30,22 +30,22 @@ class Intake(NamedTuple):
 
     prefix: bytes
     last: StreamID
-    """Its last entry before; MIN_ID: it is new."""
+    """Its last entry before the load; MIN_ID for a new stream."""
 
 
 def put(txn: Txn, intakes: list[Intake]) -> None:
-    """Have the row written."""
+    """Write the row."""
     parts = [_LENGTH.pack(len(each.prefix)) + each.prefix + each.last.packed for each in intakes]
     txn.batch.put(_METADATA, INTAKE_KEY, b"".join(parts))
 
 
 def remove(txn: Txn) -> None:
-    """Have the row gone: the entries count, or are deleted."""
+    """Delete the row: the entries count, or have been deleted."""
     txn.batch.delete(_METADATA, INTAKE_KEY)
 
 
 def pending(txn: Txn) -> list[Intake]:
-    """Return what was being taken in; Corruption where that cannot be known."""
+    """Return what was being ingested; raise Corruption if the row is damaged."""
     value = txn.batch.get(_METADATA, INTAKE_KEY)
     return [] if value is None else list(decode(value))
 

@@ -1,19 +1,15 @@
-"""What stands for every key besides its record: the order of SCAN, the expiry, the number of keys.
+"""Keep the rows that every key has besides its record: the order of SCAN, expiry and key counts.
 
-Rows alone are kept here, of keys of any kind; what else a key has, the catalog knows. A key's own
-name is the stored one; names and numbers that are asked for or returned are those of callers.
-
-Which number the rows of each database bear: SWAPDB exchanges two numbers, and moves no row.
-
-::
+SWAPDB exchanges the stored numbers of two databases and moves no row::
 
     swapped row := "D" -> (db(u16) stored(u16))*
 
-The row names the databases that bear another number than their own, in order, and goes when there
-is none. A *name*, as callers have it, opens with the number that clients select; a *stored* name,
-that of rows and metadata objects, with the number that the database bears.
+The row lists, in order, the databases whose stored number is not their own; without any there is no
+row. A *name*, as callers use it, begins with the number that clients SELECT. A *stored name*, as
+rows and metadata objects have it, begins with the stored number. A key object has its stored name;
+arguments and results are names unless they say so.
 
-When keys were last used: of as many as there is room for, in memory alone.
+When keys were last used (OBJECT IDLETIME) is kept in memory alone, for the last 20,000 to 40,000.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -43,30 +39,32 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
 
 USED_MAX = 20_000
-"""Keys that are noted one by one, at least of the last that were used, at most twice as many."""
+"""Keys of one generation of ``Usage``: at least so many of the last used are known, at most twice
+as many."""
 
 
 class Usage:
-    """The last use of keys, in milliseconds of Unix time, by the names of callers.
+    """When keys were last used, in milliseconds of Unix time.
 
-    Two generations: a key that is in neither has not been used since the older one began.
+    Two generations: a key in neither has not been used since the older one began.
     """
 
     __slots__ = ("_before", "_recent_since", "_since", "recent")
 
     def __init__(self) -> None:
         self.recent: dict[bytes, int] = {}
-        """The younger one; whoever puts a key into it calls ``age`` where it gets too large."""
+        """The younger generation; a caller that adds to it calls ``age`` when it exceeds
+        USED_MAX."""
         self._before: dict[bytes, int] = {}
         self._since = self._recent_since = -1
 
     def begin(self, now_ms: int) -> None:
-        """Have all keys count as used now, unless that was done before."""
+        """Count all keys as used now, unless that was done before."""
         if self._since < 0:
             self._since = self._recent_since = now_ms
 
     def note(self, names: list[bytes], now_ms: int, idle_s: int = 0) -> None:
-        """Note that keys are used now, or were so long ago."""
+        """Record that keys were used ``idle_s`` seconds ago."""
         recent, used = self.recent, now_ms - 1000 * idle_s
         for name in names:
             recent[name] = used
@@ -74,12 +72,12 @@ class Usage:
             self.age(now_ms)
 
     def age(self, now_ms: int) -> None:
-        """Begin a generation."""
+        """Begin a new generation."""
         self._before, self.recent = self.recent, {}
         self._since, self._recent_since = self._recent_since, now_ms
 
     def idle_s(self, name: bytes, now_ms: int) -> int:
-        """Return for how many seconds a key has not been used; it may be more."""
+        """Return for how many seconds a key has not been used, at most."""
         self.begin(now_ms)
         used = self.recent.get(name)
         if used is None:
@@ -87,7 +85,7 @@ class Usage:
         return max(0, now_ms // 1000 - used // 1000)
 
     def swap(self, one: int, other: int) -> None:
-        """Have the keys of a database count as those of another, and the other way round."""
+        """Exchange the times of the keys of two databases."""
         numbers = {one: other, other: one}
         self.recent = _renumbered(self.recent, numbers)
         self._before = _renumbered(self._before, numbers)
@@ -105,7 +103,7 @@ _METADATA = Family.METADATA
 
 
 def decode_swapped(value: bytes | None) -> dict[int, int]:
-    """Return the stored number of each database that bears another than its own."""
+    """Return the stored number of each database whose stored number is not its own."""
     try:
         pairs = list(_PAIR.iter_unpack(value or b""))
     except StructError:
@@ -124,13 +122,13 @@ def encode_swapped(numbers: dict[int, int]) -> bytes:
 
 
 class Databases:
-    """The numbers that databases bear."""
+    """Map the numbers that clients select to stored numbers, and back."""
 
     def __init__(self) -> None:
         self._stored: dict[int, int] | None = None
-        """Of those that bear another than their own; None: to be read."""
+        """The numbers that differ; None if they are still to be read."""
         self._shown: dict[int, int] = {}
-        """The reverse of it."""
+        """The reverse map."""
 
     def _load(self, txn: Txn) -> dict[int, int]:
         self._note(decode_swapped(txn.batch.get(_METADATA, SWAPPED_KEY)))
@@ -141,12 +139,12 @@ class Databases:
         self._shown = {stored: db for db, stored in numbers.items()}
 
     def stored(self, txn: Txn, db: int) -> int:
-        """Return the number that a database bears."""
+        """Return the stored number of a database."""
         numbers = self._load(txn) if self._stored is None else self._stored
         return numbers.get(db, db)
 
     def shown(self, txn: Txn, stored: int) -> int:
-        """Return the database that bears a number."""
+        """Return the database of a stored number."""
         if self._stored is None:
             self._load(txn)
         return self._shown.get(stored, stored)
@@ -157,12 +155,12 @@ class Databases:
         return qualified(self.stored(txn, database_of(name)), key_of(name)) if numbers else name
 
     def shown_name(self, txn: Txn, name: bytes) -> bytes:
-        """Return what callers call a stored name."""
+        """Return the name of a stored name."""
         numbers = self._load(txn) if self._stored is None else self._stored
         return qualified(self.shown(txn, database_of(name)), key_of(name)) if numbers else name
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
-        """Let two databases bear each other's numbers."""
+        """Exchange the stored numbers of two databases."""
         numbers = dict(self._load(txn) if self._stored is None else self._stored)
         numbers[one], numbers[other] = numbers.get(other, other), numbers.get(one, one)
         numbers = {db: stored for db, stored in numbers.items() if db != stored}
@@ -173,48 +171,48 @@ class Databases:
             txn.batch.delete(_METADATA, SWAPPED_KEY)
 
     def forget(self) -> None:
-        """Have the row read again."""
+        """Read the row again at the next call."""
         self._stored, self._shown = None, {}
 
 
 _EXPIRY_NAME = 1 + U64.size
-"""Where the name begins in the key of a row for expiry."""
+"""Where the name begins in the key of an expiry row."""
 NEVER = 1 << 64
 """Later than every expiry."""
 
 
 class KeyWatch:
-    """What becomes of keys while somebody looks at very many of them, or waits to change some."""
+    """The keys that change while a command reads many of them, or waits to change some."""
 
     def __init__(self, only: set[bytes] | None = None) -> None:
         self.only = only
-        """The stored names that count, None: all."""
+        """The stored names that count; None means all."""
         self.changed: set[bytes] = set()
-        """Stored names that were made, deleted, given another expiry, or as strings written, since
-        it was emptied."""
+        """Stored names of keys that were created, deleted, rewritten as strings, or got another
+        expiry since this was last emptied."""
         self.broken = False
-        """More has changed than that."""
+        """More keys may have changed than ``changed`` holds."""
 
     def note(self, name: bytes) -> None:
-        """Be told of a stored name."""
+        """Record a change of a key, by its stored name."""
         if self.only is None or name in self.only:
             self.changed.add(name)
 
 
 class KeyIndex:
-    """The keys of all databases, by the order of their making and by the time of their expiry."""
+    """The keys of all databases, in the order of their creation and of their expiry."""
 
     def __init__(self, flushed: Flushed, doomed: Doomed, databases: Databases) -> None:
         self._flushed = flushed
         self._doomed = doomed
         self._databases = databases
         self._next_expiry = 0
-        """No key expires before; 0: to be looked up."""
+        """No key expires before this time; 0 if it is still to be looked up."""
         self._watches: WeakSet[KeyWatch] = WeakSet()
         self.usage = Usage()
 
     def add(self, txn: Txn, key: Key) -> None:
-        """List a key, and count it; what was deleted for it makes no commit that frees space."""
+        """List and count a key. Space freed for it does not let the commit pass on a full disk."""
         txn.frees = False
         self.note(key)
         db = database_of(key.name)
@@ -225,22 +223,23 @@ class KeyIndex:
 
     @property
     def is_watched(self) -> bool:
-        """Tell whether anybody is told of changes."""
+        """Tell whether any watch exists."""
         return bool(self._watches)
 
     def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
-        """Count keys that have been listed, by their stored names."""
+        """Count keys whose rows are written already, by their stored names."""
         self.rewritten(names)
         self._count(txn, stored_db, len(names))
 
     def rewritten(self, names: Collection[bytes]) -> None:
-        """Tell those who watch of strings that get another value, by their stored names."""
+        """Report strings that get another value to the watches, by their stored names."""
         for watch in self._watches:
             for name in names:
                 watch.note(name)
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
-        """Undo ``add``; ``counted``: nothing has counted it off already, and told of it."""
+        """Undo ``add``; ``counted`` is False for a key that is already off the count and
+        reported."""
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
@@ -250,7 +249,8 @@ class KeyIndex:
             self._count(txn, db, -1)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
-        """Have a key expire at a Unix time in milliseconds, 0 for never, but for its record."""
+        """Set when a key expires, in milliseconds of Unix time, 0 for never; the caller writes its
+        record."""
         self.note(key)
         if key.expire_at:
             txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
@@ -263,23 +263,25 @@ class KeyIndex:
         self._next_expiry = min(self._next_expiry, at_ms)
 
     def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes]:
-        """Return the names of up to ``limit`` keys whose time has come, behind the first ``skip``.
+        """Return the names of up to ``limit`` expired keys after the first ``skip``.
 
-        The index is read only when something in it is due: its deleted rows are stepped over.
+        The index is read only if something in it is due, since a scan has to step over its deleted
+        rows.
         """
         if txn.expiry_ms < self._next_expiry:
             return []
         rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), skip + limit + 1)[skip:]
         times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
         due = sum(at_ms <= txn.expiry_ms for at_ms in times[:limit])
-        if not skip:  # what is skipped stays due
+        if not skip:  # the skipped ones stay due
             self._next_expiry = times[due] if due < len(times) else NEVER
-        for key, _ in rows[:due]:  # also where it stands for no key: it would be due for ever
+        for key, _ in rows[:due]:  # even a row without a key, which would otherwise be due for ever
             txn.batch.delete(_METADATA, key)
         return [self._databases.shown_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
 
     def expiries(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
-        """Return time and name of the first ``limit`` keys to expire, those that are due too."""
+        """Return time and name of the first ``limit`` keys to expire, including those that are
+        due."""
         rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit)
         shown = self._databases.shown_name
         return [(U64.unpack_from(key, 1)[0], shown(txn, key[_EXPIRY_NAME:])) for key, _ in rows]
@@ -293,13 +295,13 @@ class KeyIndex:
                 yield generation, qualified(db, value)
 
     def has_names(self, txn: Txn) -> bool:
-        """Tell whether any database has a key, or a flushed one has left its row."""
+        """Tell whether any database has a key, or a flushed one still has rows."""
         return bool(txn.batch.page(_METADATA, SCAN_TAG, successor(SCAN_TAG), 1))
 
     def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
-        """Return up to ``limit`` keys from a place on, and the place behind them, 0 at the end.
+        """Return up to ``limit`` keys from a cursor on, and the next cursor, 0 at the end.
 
-        No record is read: what has expired unnoticed is known by the rows for expiry.
+        It reads no record: the expiry rows show which keys have expired.
         """
         rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
         following = U64.unpack_from(rows[limit][0], 3)[0] if len(rows) > limit else 0
@@ -308,14 +310,14 @@ class KeyIndex:
         return [key for key in keys if key not in gone] if gone else keys, following
 
     def pages(self, txn: Txn, db: int) -> Iterator[list[bytes]]:
-        """Yield all keys as they are now, page by page, whatever is changed meanwhile."""
+        """Yield all keys of this moment, page by page, whatever changes meanwhile."""
         found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
         gone = self._gone(txn, self._databases.stored(txn, db))
         doomed = frozenset(self._doomed.known(txn))
         return ([key for key in _keys_of(page, doomed) if key not in gone] for page in found)
 
     def _gone(self, txn: Txn, stored_db: int) -> set[bytes]:
-        """Return the keys of a database that have expired and are still there."""
+        """Return the expired keys of a database whose rows still exist."""
         if txn.expiry_ms < self._next_expiry:
             return set()
         upper = EXPIRY_TAG + U64.pack(txn.expiry_ms + 1)
@@ -323,7 +325,7 @@ class KeyIndex:
         return {key_of(name) for name in due if database_of(name) == stored_db}
 
     def bounds(self, txn: Txn, db: int) -> tuple[int, int] | None:
-        """Return the least and the greatest generation of a database's keys, None without any."""
+        """Return the least and greatest generation of a database's keys, or None if it has none."""
         rows = self._rows(txn, db)
         ends = [txn.batch.page(_METADATA, *rows, limit=1, reverse=back) for back in (False, True)]
         if not all(ends):
@@ -337,7 +339,8 @@ class KeyIndex:
         return scan_row(stored, start), successor(scan_row(stored, (1 << 64) - 1))
 
     def count(self, txn: Txn, db: int) -> int:
-        """Return how many keys a database has, those that expired unnoticed included."""
+        """Return the number of keys of a database, including expired ones that are not deleted
+        yet."""
         row = key_count_row(self._databases.stored(txn, db))
         return decode_number(row, txn.batch.get(_METADATA, row))
 
@@ -349,26 +352,26 @@ class KeyIndex:
         txn.batch.put(_METADATA, row, U64.pack(count))
 
     def left(self, txn: Txn, stored_db: int, count: int) -> None:
-        """Count keys of a database as gone whose rows stay for now."""
+        """Take keys off a database's count whose rows stay for now."""
         self._count(txn, stored_db, -count)
         self.break_watches()
 
     def watch(self, only: set[bytes] | None = None) -> KeyWatch:
-        """Return what is told of each change from here on, for as long as somebody has it."""
+        """Record every change of keys for as long as the caller keeps the watch."""
         watch = KeyWatch(only)
         self._watches.add(watch)
         return watch
 
     def note(self, key: Key) -> None:
-        """Tell those who watch that a key is changed."""
-        if self._watches:  # to go through a WeakSet takes two microseconds, also through none
+        """Report a change of a key to the watches."""
+        if self._watches:  # iterating over a WeakSet takes 2 us even if it is empty
             for watch in self._watches:
                 watch.note(key.name)
 
     def note_swapped(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
-        """Tell those who watch some keys of databases that change places of keys that are there.
+        """Report the watched keys of swapped databases that exist.
 
-        ``dbs`` are their numbers in rows; ``is_there`` tells whether one of them has a key.
+        ``dbs`` are stored numbers; ``is_there`` tells whether either database has a key.
         """
         for watch in self._watches:
             for name in watch.only or ():
@@ -376,18 +379,18 @@ class KeyIndex:
                     watch.note(name)
 
     def break_watches(self) -> None:
-        """Tell that any number of keys may have changed."""
+        """Report that any key may have changed."""
         for watch in self._watches:
             watch.broken = True
 
     def forget(self) -> None:
-        """Have the time of the next expiry looked up again."""
+        """Look up the time of the next expiry again."""
         self._next_expiry = 0
         self.break_watches()
 
 
 def _keys_of(rows: list[Row], doomed: AbstractSet[int]) -> list[bytes]:
-    """Return the keys that rows for SCAN name, without those that are gone."""
+    """Return the keys named by SCAN rows, without deleted ones."""
     if not doomed:
         return [key for _, key in rows]
     return [key for row, key in rows if U64.unpack_from(row, 3)[0] not in doomed]

@@ -1,34 +1,20 @@
-"""Sweeping: the rows of keys that are gone already, a page of keys at a time.
+"""Delete the rows of deleted keys in the background, a page of keys at a time.
 
-A flush names its keys by a bound (meta/lazyfree.py), a command about very many keys one by one
-(meta/lazyfree.py). Nobody sees them; whoever takes a name that they had drops what stands under it.
+A key is gone for clients at once; whoever reuses its name deletes what stands under it. Three kinds
+of keys leave rows behind.
 
-Keys that one command has deleted together with very many others, and whose rows are still there.
-
-::
-
-    doomed row := "G" db(u16) generation(u64) -> generation(u64)*
-
-Such a command writes down the generations of its keys, some in each row, under the first of them:
-from that commit on nobody sees a key of one of them. Rows of the keys leave later, those of one
-such row at a time. This module knows these rows; what a key has left, the catalog knows.
-
-Databases that were flushed and whose rows have not all left yet.
-
-::
+FLUSHDB takes a generation; keys of a lower one are gone with that commit. ``swept`` is the
+generation at which the next page begins; the row goes with the last page::
 
     flushed row := "F" db(u16) -> bound(u64) swept(u64)
 
-FLUSHDB takes a generation: from that commit on nobody sees a key of a lower one. The rows of such
-keys go later, a page of keys at a time in the order of their generations; ``swept`` is where the
-next page begins, and the row goes with the last of them. This module knows the row; what a key has
-left, the catalog knows.
+DEL of very many keys writes their generations, some in each row, under the first of them::
 
-Streams of very many groups that are gone: they keep their rows for a while, under another name.
+    doomed row := "G" db(u16) generation(u64) -> generation(u64)*
 
-Each group has trees of its own, so that they are deleted some at a time (meta/lazyfree.py). The
-name is free at once, for whatever takes it. The same becomes of streams that one commit deletes
-together, once they have had very many groups.
+A stream with very many groups is renamed, since each group has trees of its own to delete; so are
+streams that one commit deletes together, once they have very many groups. This module knows the
+rows; the catalog knows what a key leaves behind.
 """
 
 from collections.abc import Collection, Mapping
@@ -66,12 +52,12 @@ _BOUNDS = Struct(">QQ")
 
 
 class Bounds(NamedTuple):
-    """The generations of a database's keys that are gone and may have left rows."""
+    """The generations of a database's keys that are gone and may have rows left."""
 
     bound: int
-    """All are below this one."""
+    """All of them are below this one."""
     swept: int
-    """Below this one the rows are gone, too; the bound itself where the last page was full."""
+    """Rows below this generation are gone too; equal to ``bound`` if the last page was full."""
 
 
 _NONE = Bounds(0, 0)
@@ -92,16 +78,16 @@ def encode_bounds(bound: int, swept: int) -> bytes:
 
 
 class Flushed:
-    """Which keys of which databases are gone, though their rows are not."""
+    """The databases that were flushed and may have rows left."""
 
     def __init__(self) -> None:
         self._known: dict[int, Bounds] = {}
-        """The databases asked for so far."""
+        """The bounds read so far, by stored number."""
         self._unswept: list[int] | None = None
-        """Those that have a row; None: not looked up yet."""
+        """The databases that have a row; None if still to be read."""
 
     def of(self, txn: Txn, db: int) -> Bounds:
-        """Return what is gone of a database; Corruption where that cannot be known."""
+        """Return the bounds of a database; raise Corruption if its row is damaged."""
         bounds = self._known.get(db)
         if bounds is None:
             bounds = self._known[db] = self._load(txn, flushed_row(db))
@@ -114,41 +100,41 @@ class Flushed:
         bounds = decode_bounds(row, value)
         allocated = decode_number(ALLOCATOR_KEY, txn.batch.get(_METADATA, ALLOCATOR_KEY))
         if allocated <= bounds.bound:
-            # It would hide every key, those still to be made among them.
+            # It would hide every key, even those created later.
             raise Corruption(f"the row {row.hex()} of a flushed database has a bound of no time")
         return bounds
 
     def unswept(self, txn: Txn) -> list[int]:
-        """Return the databases of which rows may be left."""
+        """Return the databases that may have rows left."""
         if self._unswept is None:
             rows = txn.batch.scan(_METADATA, FLUSHED_TAG, successor(FLUSHED_TAG))
             self._unswept = [U16.unpack(key[1:])[0] for key, _ in rows if len(key) == 1 + U16.size]
         return self._unswept
 
     def put(self, txn: Txn, db: int, bounds: Bounds) -> None:
-        """Have the keys below ``bounds.bound`` gone."""
+        """Delete the keys below ``bounds.bound``."""
         self._known[db] = bounds
         self._unswept = None
         txn.batch.put(_METADATA, flushed_row(db), encode_bounds(*bounds))
 
     def clear(self, txn: Txn, db: int) -> None:
-        """Note that no row is left."""
+        """Record that no row is left."""
         self._known[db] = _NONE
         self._unswept = None
         txn.batch.delete(_METADATA, flushed_row(db))
 
     def forget(self) -> None:
-        """Have the rows read again."""
+        """Read the rows again at the next call."""
         self._known.clear()
         self._unswept = None
 
 
 ROW_KEYS = 100
-"""Keys of one row: so many are swept at once."""
+"""Keys of one row, which are swept together."""
 
 
 def decode_doomed(row: bytes, value: bytes) -> list[int]:
-    """Return the generations of a row; Corruption where it has none, or anything else."""
+    """Return the generations of a row; raise Corruption if it has none or is damaged."""
     if len(row) == len(doomed_row(0, 0)) and value and not len(value) % U64.size:
         found = [number for (number,) in iter_unpack(U64.format, value)]
         if found[0] == U64.unpack_from(row, 3)[0] and 0 < min(found) <= max(found) < COUNTED_MAX:
@@ -157,21 +143,22 @@ def decode_doomed(row: bytes, value: bytes) -> list[int]:
 
 
 def encode_doomed(db: int, generations: Collection[int]) -> tuple[bytes, bytes]:
-    """Return the row of some generations, of which there must be one."""
+    """Return the row of at least one generation."""
     first = next(iter(generations))
     return doomed_row(db, first), pack(f">{len(generations)}Q", *generations)
 
 
 class Doomed:
-    """The keys that are gone one by one, though their rows are not."""
+    """The keys that were deleted one by one and still have rows."""
 
     def __init__(self) -> None:
         self._known: set[int] | None = None
-        """Their generations; None: to be read."""
+        """Their generations; None if still to be read."""
         self._rows: dict[bytes, list[int]] = {}
 
     def known(self, txn: Txn) -> set[int]:
-        """Return the generations of such keys, of all databases: none is given out twice."""
+        """Return the generations of such keys, of all databases: a generation is never used
+        twice."""
         return self._load(txn) if self._known is None else self._known
 
     def _load(self, txn: Txn) -> set[int]:
@@ -181,10 +168,10 @@ class Doomed:
         return self._known
 
     def add(self, txn: Txn, rows: Mapping[bytes, bytes], generations: set[int]) -> None:
-        """Have keys gone by rows that ``encode_doomed`` has made; the set is kept."""
+        """Delete keys by rows of ``encode_doomed``; the set is kept, not copied."""
         known = self.known(txn)
         txn.batch.puts[_METADATA].update(rows)
-        self._rows.update({row: [] for row in rows})  # read when its turn comes
+        self._rows.update({row: [] for row in rows})  # decoded when they are swept
         if len(known) > len(generations):
             known |= generations
         else:
@@ -192,7 +179,7 @@ class Doomed:
             self._known = generations
 
     def first(self, txn: Txn) -> tuple[int, list[int]] | None:
-        """Return the row whose keys are to be swept next: its database and their generations."""
+        """Return the next row to sweep: its database and generations."""
         self.known(txn)
         row = next(iter(self._rows), None)
         if row is None:
@@ -203,7 +190,7 @@ class Doomed:
         return U16.unpack_from(row, 1)[0], found
 
     def swept(self, txn: Txn, row_db: int, found: list[int]) -> None:
-        """Delete the row that ``first`` has returned, and forget its keys: theirs have left."""
+        """Delete the row that ``first`` returned, after the rows of its keys."""
         row = doomed_row(row_db, found[0])
         txn.batch.delete(_METADATA, row)
         del self._rows[row]
@@ -211,20 +198,21 @@ class Doomed:
         self._known.difference_update(found)
 
     def forget(self) -> None:
-        """Have the rows read again."""
+        """Read the rows again at the next call."""
         self._known, self._rows = None, {}
 
 
 GROUPS_TOGETHER = 100
-"""Groups that are deleted at once: a stream with more of them leaves some at a time."""
+"""Groups that are deleted by one commit at most: a stream with more loses some at a time."""
 GROUPS_OF_COMMIT = 300
-"""Groups that one commit deletes of all streams together, 30 us each."""
+"""Groups that one commit deletes of all streams together, at 30 us each."""
 _GRAVE = b"kvstream:gone:"
-"""Before the generation it makes the key; where a client has such a key all groups go at once."""
+"""The name of a renamed stream, before its generation. If a client has such a key, all groups are
+deleted at once."""
 
 
 def bury(txn: Txn, stream: StreamMeta) -> bool:
-    """Have a stream gone with this commit, and its rows later; False where it has few groups."""
+    """Rename a stream with many groups, for ``sweep`` to delete; return False if it has few."""
     dropped = txn.groups_dropped + stream.groups_count
     if stream.groups_count <= GROUPS_TOGETHER and dropped <= GROUPS_OF_COMMIT:
         txn.groups_dropped = dropped
@@ -233,17 +221,17 @@ def bury(txn: Txn, stream: StreamMeta) -> bool:
     db = database_of(stream.name)
     grave = qualified(db, _GRAVE + U64.pack(generation))
     txn.frees = True
-    txn.finish()  # nothing of its groups may be left to be written by a later commit
+    txn.finish()  # no later commit may write a record of its groups
     if txn.batch.get(Family.METADATA, stream_row(grave)) is not None:
         return False
     catalog.hot.forget(stream.prefix)
     catalog.unlist(txn, stream)
     stream.name, stream.row, stream.expire_at = grave, stream_row(grave), 0
-    catalog.index.note(stream)  # whoever is about to make a key of that name
+    catalog.index.note(stream)  # a command may be about to create a key of that name
     txn.reshaped(stream)
     txn.finish()
     txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(grave))
-    if not catalog.is_gone(txn, stream):  # else somebody is to sweep it already
+    if not catalog.is_gone(txn, stream):  # otherwise it is due to be swept already
         catalog.doomed.add(txn, dict([encode_doomed(db, [generation])]), {generation})
     return True
 
@@ -252,7 +240,8 @@ _TREES = Family.TREES
 
 
 def sweep(txn: Txn, limit: int) -> int:
-    """Delete what up to ``limit`` keys have left; return how many, ``limit`` where more may be."""
+    """Delete the rows of up to ``limit`` keys; return their number, ``limit`` if more may be
+    left."""
     left = limit
     flushed = txn.catalog.flushed
     for db in flushed.unswept(txn):
@@ -282,7 +271,7 @@ def sweep(txn: Txn, limit: int) -> int:
 
 
 def _sweep_doomed(txn: Txn) -> int | None:
-    """Delete what the keys of one row have left; return how many, None where more are to wait."""
+    """Delete the rows of one row's keys; return their number, or None if some have to wait."""
     doomed = txn.catalog.doomed
     taken = doomed.first(txn)
     if taken is None:
@@ -291,7 +280,7 @@ def _sweep_doomed(txn: Txn) -> int | None:
     db, generations = taken
     rows = [scan_row(db, generation) for generation in generations]
     for row, key in zip(rows, txn.batch.get_many(_METADATA, rows), strict=True):
-        if key is not None:  # nobody has taken the name meanwhile
+        if key is not None:  # the name has not been reused
             if _waits(txn, qualified(db, key)):
                 return None
             txn.batch.delete(_METADATA, row)
@@ -301,9 +290,9 @@ def _sweep_doomed(txn: Txn) -> int | None:
 
 
 def _waits(txn: Txn, name: bytes) -> bool:
-    """Tell whether what is gone, by its stored name, has more groups than this commit may delete.
+    """Tell whether a deleted key, by its stored name, has more groups than this commit may delete.
 
-    Some are deleted of one that has more than any commit may.
+    Some groups are deleted of a stream that has more than any commit may.
     """
     record = txn.batch.get(_METADATA, stream_row(name))
     stream = None
@@ -316,7 +305,7 @@ def _waits(txn: Txn, name: bytes) -> bool:
             txn.groups_dropped = dropped
             return False
         return txn.groups_dropped > 0 or _drop_groups(txn, stream) == GROUPS_TOGETHER
-    except Corruption:  # it goes as a whole, as far as it can be read
+    except Corruption:  # it is deleted as a whole, as far as it can be read
         if isinstance(stream, StreamMeta):
             txn.forget_stream(stream)
         return False

@@ -1,7 +1,7 @@
-"""Plain strings by the hundred: records read together, and written without an object for each.
+"""Read and write plain strings by the hundred, without an object for each.
 
-What is not as most strings are, whole in its record and never to expire, is left to whoever asks,
-to be treated as a key on its own.
+It handles strings that are whole in their record and never expire. The caller treats any other key
+on its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
 TOGETHER = 100
-"""Records that are read by one call: each may have 16 KB, or belong to a stream of long names."""
+"""Records read by one call: each may have 16 KB, or belong to a stream with long field names."""
 _METADATA = Family.METADATA
 _PLAIN = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
-"""What the record of such a string begins with; its generation follows."""
+"""How the record of a plain string begins; its generation follows."""
 HEAD = len(_PLAIN) + U64.size
-"""Bytes in front of the value."""
+"""Bytes before the value."""
 _OF_STREAM = bytes([STREAM_KIND])
 
 
 def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
-    """Return the record of each stored name, None where there is none."""
+    """Return the record of each stored name, None for those without one."""
     found: list[bytes | None] = []
     for at in range(0, len(names), TOGETHER):
         rows = [stream_row(name) for name in names[at : at + TOGETHER]]
@@ -37,14 +37,14 @@ def is_of_stream(record: bytes) -> bool:
 
 
 class Plain:
-    """Which records of a database, by its number in rows, are those of such strings."""
+    """The test for records of plain strings in one database, given by its stored number."""
 
     def __init__(self, txn: Txn, stored_db: int) -> None:
         self._doomed = txn.catalog.doomed.known(txn)
         self._bound = max(txn.catalog.flushed.of(txn, stored_db).bound, 1)
 
     def has(self, record: bytes) -> bool:
-        """Tell whether a record is, and the key has not been deleted."""
+        """Tell whether a record is a plain string's that has not been deleted."""
         if not record.startswith(_PLAIN) or len(record) < HEAD:
             return False
         generation = int.from_bytes(record[len(_PLAIN) : HEAD])
@@ -52,7 +52,7 @@ class Plain:
 
 
 def create(txn: Txn, stored_db: int, values: Mapping[bytes, bytes]) -> None:
-    """Make such strings under stored names that have no record."""
+    """Create plain strings under stored names that have no record."""
     numbers = txn.catalog.numbers.take(txn, len(values))
     txn.batch.puts[_METADATA].update(made(stored_db, values, numbers))
     txn.catalog.index.made(txn, stored_db, values)
@@ -61,7 +61,7 @@ def create(txn: Txn, stored_db: int, values: Mapping[bytes, bytes]) -> None:
 def made(
     stored_db: int, values: Mapping[bytes, bytes], numbers: Sequence[int]
 ) -> dict[bytes, bytes]:
-    """Return the rows of such strings, by the numbers that they are to have."""
+    """Return the rows of new plain strings with the given generations."""
     rows = {}
     for name, number in zip(values, numbers, strict=True):
         rows[stream_row(name)] = _PLAIN + U64.pack(number) + values[name]
@@ -70,10 +70,10 @@ def made(
 
 
 def rewritten(record: bytes, value: bytes) -> bytes:
-    """Return the record of such a string with another value."""
+    """Return the record of a plain string with another value."""
     return record[:HEAD] + value
 
 
 def rewrite(txn: Txn, name: bytes, record: bytes, value: bytes) -> None:
-    """Have the string of a record hold another value; nobody watches, who would have to be told."""
+    """Set the value of a plain string; no watch may exist, since none is notified."""
     txn.batch.puts[_METADATA][stream_row(name)] = rewritten(record, value)

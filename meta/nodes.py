@@ -1,24 +1,18 @@
-"""Nodes: runs of a stream's entries, bounded as Redis bounds its radix tree's listpacks.
+"""Keep nodes: runs of a stream's entries with the borders of the listpacks in Redis's radix tree.
 
-``XTRIM ~`` removes whole nodes, so their borders are part of the semantics. The node that XADD
-fills is kept in the stream's record; each closed one has a row in the stream's node tree:
-
-::
+``XTRIM ~`` removes whole nodes, so their borders are part of the semantics. The open node, which
+XADD fills, is kept in the stream's record; each closed one has a row in the stream's node tree::
 
     nodes row := tree(u64) first(id)  ->  node
 
-A node leaves when its last live entry does, as in Redis; when that was the open node, the one
-before it is open again.
+A node goes with its last live entry, as in Redis; if it was the open one, the node before it
+becomes open again.
 
-The bytes of a stream's open node, as Redis's listpack would take them.
+Appending keeps an upper bound of the open node's listpack bytes, from the length of each value.
+``measure`` makes it exact, from the entries recorded since or from their rows.
 
-Appending keeps an upper bound from the length of each value; ``measure`` makes it exact, from the
-entries noted since, or from their rows where the store was opened anew.
-
-How many live entries lie between two IDs: counted by nodes, a page of them at a time.
-
-What is counted is what there is when the counting begins. Only the two nodes in which
-the bounds fall are looked into, and that at once; the nodes between them are read bit by bit.
+Live entries between two IDs are counted by nodes, a page of them at a time, as they are when the
+count begins. Only the two nodes at the bounds are read entry by entry.
 """
 
 from bisect import bisect_left, bisect_right
@@ -48,22 +42,22 @@ from kvstream.types.ids import MIN_ID, PACKED, StreamID, new_id
 from kvstream.types.records import Fields, RepeatedFields
 
 _NEAR_VALUE = 128
-"""Values below this take at most one byte more in a listpack than in msgpack."""
+"""Values below this length take at most one byte more in a listpack than in msgpack."""
 _FEW = 16
 """Below this many fields msgpack's map takes one byte to open."""
 _HEAD_NEAR = 10
 """Most bytes of an entry's flags, near deltas and counter, when it has the node's few fields."""
 _WHOLE_NODE = 1 << 30
-"""Rows of a page that takes what a node holds, however many that is."""
+"""Rows of a page that holds a whole node, however large."""
 
 
 def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> None:
-    """Note the field names of the open node, and how tightly its entries can be bounded.
+    """Record the field names of the open node, and how tightly its entries can be bounded.
 
-    An entry with the node's own names does not repeat them, and each of its values, while none is
-    of 128 bytes, takes at most one byte more as a listpack element than in msgpack. So its length,
-    less the names and the two bytes that open it, plus one for each value and its own head, is an
-    upper bound of its bytes; and a close one, so that entries are seldom measured.
+    An entry with the node's own names does not repeat them. While all values are below 128 bytes,
+    each takes at most one byte more as a listpack element than in msgpack. So the length of the
+    entry, less the names and the two bytes that open it, plus one for each value and its head, is
+    an upper bound of its bytes. It is close, so that entries are seldom measured.
     """
     if plain != stream.names:
         stream.names = plain
@@ -76,7 +70,7 @@ def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> Non
 
 
 def measure(batch: Batch, stream: StreamMeta) -> None:
-    """Count the open node's unmeasured entries into its bytes, exactly."""
+    """Add the open node's unmeasured entries to its bytes, exactly."""
     entries = stream.unmeasured
     if entries is None:
         entries = _read_back(batch, stream)
@@ -121,7 +115,7 @@ def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> 
 def size_in_python(
     entries: list[tuple[StreamID, bytes]], names: tuple[bytes, ...], first: StreamID
 ) -> int:
-    """Return the listpack bytes of ``entries`` in a node of such names and first ID."""
+    """Return the listpack bytes of ``entries`` in a node with these names and first ID."""
     count = len(names)
     fields = decode_page([value for _, value in entries])
     heads = _deltas_size(first, entries)
@@ -152,15 +146,15 @@ def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
 
 
 FIRST_PAGE, PAGE_MAX = 4, 256
-"""Rows of nodes that are read at once: mostly one is asked for, sometimes thousands."""
+"""Rows of nodes read at once: most callers need one, some need thousands."""
 WHOLE_NODE = 1 << 30
-"""Rows of a page that takes what a node holds, however many that is."""
+"""Rows of a page that holds a whole node, however large."""
 _NODES_PAGE = 5000
 _TREES: int = Family.TREES
 
 
 def open_node(stream: StreamMeta) -> Node:
-    """Return the node that stands in the stream's own record."""
+    """Return the open node, which is kept in the stream's own record."""
     return Node(
         stream.open_first,
         stream.open_last,
@@ -173,7 +167,7 @@ def open_node(stream: StreamMeta) -> Node:
 
 
 def damaged(stream: StreamMeta, what: str) -> Corruption:
-    """Return the error for a stream whose rows and record contradict each other."""
+    """Return the error for a stream whose rows contradict its record."""
     return Corruption(f"stream {key_of(stream.name)!r} {what}")
 
 
@@ -203,7 +197,8 @@ def put_open(batch: Batch, stream: StreamMeta) -> None:
 
 
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
-    """Yield the closed nodes from the one whose first ID is ``start``, or back from the last."""
+    """Yield the closed nodes from the one whose first ID is ``start``, or in reverse from the
+    last."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
     if reverse:
@@ -216,7 +211,7 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
 
 
 def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
-    """Return the first of the nodes, of which there must be one."""
+    """Return the first of the nodes; raise Corruption if there is none."""
     node = next(found, None)
     if node is None:
         raise damaged(stream, "has fewer nodes than it counts")
@@ -226,7 +221,7 @@ def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
 def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
     """Yield the nodes of the stream in order, the open one last.
 
-    The first is kept in memory: a trim of each new entry looks at it each time.
+    The first is kept in memory, because a trim looks at it after every new entry.
     """
     closed_nodes = stream.nodes - bool(stream.open_live)
     if closed_nodes:
@@ -242,10 +237,10 @@ def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
 def whole_from_head(
     txn: Txn, stream: StreamMeta, most: int, below: bytes
 ) -> tuple[int, int, Node | None]:
-    """Return how many nodes from the head on have no more than ``most`` live entries together.
+    """Return how many nodes at the head have no more than ``most`` live entries together.
 
-    They also end below an ID, as it is stored. Beside it their live entries, and the node behind
-    them. A trim may pass over thousands: those are not looked into one by one.
+    They also end below an ID, as it is stored. Also return their live entries and the node after
+    them. A trim may pass thousands of nodes without reading their entries.
     """
     closed_nodes = stream.nodes - bool(stream.open_live)
     whole = removed = 0
@@ -308,9 +303,9 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
 
 
 def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:
-    """Tell whether a large value is among ``above < id <= last``, or more nodes than ``most``.
+    """Tell whether a large value, or more than ``most`` nodes, lie among ``above < id <= last``.
 
-    A large entry begins a node and is alone in it, but for a limit of bytes that is set higher.
+    A large entry begins a node and is alone in it, unless the limit of bytes is set higher.
     """
     if above < stream.open_first <= last and stream.open_bytes >= LARGE_VALUE:
         return True
@@ -321,7 +316,7 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
 
 
 def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Tell whether the node that an ID falls into, or comes behind, has a large value."""
+    """Tell whether the node at an ID, or the one before it, has a large value."""
     if stream.open_live and eid >= stream.open_first:
         if stream.open_bytes >= LARGE_VALUE:
             return True
@@ -337,7 +332,7 @@ def _is_large(row: Row) -> bool:
 
 
 def lose(txn: Txn, stream: StreamMeta, node: Node, count: int) -> None:
-    """Take ``count`` live entries, whose rows still stand, out of a node's count."""
+    """Subtract ``count`` live entries, whose rows still exist, from a node's count."""
     if count == node.live:
         remove(txn, stream, node)
         return
@@ -356,13 +351,13 @@ class Part(NamedTuple):
     node: Node
     ids: list[StreamID]
     whole: bool
-    """They are all that the node has."""
+    """These are all entries of the node."""
     follows: bool
-    """No other node is between this one and that of the part before."""
+    """No other node lies between this one and that of the part before."""
 
 
 def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
-    """Share live entries, in ascending order, out by the nodes that hold them."""
+    """Divide live entries, in ascending order, among the nodes that hold them."""
     parts: list[Part] = []
     ahead: Iterator[Node] = iter(())
     at = 0
@@ -381,7 +376,7 @@ def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
 
 
 def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
-    """Take what ``parts_of`` has returned, whose rows still stand, out of the nodes' counts."""
+    """Subtract the parts of ``parts_of``, whose rows still exist, from the nodes' counts."""
     if len(parts) == 1:
         lose(txn, stream, parts[0].node, len(parts[0].ids))
         return
@@ -403,7 +398,7 @@ def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
 
 
 def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
-    """Take out a node that has no live entry left."""
+    """Remove a node that has no live entry left."""
     stream.nodes -= 1
     if node.is_open:
         _reopen_last(txn, stream)
@@ -421,7 +416,7 @@ def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
 
 
 def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
-    """Make the last closed node the open one, as Redis appends to whichever node is last."""
+    """Open the last closed node again, as Redis appends to whichever node is last."""
     clear_open(stream)
     if stream.nodes == 0:
         return
@@ -469,7 +464,8 @@ def closed_before(txn: Txn, stream: StreamMeta, eid: StreamID) -> Iterator[Strea
 
 
 def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
-    """Return the exact number of live entries above ``eid``; costs nodes, not entries."""
+    """Return the exact number of live entries above ``eid``; the cost depends on nodes, not
+    entries."""
     if eid >= stream.last or stream.length == 0:
         return 0
     if eid < stream.first:
@@ -502,7 +498,7 @@ LIVE = Struct(">20xI")
 
 
 def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[int]:
-    """Return numbers that add up to the live entries of ``start <= id <= end`` as they are now."""
+    """Yield numbers that add up to the live entries of ``start <= id <= end`` as they are now."""
     start, end = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or start > end:
         return iter(())
@@ -527,7 +523,7 @@ def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -
 
 
 def _node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
-    """Return the last closed node that begins at an ID or before."""
+    """Return the last closed node that begins at or before an ID."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
     page = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
@@ -542,7 +538,7 @@ def _rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
 
 
 def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID) -> Iterator[int]:
-    """Return the live entries of the closed nodes that begin between two IDs, a page at a time."""
+    """Yield the live entries of the closed nodes that begin between two IDs, a page at a time."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + below.packed
     if lower >= upper:

@@ -1,22 +1,18 @@
-"""Pending entries: a group's PEL as runs, with their indexes (meta/pel_index.py).
+"""Keep a group's pending entries list (PEL) as runs, with the indexes of meta/pel_index.py.
 
-Reading a hundred entries writes one run, not a hundred rows; a run of one is the plain case of an
-entry on its own.
-
-::
+Reading a hundred entries writes one run, not a hundred rows. A single entry is a run of one::
 
     runs row := group's tree(u64) anchor(id) -> run
 
-No two runs overlap: every ID between a run's anchor and its last ID either is in that run or is not
-pending; so the run of an ID is the last one anchored at or below it. Whoever puts IDs where a run
-already reaches splits that run first. Runs that were given back (XNACK) are owned by nobody, have
-time 0 and a rank that grows, so that the index by time yields them first and in the order in which
-they came back: those of one rank by their IDs.
+Runs do not overlap: an ID between a run's anchor and its last ID is either in that run or not
+pending. So the run of an ID is the last one anchored at or below it. Adding IDs inside a run's
+range splits that run first. Runs that were given back (XNACK) have no owner, time 0 and a growing
+rank: the index by time yields them first, in the order in which they came back, and those of one
+rank by ID.
 
-What runs become where very many IDs change hands, made ready before anything is changed.
-
-Runs are replaced one by one, so that what others do meanwhile to one of them leaves the rest true:
-only neighbours that come to share everything are joined.
+``weave`` computes what runs become when many IDs change owners, before anything is changed. Runs
+are replaced one by one, so that a concurrent change of one leaves the others valid; only neighbours
+that come to share everything are joined.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,7 +29,7 @@ from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, time_of
 from kvstream.meta.txn import Txn
 
 RUN_IDS_MAX = 128
-"""IDs of one run: an acknowledgement rewrites what remains of it."""
+"""IDs of one run: an acknowledgement rewrites the rest of its run."""
 
 COUNT_MAX = (1 << 63) - 1
 """The greatest delivery count: Redis's XNACK FATAL sets it, and it does not grow further."""
@@ -64,7 +60,7 @@ def pending_of(run: Run, eid: PackedID) -> Pending:
 
 
 def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
-    """Return the run whose stretch of IDs includes ``eid``, whether or not it is pending."""
+    """Return the run whose range of IDs includes ``eid``, whether or not it is pending."""
     run = group.runs.floor(txn.batch, eid)
     return run if run is not None and run.ids[-1] >= eid else None
 
@@ -91,7 +87,7 @@ def runs_at(
 ) -> Iterator[tuple[Run, Sequence[PackedID]]]:
     """Yield the runs that may have some of ``ids``, ascending, each with those within its bounds.
 
-    A run may be changed, or removed, once it was yielded.
+    A run may be changed or removed after it was yielded.
     """
     at = 0
     while at < len(ids):
@@ -105,7 +101,7 @@ def runs_at(
 
 
 def _position(run: Run, eid: PackedID) -> int:
-    """Return the place of the first ID at or above ``eid`` in a run that reaches so far."""
+    """Return the index of the first ID at or above ``eid`` in a run that reaches it."""
     at = bisect_left(run.ids, eid)
     if at == len(run.ids):
         raise Corruption(f"the run of pending entries at {run.anchor.hex()} is not sorted")
@@ -129,7 +125,7 @@ def runs_of(
 def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
     """Yield the runs delivered at ``latest_ms`` or before, oldest first.
 
-    Those given back come before all others, whatever the time.
+    Those given back come before all others.
     """
     for suffix in pel_index.times_of(txn, group):
         time_ms = time_of(suffix)
@@ -147,7 +143,7 @@ def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
 
 
 def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
-    """Return the least delivery time of those that a consumer has."""
+    """Return the least delivery time of entries that have an owner."""
     suffix = next(pel_index.times_of(txn, group, OWNED_FIRST), None)
     return None if suffix is None else time_of(suffix)
 
@@ -170,10 +166,10 @@ def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
 def deliver(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
 ) -> None:
-    """Make ``ids``, ascending, pending for the first time, whoever had any of them before."""
+    """Make ``ids``, ascending, pending for the first time, and take over those that are pending."""
     if _is_clear(txn, group, ids):
         _append(txn, group, ids, owner, time_ms, 1, 0)
-    else:  # SETID went back
+    else:  # SETID moved the group's last ID back
         take(txn, group, ids)
         place(txn, group, ids, owner, time_ms, 1)
 
@@ -187,7 +183,7 @@ def place(
     count: int,
     rank: int = 0,
 ) -> None:
-    """Make ``ids``, ascending and none of them pending, pending."""
+    """Make ``ids``, ascending and not pending, pending."""
     if not ids:
         return
     if _is_clear(txn, group, ids):
@@ -212,7 +208,7 @@ def place(
 
 
 def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
-    """Tell whether no run reaches into the stretch of ``ids``."""
+    """Tell whether no run overlaps the range of ``ids``."""
     last = group.runs.floor(txn.batch, ids[-1])
     return last is None or last.ids[-1] < ids[0]
 
@@ -226,7 +222,7 @@ def _append(
     count: int,
     rank: int,
 ) -> None:
-    """Put ``ids`` into runs of their own."""
+    """Write ``ids`` as runs of their own."""
     if len(ids) <= RUN_IDS_MAX:
         pel_index.add(txn, group, Run(ids[0], ids, owner, time_ms, count, rank))
         return
@@ -234,7 +230,7 @@ def _append(
 
 
 def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
-    """Return runs of IDs side by side."""
+    """Return adjacent runs of IDs."""
     parts = [ids[at : at + RUN_IDS_MAX] for at in range(0, len(ids), RUN_IDS_MAX)]
     return [Run(part[0], part, *shared) for part in parts]
 
@@ -242,7 +238,8 @@ def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
 def _woven(
     txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
 ) -> list[Run]:
-    """Cut a run into pieces, and return those but for its first, with runs of IDs between them.
+    """Cut a run into pieces around new IDs; return all but its first piece, with runs of the IDs
+    between.
 
     ``ids`` are below its last one, and not in it.
     """
@@ -265,22 +262,22 @@ def _woven(
 
 
 def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
-    """Make ``ids``, ascending and distinct, no longer pending; return those that were."""
+    """Remove ``ids``, ascending and distinct, from the PEL; return those that were pending."""
     return [pending_of(run, eid) for run, found in _taken(txn, group, ids) for eid in found]
 
 
 def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
-    """Do the same, and return their IDs alone."""
+    """Remove ``ids`` from the PEL; return the IDs of those that were pending."""
     return [eid for _, found in _taken(txn, group, ids) for eid in found]
 
 
 def take_counts(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> dict[PackedID, int]:
-    """Do the same, and return how often each was delivered."""
+    """Remove ``ids`` from the PEL; return the delivery counts of those that were pending."""
     return {eid: run.deliveries for run, found in _taken(txn, group, ids) for eid in found}
 
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
-    """Make ``ids``, ascending and distinct, no longer pending; return how many were."""
+    """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
     return sum([len(found) for _, found in _taken(txn, group, ids)])
 
 
@@ -300,14 +297,14 @@ def _taken(
 
 
 def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
-    """Make all IDs of some runs no longer pending."""
+    """Remove all IDs of some runs from the PEL."""
     pel_index.remove_all(txn, group, runs)
     if group.indexed:
         pel_index.settle(txn, group)
 
 
 def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
-    """Return those of ``ids`` that are in a run, and take them out where it keeps others."""
+    """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
     wanted = set(ids)
     found = [eid for eid in run.ids if eid in wanted]
     if 0 < len(found) < len(run.ids):
@@ -316,21 +313,21 @@ def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Se
 
 
 def give_back(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], count: int) -> None:
-    """Put IDs, ascending and none of them pending, at the end of those that belong to nobody."""
+    """Append IDs, ascending and not pending, to the entries that have no owner."""
     group.nack_rank += 1
     txn.member_changed(group)
     place(txn, group, ids, b"", 0, count, group.nack_rank)
 
 
 Targets = Mapping[PackedID, Shared | None]
-"""What IDs are to share, None: they leave. Of those that are not in it nothing changes."""
+"""What each ID is to share; None removes it. IDs that are not in it do not change."""
 Decide = Callable[[Run | None, Sequence[PackedID]], Targets]
-"""Return the targets of some IDs: those that a run has, or, without one, that are not pending."""
+"""Return the targets of some IDs: those of a run, or, without a run, IDs that are not pending."""
 
 
 @dataclass(slots=True)
 class Weaving:
-    """Runs that are to go, and those that are to take their place."""
+    """Runs to remove, and runs to write instead."""
 
     old: list[Run] = field(default_factory=list)
     new: dict[PackedID, tuple[bytes, Run]] = field(default_factory=dict)
@@ -340,7 +337,7 @@ class Weaving:
 def stretches(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
 ) -> list[tuple[Run | None, Sequence[PackedID]]]:
-    """Return all of ``ids``, ascending, shared out by the runs that reach over them."""
+    """Return all of ``ids``, ascending, divided among the runs that overlap them."""
     found: list[tuple[Run | None, Sequence[PackedID]]] = []
     at = 0
     while at < len(ids):
@@ -361,7 +358,7 @@ def weave(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], decide: Decide) -
     """Return what becomes of the runs that ``ids``, ascending and distinct, lie in or between."""
     made = Weaving()
     before: Run | None = None
-    """What the new runs so far end with, where the next one may be joined to it."""
+    """the last new run so far, to which the next one may be joined"""
     last: Run | None = None
     for run, within in stretches(txn, group, ids):
         targets, every = _targets(run, within, decide)
@@ -390,7 +387,7 @@ def weave(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], decide: Decide) -
 def _targets(
     run: Run | None, within: Sequence[PackedID], decide: Decide
 ) -> tuple[Targets, Sequence[PackedID]]:
-    """Return what some IDs become, and these in order with those that a run has besides."""
+    """Return the targets of some IDs, and these IDs in order with the others of the run."""
     if run is None or within == run.ids:
         return decide(run, within), within
     there = frozenset(run.ids)
@@ -405,7 +402,7 @@ def _targets(
 def _pieces(
     run: Run | None, every: Sequence[PackedID], targets: Targets
 ) -> list[tuple[Sequence[PackedID], Shared]]:
-    """Return IDs as they are to stand in runs."""
+    """Return IDs divided into new runs."""
     shares = set(targets.values())
     if len(shares) == 1 and len(targets) == len(every):
         (shared,) = shares
@@ -422,7 +419,7 @@ def _pieces(
 
 
 def _joined(before: Run | None, part: Sequence[PackedID], shared: Shared) -> Run | None:
-    """Return a new run made longer; None where that cannot be."""
+    """Return a new run extended by more IDs, or None if that is impossible."""
     if before is None or before[2:] != shared or len(before.ids) + len(part) > RUN_IDS_MAX:
         return None
     return before._replace(ids=[*before.ids, *part])

@@ -1,10 +1,10 @@
-"""The runs of a group, kept together with what finds them by time and by owner.
+"""Keep the runs of a group together with their indexes by time and by owner.
 
-A group is in one of two forms. Normally its runs alone are rows, at most CACHED_ROWS of them and
-CACHED_IDS IDs in them; the indexes and the counts of pending entries follow from them, and stand in
-memory once they were asked for. A group that outgrows this is *indexed*: both indexes are rows as
-well, in the times tree and the consumers' trees, and its records count what is pending. Either
-change of form is a part of the commit that makes it due.
+A group has one of two forms. Normally only its runs are rows, at most CACHED_ROWS of them with
+CACHED_IDS IDs; the indexes and counts follow from them and are built in memory when first used. A
+group that outgrows this is *indexed*: both indexes are rows as well, in the times tree and the
+consumers' trees, and its records count what is pending. The commit that crosses the limit also
+changes the form.
 
 ::
 
@@ -34,11 +34,11 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
 CACHED_IDS = 1 << 18
-"""IDs of one group whose runs are kept in memory as a whole: 15 MB."""
+"""IDs of a group whose runs are kept in memory: 15 MB."""
 _EVERYTHING = Run(b"", [b"\xff" * ID_BYTES], b"", 0, 0)
-"""A run that reaches over all IDs."""
+"""A run that overlaps all IDs."""
 _FEW = 8
-"""So many runs are put, or deleted, one by one."""
+"""Up to this number, runs are written or deleted one by one."""
 
 
 def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
@@ -53,24 +53,24 @@ def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
 
 
 def pending_in(txn: Txn, group: GroupMeta) -> int:
-    """Return how many entries are pending in a group."""
+    """Return the number of pending entries of a group."""
     return group.pending if group.indexed else index_of(txn, group).pending
 
 
 def nacked_in(txn: Txn, group: GroupMeta) -> int:
-    """Return how many of them were given back and belong to nobody."""
+    """Return the number of pending entries without an owner (XNACK)."""
     return group.nacked if group.indexed else index_of(txn, group).pending_with(None)
 
 
 def pending_with(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
-    """Return how many entries are pending with a consumer."""
+    """Return the number of pending entries of a consumer."""
     if group.indexed:
         return consumer.pending
     return index_of(txn, group).pending_with(consumer.name)
 
 
 def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
-    """Yield the ``times_suffix`` of each run, those given back first and then the oldest."""
+    """Yield the ``times_suffix`` of each run: first those without an owner, then the oldest."""
     if group.indexed:
         return group.times.scan(txn.batch, start)
     return index_of(txn, group).by_time(start)
@@ -90,7 +90,7 @@ def anchors_of(
 
 
 def watched(group: GroupMeta) -> RunWatch:
-    """Have changes of a group's runs told to who keeps what is returned."""
+    """Record changes of a group's runs for as long as the caller keeps the watch."""
     if group.watches is None:
         group.watches = RunWatches()
     return group.watches.add()
@@ -102,7 +102,7 @@ def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
 
 
 def add(txn: Txn, group: GroupMeta, run: Run) -> None:
-    """Put a run where none is anchored; Corruption where its owner is no consumer."""
+    """Write a run where none is anchored; raise Corruption if its owner is no consumer."""
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
     if group.watches is not None:
@@ -121,7 +121,7 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
 
 
 def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
-    """Put runs where none are anchored: at once, where they are many and stay in memory."""
+    """Write runs where none are anchored: all at once if they are many and stay in memory."""
     grown = group.grown + sum([len(run.ids) for run in runs])
     together = len(runs) > _FEW and not group.indexed and grown <= CACHED_IDS
     if not together or not group.runs.has_room(txn.batch, len(runs)):
@@ -153,7 +153,7 @@ def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
 
 
 def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
-    """Delete runs: at once, where they are many and in memory."""
+    """Delete runs: all at once if they are many and in memory."""
     if len(runs) <= _FEW or group.indexed or group.runs.memory is None:
         for run in runs:
             remove(txn, group, run)
@@ -165,7 +165,7 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 
 
 def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
-    """Leave a run only some of its IDs."""
+    """Reduce a run to some of its IDs."""
     if group.watches is not None:
         _note(group, [run])
     rest = run._replace(ids=left)
@@ -180,7 +180,7 @@ def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
 def replace(
     txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
 ) -> None:
-    """Put runs, by their anchors and with their rows, in the place of others, all at once."""
+    """Replace runs by others, given by their anchors and with their rows, all at once."""
     runs = [run for _, run in new.values()]
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
@@ -207,7 +207,7 @@ def replace(
 
 
 def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
-    """Delete all runs of a consumer; return how many entries they had."""
+    """Delete all runs of a consumer; return the number of their entries."""
     pending = consumer.pending
     if group.indexed and pending == group.pending:
         if group.watches is not None:
@@ -229,7 +229,7 @@ def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
 
 
 def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
-    """Return what is to be raised where an index names a run that is not there."""
+    """Return the error for an index that names a missing run."""
     return Corruption(f"group {group.name!r} has lost the run of pending entries {anchor.hex()}")
 
 
@@ -269,7 +269,7 @@ def _replace_empty(txn: Txn, tree: Tree[bytes], old: list[bytes], new: list[byte
 
 
 def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:
-    """Have the records of an indexed group count what has become pending."""
+    """Count pending entries in the records of an indexed group."""
     group.pending += change
     txn.member_changed(group)
     if owner is None:
@@ -292,10 +292,10 @@ def _put_index_rows(txn: Txn, group: GroupMeta, run: Run) -> None:
 
 
 def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
-    """Put all runs of a group that has none, in the form that fits them.
+    """Write all runs of a group that has none, in the form that suits their number.
 
-    ``runs`` gives them in the order of their anchors, each time anew. The owners' records are in
-    ``group.consumers``, and for the caller to write, as that of the group is.
+    ``runs`` returns them in the order of their anchors, anew at each call. The caller writes the
+    records of the group and of the owners in ``group.consumers``.
     """
     count = ids = size = 0
     for run in runs():
@@ -327,7 +327,8 @@ def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
 
 
 def _is_light(txn: Txn, group: GroupMeta) -> bool:
-    """Count the IDs of a group anew: well below CACHED_IDS, so that it is not soon done again."""
+    """Count the IDs of a group again; return True only well below CACHED_IDS, so that it is rarely
+    repeated."""
     group.grown = sum(len(run.ids) for run in group.runs.scan(txn.batch))
     return group.grown <= CACHED_IDS // 2
 
@@ -350,13 +351,13 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
         txn.member_changed(consumer)
     for owner in anchors:
         if owner is not None:
-            txn.catalog.owner(txn, group, owner)  # tells that it is no consumer
+            txn.catalog.owner(txn, group, owner)  # raises Corruption if there is no such consumer
     group.runs.leave_memory()
     txn.member_changed(group)
 
 
 def settle(txn: Txn, group: GroupMeta) -> None:
-    """Drop the rows of the indexes, and the counts, where a group has few runs again."""
+    """Delete the rows of the indexes, and the counts, of a group that has few runs again."""
     if not group.indexed or group.pending > CACHED_IDS // 4:
         return
     if group.pending == 0:  # the trees are empty

@@ -1,4 +1,4 @@
-"""The records of streams, groups and consumers, and their bytes.
+"""Encode and decode the records of streams, nodes, groups and consumers.
 
 ::
 
@@ -12,41 +12,29 @@
                 idmp_tree(u64) idmp_duration(u32) idmp_maxsize(u32)
                 pids(u64) iids(u64) iids_added(u64) iids_duplicates(u64)
                 prefix_length(u32) prefix names(msgpack array)                 cold: kept as bytes
+    node     := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
     group    := version(u8=2) last_delivered(id) entries_read(i64, -1 unknown)
                 indexed(u8) pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
-                consumers_tree(u64) runs_tree(u64) times_tree(u64) activity (meta/records.py)
+                consumers_tree(u64) runs_tree(u64) times_tree(u64) activity
+    activity := number(u64) at_ms(i64, -1 none) length(u32) name
     consumer := version(u8=2) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
                 activity(u64)
 
-An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 stands for none; an expiry of 0 for
+An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 means no tree; an expiry of 0 means
 never. ``first`` is the first live entry, ``head`` the first ID ever put into the first live node,
 ``swept`` the bound below which trimmed rows have left the disk, ``open_*`` the node that XADD fills
-(none when ``open_live`` is 0), ``measured`` the last entry counted into ``open_bytes``.
+(none if ``open_live`` is 0), ``measured`` the last entry counted into ``open_bytes``.
 
-A stream's record may lag behind its rows: an entry that did no more than join the open node is
-written alone, up to BEHIND_MAX times, and found again above ``last`` when the stream is loaded.
+A stream's record may lag behind its rows: an entry that only joins the open node is written alone,
+up to BEHIND_MAX times, and found again above ``last`` when the stream is loaded.
 
-The counts ``pending`` and ``nacked``, of groups and consumers, are those of ``indexed`` groups; in
-any other they are 0, and follow from its runs (meta/pel_index.py).
+The counts ``pending`` and ``nacked`` are used by ``indexed`` groups; in others they are 0 and
+follow from the runs (meta/pel_index.py).
 
-A node of a stream, and its row's bytes.
-
-::
-
-    node := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
-
-An ``id`` is 16 bytes. Numbers are big-endian.
-
-Which of a group's consumers was active last, and when: told by the record of the group.
-
-A delivery writes the group's record in any case. It tells the consumer's seen and active time as
-well, so that the consumer's own record is written only when another one takes its place. An
-activity has a number, that the record of a consumer bears as well: where it is behind that of the
-group, and the group names the consumer, the times are those of the group.
-
-::
-
-    activity := number(u64) at_ms(i64, -1 none) length(u32) name
+A delivery writes the group's record in any case, so that record also holds the times of the
+consumer that was active last. The consumer's own record is written only when another consumer takes
+that place. Each activity has a number. If a consumer's number is behind that of the group, and the
+group names this consumer, then the group's times are the consumer's.
 """
 
 from collections import deque
@@ -80,7 +68,7 @@ class Activity:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is such a consumer: it may have been deleted."""
+        """Tell whether a consumer was active and has not been deleted."""
         return self.at_ms != _NOBODY
 
     def encode(self) -> bytes:
@@ -88,7 +76,7 @@ class Activity:
 
     @classmethod
     def decode(cls, packed: bytes) -> "Activity":
-        """Raises ValueError or struct.error for what is none."""
+        """Decode an activity; raise ValueError or struct.error if it is damaged."""
         number, at_ms, length = _HEAD.unpack_from(packed)
         name = packed[_HEAD.size :]
         if len(name) != length:
@@ -108,7 +96,7 @@ _names_before: tuple[tuple[bytes, ...] | None, bytes] = None, b""
 
 @contextmanager
 def damage_told(kind: str, name: object) -> Iterator[None]:
-    """Make what decoding a damaged record raises a Corruption that names it."""
+    """Raise Corruption, with the name of the record, for whatever decoding it raises."""
     try:
         yield
     except (StructError, ValueError) as error:
@@ -120,9 +108,9 @@ def damaged(kind: str, name: object, error: Exception) -> Corruption:
     return Corruption(f"the record of {kind} {name!r} is damaged: {error!r}")
 
 
-@lru_cache(maxsize=64)  # most nodes of a stream have those of the one before
+@lru_cache(maxsize=64)  # most nodes of a stream have the names of the one before
 def decode_names(packed: bytes) -> tuple[bytes, ...]:
-    """Return field names as a record holds them; ValueError where they are none."""
+    """Return the field names of a record; raise ValueError if they are damaged."""
     names = msgpack.unpackb(packed, raw=True, use_list=False)
     if type(names) is not tuple or not all(type(name) is bytes for name in names):
         raise ValueError("the field names are none")
@@ -163,7 +151,7 @@ def encode_node(
 ) -> bytes:
     """Return the bytes of a node's row.
 
-    Most nodes have the names of the one before, in the very same object.
+    Most nodes have the names of the one before, as the very same object.
     """
     global _names_before
     before, tail = _names_before
@@ -175,12 +163,12 @@ def encode_node(
 
 
 def live_in(value: bytes) -> int:
-    """Return the live entries that a node's row tells, without the rest of it."""
+    """Return the number of live entries in a node's row without decoding the rest."""
     return lives_in([value])[0]
 
 
 def lives_in(values: list[bytes]) -> list[int]:
-    """Do so for many rows."""
+    """Return the numbers of live entries in many nodes' rows."""
     try:
         return [live for (live,) in map(_LIVE.unpack_from, values)]
     except StructError as error:
@@ -191,16 +179,17 @@ STREAM_KIND = 1
 RECORD_VERSION = 1
 MEMBER_VERSION = 2
 UNKNOWN = -1
-"""entries_read when it cannot be known, active time when there was none."""
+"""entries_read if it cannot be known; active time if there was none."""
 
 ENTRIES_ADDED_MAX = (1 << 63) - 1
-"""The greatest number that XSETID takes, as Redis: further entries are still counted above it."""
+"""The greatest number that XSETID accepts, as in Redis; entries are still counted above it."""
 
 ENTRIES_READ_MAX = (1 << 63) - 1
-"""The greatest entries_read that is written; XSETID can let entries_added grow beyond it."""
+"""The greatest entries_read that is written; XSETID lets entries_added grow beyond it."""
 
 BEHIND_MAX = 128
-"""Entries by which a stream's record may lag behind; so many rows are read when it is loaded."""
+"""Entries by which a stream's record may lag behind its rows; loading the stream reads so many
+rows."""
 
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
@@ -218,13 +207,13 @@ def _check_version(version: int, known: int = RECORD_VERSION) -> None:
 
 
 def _check_numbers(*needed: int, others: tuple[int, ...] = ()) -> None:
-    """See that generations and tree IDs can have been given out; ``others`` may be none, 0."""
+    """Check that generations and tree IDs are possible; ``others`` may be 0, which means none."""
     if min(needed) == 0 or max(needed + others) >= COUNTED_MAX:
         raise ValueError(f"impossible numbers {needed + others}")
 
 
 class StreamMeta:
-    """One stream: its counters, the bounds of its rows, its open node; and its loaded groups."""
+    """One stream: its counters, the bounds of its rows, its open node, and its loaded groups."""
 
     __slots__ = (
         "_cold",
@@ -290,27 +279,28 @@ class StreamMeta:
         self._start()
 
     def _start(self) -> None:
-        """Set what is kept in memory only."""
+        """Set the fields that are kept in memory only."""
         self.names_seen: Names = self.names
         """The node's names as a caller last gave them: text or bytes."""
         self.near = self.width = self.empty_bytes = 0
         """A value shorter than ``near`` takes its length plus ``width`` bytes in the node, which
-        takes ``empty_bytes`` without entries; 0: not known yet."""
+        takes ``empty_bytes`` without entries; 0 if not known yet."""
         self.unmeasured: list[tuple[StreamID, bytes]] | None = (
             [] if self.measured == self.open_last else None
         )
-        """The open node's entries above ``measured``, not in open_bytes; None: to be read back."""
+        """The open node's entries above ``measured``, not in open_bytes; None if they are to be
+        read back."""
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}
         self.behind = 0
-        """Entries appended since the record was written: their rows alone tell of them."""
+        """Entries appended since the record was written; only their rows show them."""
         self.erased = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
-        """The first live IDs, as far as they were looked up: ``first`` opens them, if any do."""
+        """The first live IDs, as far as they were looked up, from ``first`` on."""
         self.head_node: Node | None = None
-        """The first node, where it is closed and has been looked up."""
+        """The first node, if it is closed and has been looked up."""
         self._cold: bytes | None = None
 
     def encode(self) -> bytes:
@@ -352,7 +342,7 @@ class StreamMeta:
         return hot + self._cold
 
     def cool(self) -> None:
-        """Have the cold part encoded anew: one of its fields has changed."""
+        """Encode the cold part again, because one of its fields has changed."""
         self._cold = None
 
     def _encode_cold(self) -> bytes:
@@ -377,7 +367,7 @@ class StreamMeta:
 
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StreamMeta":
-        """Return the stream of a record; WrongType if the key holds another kind of value."""
+        """Decode the record of a stream; raise WrongType if the key has another type."""
         if record[:1] != bytes([STREAM_KIND]):
             raise WrongType
         self = cls.__new__(cls)
@@ -453,15 +443,15 @@ class GroupMeta:
         self.runs = runs
         """Runs of pending entries by the first ID of each."""
         self.times = times
-        """The same runs by delivery time, where the group is indexed."""
+        """The same runs by delivery time, if the group is indexed."""
         self.index: RunIndex | None = None
-        """What stands in for the rows of the indexes otherwise, once it was asked for."""
+        """The index in memory, once it was used, if the group is not indexed."""
         self.grown = 0
-        """IDs that the runs have got since they were last counted, and those that they had."""
+        """IDs that the runs have got since they were last counted, plus those that they had."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
         self.watches: RunWatches | None = None
-        """Who is told of changes of the runs."""
+        """Watches of the runs."""
 
     def encode(self) -> bytes:
         head = _GROUP.pack(
@@ -504,12 +494,12 @@ class ConsumerMeta:
         self.name = name
         self.row = row
         self.runs = runs
-        """The first IDs of the consumer's runs, where the group is indexed."""
+        """The first IDs of the consumer's runs, if the group is indexed."""
         self.seen_ms = seen_ms
         self.active_ms = UNKNOWN
         self.pending = 0
         self.activity = 0
-        """The number of the group's activity that was its last."""
+        """The number of the group's activity that was this consumer's last."""
 
     def encode(self) -> bytes:
         times = self.seen_ms, self.active_ms

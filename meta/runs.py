@@ -1,19 +1,14 @@
-"""The indexes of a group's runs, by time and by owner, in memory alone; nothing of them is stored.
+"""Runs of a group's pending entries: their bytes, their indexes in memory, and watches of changes.
 
-A group with few runs has its indexes here, built from the runs when something asks for the first
-time, and kept up from then on. What they count takes the place of counters on disk.
-
-A run of pending entries, and its bytes.
-
-A run is a piece of a group's pending entries list that one consumer got at one moment: IDs in
-ascending order that share owner, delivery time and delivery count.
-
-::
+A run is a piece of a group's pending entries list that one consumer got at one time: IDs in
+ascending order that share owner, delivery time and delivery count::
 
     run   := time_ms(u64) deliveries(u64) rank(u64) owner_length(u32) owner id*
     times := time_ms(u64) rank(u64) anchor(id)                the run's suffix in the times tree
 
-What becomes of a group's runs while long commands look at them bit by bit.
+A group with few runs has its indexes by time and owner in memory alone (``RunIndex``), built from
+the runs on first use and updated from then on. Their counts take the place of counters on disk. A
+``RunWatch`` records what changes while a long command reads the runs in steps.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -47,7 +42,7 @@ class Run(NamedTuple):
     time_ms: int
     deliveries: int
     rank: int = 0
-    """0, or the place in the queue of those that were given back and belong to nobody."""
+    """The place in the queue of entries without an owner (XNACK); 0 if it has an owner."""
 
     @property
     def owned(self) -> bool:
@@ -81,11 +76,11 @@ def _damaged(anchor: PackedID) -> Corruption:
 
 
 OWNED_FIRST = _TIME.pack(1, 0)
-"""Sorts behind the suffixes of runs that were given back, and before those of all others."""
+"""Sorts after the suffixes of runs without an owner, and before all others."""
 
 
 def time_of(times_suffix: bytes) -> int:
-    """Return the delivery time that a key of the times tree begins with."""
+    """Return the delivery time with which a key of the times tree begins."""
     return int(_TIME.unpack_from(times_suffix)[0])
 
 
@@ -94,7 +89,7 @@ Stretch = tuple[PackedID, PackedID]
 
 
 class RunWatch:
-    """The stretches in which runs of one group were changed since they were last taken."""
+    """The ranges in which runs of one group changed since the last call of ``take``."""
 
     def __init__(self) -> None:
         self._changed: list[Stretch] = []
@@ -103,25 +98,25 @@ class RunWatch:
         self._changed += stretches
 
     def take(self) -> list[Stretch]:
-        """Return the stretches, and forget them."""
+        """Return the ranges and forget them."""
         taken, self._changed = self._changed, []
         return taken
 
 
 class RunWatches:
-    """Those who are told of the changes of one group's runs."""
+    """The watches of one group's runs."""
 
     def __init__(self) -> None:
         self._watches: WeakSet[RunWatch] = WeakSet()
 
     def add(self) -> RunWatch:
-        """Have changes told to who keeps what is returned."""
+        """Record changes for as long as the caller keeps the watch."""
         watch = RunWatch()
         self._watches.add(watch)
         return watch
 
     def note(self, runs: Iterable[Run]) -> bool:
-        """Tell of runs that were put or are to go; False where nobody listens any more."""
+        """Report runs that are written or deleted; return False if no watch exists any more."""
         if not self._watches:
             return False
         stretches = [(run.anchor, run.ids[-1]) for run in runs]
@@ -131,7 +126,7 @@ class RunWatches:
 
 
 Owner = bytes | None
-"""A consumer's name; None for the runs that were given back and belong to nobody."""
+"""A consumer's name; None for runs without an owner (XNACK)."""
 
 
 def owner_of(run: Run) -> Owner:
@@ -144,7 +139,7 @@ class Share:
 
     anchors: list[PackedID] = field(default_factory=list)
     pending: int = 0
-    """How many IDs they have."""
+    """The number of their IDs."""
 
 
 @dataclass(slots=True)
@@ -158,7 +153,7 @@ class RunIndex:
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> "RunIndex":
-        """Return the index of runs that come in the order of their anchors."""
+        """Return the index of runs in the order of their anchors."""
         index = cls([], {}, 0)
         for run in runs:
             index.times.append(run.times_suffix)
@@ -171,7 +166,7 @@ class RunIndex:
         return self.shares.setdefault(owner_of(run), Share())
 
     def count(self, run: Run, change: int) -> None:
-        """Note that the owner of a run has so many more IDs in it."""
+        """Add to the number of IDs that the owner of a run has."""
         self.shares[owner_of(run)].pending += change
         self.pending += change
 
@@ -181,7 +176,7 @@ class RunIndex:
         self.count(run, len(run.ids))
 
     def add_all(self, runs: list[Run]) -> None:
-        """Do the same for many."""
+        """Add many runs."""
         self.times += [run.times_suffix for run in runs]
         self.times.sort()
         touched = {owner_of(run): self.share(run) for run in runs}
@@ -201,7 +196,7 @@ class RunIndex:
             del self.shares[owner]
 
     def remove_all(self, runs: list[Run]) -> None:
-        """Do the same for many."""
+        """Remove many runs."""
         gone: dict[Owner, set[PackedID]] = {}
         for run in runs:
             self.count(run, -len(run.ids))
@@ -215,7 +210,7 @@ class RunIndex:
                 del self.shares[owner]
 
     def replace(self, old: list[Run], new: list[Run]) -> None:
-        """Take runs out, and others in."""
+        """Replace runs by others."""
         gone = set(map(_suffix, old))
         times = [suffix for suffix in self.times if suffix not in gone]
         times += map(_suffix, new)
@@ -241,7 +236,7 @@ class RunIndex:
         return 0 if share is None else share.pending
 
     def by_time(self, start: bytes = b"") -> Iterator[bytes]:
-        """Yield the suffixes from ``start`` on, oldest first; what was yielded may change."""
+        """Yield the suffixes from ``start`` on, oldest first; those already yielded may change."""
         return _following(self.times, start)
 
     def anchors_of(self, owner: Owner, start: PackedID) -> Iterator[PackedID]:

@@ -1,27 +1,20 @@
-"""Plain strings, the second kind of value: one metadata row each, and pieces of what is large.
+"""Plain strings, the second type of key: a metadata row each, and pieces of large values.
 
 ::
 
     string := kind(u8=2) version(u8=1|3) expire_at(u64) generation(u64) value
             | kind(u8=2) version(u8=2) expire_at(u64) generation(u64)
               length(u64) size(u32) written(u64) prefix
-
-Numbers are big-endian; an expiry of 0 stands for never; the generation is that of the row for SCAN.
-The value is whatever follows, in version 3 one that was written in parts, or, in version 2, stands
-in the pieces that the rest tells of (``meta/strings.py``). A string is read from its rows and
-written into them, never kept in memory. This module knows the row, and which record is of which
-kind; commands it does not know.
-
-The values of large plain strings: rows among the messages, so that no row is large.
-
-::
-
     messages row := prefix number(u32) -> piece
 
-The prefix is formed as that of a stream's entries, with the string's name and generation as they
-were when it became large; a rename leaves it. Each piece but the last has the same size, and the
-string's record says how long all of them are: one that is missing, or of another length, is damage
-and raises Corruption. A value is written anew over the rows of the one before.
+Numbers are big-endian; an expiry of 0 means never; the generation is that of the row for SCAN. The
+value of version 1 or 3 follows; version 3 was written in parts. The value of version 2 stands in
+pieces among the messages, so that no row is large. A string is read from its rows and written into
+them, never kept in memory.
+
+The prefix has the form of a stream's, with the string's name and generation at the time it became
+large; a rename keeps it. All pieces but the last have the same size. A piece that is missing or has
+another length is damage and raises Corruption. A new value overwrites the rows of the one before.
 """
 
 from collections.abc import Iterator
@@ -47,10 +40,10 @@ from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.options import MEGABYTE
 
 WHOLE_BYTES_MAX = 16 << 10
-"""Up to so many bytes a value stands in its record: a row that neighbours hardly feel."""
+"""Up to this length a value stands in its record: a row that does not slow its neighbours."""
 PIECE_BYTES = 64 << 10
 PAGE_BYTES = 4 * MEGABYTE
-"""Pieces are read by so many bytes at once: beside the value, memory holds no more."""
+"""Bytes of pieces read at once: memory holds no more besides the value."""
 
 _MESSAGES = Family.MESSAGES
 _NUMBER = Struct(">I")
@@ -66,7 +59,7 @@ class Pieces:
     size: int
     """Bytes of each piece but the last."""
     written: int
-    """A number of its own for each time that the value was changed."""
+    """A number that differs after each change of the value."""
 
     @property
     def count(self) -> int:
@@ -76,7 +69,7 @@ class Pieces:
         return self.prefix + _NUMBER.pack(number)
 
     def bytes_of(self, number: int) -> int:
-        """Return how long the piece of a number is."""
+        """Return the length of the piece with this number."""
         return min(self.size, self.length - number * self.size)
 
     @property
@@ -85,12 +78,12 @@ class Pieces:
 
 
 def is_large(length: int) -> bool:
-    """Tell whether a value of so many bytes has rows of its own."""
+    """Tell whether a value of this length has rows of its own."""
     return length > WHOLE_BYTES_MAX
 
 
 def read(batch: Batch, pieces: Pieces, start: int = 0, end: int | None = None) -> bytes:
-    """Return the bytes of a value from ``start`` to ``end``, or all; Corruption for damage."""
+    """Return the bytes of a value from ``start`` to ``end``; raise Corruption for damage."""
     end = pieces.length if end is None else min(end, pieces.length)
     if start >= end:
         return b""
@@ -130,7 +123,7 @@ def _upper(pieces: Pieces, until: int) -> bytes:
 
 
 def _sound(pieces: Pieces, number: int, until: int, pages: Iterator[list[Row]]) -> Iterator[bytes]:
-    """Yield the pieces from one number to another; Corruption where one is not there."""
+    """Yield the pieces from one number to another; raise Corruption if one is missing."""
     for page in pages:
         for key, piece in page:
             if key != pieces.row(number) or len(piece) != pieces.bytes_of(number):
@@ -147,7 +140,7 @@ def _lost(pieces: Pieces, number: int) -> Corruption:
 
 
 def write(batch: Batch, prefix: bytes, value: bytes, written: int, old: Pieces | None) -> Pieces:
-    """Put a value where there may be another."""
+    """Write a value, possibly over another."""
     made = Pieces(prefix, len(value), PIECE_BYTES, written)
     puts = batch.puts[_MESSAGES]
     for number in range(made.count):
@@ -159,7 +152,7 @@ def write(batch: Batch, prefix: bytes, value: bytes, written: int, old: Pieces |
 
 
 def overwrite(batch: Batch, pieces: Pieces, offset: int, part: bytes, written: int) -> Pieces:
-    """Put bytes over a value from an offset on, zeros between: pieces they do not touch stay."""
+    """Overwrite a value from an offset on, with zeros between; other pieces stay as they are."""
     stop = offset + len(part)
     made = Pieces(pieces.prefix, max(pieces.length, stop), pieces.size, written)
     for number in range(min(offset, pieces.length) // made.size, (stop - 1) // made.size + 1):
@@ -176,7 +169,7 @@ def overwrite(batch: Batch, pieces: Pieces, offset: int, part: bytes, written: i
 
 
 def drop(batch: Batch, pieces: Pieces, kept: int = 0) -> None:
-    """Delete the pieces of a value, but for the first: row by row where they are few."""
+    """Delete the pieces of a value except the first ``kept``: row by row if they are few."""
     if pieces.count - kept < DELETE_RANGE_ROWS:
         for number in range(kept, pieces.count):
             batch.delete(_MESSAGES, pieces.row(number))
@@ -200,26 +193,26 @@ class Writing(Protocol):
 
 @dataclass(slots=True)
 class StringMeta:
-    """A plain string, and what makes it a key."""
+    """A plain string with the fields of every key."""
 
     name: bytes
     row: bytes
     generation: int
     value: bytes
-    """The value; empty where it stands in pieces."""
+    """The value; empty if it stands in pieces."""
     expire_at: int = 0
     pieces: Pieces | None = None
     in_parts: bool = False
-    """It was written over, or something put behind it: Redis holds it so that this costs little."""
+    """Part of it was overwritten or appended, which Redis shows as OBJECT ENCODING raw."""
 
     @property
     def length(self) -> int:
-        """How many bytes the value has."""
+        """Return the length of the value in bytes."""
         return len(self.value) if self.pieces is None else self.pieces.length
 
     @property
     def prefix(self) -> bytes | None:
-        """What the keys of its pieces begin with; None without any."""
+        """Return the prefix of its pieces; None if it has none."""
         return None if self.pieces is None else self.pieces.prefix
 
     def read(self, batch: Batch, start: int = 0, end: int | None = None) -> bytes:
@@ -229,11 +222,11 @@ class StringMeta:
         return read(batch, self.pieces, start, end)
 
     def steps(self, batch: Batch) -> Iterator[bytes]:
-        """Return the value as it is now, to be read by and by."""
+        """Return the value as it is now, to be read in steps."""
         return iter((self.value,)) if self.pieces is None else steps(batch, self.pieces)
 
     def put(self, txn: Writing, value: bytes) -> None:
-        """Have the string hold a value; whoever does so has the record written."""
+        """Set the value; the caller writes the record."""
         self.in_parts = False
         if not is_large(len(value)):
             self.drop_pieces(txn.batch)
@@ -244,7 +237,8 @@ class StringMeta:
         self.value, self.pieces = b"", write(txn.batch, prefix, value, number, old)
 
     def overwrite(self, txn: Writing, offset: int, part: bytes) -> None:
-        """Put bytes over the value from an offset on, zeros between, in the same way."""
+        """Overwrite the value from an offset on, with zeros between; the caller writes the
+        record."""
         if self.pieces is None:
             value = self.value
             tail = value[offset + len(part) :]
@@ -255,7 +249,7 @@ class StringMeta:
             self.pieces = overwrite(txn.batch, self.pieces, offset, part, number)
 
     def drop_pieces(self, batch: Batch) -> None:
-        """Delete what stands outside of the record."""
+        """Delete the pieces."""
         if self.pieces is not None:
             drop(batch, self.pieces)
             self.pieces = None
@@ -271,7 +265,7 @@ class StringMeta:
 
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StringMeta":
-        """Return the string of a record; Corruption where it is none."""
+        """Decode the record of a string; raise Corruption if it is damaged."""
         if len(record) < _HEAD.size:
             raise _damaged(name, "it is too short")
         kind, version, expire_at, generation = _HEAD.unpack_from(record)
@@ -289,7 +283,7 @@ class StringMeta:
 
 
 def _pieces_of(string: StringMeta) -> Pieces:
-    """Return what the rest of a record tells of its pieces."""
+    """Decode the part of a record that describes its pieces."""
     try:
         length, size, written = _PIECES.unpack_from(string.value)
     except StructError:
@@ -306,14 +300,14 @@ def _damaged(name: bytes, why: str) -> Corruption:
 
 
 Key: TypeAlias = StreamMeta | StringMeta
-"""What a name may stand for."""
+"""The types that a name may stand for."""
 
 
 _STREAM = bytes([STREAM_KIND])
 
 
 def decode_key(name: bytes, record: bytes) -> Key:
-    """Return what a record holds; Corruption where it is of no known kind."""
+    """Decode the record of a key of any type; raise Corruption for an unknown one."""
     if record.startswith(_STREAM):
         return StreamMeta.decode(name, record)
     return StringMeta.decode(name, record)

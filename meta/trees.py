@@ -1,9 +1,9 @@
-"""Trees: sorted rows under a tree ID, held in memory as a whole while they are few.
+"""Trees: sorted rows under a tree ID, kept in memory as a whole while they are few.
 
-A queue puts and deletes pending rows all day long; in RocksDB each deleted row stays as a tombstone
-that a scan must step over until compaction takes it away. A tree of up to CACHED_ROWS rows is
-therefore kept in memory, decoded, beside the disk: its reads touch no tombstone. A larger tree is
-read from disk. Either way the disk has every row, in the batch of the command that made it.
+A queue writes and deletes pending rows all the time. In RocksDB each deleted row stays as a
+tombstone that a scan must step over until a compaction removes it. So a tree of up to CACHED_ROWS
+rows is kept in memory, decoded: its reads meet no tombstone. A larger tree is read from disk.
+Either way the disk has every row, in the batch of the command that wrote it.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -17,7 +17,7 @@ from kvstream.storage.batch import Batch, Family, Row
 T = TypeVar("T")
 
 CACHED_ROWS = 1 << 14
-"""Rows of one tree kept in memory, with a quick insertion anywhere: 8 MB where each has one ID."""
+"""Rows of one tree kept in memory, with a quick insertion anywhere: 8 MB if each has one ID."""
 
 CACHED_BYTES = 1 << 22
 """Bytes of the values of a tree that is loaded into memory: as many IDs as a group may keep."""
@@ -25,10 +25,10 @@ CACHED_BYTES = 1 << 22
 _PAGE_ROWS = 1 << 10
 
 DELETE_RANGE_ROWS = 64
-"""From this many rows on, one range delete is cheaper for later readers than single ones."""
+"""From this number of rows on, one range delete is cheaper for later readers than single ones."""
 
 _STRETCH = 512
-"""So many rows side by side are deleted as a range, among others that stay."""
+"""Adjacent rows that are deleted as a range among others that stay."""
 
 _TREES = Family.TREES
 
@@ -39,20 +39,20 @@ class SortedRows(Generic[T]):
     __slots__ = ("items", "keys")
 
     def __init__(self, items: dict[bytes, T]) -> None:
-        """``items`` stand in ascending order."""
+        """``items`` are in ascending order."""
         self.items = items
         self.keys = list(items)
 
 
 def as_is(suffix: bytes, value: bytes) -> bytes:
-    """Return the suffix as the item of a row that says all by its key."""
+    """Return the suffix as the item of a row that has no value."""
     return suffix
 
 
 class Tree(Generic[T]):
     """The rows of one tree; a suffix is a row's key without the tree's ID.
 
-    ``decode`` makes an item of a row's suffix and value; items are what reads return.
+    ``decode`` makes an item, which reads return, from a row's suffix and value.
     """
 
     __slots__ = ("_decode", "_deletes", "_tried", "id", "memory", "prefix")
@@ -64,13 +64,13 @@ class Tree(Generic[T]):
         self.prefix = tree_prefix(tree_id)
         self._decode = decode
         self.memory: SortedRows[T] | None = SortedRows({}) if new else None
-        """All rows, or None where they are too many or not loaded."""
+        """All rows, or None if they are too many or not loaded."""
         self._tried = new
         """Whether a tree that is not in memory is known to be too large for it."""
         self._deletes = 0
 
     def _load(self, batch: Batch) -> SortedRows[T] | None:
-        """Return the rows in memory, loading them where that was never tried."""
+        """Return the rows in memory; load them if that was never tried."""
         if not self._tried:
             self._tried = True
             rows = self._few_rows(batch)
@@ -83,7 +83,7 @@ class Tree(Generic[T]):
         return self.memory
 
     def _few_rows(self, batch: Batch) -> list[Row] | None:
-        """Return all rows, or None where they are too many for memory."""
+        """Return all rows, or None if they are too many for memory."""
         rows: list[Row] = []
         size = 0
         lower, upper = self.prefix, successor(self.prefix)
@@ -100,20 +100,20 @@ class Tree(Generic[T]):
     # --- what is in memory ----------------------------------------------------------------------
 
     def has_room(self, batch: Batch, count: int = 1) -> bool:
-        """Tell whether the tree is in memory, and so many more rows would leave it there."""
+        """Tell whether the tree is in memory and has room for ``count`` more rows there."""
         memory = self.memory or self._load(batch)
         return memory is not None and len(memory.keys) + count <= CACHED_ROWS
 
     def is_small(self) -> bool:
-        """Tell whether the tree is in memory and takes but a quarter of what it may."""
+        """Tell whether the tree is in memory and takes no more than a quarter of its limit."""
         return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 4
 
     def begin(self) -> None:
-        """Take the tree for empty, without a look at the disk."""
+        """Begin as an empty tree without reading the disk."""
         self.memory, self._tried, self._deletes = SortedRows({}), True, 0
 
     def fill(self: "Tree[bytes]", batch: Batch, suffixes: list[bytes]) -> None:
-        """Put empty rows, in ascending order, into an empty tree whose items are its suffixes."""
+        """Write empty rows, in ascending order, into an empty tree whose items are its suffixes."""
         prefix = self.prefix
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes], b""))
         few = len(suffixes) <= CACHED_ROWS
@@ -125,16 +125,16 @@ class Tree(Generic[T]):
         self.memory, self._tried, self._deletes = None, True, 0
 
     def reload(self) -> None:
-        """Look again, with the next use, whether the rows are few enough for memory."""
+        """Check again at the next use whether the rows are few enough for memory."""
         self.memory, self._tried, self._deletes = None, False, 0
 
     def clear(self, batch: Batch) -> None:
-        """Delete every row as one range, without a look at the disk."""
+        """Delete every row as one range without reading the disk."""
         batch.delete_range(_TREES, self.prefix, successor(self.prefix))
         self.begin()
 
     def agrees(self, rows: list[Row]) -> bool:
-        """Tell whether what is in memory, if anything is, is just these (suffix, value) rows."""
+        """Tell whether memory, if the tree is in memory, has exactly these (suffix, value) rows."""
         memory = self.memory
         if memory is None:
             return True
@@ -149,7 +149,7 @@ class Tree(Generic[T]):
         return None if value is None else self._decode(suffix, value)
 
     def put(self, batch: Batch, suffix: bytes, value: bytes, item: T) -> None:
-        """Put a row, given both as bytes and as the item that these would be decoded to."""
+        """Write a row, given as bytes and as the item that they would be decoded to."""
         memory = self.memory or self._load(batch)
         batch.puts[_TREES][self.prefix + suffix] = value
         if memory is not None:
@@ -164,7 +164,7 @@ class Tree(Generic[T]):
             memory.items[suffix] = item
 
     def put_all(self, batch: Batch, rows: dict[bytes, tuple[bytes, T]]) -> None:
-        """Put many rows that are not there yet; the tree is in memory, and has room for them."""
+        """Write many new rows; the tree is in memory and has room for them."""
         puts, prefix, memory = batch.puts[_TREES], self.prefix, self.memory
         assert memory is not None
         for suffix, (value, item) in rows.items():
@@ -186,7 +186,7 @@ class Tree(Generic[T]):
             self.reload()
 
     def delete_all(self, batch: Batch, suffixes: list[bytes]) -> None:
-        """Delete many rows that are there; the tree is in memory."""
+        """Delete many existing rows; the tree is in memory."""
         prefix, memory = self.prefix, self.memory
         assert memory is not None
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes]))
@@ -197,7 +197,7 @@ class Tree(Generic[T]):
     def replace(
         self, batch: Batch, gone: list[bytes], rows: Mapping[bytes, tuple[bytes, T]]
     ) -> None:
-        """Delete many rows, and put many others, of which some may be there."""
+        """Delete many rows and write many others, some of which may exist."""
         memory = self.memory or self._load(batch)
         puts, prefix = batch.puts[_TREES], self.prefix
         if memory is not None and len(gone) >= _STRETCH:
@@ -223,7 +223,7 @@ class Tree(Generic[T]):
             self.memory = None
 
     def _clear_stretches(self, batch: Batch, keys: list[bytes], gone: set[bytes]) -> list[bytes]:
-        """Delete rows as ranges where very many stand side by side; return the others."""
+        """Delete long sequences of adjacent rows as ranges; return the other rows."""
         alone: list[bytes] = []
         for is_gone, same in groupby(keys, gone.__contains__):
             if is_gone:
@@ -236,7 +236,7 @@ class Tree(Generic[T]):
         return alone
 
     def is_next(self, one: bytes, other: bytes) -> bool:
-        """Tell whether a row is known to stand right behind another one."""
+        """Tell whether a row is known to follow another directly."""
         memory = self.memory
         if memory is None:
             return False
@@ -274,10 +274,8 @@ class Tree(Generic[T]):
         return list(self._on_disk(batch, b"", None))
 
     def snapshot(self, batch: Batch, start: bytes = b"", times: int = 1) -> list[Iterator[T]]:
-        """Return iterators over the items at or above ``start`` as they are now.
-
-        Whatever is changed meanwhile.
-        """
+        """Return iterators over the items at or above ``start`` as they are now, whatever changes
+        later."""
         memory = self.memory or self._load(batch)
         if memory is not None:
             items = memory.items
@@ -293,8 +291,8 @@ class Tree(Generic[T]):
     def some(self, batch: Batch, start: bytes, limit: int) -> list[T]:
         """Return the first ``limit`` items at or above ``start``.
 
-        Where they are not in memory and all of them are fewer, they come into it: then what was
-        deleted is stepped over but once.
+        If the tree is not in memory but has fewer rows than that, it is loaded, so that its
+        tombstones are stepped over only once.
         """
         if self.memory is not None:
             return list(islice(self.scan(batch, start), limit))
@@ -312,7 +310,7 @@ class Tree(Generic[T]):
             yield self._decode(key[cut:], value)
 
     def drop(self, batch: Batch) -> None:
-        """Delete every row of the tree, also those that cannot be decoded."""
+        """Delete every row of the tree, including those that cannot be decoded."""
         upper = successor(self.prefix)
         if self.memory is not None:
             keys = [self.prefix + suffix for suffix in self.memory.keys[:DELETE_RANGE_ROWS]]

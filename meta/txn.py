@@ -1,8 +1,8 @@
-"""One transaction: the rows that a command reads and changes, on the way to one commit.
+"""One transaction: the rows that a command reads and changes, on their way to one commit.
 
-A transaction never commits itself; the engine does. Objects that it hands out are those of the
-catalog and are changed in place; ``changed`` marks them for the batch. A transaction that fails
-after a change makes the catalog forget all that it has in memory.
+A transaction never commits itself; the engine does. It hands out the catalog's objects, which are
+changed in place; ``changed`` puts their records into the batch. If it fails after a change, the
+catalog drops everything that it has in memory.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMet
 from kvstream.meta.strings import Key
 from kvstream.storage.batch import Batch, Family, Rows
 
-if TYPE_CHECKING:  # they know each other: the catalog loads what a transaction asks it for
+if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
 
 
 class Awaited(Protocol):
-    """The names that somebody waits for."""
+    """The names on which clients are blocked."""
 
     def __contains__(self, name: object) -> bool: ...
 
@@ -27,7 +27,7 @@ class Awaited(Protocol):
 
 
 class _Nobody:
-    """Nobody waits."""
+    """No client is blocked."""
 
     def __contains__(self, name: object) -> bool:
         return False
@@ -71,75 +71,78 @@ class Txn:
         self.now_ms = now_ms
         """The time of the whole transaction."""
         self.expiry_ms = now_ms
-        """What expires at or before this moment is gone: now, but where another server tells what
-        has expired, as a master tells its replicas."""
+        """Keys that expire at or before this time are gone. It is ``now_ms``, except on a replica,
+        whose master decides what has expired."""
         self.read_only = read_only
-        """The store cannot be written: reads tidy nothing up."""
+        """The store cannot be written: reads delete nothing."""
         self.keeps_expired = read_only
-        """What has expired is passed over, not deleted: nothing is made in its place."""
+        """Expired keys are skipped, not deleted; nothing is created in their place."""
         self.failed = False
-        """Something broke half-way: the transaction must not be committed."""
+        """A command failed after it had changed something: the transaction must not be
+        committed."""
         self.frees = False
-        """The transaction makes the store smaller: allowed when the disk is nearly full."""
+        """The transaction makes the store smaller, so it is allowed when the disk is nearly
+        full."""
         self.groups_dropped = 0
-        """Groups that went with streams that were deleted."""
+        """Groups that were deleted with their streams."""
         self.noted = False
-        """All that this call has changed is a note of it: what it showed was shown once more."""
+        """The call changed nothing but the delivery count of entries that it had shown before."""
         self.signals: dict[bytes, None] = {}
-        """Names whose waiters may go on after the commit, in order."""
+        """Names whose blocked clients look again after the commit, in order."""
         self.missing: set[bytes] = set()
-        """Names that were looked for in vain: of one call, where somebody counts them."""
+        """Names that this call looked up in vain, for keyspace_misses."""
         self._awaited = _Nobody() if awaited is None else awaited
         self._known = catalog.streams
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
 
     def reset(self, now_ms: int, read_only: bool) -> None:
-        """Make a committed transaction ready to be another one: cheaper than making a new one."""
+        """Make a committed transaction ready for the next one, which is cheaper than a new one."""
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.noted = False
         self.groups_dropped = 0
         self.read_only = self.keeps_expired = read_only
-        self.signals = {}  # those of the former one may still be served
+        self.signals = {}  # the former ones may still be in use
         if self.missing:
             self.missing.clear()
 
     def stream(self, name: bytes) -> StreamMeta | None:
-        """Return the stream of a name, or None; WrongType for another kind of value."""
+        """Return the stream of a name, or None; raise WrongType for a key of another type."""
         stream = self._known.get(name)
         if stream is None or stream.expire_at:
             return self.catalog.stream(self, name)
         return stream
 
     def key(self, name: bytes) -> Key | None:
-        """Return what a name stands for, of any kind, or None."""
+        """Return the key of a name, of any type, or None."""
         return self.catalog.key(self, name)
 
     def allocate(self) -> int:
-        """Return a number never given out before, for a tree or a generation."""
+        """Allocate a number for a tree or a generation."""
         return self.catalog.numbers.take(self).start
 
     def changed(self, stream: StreamMeta) -> None:
-        """Have the hot part of the stream's record written."""
+        """Write the part of the stream's record that changes often."""
         self._streams[stream.row] = stream
 
     def appended(self, stream: StreamMeta, count: int) -> None:
-        """Note entries that joined the open node: their rows tell of them, the record can wait."""
+        """Count entries that joined the open node: their rows are enough, so the record can
+        wait."""
         stream.behind += count
         if stream.behind > BEHIND_MAX:
             self._streams[stream.row] = stream
 
     def reshaped(self, stream: StreamMeta) -> None:
-        """Have the whole of the stream's record written."""
+        """Write the whole record of a stream."""
         stream.cool()
         self._streams[stream.row] = stream
 
     def member_changed(self, member: GroupMeta | ConsumerMeta) -> None:
-        """Have the record of a group or consumer written."""
+        """Write the record of a group or consumer."""
         self._members[member.row] = member
 
     def seen(self, consumer: ConsumerMeta) -> None:
-        """Note that a consumer asked for something: written with the next commit of any kind."""
+        """Set the seen time of a consumer; the next commit of any kind writes it."""
         consumer.seen_ms = self.now_ms
         if not self.read_only:
             self.catalog.seen[consumer.row] = consumer
@@ -152,34 +155,35 @@ class Txn:
         self.catalog.seen.pop(member.row, None)
 
     def forget_members(self, prefix: bytes) -> None:
-        """Do so with all whose rows begin with ``prefix``, loaded or not."""
+        """Forget all members whose rows begin with ``prefix``, loaded or not."""
         for known in (self._members, self.catalog.seen):
             for row in [row for row in known if row.startswith(prefix)]:
                 del known[row]
 
     def signal(self, name: bytes) -> None:
-        """Let the waiters of a name, if it has any, look again after the commit."""
+        """Wake the clients blocked on a name after the commit."""
         if name in self._awaited:
             self.signals[name] = None
 
     def signal_some(self, names: Iterable[bytes]) -> None:
-        """Do the same for many, which are not looked at where nobody waits for anything."""
+        """Wake the clients blocked on any of the names; the names are not iterated if no client is
+        blocked."""
         if self._awaited.names():
             for name in names:
                 self.signal(name)
 
     def signal_all(self, prefix: bytes) -> None:
-        """Let the waiters of every name that begins with ``prefix`` look again."""
+        """Wake the clients blocked on names that begin with ``prefix``."""
         names = [name for name in self._awaited.names() if name.startswith(prefix)]
         self.signals.update(dict.fromkeys(names))
 
     @property
     def dirty(self) -> bool:
-        """Whether anything has been changed so far."""
+        """Tell whether anything has been changed so far."""
         return bool(self._streams or self._members or any(self.batch.puts) or self.batch.ranges)
 
     def finish(self) -> Batch | None:
-        """Put the changed records into the batch; return it, None where nothing was changed."""
+        """Put the changed records into the batch and return it, or None if nothing was changed."""
         batch = self.batch
         if self._streams:
             puts = batch.puts[Family.METADATA]
@@ -208,11 +212,12 @@ class Txn:
         return batch
 
     def write_seen(self) -> None:
-        """Have the moved seen times of consumers written."""
+        """Write the seen times that have changed."""
         for consumer in self.catalog.seen.values():
             self.member_changed(consumer)
 
     def abandon(self, changed: bool) -> None:
-        """Undo the transaction in memory; ``changed``: it may have changed something unmarked."""
+        """Undo the transaction in memory; ``changed``: it may have changed an object without
+        marking it."""
         if changed or self._streams or self._members or self.batch:
             self.catalog.forget()

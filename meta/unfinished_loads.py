@@ -1,4 +1,4 @@
-"""Streams that are being loaded in steps: their rows are there, but no key stands for them yet.
+"""Keep streams that are being loaded in steps: their rows exist, but no key does yet.
 
 ::
 
@@ -6,10 +6,10 @@
                                        trees(u64) trees_end(u64)
                                        label_length(u32) label name_length(u32) name record
 
-``record`` is that of the stream as far as it has come, ``name`` the stored name that it is for.
-``trees`` to ``trees_end`` are the numbers of its trees beside that of its nodes; 0 to 0 before they
-are given out. The row is durable before the first row of the stream is, and goes in the commit that
-makes the key: so whatever is left of a load that came to no end is found by it.
+``record`` is the stream's record so far, ``name`` its stored name. ``trees`` to ``trees_end`` are
+the numbers of its trees besides that of its nodes; 0 to 0 before they are allocated. The row is
+durable before the first row of the stream is, and goes in the commit that creates the key. So the
+rows of an interrupted load can be found and deleted.
 """
 
 from collections.abc import Iterator
@@ -33,15 +33,15 @@ _MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 
 @dataclass(slots=True)
 class StagedLoad:
-    """A load under way."""
+    """One load under way."""
 
     stream: StreamMeta
-    """The stream as far as it is on disk, with a generation and a tree of nodes of its own."""
+    """The stream as far as it is on disk, with its own generation and tree of nodes."""
     begun_ms: int
     label: bytes = b""
-    """What whoever began it knows it by, to go on later; empty: nobody will."""
+    """The name by which the caller resumes the load; empty if it cannot be resumed."""
     moved_ms: int = 0
-    """When it last came any further."""
+    """When the load last made progress."""
     trees: range = field(default=range(0))
     """The numbers of its other trees."""
 
@@ -50,7 +50,7 @@ class StagedLoad:
         return load_row(self.stream.generation)
 
     def copy(self) -> "StagedLoad":
-        """Return the load as it is now; it does not follow what becomes of this one."""
+        """Return a copy that does not follow later progress."""
         self.stream.cool()
         return self.decode(self.row, self.encode())
 
@@ -63,7 +63,7 @@ class StagedLoad:
 
     @classmethod
     def decode(cls, row: bytes, value: bytes) -> "StagedLoad":
-        """Return the load of a row; Corruption where that is damaged."""
+        """Decode the row of a load; raise Corruption if it is damaged."""
         try:
             version, begun_ms, moved_ms, *ends = _HEAD.unpack_from(value)
             label, end = _string(value, _HEAD.size)
@@ -83,26 +83,26 @@ def _string(value: bytes, at: int) -> tuple[bytes, int]:
 
 
 def all_of(txn: Txn) -> Iterator[StagedLoad]:
-    """Yield the loads under way, oldest first; ``check`` tells of those that cannot be read."""
+    """Yield the loads under way, oldest first; ``check`` reports those that cannot be read."""
     for row, value in txn.batch.scan(_METADATA, LOAD_TAG, successor(LOAD_TAG)):
         with suppress(Corruption):
             yield StagedLoad.decode(row, value)
 
 
 def put(txn: Txn, load: StagedLoad) -> None:
-    """Have the row written, with what the stream is by now."""
+    """Write the row with the stream's record so far."""
     load.moved_ms = txn.now_ms
     load.stream.cool()
     txn.batch.put(_METADATA, load.row, load.encode())
 
 
 def remove(txn: Txn, load: StagedLoad) -> None:
-    """Have the row gone: the load has come to its end, one way or the other."""
+    """Delete the row: the load has ended."""
     txn.batch.delete(_METADATA, load.row)
 
 
 def discard(txn: Txn, load: StagedLoad) -> None:
-    """Delete all that a load has brought."""
+    """Delete all rows of a load."""
     txn.frees = True
     prefix, nodes = load.stream.prefix, tree_prefix(load.stream.nodes_tree)
     txn.batch.delete_range(_MESSAGES, prefix, successor(prefix))
@@ -112,7 +112,7 @@ def discard(txn: Txn, load: StagedLoad) -> None:
 
 
 def drop_trees(txn: Txn, load: StagedLoad) -> None:
-    """Delete the rows of all its trees but the nodes', which are to be made again."""
+    """Delete the rows of all its trees except the nodes, to be written again."""
     if load.trees:
         bounds = tree_prefix(load.trees.start), tree_prefix(load.trees.stop)
         txn.batch.delete_range(_TREES, *bounds)
@@ -120,7 +120,7 @@ def drop_trees(txn: Txn, load: StagedLoad) -> None:
 
 
 def cut(txn: Txn, load: StagedLoad) -> None:
-    """Delete entries and nodes that the row does not tell of: it is written after them."""
+    """Delete entries and nodes beyond the row's record, which is written after them."""
     stream = load.stream
     prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
     first = prefix if stream.last == MIN_ID else prefix + stream.last.packed + b"\0"

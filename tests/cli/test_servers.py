@@ -30,8 +30,8 @@ from tests.cli.program import FIRST, Program, RemoteProgram
 from tests.cli.test_processes import ended, read_line
 from tests.patience import until
 from tests.ports import free_port
-from tests.server.authorities import Authority
 from tests.server.conftest import Served
+from tests.server.net.authorities import Authority
 
 pytestmark = pytest.mark.places("server", "redis")
 

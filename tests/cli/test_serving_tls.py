@@ -17,7 +17,7 @@ import redis
 from tests.cli.program import ENVIRONMENT, Program
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port
-from tests.server.authorities import Authority, Identity
+from tests.server.net.authorities import Authority, Identity
 from tests.server.talking import request
 
 

@@ -8,7 +8,7 @@ import pytest
 from kvstream import ManualClock, Store
 from kvstream.commands import Dispatcher, ErrorReply, flatten
 from tests.opening import Stores
-from tests.semantics.fixtures import redis_server
+from tests.operations.fixtures import redis_server
 
 __all__ = ["redis_server"]
 

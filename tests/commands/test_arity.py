@@ -7,7 +7,7 @@ from kvstream.commands.reference import rows
 from kvstream.commands.table import ALL_COMMANDS
 from kvstream.errors import RequestError
 from tests.commands.conftest import Say, words
-from tests.semantics.implementations import RedisServer
+from tests.operations.implementations import RedisServer
 
 ALL = list(rows(ALL_COMMANDS))
 KNOWN_TO_7 = [row for row in ALL if int(row.since.split(".")[0]) < 8]

@@ -9,8 +9,8 @@ from kvstream.commands import RESP2, Dispatcher
 from tests.commands.conftest import words
 from tests.commands.test_errors import APPENDING, CLAIMING, DELETING, GROUPS, READING, SETTING
 from tests.commands.wire import wire
-from tests.semantics.implementations import RedisServer
-from tests.semantics.replies import Error, Reply
+from tests.operations.implementations import RedisServer
+from tests.operations.replies import Error, Reply
 
 PREPARATION = [
     "FLUSHALL",

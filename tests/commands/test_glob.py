@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvstream.types.glob import matcher
-from tests.semantics.implementations import RedisServer
+from tests.operations.implementations import RedisServer
 
 TEXTS = st.text("ab-^]", min_size=1, max_size=5)
 PATTERNS = st.text("ab*?[]^-\\", max_size=8)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from kvstream import Store
+from tests.operations.fixtures import opened, redis_server
 from tests.peers import NEWER_PEERS, PeerProcess
 from tests.pieces import small_pieces
-from tests.semantics.fixtures import opened, redis_server
 from tests.server.conftest import redis_process
 from tests.serving import ServerProcess
 

@@ -25,8 +25,8 @@ from tests.differential.grammar import (
     WAIT,
     Argv,
 )
-from tests.semantics.implementations import Clock, Kvstream, Model, RedisServer, Subject
-from tests.semantics.replies import Error, Reply
+from tests.operations.implementations import Clock, Kvstream, Model, RedisServer, Subject
+from tests.operations.replies import Error, Reply
 
 COMMANDS_7 = st.randoms(use_true_random=True).map(STEP_7)
 COMMANDS_8 = st.randoms(use_true_random=True).map(STEP_8)

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.differential.grammar import STEP_7, STEP_8
 from tests.differential.long_runs import assert_same
 from tests.differential.machines import AgainstKvstream, AgainstRedis
-from tests.semantics.implementations import RedisServer
+from tests.operations.implementations import RedisServer
 
 pytestmark = pytest.mark.unmeasured
 

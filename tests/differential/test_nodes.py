@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.semantics.implementations import Kvstream, Model, RedisServer
-from tests.semantics.replies import Argument, Run
+from tests.operations.implementations import Kvstream, Model, RedisServer
+from tests.operations.replies import Argument, Run
 
 pytestmark = pytest.mark.unmeasured
 

@@ -10,8 +10,8 @@ from kvstream import KVStreamError, Store
 from kvstream.migration import LossRefused, run, verify
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
-from tests.server.authorities import Authority
 from tests.server.conftest import Served
+from tests.server.net.authorities import Authority
 
 
 @pytest.fixture

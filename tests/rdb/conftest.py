@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvstream.rdb.compiled import twins as compiled
+from tests.operations.fixtures import redis_server
 from tests.rdb.redis_files import RedisFiles
-from tests.semantics.fixtures import redis_server
 
 Start = Callable[..., RedisFiles]
 __all__ = ["Start", "redis_files", "redis_server", "twins"]

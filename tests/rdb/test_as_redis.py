@@ -16,12 +16,12 @@ from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import Kind, reduce, target
 from kvstream.types.ids import StreamID
 from kvstream.types.images import ConsumerImage, GroupImage, StreamState
+from tests.operations.implementations import RedisServer
+from tests.operations.replies import Error
 from tests.rdb import generated
 from tests.rdb.generated import Image, entries
 from tests.rdb.golden import sealed
 from tests.rdb.traffic import Traffic
-from tests.semantics.implementations import RedisServer
-from tests.semantics.replies import Error
 
 NATIVE, OLDER = target("redis:7.0"), target("redis:6.2")
 

@@ -19,11 +19,11 @@ from kvstream.rdb.versions import TARGETS, Kind, Target, reduce
 from kvstream.types.ids import StreamID
 from kvstream.types.images import GroupImage, NodeImage, StreamState
 from kvstream.types.options import MEGABYTE
+from tests.operations.implementations import RedisServer
 from tests.rdb.generated import Image, entries, entry
 from tests.rdb.golden import GOLDEN, sealed
 from tests.rdb.mutating import ROUNDS, SEED, damaged
 from tests.rdb.traffic import Traffic
-from tests.semantics.implementations import RedisServer
 
 pytestmark = pytest.mark.unmeasured
 

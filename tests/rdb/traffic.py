@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from kvstream.types.ids import U64_MAX
-from tests.semantics.implementations import RedisServer
+from tests.operations.implementations import RedisServer
 
 
 class Traffic:

@@ -1,5 +1,0 @@
-"""Fixtures of the tests of images and payloads."""
-
-from tests.semantics.fixtures import opened, redis_server
-
-__all__ = ["opened", "redis_server"]

@@ -1,0 +1,247 @@
+"""Pending runs against a dict of single entries, with small runs and trees that spill too."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kvstream import Corruption
+from kvstream.meta import pel, pel_index, trees
+from kvstream.meta.records import GroupMeta
+from kvstream.meta.runs import Run
+from kvstream.storage.database import Database
+from kvstream.types.ids import StreamID
+from tests.meta.rows import Metadata, fresh_name
+
+ALL_IDS = [StreamID(ms, 0).packed for ms in range(24)]
+IDS = st.sampled_from(ALL_IDS)
+SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=12, unique=True).map(sorted)
+CONSUMERS = [b"", b"one", b"two"]
+TIMES = st.integers(0, 5)
+
+
+class Entry(NamedTuple):
+    """What the model knows of one pending entry."""
+
+    owner: bytes
+    time_ms: int
+    deliveries: int
+    rank: int = 0
+
+
+class PendingMachine(RuleBasedStateMachine):
+    """Every operation on pending entries, beside a dict of them."""
+
+    database: ClassVar[Database]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata = Metadata(self.database)
+        self.name = fresh_name()
+        self.model: dict[bytes, Entry] = {}
+        self.rank = 0
+        for consumer in CONSUMERS:
+            self.metadata.consumer(self.group, consumer)
+        self.commit()
+
+    @property
+    def group(self) -> GroupMeta:
+        return self.metadata.group(self.name)
+
+    def those(self, wanted: list[bytes]) -> list[pel.Pending]:
+        """Return what the model has pending of ``wanted``."""
+        return [pel.Pending(eid, *self.model[eid]) for eid in wanted if eid in self.model]
+
+    # --- changes --------------------------------------------------------------------------------
+
+    @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES, count=st.integers(0, 2))
+    def deliver(self, ids: list[bytes], owner: bytes, time: int, count: int) -> None:
+        fresh = [eid for eid in ids if eid not in self.model]
+        pel.place(self.metadata.txn, self.group, fresh, owner, time, count)
+        self.model |= dict.fromkeys(fresh, Entry(owner, time, count))
+
+    @rule(ids=SETS_OF_IDS)
+    def take(self, ids: list[bytes]) -> None:
+        expected = self.those(ids)
+        assert pel.take(self.metadata.txn, self.group, ids) == expected
+        for eid in ids:
+            self.model.pop(eid, None)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def take_a_whole_run(self, data: st.DataObject) -> None:
+        eid = data.draw(st.sampled_from(sorted(self.model)))
+        run = pel.run_at(self.metadata.txn, self.group, eid)
+        assert run is not None
+        self.take(list(run.ids))
+
+    @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES)
+    def claim(self, ids: list[bytes], owner: bytes, time: int) -> None:
+        self.take(ids)
+        self.deliver(ids, owner, time, 1)
+
+    @rule(ids=SETS_OF_IDS, count=st.integers(0, 2))
+    def give_back(self, ids: list[bytes], count: int) -> None:
+        self.take(ids)
+        pel.give_back(self.metadata.txn, self.group, ids, count)
+        self.rank += 1
+        self.model |= dict.fromkeys(ids, Entry(b"", 0, count, self.rank))
+
+    @rule()
+    def commit(self) -> None:
+        self.metadata.commit()
+        self.committed = dict(self.model), self.rank
+
+    @rule()
+    def reload(self) -> None:
+        self.commit()
+        self.metadata.reload()
+
+    @rule()
+    def abandon(self) -> None:
+        self.metadata.abandon()
+        self.model, self.rank = dict(self.committed[0]), self.committed[1]
+
+    # --- looks ----------------------------------------------------------------------------------
+
+    @rule(start=IDS)
+    def look_by_id(self, start: bytes) -> None:
+        txn, group = self.metadata.txn, self.group
+        one = self.those([start])
+        assert pel.find(txn, group, start) == (one[0] if one else None)
+        for end in (start, ALL_IDS[-1]):
+            wanted = [eid for eid in ALL_IDS if start <= eid <= end]
+            runs = list(pel.runs_from(txn, group, start))
+            assert entries(runs, start, end) == self.those(wanted)
+
+    @rule(start=IDS, owner=st.sampled_from(CONSUMERS))
+    def look_by_consumer(self, start: bytes, owner: bytes) -> None:
+        group = self.group
+        runs = list(
+            pel.runs_of(self.metadata.txn, group, self.metadata.consumer(group, owner), start)
+        )
+        expected = self.those([eid for eid in ALL_IDS if eid >= start])
+        assert entries(runs, start, ALL_IDS[-1]) == [
+            entry for entry in expected if entry.owned and entry.owner == owner
+        ]
+
+    @rule(latest=st.integers(-1, 6))
+    def look_by_time(self, latest: int) -> None:
+        runs = list(pel.runs_by_time(self.metadata.txn, self.group, latest))
+        found = entries(runs, ALL_IDS[0], ALL_IDS[-1])
+        expected = self.those(ALL_IDS)
+        assert sorted(found) == [
+            entry for entry in expected if not entry.owned or entry.time_ms <= latest
+        ]
+        given_back = [entry for entry in found if not entry.owned]
+        assert given_back == sorted(given_back, key=lambda entry: entry.rank)
+        owned = [entry.time_ms for entry in found if entry.owned]
+        assert owned == sorted(owned)
+        times = [entry.time_ms for entry in expected]
+        oldest = pel.oldest_time(self.metadata.txn, self.group)
+        assert oldest == (min(times) if times else None)
+
+    @invariant()
+    def counts_are_those_of_the_model(self) -> None:
+        txn, group, everything = self.metadata.txn, self.group, self.model.values()
+        assert pel_index.pending_in(txn, group) == len(self.model)
+        assert pel_index.nacked_in(txn, group) == sum(entry.rank > 0 for entry in everything)
+        for name in CONSUMERS:
+            own = sum(entry.owner == name and not entry.rank for entry in everything)
+            consumer = self.metadata.consumer(group, name)
+            assert pel_index.pending_with(txn, group, consumer) == own
+
+    @invariant()
+    def no_two_runs_overlap(self) -> None:
+        runs = list(self.group.runs.scan(self.metadata.txn.batch))
+        bounds = [bound for run in runs for bound in (run.anchor, run.ids[-1])]
+        assert bounds == sorted(bounds)
+        assert len({run.anchor for run in runs}) == len(runs)
+        assert all(list(run.ids) == sorted(run.ids) for run in runs)
+        assert all(len(run.ids) <= pel.RUN_IDS_MAX for run in runs)
+
+
+def entries(runs: list[Run], start: bytes, end: bytes) -> list[pel.Pending]:
+    """Return the single entries of ``runs`` between two IDs."""
+    return [pel.pending_of(run, eid) for run in runs for eid in pel.ids_between(run, start, end)]
+
+
+@pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
+@pytest.mark.parametrize("run_ids_max", [pel.RUN_IDS_MAX, 3, 1])
+def test_pending_runs_do_what_single_entries_would(
+    database: Database, run_ids_max: int, cached_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
+    monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    monkeypatch.setattr(pel_index, "_FEW", run_ids_max % 3)
+    monkeypatch.setattr(PendingMachine, "database", database, raising=False)
+    run_state_machine_as_test(
+        PendingMachine,
+        settings=settings(max_examples=25, stateful_step_count=30, deadline=None),
+    )
+
+
+def test_a_read_of_many_is_stored_as_few_runs(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    metadata.consumer(group, b"c")
+    ids = [StreamID(1, seq).packed for seq in range(300)]
+    pel.place(metadata.txn, group, ids, b"c", 5, 1)
+    sizes = [len(run.ids) for run in group.runs.scan(metadata.txn.batch)]
+    assert sizes == [128, 128, 44]
+    metadata.commit()
+
+
+def test_no_entry_is_placed_where_there_is_none_to_place(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    metadata.consumer(group, b"c")
+    metadata.commit()
+    pel.place(metadata.txn, group, [], b"c", 5, 1)
+    assert pel.take(metadata.txn, group, []) == []
+    assert metadata.txn.finish() is None
+
+
+def change_one(metadata: Metadata, change: Any) -> list[list[bytes]]:
+    """Deliver 1 to 9 as one run, make ``change`` to it, and return the IDs of the runs."""
+    group = metadata.group(fresh_name())
+    metadata.consumer(group, b"c")
+    pel.place(metadata.txn, group, ALL_IDS[1:10], b"c", 5, 1)
+    change(metadata.txn, group)
+    return [list(run.ids) for run in group.runs.scan(metadata.txn.batch)]
+
+
+def test_an_acknowledged_entry_leaves_its_run_in_one_piece(metadata: Metadata) -> None:
+    runs = change_one(metadata, lambda txn, group: pel.take(txn, group, [ALL_IDS[4]]))
+    assert runs == [[*ALL_IDS[1:4], *ALL_IDS[5:10]]]
+
+
+def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -> None:
+    def nack(txn: Any, group: GroupMeta) -> None:
+        pel.take(txn, group, [ALL_IDS[4]])
+        pel.give_back(txn, group, [ALL_IDS[4]], 1)
+
+    assert change_one(metadata, nack) == [ALL_IDS[1:4], [ALL_IDS[4]], ALL_IDS[5:10]]
+
+
+def test_an_entry_pending_with_no_consumer_is_corruption(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    with pytest.raises(Corruption, match="has pending entries of no consumer b'nobody'"):
+        pel.place(metadata.txn, group, [ALL_IDS[1]], b"nobody", 5, 1)
+    metadata.abandon()
+
+
+def test_a_run_that_an_index_knows_and_nothing_else_is_corruption(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    consumer = metadata.consumer(group, b"c")
+    group.indexed = True
+    consumer.runs.put(metadata.txn.batch, ALL_IDS[1], b"", ALL_IDS[1])
+    with pytest.raises(Corruption, match=f"has lost the run of pending entries {'0' * 15}1"):
+        list(pel.runs_of(metadata.txn, group, consumer))
+    metadata.abandon()

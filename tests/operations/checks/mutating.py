@@ -1,0 +1,232 @@
+"""One row of each kind of a store, and the many ways in which its value may be wrong."""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from struct import Struct
+from typing import Any
+
+import msgpack
+
+from kvstream import Store, StreamID
+from kvstream.layout.keys import (
+    ALLOCATOR_KEY,
+    SWAPPED_KEY,
+    U64,
+    flushed_row,
+    key_count_row,
+    scan_row,
+    stream_row,
+    tree_prefix,
+)
+from kvstream.layout.values import REPEATED, UNIQUE, decode_checked
+from kvstream.meta.keyspace import decode_swapped
+from kvstream.meta.lazyfree import decode_bounds
+from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
+from kvstream.meta.runs import Run
+from kvstream.meta.strings import StringMeta
+from kvstream.storage.batch import Family
+from tests.operations.checks.seeding import MESSAGES, METADATA, TREES, Rows
+
+FLIPS = 24
+"""Bits turned round in each value, one at a time."""
+SHARE = 1 if os.environ.get("KVSTREAM_MUTANTS") == "all" else 8
+"""Of each kind of row, one mutant in so many is tried."""
+_IID = Struct(">16sQQ")
+_OF_OTHER_TYPES: tuple[object, ...] = (
+    *(0, -1, 1 << 63, 1.5, None, True, b"", b"x" * 40),
+    *([], [1, 2], [b"a", 1], [[b"a"], b"b"], [None] * 4, [b"a"] * 3),
+    *({}, {b"a": 1}, {1: b"a"}, {b"a": None}, {b"a": [b"b"]}, {b"a": {b"b": b"c"}}, {b"a": 1.5}),
+    *(
+        {b"a": True},
+        {b"n": b"1", b"note": 7},
+        {b"n": msgpack.Timestamp(1)},
+        msgpack.ExtType(5, b"x"),
+    ),
+)
+"""Packed, in place of a map, of an array, or of an array of names."""
+
+LOCK = b"\x00\x00lock"
+"""The name of a string that expires."""
+LARGE = b"\x00\x00large"
+"""The name of a string in three pieces."""
+
+Decode = Callable[[bytes], Any]
+_How = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A row to be damaged."""
+
+    family: Family
+    key: bytes
+    decode: Decode = repr
+    """Returns an object, or a value that stands for all of the row."""
+    free: frozenset[str] = frozenset()
+    """The fields of that object of which nothing else in the store says what they must be."""
+    may_miss: bool = False
+    """Whether a store without the row would be sound as well."""
+
+    def may_be(self, sound: bytes, mutant: bytes | None) -> bool:
+        """Tell whether a mutant is a sound value, too, as far as anything in the store tells."""
+        if mutant is None:
+            return self.may_miss
+        before, after = (_fields(self.decode(value)) for value in (sound, mutant))
+        return {name for name in before if before[name] != after[name]} <= self.free
+
+
+def _in_pieces(record: bytes) -> object:
+    """Return what must be true of a large string: when it was written nothing else tells."""
+    string = StringMeta.decode(LARGE, record)
+    pieces = string.pieces and replace(string.pieces, written=0)
+    return string.generation, string.expire_at, pieces, string.value
+
+
+def _fields(decoded: Any) -> dict[str, Any]:
+    names = getattr(decoded, "__slots__", ()) or getattr(decoded, "_fields", ())
+    found = {name: getattr(decoded, name) for name in names if not name.startswith("_")}
+    for in_memory in ("ahead", "runs", "times", "consumers", "groups"):
+        found.pop(in_memory, None)
+    return found or {"all": decoded}
+
+
+def targets(store: Store) -> dict[str, Target]:
+    """Return one row of each kind that ``seeding.fill`` leaves, of strings, and of a flush."""
+    rows = Rows(store)
+    orders, group, ann = rows.orders, rows.group, rows.consumer(b"ann")
+    plain = rows.group_of(rows.stream(b"brief"), b"plain")
+    messages = [key for key, _ in rows.live()]
+    brief = [key for key, _ in rows.under(MESSAGES, rows.stream(b"brief").prefix)]
+    anchors = [suffix for suffix, _ in rows.tree(group.runs.id)]
+    expiring = next(key for key, _ in rows.under(METADATA, b"X"))
+    number: _How = {"decode": U64.unpack, "free": {"all"}}
+    entry: _How = {"decode": lambda value: decode_checked([value]), "free": {"all"}}
+    iid: _How = {"decode": lambda value: _IID.unpack(value)[1:]}
+
+    def within(tree: int, suffix: bytes, **how: Any) -> Target:
+        (found,) = [key for key, _ in rows.tree(tree) if key.startswith(suffix)][:1]
+        return _target(TREES, tree_prefix(tree) + found, **how)
+
+    def node(first: StreamID) -> Target:
+        return within(
+            orders.nodes_tree,
+            first.packed,
+            decode=lambda value: Node.decode(first, value),
+            free={"last", "appended", "size", "names"},  # where the first entry is gone
+        )
+
+    def a_group(group: GroupMeta) -> Target:
+        return _target(
+            TREES,
+            group.row,
+            decode=lambda value: GroupMeta.decode(group.name, group.row, value),
+            free={"last_delivered", "entries_read", "nack_rank", "activity"},
+        )
+
+    def a_consumer(consumer: ConsumerMeta) -> Target:
+        return _target(
+            TREES,
+            consumer.row,
+            decode=lambda value: ConsumerMeta.decode(consumer.name, consumer.row, value),
+            free={"seen_ms", "active_ms", "activity"},
+        )
+
+    def run(group: GroupMeta, anchor: bytes, *free: str) -> Target:
+        ids = {"deliveries", "ids", *free}  # what is pending may have been deleted
+        return within(group.runs.id, anchor, decode=lambda v: Run.decode(anchor, v), free=ids)
+
+    return {
+        "the first entry": _target(MESSAGES, messages[0], **entry),
+        "an entry": _target(MESSAGES, messages[-9], **entry),
+        "the last entry": _target(MESSAGES, messages[-1], **entry),
+        "an entry with repeated names": _target(MESSAGES, brief[1], **entry),
+        "a stream": _target(
+            METADATA,
+            orders.row,
+            decode=lambda value: StreamMeta.decode(orders.name, value),
+            free={
+                *("last", "max_deleted", "entries_added", "unswept", "swept", "open_appended"),
+                *("measured", "unmeasured", "slack", "idmp_duration", "idmp_maxsize"),
+                *("iids_added", "iids_duplicates"),
+            },
+        ),
+        "a string": _target(
+            METADATA,
+            stream_row(LOCK),
+            decode=lambda value: StringMeta.decode(LOCK, value),
+            free={"value"},
+        ),
+        "a large string": _target(METADATA, stream_row(LARGE), decode=_in_pieces),
+        "a piece": _target(MESSAGES, rows.pieces_of(LARGE)[1], decode=len),
+        "the allocator": _target(METADATA, ALLOCATOR_KEY, **number),
+        "a number of keys": _target(METADATA, key_count_row(0)),
+        "a listed key": _target(METADATA, scan_row(0, orders.generation)),
+        "an expiring key": _target(METADATA, expiring),
+        "a flushed database": _target(
+            METADATA,
+            flushed_row(2),
+            decode=lambda value: decode_bounds(b"", value),
+            free={"swept"},
+        ),
+        "swapped databases": Target(METADATA, SWAPPED_KEY, decode_swapped, may_miss=True),
+        "the first node": node(rows.nodes[0].first),
+        "the last closed node": node(rows.nodes[-1].first),
+        "a group": a_group(group),
+        "a consumer": a_consumer(ann),
+        "a run": run(group, anchors[0]),
+        "a run given back": run(group, anchors[1]),
+        "a run by time": within(group.times.id, b""),
+        "a run of a consumer": within(ann.runs.id, b""),
+        "a group that is not indexed": a_group(plain),
+        "a consumer of it": a_consumer(rows.consumer(b"cid", plain)),
+        "a run of it": replace(
+            run(plain, rows.tree(plain.runs.id)[0][0], "time_ms"), may_miss=True
+        ),
+        "a producer": within(orders.idmp_tree, b"P"),
+        "an idempotent ID": within(orders.idmp_tree, b"I", **iid),
+        "the order of an idempotent ID": within(orders.idmp_tree, b"O"),
+    }
+
+
+def _target(
+    family: Family, key: bytes, decode: Decode = repr, free: set[str] | None = None
+) -> Target:
+    return Target(family, key, decode, frozenset(free or ()))
+
+
+def mutants(title: str, target: Target, value: bytes) -> list[bytes | None]:
+    """Return wrong values in place of ``value``, or a fixed share of them; None: no row at all."""
+    found = dict.fromkeys(_mutants(target.family, value))
+    found.pop(value, None)
+    return list(islice(found, len(title) % SHARE, None, SHARE))
+
+
+def _mutants(family: Family, value: bytes) -> Iterator[bytes | None]:
+    yield None
+    yield from (b"", value[:1], value[: len(value) // 2], value[:-1])
+    yield from (value + b"\x00", value + value, b"\x00" * len(value), b"\xff" * (len(value) or 1))
+    chance = random.Random(value)
+    bits = range(len(value) * 8)
+    for bit in bits if len(bits) <= FLIPS else chance.sample(bits, FLIPS):
+        flipped = bytearray(value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
+    for number in (0, 1, 1 << 63, (1 << 64) - 1):
+        for at in range(0, len(value) - 7, 8):
+            yield value[:at] + U64.pack(number) + value[at + 8 :]
+    yield from _of_wrong_types(family, value)
+
+
+def _of_wrong_types(family: Family, value: bytes) -> Iterator[bytes]:
+    names = value.rfind(b"\x92\xa1n\xa4note")  # where nodes and streams keep their names
+    for wrong in _OF_OTHER_TYPES:
+        packed = msgpack.packb(wrong, use_bin_type=False)
+        if family == MESSAGES:
+            yield from (UNIQUE + packed, REPEATED + packed)
+        else:
+            yield packed
+        if names > 0:
+            yield value[:names] + packed

@@ -1,0 +1,149 @@
+"""What is held in memory, held against the disk; and what a check itself holds."""
+
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from kvstream import Store
+from kvstream.layout.keys import qualified
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.types.ids import MIN_ID
+from tests.operations.checks.seeding import GROUP, KEY, Reopen, told, use
+
+pytestmark = pytest.mark.unmeasured
+
+Change = Callable[[StreamMeta, GroupMeta], None]
+RECORD = "the record in memory is another than on disk"
+INDEX = "the index in memory is another than the runs make"
+TREE = "the tree in memory is another than on disk"
+AHEAD = "what was read ahead is not what follows"
+MEGABYTE = 1 << 20
+
+
+def _lengthen(stream: StreamMeta, group: GroupMeta) -> None:
+    stream.length += 1
+
+
+def _deliver(stream: StreamMeta, group: GroupMeta) -> None:
+    group.last_delivered = MIN_ID
+
+
+def _activate(stream: StreamMeta, group: GroupMeta) -> None:
+    group.consumers[b"ann"].active_ms += 1
+
+
+def _lose_run(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.runs.memory is not None
+    del group.runs.memory.items[group.runs.memory.keys.pop()]
+
+
+def _lose_time(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.times.memory is not None
+    del group.times.memory.items[group.times.memory.keys[0]]
+
+
+def _lose_owned(stream: StreamMeta, group: GroupMeta) -> None:
+    memory = group.consumers[b"ann"].runs.memory
+    assert memory is not None
+    memory.keys[0] = bytes(16)
+
+
+def _lose_indexed_time(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.index is not None
+    del group.index.times[0]
+
+
+def _lose_indexed_run(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.index is not None
+    del group.index.shares[b"ann"].anchors[0]
+
+
+def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.index is not None
+    group.index.shares[None].pending += 1
+
+
+def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
+    assert stream.ahead
+    stream.ahead.append(stream.ahead[-1].next())
+
+
+def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
+    assert stream.head_node is not None
+    stream.head_node.live += 1
+
+
+def use_and_change(store: Store, change: Change, *expected: str) -> None:
+    """Have everything loaded, change it, and see that it is told and read anew."""
+    stream = store.stream(KEY)
+    stream.trim(maxlen=len(stream) - 1)
+    for _ in range(2):
+        stream.group(GROUP).consumer("ann").read(count=1)
+    stream.info_full()
+    assert store.check() == []
+    loaded = store.engine.catalog.streams[qualified(0, KEY)]
+    change(loaded, loaded.groups[GROUP])
+    assert told(store.check()) == [*expected]
+    assert told(store.check(repair=True)) == [*expected]
+    assert store.check() == []
+    use(store)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_lengthen, RECORD),
+        (_deliver, RECORD),
+        (_activate, RECORD),
+        (_lose_indexed_time, INDEX),
+        (_lose_indexed_run, INDEX),
+        (_miscount, INDEX),
+        (_note_first_ids_wrongly, AHEAD),
+        (_note_first_node_wrongly, "the first node in memory is another than on disk"),
+    ],
+)
+def test_memory_that_differs_from_the_disk_is_told_and_read_anew(
+    busy: Store, reopen: Reopen, change: Change, expected: str
+) -> None:
+    use_and_change(reopen(busy), change, expected)
+
+
+def test_a_run_lost_in_memory_is_told_and_read_anew(busy: Store, reopen: Reopen) -> None:
+    use_and_change(reopen(busy), _lose_run, TREE, INDEX)
+
+
+@pytest.mark.parametrize("change", [_lose_run, _lose_time, _lose_owned])
+def test_a_tree_in_memory_that_differs_from_the_disk_is_told_and_read_anew(
+    indexed: Store, reopen: Reopen, change: Change
+) -> None:
+    use_and_change(reopen(indexed), change, TREE)
+
+
+def test_a_stream_in_memory_alone_is_told(busy: Store, reopen: Reopen) -> None:
+    store = reopen(busy)
+    store.stream(KEY).range(count=1)
+    streams = store.engine.catalog.streams
+    ghost = StreamMeta(qualified(0, b"ghost"), 77)
+    streams[ghost.name] = ghost
+    (fault,) = store.check(repair=True)
+    assert fault.place == "database 0, stream 'ghost'"
+    assert store.check() == []
+
+
+def test_a_check_holds_chunks_and_not_all_rows(store: Store) -> None:
+    stream = store.stream("s")
+    for _ in range(16):
+        stream.add_many([{"n": number, "note": "x" * 100} for number in range(1000)])
+    group = stream.create_group("g", "0")
+    group.consumer("c").read(count=10_000)
+    for _ in range(200):
+        group.consumer("c").read(count=1)
+    store.check()
+    tracemalloc.start()
+    try:
+        assert store.check() == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * MEGABYTE

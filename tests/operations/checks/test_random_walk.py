@@ -1,0 +1,141 @@
+"""Whatever is done through the public API, a check finds nothing wrong.
+
+``walk`` is what hypothesis drives; below it stand walks that once left faults behind.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from kvstream import ManualClock, Store
+from kvstream.operations.trim import sweep
+from tests.opening import Stores
+from tests.operations.checks.walking import WALKS, Step, World
+
+pytestmark = pytest.mark.unmeasured
+
+NODE_ENTRIES, NODE_BYTES = 4, 300
+SWEEP_EVERY = 5
+CACHED_ROWS = DELETE_RANGE_ROWS = 3
+QUICK = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+
+
+@contextmanager
+def small_limits(sweeps: bool = False, trees: bool = False) -> Iterator[None]:
+    """Make short walks reach what else takes thousands of entries."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sweeps:
+            patch.setattr("kvstream.operations.trim.sweep", partial(sweep, every=SWEEP_EVERY))
+        if trees:
+            patch.setattr("kvstream.meta.trees.CACHED_ROWS", CACHED_ROWS)
+            patch.setattr("kvstream.meta.trees.DELETE_RANGE_ROWS", DELETE_RANGE_ROWS)
+        yield
+
+
+def walk(steps: list[Step]) -> None:
+    """Take the steps in a new store; nothing is wrong after any of them, nor when reopened."""
+    clock = ManualClock(10_000_000)
+    with tempfile.TemporaryDirectory() as directory:
+        stores = Stores(Path(directory), clock)
+        options: dict[str, Any] = {
+            "stream_node_max_entries": NODE_ENTRIES,
+            "stream_node_max_bytes": NODE_BYTES,
+        }
+        world = World(partial(stores, "store", **options), clock)
+        try:
+            for step in steps:
+                step.take(world)
+                assert world.store.check() == [], step
+            world.reopen()
+        finally:
+            stores.finish()
+
+
+@given(WALKS)
+@QUICK
+def test_any_walk_leaves_a_sound_store(steps: list[Step]) -> None:
+    walk(steps)
+
+
+@given(WALKS)
+@QUICK
+def test_any_walk_leaves_a_sound_store_that_sweeps_often(steps: list[Step]) -> None:
+    with small_limits(sweeps=True):
+        walk(steps)
+
+
+@given(WALKS)
+@QUICK
+def test_any_walk_leaves_a_sound_store_whose_trees_are_read_from_disk(steps: list[Step]) -> None:
+    with small_limits(sweeps=True, trees=True):
+        walk(steps)
+
+
+# --- walks that once left faults behind ---------------------------------------------------------
+
+
+@pytest.fixture
+def small(open_store: Stores) -> Callable[[], Store]:
+    return partial(open_store, stream_node_max_entries=NODE_ENTRIES)
+
+
+def test_trimmed_rows_stay_dead_when_xsetid_lowers_the_last_id_of_an_empty_stream(
+    store: Store,
+) -> None:
+    stream = store.stream("s")
+    for number in range(1, 4):
+        stream.add({"n": number}, id=f"{number}-0")
+    stream.trim(maxlen=0)
+    stream.set_id("1-0")
+    assert store.check() == []
+    stream.add({"n": "new"}, id="1-5")
+    assert [entry.fields for entry in stream.range()] == [{b"n": b"new"}]
+
+
+def test_a_stream_that_was_emptied_forgets_its_first_node(small: Callable[[], Store]) -> None:
+    store = small()
+    stream = store.stream("s")
+    stream.add_many([{"n": number} for number in range(9)])
+    stream.trim(maxlen=8)
+    stream.trim(maxlen=0)
+    stream.add_many([{"n": number} for number in range(3)])
+    stream.trim(maxlen=2, approximate=True)
+    assert store.check() == []
+    stream.add_many([{"n": number} for number in range(7)])
+    stream.trim(maxlen=1)
+    assert [entry.fields for entry in stream.range()] == [{b"n": b"6"}]
+
+
+def test_a_stream_that_was_emptied_forgets_its_first_ids(store: Store) -> None:
+    stream = store.stream("s")
+    for number in range(1, 11):
+        stream.add({"n": number}, id=f"{number}-0")
+    stream.trim(maxlen=9)
+    stream.trim(maxlen=0)
+    stream.set_id("1-0")
+    stream.add({"n": "first"}, id="2-0")
+    stream.add({"n": "second"}, id="50-0")
+    assert stream.trim(maxlen=1) == 1
+    assert store.check() == []
+    assert [str(entry.id) for entry in stream.range()] == ["50-0"]
+
+
+def test_an_idempotent_id_given_again_behind_a_younger_one_is_remembered_in_full(
+    store: Store, clock: ManualClock
+) -> None:
+    stream = store.stream("s")
+    stream.add({"n": 1}, idmp=("p", "young"))
+    clock.advance(-99_999)
+    stream.add({"n": 2}, idmp=("p", "again"))
+    clock.advance(140_000)  # "again" has expired, "young" has not
+    first = stream.add({"n": 3}, idmp=("p", "again"))
+    assert store.check() == []
+    clock.advance(61_000)  # now "young" has
+    stream.add({"n": 4}, idmp=("p", "other"))
+    assert stream.add({"n": 5}, idmp=("p", "again")) == first

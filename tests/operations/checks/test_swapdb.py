@@ -1,0 +1,78 @@
+"""The row of swapped databases, and faults in databases that bear other numbers than their own."""
+
+import pytest
+
+from kvstream import Corruption, Store
+from kvstream.layout.keys import SWAPPED_KEY, U64, key_count_row
+from kvstream.meta.keyspace import decode_swapped, encode_swapped
+from kvstream.operations import keyspace
+from tests.operations.checks.seeding import METADATA, Reopen, damage, told
+
+WRONG = {
+    "empty": b"",
+    "cut": b"\x00\x00\x00",
+    "out of order": bytes.fromhex("0001 0000 0000 0001"),
+    "twice the same": bytes.fromhex("0000 0001 0000 0001"),
+    "its own number": bytes.fromhex("0000 0000"),
+    "a number of nobody": bytes.fromhex("0000 0001 0001 0002"),
+    "a number of two": bytes.fromhex("0000 0001 0001 0001"),
+}
+
+
+@pytest.fixture
+def swapped(busy: Store) -> Store:
+    """The busy store, whose database 0 is the one that has been 1."""
+    busy.engine.run(keyspace.swap, 0, 1)
+    return busy
+
+
+@pytest.mark.parametrize("numbers", [{0: 1, 1: 0}, {0: 2, 1: 0, 2: 1}, {3: 65535, 65535: 3}])
+def test_the_row_of_swapped_databases_is_read_back_as_it_was(numbers: dict[int, int]) -> None:
+    assert decode_swapped(encode_swapped(numbers)) == numbers
+    assert decode_swapped(None) == {}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
+def test_a_row_that_is_no_exchange_of_numbers_is_corruption(value: bytes) -> None:
+    with pytest.raises(Corruption, match="the row of swapped databases"):
+        decode_swapped(value)
+
+
+def test_a_swap_outlives_its_store(swapped: Store, reopen: Reopen) -> None:
+    assert swapped.keys() == [b"elsewhere"]
+    store = reopen(swapped)
+    assert store.keys() == [b"elsewhere"]
+    assert store.select(1).keys() == [b"orders", b"brief"]
+    assert store.check() == []
+    store.engine.run(keyspace.swap, 1, 0)
+    assert store.keys() == [b"orders", b"brief"]
+    assert store.engine.database.get(METADATA, SWAPPED_KEY) is None
+
+
+def test_faults_are_told_by_the_numbers_that_users_know(swapped: Store, reopen: Reopen) -> None:
+    store = damage(swapped, reopen, lambda rows: rows.put(METADATA, key_count_row(0), U64.pack(7)))
+    (fault,) = store.check(repair=True)
+    assert fault.place == "database 1"
+    assert store.check() == []
+    assert store.select(1).size() == 2
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
+def test_a_repair_gives_the_databases_their_own_numbers_where_nothing_else_is_known(
+    swapped: Store, reopen: Reopen, value: bytes
+) -> None:
+    store = damage(swapped, reopen, lambda rows: rows.put(METADATA, SWAPPED_KEY, value))
+    with pytest.raises(Corruption, match="the row of swapped databases"):
+        store.keys()
+    assert told(store.check(repair=True)) == ["which databases were swapped cannot be known"]
+    assert store.check() == []
+    assert store.keys() == [b"orders", b"brief"]
+    assert store.select(1).keys() == [b"elsewhere"]
+
+
+def test_a_row_that_only_begins_like_that_of_swapped_databases_is_unknown(
+    busy: Store, reopen: Reopen
+) -> None:
+    store = damage(busy, reopen, lambda rows: rows.put(METADATA, SWAPPED_KEY + b"x", b""))
+    assert told(store.check(repair=True)) == ["unknown metadata row"]
+    assert store.check() == []

@@ -1,0 +1,64 @@
+"""A load that is killed at any step: all of the stream is there, or nothing, and it can go on."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from tests.opening import Stores
+from tests.operations.dump.images import Kept, kept
+from tests.operations.dump.kills import lives
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 150)
+    monkeypatch.setattr("kvstream.bulkload.restore.TABLE_BYTES", 10_000)
+    monkeypatch.setattr("kvstream.bulkload.restore.STEP_ROWS", 7)
+
+
+@pytest.fixture
+def source(open_store: Stores) -> Kept:
+    store = open_store("source")
+    stream = store.stream("s")
+    stream.add_many([{"f": f"value {n}"} for n in range(700)])
+    stream.trim(maxlen=650)
+    group = stream.create_group("g", "0")
+    for count in (1, 2, 3, 50, 1, 1, 1, 1):
+        group.consumer(f"c{count}").read(count=count)
+    return kept(store, "s")
+
+
+def load(store: Store, source: Kept, label: bytes) -> None:
+    with store.loader("s", replace=True, label=label) as loader:
+        for node in source.found:
+            loader.node(node)
+        loader.finish(source.rest)
+
+
+@pytest.mark.parametrize("label", [b"", b"mine"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_killed_load_is_there_whole_or_not_at_all(
+    open_store: Stores, tmp_path: Path, source: Kept, label: bytes, replaced: bool
+) -> None:
+    store = open_store("target")
+    if replaced:
+        store.stream("s").add({"f": "old"})
+    with lives(store, tmp_path) as left:
+        load(store, source, label)
+    assert len(left) > 12
+    seen = set()
+    for place in left:
+        found = open_store(place)
+        assert found.check() == []
+        whole = len(found.stream("s")) == source.rest.length
+        seen.add((whole, len(found.unfinished_loads())))
+        assert whole or len(found.stream("s")) == replaced
+        if not whole:
+            load(found, source, label)
+        after = kept(found, "s")
+        assert (after.found, after.rest) == (source.found, source.rest)
+        assert found.check() == []
+        assert found.unfinished_loads() == []
+        found.close()
+    assert seen == ({(False, 0), (False, 1), (True, 0)} if label else {(False, 0), (True, 0)})

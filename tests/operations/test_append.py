@@ -1,0 +1,242 @@
+"""XADD: IDs, options and what an append leaves behind."""
+
+from tests.operations.cases import (
+    ANY,
+    INVALID_ID,
+    NOT_INT,
+    SMALLER,
+    Case,
+    Has,
+    case,
+    e,
+    err,
+    newer,
+    on_each,
+    wait,
+    wrong_arity,
+)
+from tests.operations.implementations import START_MS, Subject
+
+MAX = 18446744073709551615
+NOW = START_MS
+EXHAUSTED = err("The stream has exhausted the last possible ID, unable to add more items")
+TOGETHER = err("syntax error, MAXLEN and MINID options at the same time are not compatible")
+NO_TILDE = err("syntax error, LIMIT cannot be used without the special ~ option")
+NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimming strategy")
+
+
+@on_each(
+    case(
+        "IDs are compared as two numbers, not as text",
+        "XADD s 9-9 f v", "9-9",
+        "XADD s 9-10 f v", "9-10",
+        "XADD s 10-1 f v", "10-1",
+        "XADD s 9-11 f v", SMALLER,
+        "XRANGE s - +", [e("9-9", "f", "v"), e("9-10", "f", "v"), e("10-1", "f", "v")],
+    ),
+    case(
+        "An ID of milliseconds alone has the sequence 0",
+        "XADD s 123 f v", "123-0",
+        "XRANGE s 123 123", [e("123-0", "f", "v")],
+        "XDEL s 123", 1,
+    ),
+    case(
+        "Both halves of an ID reach 2^64-1",
+        f"XADD s {MAX}-{MAX - 1} f v", f"{MAX}-{MAX - 1}",
+        f"XADD s {MAX}-{MAX} f v", f"{MAX}-{MAX}",
+        f"XADD s {MAX}-{MAX} f v", EXHAUSTED,
+        "XADD s * f v", EXHAUSTED,
+        "XADD s 1-1 f v", EXHAUSTED,
+        "XLEN s", 2,
+    ),
+    case(
+        "Milliseconds of 20 digits take the next sequence",
+        "XADD s 9999999999999999999-* f v", "9999999999999999999-0",
+        "XADD s 9999999999999999999-* f v", "9999999999999999999-1",
+    ),
+    newer(
+        "The clock gives the milliseconds of *, the sequence starts at 0",
+        "XADD s * f v", f"{NOW}-0",
+        "XADD s * f v", f"{NOW}-1",
+        wait(5),
+        "XADD s * f v", f"{NOW + 5}-0",
+    ),
+    newer(
+        "A clock that steps back leaves * in the last millisecond",
+        "XADD s * f v", f"{NOW}-0",
+        wait(-1000),
+        "XADD s * f v", f"{NOW}-1",
+        "XADD s * f v", f"{NOW}-2",
+        wait(1001),
+        "XADD s * f v", f"{NOW + 1}-0",
+    ),
+    case(
+        "* after a last ID in the future counts on from it",
+        "XADD s 9999999999999-7 f v", "9999999999999-7",
+        "XADD s * f v", "9999999999999-8",
+    ),
+    case(
+        "* carries into the next millisecond at the greatest sequence",
+        f"XADD s 2577343934890-{MAX} f v", f"2577343934890-{MAX}",
+        "XADD s * f v", "2577343934891-0",
+    ),
+    case(
+        "ms-* counts on within the last millisecond and starts at 0 in a later one",
+        "XADD s 5-3 f v", "5-3",
+        "XADD s 5-* f v", "5-4",
+        "XADD s 6-* f v", "6-0",
+        "XADD s 5-* f v", SMALLER,
+    ),
+    case("0-* on a new stream gives 0-1", "XADD s 0-* f v", "0-1"),
+    newer(
+        "ms-* does not carry at the greatest sequence",
+        f"XADD s 1-{MAX} f v", f"1-{MAX}",
+        "XADD s 1-* f v", SMALLER,
+        "XADD s 2-* f v", "2-0",
+    ),
+    case(
+        "An explicit ID must be above the last one",
+        "XADD s 5-5 f v", "5-5",
+        "XADD s 5-5 f v", SMALLER,
+        "XADD s 5-4 f v", SMALLER,
+        "XADD s 4-9 f v", SMALLER,
+        "XLEN s", 1,
+    ),
+    case(
+        "The last ID does not go back when its entry is deleted",
+        "XADD s 5-5 f v", "5-5",
+        "XDEL s 5-5", 1,
+        "XADD s 5-5 f v", SMALLER,
+        "XADD s 5-6 f v", "5-6",
+    ),
+    case(
+        "The last ID does not go back when the stream is trimmed to nothing",
+        "XADD s 5-5 f v", "5-5",
+        "XTRIM s MAXLEN 0", 1,
+        "XADD s 5-5 f v", SMALLER,
+        "XADD s 5-* f v", "5-6",
+    ),
+    case(
+        "0-0 is refused and creates no key",
+        "XADD s 0-0 f v", err("The ID specified in XADD must be greater than 0-0"),
+        "XADD s 0 f v", err("The ID specified in XADD must be greater than 0-0"),
+        "EXISTS s", 0,
+    ),
+    case(
+        "An XADD that fails creates no key",
+        "XADD s abc f v", INVALID_ID,
+        "XADD s - f v", INVALID_ID,
+        "XADD s + f v", INVALID_ID,
+        "XADD s 1-1-1 f v", INVALID_ID,
+        f"XADD s {MAX + 1} f v", INVALID_ID,
+        ["XADD", "s", "", "f", "v"], INVALID_ID,
+        "XADD s MAXLEN x 1-1 f v", NOT_INT,
+        "EXISTS s", 0,
+    ),
+    case(
+        "The number of words is checked",
+        "XADD s", wrong_arity("xadd"),
+        "XADD s *", wrong_arity("xadd"),
+        "XADD s * a", wrong_arity("xadd"),
+        "XADD s * a b c", wrong_arity("xadd"),
+        "XADD s MAXLEN 3", wrong_arity("xadd"),
+        "XADD s MAXLEN 3 *", wrong_arity("xadd"),
+        "XADD s MAXLEN ~ 3 LIMIT 4", wrong_arity("xadd"),
+        "EXISTS s", 0,
+    ),
+    case(
+        "NOMKSTREAM answers null for a missing key and appends to one that is there",
+        "XADD s NOMKSTREAM 1-1 f v", None,
+        "EXISTS s", 0,
+        "XADD s 1-1 f v", "1-1",
+        "XADD s NOMKSTREAM 1-2 f v", "1-2",
+    ),
+    case(
+        "NOMKSTREAM appends to a stream that is empty",
+        "XADD s 1-1 f v", "1-1",
+        "XDEL s 1-1", 1,
+        "XADD s NOMKSTREAM 1-2 f v", "1-2",
+    ),
+    case(
+        "MAXLEN 0 leaves an empty stream that exists and remembers",
+        "XADD s MAXLEN 0 7-7 f v", "7-7",
+        "EXISTS s", 1,
+        "TYPE s", "stream",
+        "XLEN s", 0,
+        "XINFO STREAM s",
+        Has(length=0, entries_added=1, last_generated_id="7-7", max_deleted_entry_id="0-0"),
+    ),
+    case(
+        "Fields keep their order and their repeats",
+        "XADD s 1-1 b 1 a 2 b 3", "1-1",
+        "XRANGE s - +", [e("1-1", "b", "1", "a", "2", "b", "3")],
+    ),
+    case(
+        "Fields and values are any bytes, of any case, also none",
+        ["XADD", "s", "1-1", b"\x00\xff\r\n", b"\xf0\x9f\x8e\x88", "Field", "", "", "x"], "1-1",
+        "XRANGE s - +",
+        [["1-1", [b"\x00\xff\r\n", b"\xf0\x9f\x8e\x88", "Field", "", "", "x"]]],
+    ),
+    case(
+        "Values that look like numbers come back as they were written",
+        "XADD s 1-1 n 007 m -0 i 9223372036854775808 j -5", "1-1",
+        "XRANGE s - +", [e("1-1", "n", "007", "m", "-0", "i", "9223372036854775808", "j", "-5")],
+    ),
+    case(
+        "Options come in any order before the ID, in any case",
+        "XADD s 1-1 f v", "1-1",
+        "XADD s nomkstream maxlen ~ 5 limit 0 1-2 f v", "1-2",
+        "XADD s MAXLEN = 5 NoMkStream 1-3 f v", "1-3",
+        "XADD s MINID ~ 1 LIMIT 5 NOMKSTREAM 1-4 f v", "1-4",
+        "XADD s LIMIT 5 MINID ~ 1 1-5 f v", "1-5",
+        "XLEN s", 5,
+    ),
+    case(
+        "LIMIT needs the ~",
+        "XADD s MAXLEN 10 LIMIT 5 1-1 f v", NO_TILDE,
+        "XADD s MAXLEN = 10 LIMIT 5 1-1 f v", NO_TILDE,
+        "XADD s MINID 1 LIMIT 5 1-1 f v", NO_TILDE,
+        "XADD s LIMIT 5 1-1 f v", NO_STRATEGY,
+    ),
+    case(
+        "MAXLEN and MINID do not go together, nor one of them twice",
+        "XADD s MAXLEN 5 MINID 5 1-1 f v", TOGETHER,
+        "XADD s MINID 5 MAXLEN 5 1-1 f v", TOGETHER,
+        "XADD s MAXLEN 5 MAXLEN 5 1-1 f v", TOGETHER,
+    ),
+    case(
+        "Thresholds are checked",
+        "XADD s MAXLEN -1 1-1 f v", err("The MAXLEN argument must be >= 0."),
+        "XADD s MAXLEN ~ -1 1-1 f v", err("The MAXLEN argument must be >= 0."),
+        "XADD s MAXLEN ~ 5 LIMIT -1 1-1 f v", err("The LIMIT argument must be >= 0."),
+        "XADD s MINID x 1-1 f v", INVALID_ID,
+        "XADD s MINID - 1-1 f v", INVALID_ID,
+    ),
+    case(
+        "An append trims after adding",
+        "XADD s 1-1 f v", "1-1",
+        "XADD s 1-2 f v", "1-2",
+        "XADD s MAXLEN 2 1-3 f v", "1-3",
+        "XRANGE s - +", [e("1-2", "f", "v"), e("1-3", "f", "v")],
+        "XADD s MINID 1-5 1-4 f v", "1-4",
+        "XLEN s", 0,
+    ),
+    case(
+        "An ID is read as strtoull reads it",
+        "XADD s 007 f v", "7-0",
+        "XADD s 7-+3 f v", "7-3",
+        "XADD s 08-04 f v", "8-4",
+    ),
+    case("A hundred fields make one entry",
+        ["XADD", "s", "1-1", *[part for i in range(100) for part in (f"f{i}", i)]], "1-1",
+        "XRANGE s - +", [["1-1", [part for i in range(100) for part in (f"f{i}", str(i))]]],
+    ),
+    case(
+        "A long value comes back whole",
+        ["XADD", "s", "1-1", "f", "v" * 100_000], "1-1",
+        "XRANGE s - +", [e("1-1", "f", "v" * 100_000)],
+        "XADD s 1-2 f v", ANY,
+    ),
+)  # fmt: skip
+def test_append(subject: Subject, case: Case) -> None:
+    case.play(subject)

@@ -1,0 +1,233 @@
+"""What went wrong in Pika and Kvrocks, the other streams on RocksDB: a case for each.
+
+The letters are of the list of faults that was found by reading; they are kept as a checklist.
+"""
+
+from tests.operations.cases import (
+    ANY,
+    SMALLER,
+    Case,
+    Has,
+    case,
+    e,
+    many,
+    newer,
+    on_each,
+    wait,
+)
+from tests.operations.implementations import START_MS, Subject
+
+NOW = START_MS
+ADDED = many("XADD s {}-0 f v", [1, 2, 3])
+GROUP = [*ADDED, "XGROUP CREATE s g 0", "OK"]
+READ = "XREADGROUP GROUP g c STREAMS s >"
+HISTORY = "XREADGROUP GROUP g c STREAMS s 0"
+NOTHING = [0, None, None, None]
+
+
+@on_each(
+    case(
+        "Pika a: the append, its trim and the counters of both are there together",
+        *ADDED,
+        "XADD s MAXLEN 2 4-0 f v", "4-0",
+        "XINFO STREAM s",
+        Has(length=2, entries_added=4, recorded_first_entry_id="3-0", last_generated_id="4-0"),
+        "XRANGE s - +", [e("3-0", "f", "v"), e("4-0", "f", "v")],
+    ),
+    case(
+        "Pika b: a stream emptied to 0 is not a new one, its IDs do not repeat",
+        *ADDED,
+        "XTRIM s MAXLEN 0", 3,
+        "XADD s NOMKSTREAM 3-0 f v", SMALLER,
+        "XADD s NOMKSTREAM 3-* f v", "3-1",
+        "XINFO STREAM s", Has(length=1, entries_added=4, last_generated_id="3-1"),
+        "XDEL s 3-1", 1,
+        "XADD s 3-* f v", "3-2",
+        "XINFO STREAM s", Has(length=1, entries_added=5, max_deleted_entry_id="3-1"),
+    ),
+    case(
+        "Pika c: an ID that repeats in XDEL counts once, one that never was leaves no tombstone",
+        *ADDED,
+        "XDEL s 2-0 2-0 99-0", 1,
+        "XINFO STREAM s", Has(length=2, max_deleted_entry_id="2-0"),
+    ),
+    case(
+        "Pika d: deleting the last entry leaves the first ID alone",
+        *ADDED,
+        "XDEL s 3-0", 1,
+        "XINFO STREAM s", Has(recorded_first_entry_id="1-0", last_generated_id="3-0"),
+        "XRANGE s - +", [e("1-0", "f", "v"), e("2-0", "f", "v")],
+    ),
+    case(
+        "Pika e: MINID of an ID that is no entry ends, with newer entries kept",
+        *ADDED,
+        "XTRIM s MINID 1-5", 1,
+        "XTRIM s MINID 2-5", 1,
+        "XADD s MINID 3-5 9-0 f v", "9-0",
+        "XRANGE s - +", [e("9-0", "f", "v")],
+    ),
+    case(
+        "Pika f: trims go on from where the last one ended",
+        *many("XADD s {}-0 f v", range(1, 301)),
+        *[step for n in range(1, 301, 7) for step in (f"XTRIM s MINID {n}", ANY)],
+        "XINFO STREAM s", Has(recorded_first_entry_id="295-0", length=6),
+        "XRANGE s - + COUNT 1", [e("295-0", "f", "v")],
+    ),
+    case(
+        "Pika g: the mark of a history is an ID, that of news is >",
+        *GROUP,
+        READ, [["s", ANY]],
+        HISTORY, [["s", [e(f"{n}-0", "f", "v") for n in (1, 2, 3)]]],
+        READ, None,
+    ),
+    newer(
+        "Pika j: with the clock behind, the sequence of the last ID goes on, with its carry",
+        "XADD s * f v", f"{NOW}-0",
+        wait(-5),
+        "XADD s * f v", f"{NOW}-1",
+        f"XADD s {NOW}-18446744073709551615 f v", ANY,
+        "XADD s * f v", f"{NOW + 1}-0",
+        wait(5),
+        "XADD s * f v", f"{NOW + 1}-1",
+    ),
+    case(
+        "Pika k, l: groups and consumers that were removed and made again start from nothing",
+        *GROUP,
+        *[
+            step
+            for _ in range(5)
+            for step in (
+                READ, ANY,
+                "XPENDING s g", [3, "1-0", "3-0", [["c", "3"]]],
+                "XGROUP DELCONSUMER s g c", 3,
+                HISTORY, [["s", []]],
+                "XGROUP DESTROY s g", 1,
+                "XGROUP CREATE s g 0", "OK",
+                "XPENDING s g", NOTHING,
+            )
+        ],
+    ),
+    newer(
+        "Kvrocks: a delivery is of now and counts 1, not of 0 and 0",
+        *GROUP,
+        READ, ANY,
+        wait(3),
+        "XPENDING s g - + 9", [[f"{n}-0", "c", 3, 1] for n in (1, 2, 3)],
+    ),
+    case(
+        "Kvrocks: destroying a group leaves entries and groups whose names begin like it",
+        *GROUP,
+        "XGROUP CREATE s g1 0", "OK",
+        "XGROUP CREATE s gg 0", "OK",
+        "XGROUP CREATE s f 0", "OK",
+        READ, ANY,
+        "XREADGROUP GROUP g1 c STREAMS s >", ANY,
+        "XREADGROUP GROUP gg c STREAMS s >", ANY,
+        "XGROUP DESTROY s g", 1,
+        "XLEN s", 3,
+        "XINFO GROUPS s",
+        [Has(name="f", pending=0), Has(name="g1", pending=3), Has(name="gg", pending=3)],
+        "XPENDING s g1", [3, "1-0", "3-0", [["c", "3"]]],
+        "XRANGE s - +", [e(f"{n}-0", "f", "v") for n in (1, 2, 3)],
+    ),
+    case(
+        "Kvrocks: XINFO GROUPS shows no group of another key, deleted or alive",
+        *GROUP,
+        "XADD t 1-0 f v", "1-0",
+        "XGROUP CREATE t h 0", "OK",
+        "DEL s", 1,
+        "XADD s 1-0 f v", "1-0",
+        "XINFO GROUPS s", [],
+        "XINFO GROUPS t", [Has(name="h")],
+        "XADD s2 1-0 f v", "1-0",
+        "XINFO GROUPS s2", [],
+    ),
+    case(
+        "Kvrocks: an ID that repeats in XACK counts once, and no counter goes below 0",
+        *GROUP,
+        READ, ANY,
+        "XACK s g 1-0 1-0 1-0", 1,
+        "XINFO CONSUMERS s g", [Has(name="c", pending=2)],
+        "XINFO GROUPS s", [Has(pending=2)],
+        "XACK s g 1-0 2-0 2-0 3-0", 2,
+        "XINFO CONSUMERS s g", [Has(name="c", pending=0)],
+        "XINFO GROUPS s", [Has(pending=0)],
+    ),
+    case(
+        "Kvrocks: claiming from oneself counts nothing twice",
+        *GROUP,
+        READ, ANY,
+        "XCLAIM s g c 0 1-0 2-0", ANY,
+        "XAUTOCLAIM s g c 0 0", ANY,
+        "XINFO CONSUMERS s g", [Has(name="c", pending=3)],
+        "XGROUP DELCONSUMER s g c", 3,
+        "XPENDING s g", NOTHING,
+    ),
+    case(
+        "Kvrocks: claiming many from one owner takes each from it",
+        *GROUP,
+        READ, ANY,
+        "XCLAIM s g d 0 1-0 2-0 3-0", ANY,
+        "XINFO CONSUMERS s g", [Has(name="c", pending=0), Has(name="d", pending=3)],
+        "XAUTOCLAIM s g e 0 0", ANY,
+        "XINFO CONSUMERS s g",
+        [Has(name="c", pending=0), Has(name="d", pending=0), Has(name="e", pending=3)],
+    ),
+    case(
+        "Kvrocks: entries deleted out of order in one XDEL leave no stale first ID",
+        *ADDED,
+        "XDEL s 2-0 1-0", 2,
+        "XINFO STREAM s", Has(recorded_first_entry_id="3-0", length=1),
+        "XRANGE s - +", [e("3-0", "f", "v")],
+        "XTRIM s MAXLEN 1", 0,
+    ),
+    case(
+        "Kvrocks: claiming a message that is gone takes it from the pending list",
+        *GROUP,
+        READ, ANY,
+        "XDEL s 1-0 2-0", 2,
+        "XCLAIM s g d 0 1-0", [],
+        "XAUTOCLAIM s g d 0 0 COUNT 1", ["3-0", [], ["2-0"]],
+        "XPENDING s g", [1, "3-0", "3-0", [["c", "1"]]],
+    ),
+    newer(
+        "Kvrocks: the end of an XPENDING range belongs to it",
+        *GROUP,
+        READ, ANY,
+        "XPENDING s g 1-0 2-0 9", [["1-0", "c", 0, 1], ["2-0", "c", 0, 1]],
+        "XPENDING s g 3-0 3-0 9", [["3-0", "c", 0, 1]],
+        "XPENDING s g - 3-0 9 c", [[f"{n}-0", "c", 0, 1] for n in (1, 2, 3)],
+    ),
+    case(
+        "Kvrocks: a history shows deleted messages as null, not as empty",
+        *GROUP,
+        READ, ANY,
+        "XDEL s 2-0", 1,
+        HISTORY, [["s", [e("1-0", "f", "v"), ["2-0", None], e("3-0", "f", "v")]]],
+    ),
+    case(
+        "Kvrocks: XSETID makes no key",
+        "XSETID s 1-1", ANY,
+        "EXISTS s", 0,
+    ),
+    case(
+        "Kvrocks: names of groups and consumers may begin with a digit",
+        *ADDED,
+        "XGROUP CREATE s 1group 0", "OK",
+        "XREADGROUP GROUP 1group 2consumer COUNT 1 STREAMS s >", [["s", ANY]],
+        "XINFO CONSUMERS s 1group", [Has(name="2consumer", pending=1)],
+    ),
+    case(
+        "Kvrocks: milliseconds of 2^64-1 are as good as others, beside groups",
+        "XGROUP CREATE s g 0 MKSTREAM", "OK",
+        "XADD s 18446744073709551615-0 f v", "18446744073709551615-0",
+        "XADD s 18446744073709551615-18446744073709551614 f v", ANY,
+        READ, [["s", ANY]],
+        "XPENDING s g",
+        [2, "18446744073709551615-0", "18446744073709551615-18446744073709551614", [["c", "2"]]],
+        "XLEN s", 2,
+        "XRANGE s 18446744073709551615 +", [ANY, ANY],
+    ),
+)  # fmt: skip
+def test_peers(subject: Subject, case: Case) -> None:
+    case.play(subject)

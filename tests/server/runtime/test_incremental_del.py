@@ -1,0 +1,323 @@
+"""DEL and EXISTS of very many keys in steps: answers and leavings, whatever others do meanwhile."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstream.commands.table import Dispatcher
+from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.meta import lazyfree, trees
+from kvstream.operations import keyspace, strings
+from kvstream.operations.checks import check
+from kvstream.operations.keyspace import LongCount, LongDelete
+from kvstream.operations.strings import LongPut
+from kvstream.server.runtime import incremental_commands as stepping
+from kvstream.storage.batch import Family
+from kvstream.types.clock import ManualClock
+from tests.server.runtime.test_incremental_commands import told
+from tests.server.talking import Other, Server, Worker
+
+KEYS = [f"k{number}" for number in range(40)]
+CHANGES = (
+    ("SET", "KEY", "v"),
+    ("SET", "KEY", "v", "PX", "7"),
+    ("XADD", "KEY", "*", "f", "v"),
+    ("DEL", "KEY"),
+    ("DEL", *["KEY"] * 6),
+    ("RENAME", "KEY", "KEY"),
+    ("RENAME", "KEY", "free"),
+    ("RENAME", "free", "KEY"),
+    ("COPY", "KEY", "KEY", "REPLACE"),
+    ("MOVE", "KEY", "1"),
+    ("PEXPIRE", "KEY", "3"),
+    ("PERSIST", "KEY"),
+    ("EXISTS", "KEY"),
+)
+WHOLE = (("FLUSHDB",), ("SWAPDB", "0", "1"), ("SWAPDB", "2", "3"))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("ROW_KEYS", 2), ("_TOGETHER", 2)):
+        monkeypatch.setattr(keyspace, name, value)
+    monkeypatch.setattr(stepping, "STEPS_S", -1.0)
+    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
+    started = Server(tmp_path / "store", clock=clock)
+    yield started
+    assert started.engine.run(check) == []
+    while started.engine.run(keyspace.sweep, 100):
+        assert started.engine.run(check) == []
+    left = started.engine.database.scan(Family.METADATA, b"G", successor(b"G"))
+    assert list(left) == []
+    started.engine.close()
+
+
+@pytest.fixture
+def ann(server: Server) -> Other:
+    """Somebody who goes on meanwhile."""
+    return Other(server, 1)
+
+
+class Others:
+    """Whoever does anything to the keys."""
+
+    def __init__(self, server: Server, clock: ManualClock, seed: int) -> None:
+        self._ask = Dispatcher(server.engine).execute
+        self._clock = clock
+        self.draw = random.Random(seed)
+
+    def fill(self) -> None:
+        for key in KEYS:
+            self.ask(*self.draw.choice(CHANGES[:3]), key=key)
+
+    def ask(self, *words: str, key: str = "") -> None:
+        named = [(key or self.draw.choice(KEYS)) if word == "KEY" else word for word in words]
+        self._ask([word.encode() for word in named])
+
+    def change(self) -> None:
+        for _ in range(self.draw.randint(0, 5)):
+            self.ask(*self.draw.choice(CHANGES))
+            self._clock.advance(self.draw.randint(0, 1))
+        if self.draw.random() < 0.05:
+            self.ask(*self.draw.choice(WHOLE))
+
+    def shown(self) -> set[bytes]:
+        found = self._ask([b"KEYS", b"*"])
+        assert isinstance(found, list)
+        assert len(found) == self._ask([b"DBSIZE"])
+        return set(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_takes_what_there_is_in_its_last_step(
+    server: Server, clock: ManualClock, seed: int
+) -> None:
+    others = Others(server, clock, seed)
+    for _ in range(6):
+        others.fill()
+        keys = [key.encode() for key in others.draw.sample(KEYS, 30) * 2]
+        works: list[LongCount] = [LongCount(0, [*keys, keys[0]]), LongDelete(0, keys)]
+        counted, done = None, None
+        while counted is None:
+            others.change()
+            server.engine.run(keyspace.delete_expired, 100)
+            counted = server.engine.run(works[0].step)
+        shown = others.shown()
+        assert counted == 2 * len(shown & set(keys)) + (keys[0] in shown)
+        while done is None:
+            others.change()
+            server.engine.run(keyspace.delete_expired, 100)
+            before = others.shown()
+            done = server.engine.run(works[1].step)
+        assert done == len(before & set(keys))
+        assert others.shown() == before - set(keys)
+        server.engine.run(keyspace.sweep, others.draw.choice([0, 1, 100]))
+
+
+def test_a_key_whose_time_has_come_meanwhile_is_not_counted(
+    server: Server, ann: Other, worker: Worker, clock: ManualClock
+) -> None:
+    for key in KEYS:
+        ann.ask("SET", key, "v", "PX", "100")
+    worker.begin("DEL", *KEYS)
+    clock.advance(100)
+    assert worker.end() == 0
+    assert told(ann, "EXISTS", *KEYS[:3]) == 0
+    worker.begin("EXISTS", *KEYS)
+    ann.ask("SET", KEYS[7], "v")
+    assert worker.end() == 1
+
+
+def test_keys_are_there_for_others_until_all_are_gone(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    for key in KEYS:
+        ann.ask("XADD", key, "1-1", "f", "v")
+    ann.ask("XGROUP", "CREATE", KEYS[0], "g", "$")
+    blocked = server.client()
+    blocked.send("XREADGROUP", "GROUP", "g", "w", "BLOCK", "0", "STREAMS", KEYS[0], ">")
+    ann.ask("WATCH", KEYS[1])
+    worker.begin("UNLINK", *KEYS, "none", KEYS[0])
+    while server.executor.works.is_busy:
+        assert told(ann, "DBSIZE") == len(KEYS)
+        assert blocked.heard() == b""
+        worker.step()
+    assert worker.end() == len(KEYS)
+    assert told(ann, "DBSIZE") == 0
+    assert blocked.heard().startswith(b"-NOGROUP")
+    ann.ask("MULTI")
+    ann.ask("PING")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+def test_whoever_leaves_before_the_last_step_has_deleted_nothing(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    for key in KEYS:
+        ann.ask("SET", key, "v")
+    worker.begin("DEL", *KEYS)
+    worker.leave()
+    server.turn()
+    assert told(ann, "DBSIZE") == len(KEYS)
+
+
+def test_a_transaction_deletes_them_at_its_place(server: Server, ann: Other) -> None:
+    for key in KEYS:
+        ann.ask("SET", key, "v")
+    ann.ask("MULTI")
+    for words in (("DEL", *KEYS), ("EXISTS", KEYS[3]), ("SET", KEYS[3], "w"), ("DBSIZE",)):
+        assert ann.ask(*words) == b"+QUEUED\r\n"
+    assert told(ann, "EXEC") == [len(KEYS), 0, b"OK", 1]
+
+
+@pytest.mark.parametrize("gone", ["DEL", "FLUSHDB", "DEL of many"])
+@pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
+def test_the_groups_of_a_stream_leave_some_at_a_time(
+    server: Server, ann: Other, gone: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    for number in range(1, 9):
+        ann.ask("XADD", "s", f"{number}-1", "f", "v")
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
+        for consumer in ("one", "other", "third"):
+            read = ("XREADGROUP", "GROUP", f"g{number}", consumer, "COUNT", "1")
+            ann.ask(*read, "STREAMS", "s", ">")
+    ann.ask("SET", "t", "v")
+    ann.ask("WATCH", "s")
+    commands = {"DEL": ["s"], "FLUSHDB": [], "DEL of many": ["s", *KEYS]}
+    assert Dispatcher(server.engine).execute(
+        [gone.split()[0].encode(), *map(str.encode, commands[gone])]
+    )
+    ann.ask("MULTI")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+    assert told(ann, "EXISTS", "s") == 0
+    assert told(ann, "DBSIZE") == (gone != "FLUSHDB")
+    steps = 0
+    while server.engine.run(keyspace.sweep, 100) == 100:
+        steps += 1
+        assert server.engine.run(check) == []
+        assert told(ann, "DBSIZE") == (gone != "FLUSHDB")
+    assert steps >= 2
+    assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
+
+
+def test_a_name_whose_groups_have_not_left_is_free(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    for _ in range(2):
+        for number in range(5):
+            ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+        assert told(ann, "DEL", "s") == 1
+        assert told(ann, "DEL", "s") == 0
+        server.engine.run(keyspace.sweep, 100)
+        ann.ask("XADD", "s", "1-1", "f", "v")
+        assert server.engine.run(check) == []
+    assert told(ann, "XINFO", "GROUPS", "s") == []
+
+
+@pytest.mark.parametrize("word", ["SET", "RENAME", "COPY", "RESTORE", "PEXPIREAT", "FLUSHDB"])
+@pytest.mark.parametrize("expiring", [False, True])
+def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, word: str, expiring: bool
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    for number in range(1, 9):
+        ann.ask("XADD", "s", f"{number}-1", "f", "v")
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
+        ann.ask("XREADGROUP", "GROUP", f"g{number}", "w", "COUNT", "1", "STREAMS", "s", ">")
+    if expiring:
+        ann.ask("EXPIRE", "s", "1000")
+    ann.ask("SET", "t", "v")
+    words: dict[str, tuple[str | bytes, ...]] = {
+        "SET": ("SET", "s", "v"),
+        "RENAME": ("RENAME", "t", "s"),
+        "COPY": ("COPY", "t", "s", "REPLACE"),
+        "RESTORE": ("RESTORE", "s", "0", told(ann, "DUMP", "t"), "REPLACE"),
+        "PEXPIREAT": ("PEXPIREAT", "s", "1"),
+        "FLUSHDB": ("FLUSHDB",),
+    }
+    before = len(list(server.engine.database.scan(Family.TREES, b"", b"\xff")))
+    assert not ann.ask(*words[word]).startswith(b"-")
+    if word in ("PEXPIREAT", "FLUSHDB"):
+        ann.ask("SET", "s", "v")
+    left = list(server.engine.database.scan(Family.TREES, b"", b"\xff"))
+    assert len(left) >= before // 2
+    if word == "COPY":  # and in the middle of it
+        server.engine.reopen()
+    steps = 0
+    while server.engine.run(keyspace.sweep, 100) == 100:
+        steps += 1
+        assert told(ann, "GET", "s") == b"v"
+        assert told(ann, "TTL", "s") == -1
+        assert server.engine.run(check) == []
+    assert steps >= 2
+    assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
+    keys = {b"s"} if word in ("RENAME", "FLUSHDB") else {b"s", b"t"}
+    assert set(told(ann, "KEYS", "*")) == keys
+    assert told(ann, "DBSIZE") == len(keys)
+
+
+def make_many_groups(server: Server, ann: Other) -> bytes:
+    """Make a stream of five groups; return the key under which it would be kept once it is gone."""
+    for number in range(5):
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+    stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
+    assert stream is not None
+    return b"kvstream:gone:" + U64.pack(stream.generation)
+
+
+def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    taken = make_many_groups(server, ann)
+    ann.ask("SET", taken, "v")
+    assert told(ann, "DEL", "s") == 1
+    assert ann.ask("GET", taken) == b"$1\r\nv\r\n"
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_key_of_that_name_may_be_on_its_way(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    monkeypatch.setattr(strings, "STEP_NAMES", 1)
+    taken = make_many_groups(server, ann)
+    if steps:
+        work = LongPut(0, {b"t": b"v", taken: b"v"})
+        assert server.engine.run(work.step) is None
+        assert told(ann, "DEL", "s") == 1
+        while server.engine.run(work.step) is None:
+            pass
+    else:
+        assert ann.ask("MSET", "s", "v", taken, "v") == b"+OK\r\n"
+    assert told(ann, "DBSIZE") == 2
+    assert server.engine.run(check) == []
+
+
+@pytest.mark.parametrize("gone", [("FLUSHDB",), ("DEL", "s", *KEYS)])
+def test_a_stream_that_is_damaged_stays_gone(
+    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    for number in range(5):
+        ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
+    stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
+    assert stream is not None
+    damaged = tree_prefix(stream.groups_tree) + b"g0"
+    server.engine.run(lambda txn: txn.batch.put(Family.TREES, damaged, b"x"))
+    server.engine.reopen()
+    Dispatcher(server.engine).execute([word.encode() for word in gone])
+    while server.engine.run(keyspace.sweep, 100) == 100:
+        pass
+    assert told(ann, "KEYS", "*") == []
+    server.engine.run(check, repair=True)

@@ -1,0 +1,309 @@
+"""CLIENT TRACKING: who keeps what it has read hears of every change, as from Redis."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.cache import CacheConfig
+
+from kvstream.operations import keyspace
+from kvstream.types.clock import ManualClock
+from tests.patience import until
+from tests.server.asking import Asker
+from tests.server.commands.test_kvstream_load import Load
+from tests.server.conftest import Served
+from tests.server.talking import Server, Talker, request
+
+ANN, BOB = "ann", "bob"
+"""Ann tracks; Bob changes things."""
+
+MODES = {
+    "all that was read": [
+        *("ann: CLIENT TRACKING ON", "bob: SET k v", "ann: GET k", "bob: SET k w", "bob: SET k x"),
+        *("ann: MGET a b none", "bob: SET a 1", "bob: INCR b", "bob: DEL a", "bob: SET none 1"),
+        *("ann: GET a", "ann: EXISTS b", "ann: TTL k", "bob: EXPIRE k 100", "bob: RENAME b c"),
+        *("ann: GET k", "bob: PERSIST k", "ann: STRLEN k", "bob: APPEND k v", "ann: TYPE k"),
+        *("bob: GETDEL k", "ann: GET k", "bob: RESTORE k 0 x", "bob: SETRANGE k 2 v"),
+        *("ann: GET c", "bob: SET c v NX", "bob: GET c", "bob: COPY k c REPLACE", "bob: NOSUCH c"),
+    ],
+    "streams": [
+        *("ann: CLIENT TRACKING ON", "bob: XADD s 1-1 f v", "ann: XRANGE s - +"),
+        *("bob: XADD s 2-1 f v", "ann: XLEN s", "bob: XDEL s 1-1", "ann: XREAD STREAMS s t 0 0"),
+        *("bob: XADD t 1-1 f v", "bob: XTRIM s MAXLEN 0", "ann: XLEN s"),
+        *("bob: XADD s 9-1 f v", "bob: XGROUP CREATE s g 0", "ann: XRANGE s - +"),
+        *("bob: XREADGROUP GROUP g c STREAMS s >", "bob: XACK s g 9-1", "bob: DEL s"),
+    ],
+    "what it changed itself": [
+        *("ann: CLIENT TRACKING ON", "ann: SET k v", "ann: GET k", "ann: SET k w", "ann: GET k"),
+        *("ann: MULTI; GET k; SET k v; GET k; EXEC", "bob: SET k x"),
+    ],
+    "not what it changed itself": [
+        *("ann: CLIENT TRACKING ON NOLOOP", "ann: SET k v", "ann: GET k", "ann: SET k w"),
+        *("ann: GET k", "bob: SET k x", "ann: GET k", "ann: DEL k", "ann: XLEN s"),
+        *("ann: XADD s 1-1 f v", "ann: XLEN s", "bob: XADD s 1-2 f v"),
+    ],
+    "only what it asks for": [
+        *("ann: CLIENT TRACKING ON OPTIN", "ann: GET k", "bob: SET k v", "ann: CLIENT CACHING yes"),
+        *("ann: CLIENT TRACKINGINFO", "ann: GET k", "ann: CLIENT TRACKINGINFO", "ann: GET l"),
+        *("bob: MSET k 1 l 1", "ann: CLIENT CACHING yes", "ann: MULTI; GET k; GET l; EXEC"),
+        *("ann: GET m", "bob: MSET k 2 l 2 m 2", "ann: CLIENT CACHING no"),
+        *(
+            "ann: CLIENT CACHING x",
+            "ann: CLIENT TRACKING ON OPTOUT",
+            "ann: CLIENT TRACKING ON BCAST",
+        ),
+    ],
+    "all but what it asks for": [
+        *("ann: CLIENT TRACKING ON OPTOUT", "ann: GET k", "bob: SET k v", "ann: CLIENT CACHING no"),
+        *("ann: GET k", "ann: GET l", "bob: MSET k 1 l 1", "ann: CLIENT CACHING yes"),
+        *("ann: CLIENT TRACKINGINFO", "ann: CLIENT TRACKING ON OPTIN"),
+    ],
+    "all of some prefixes": [
+        *("ann: CLIENT TRACKING ON BCAST PREFIX a PREFIX b", "bob: SET a1 v", "bob: MSET b 1 c 1"),
+        *("bob: XADD as 1-1 f v", "bob: XADD cs 1-1 f v", "ann: SET a2 v", "bob: DEL a1 b cs"),
+        *("ann: CLIENT TRACKING ON BCAST PREFIX ab", "ann: CLIENT TRACKING ON BCAST PREFIX d"),
+        *("bob: SET d v", "bob: SET a v", "ann: CLIENT TRACKINGINFO", "ann: CLIENT TRACKING OFF"),
+        *("bob: SET d w", "ann: CLIENT TRACKINGINFO"),
+    ],
+    "all but its own": [
+        *("ann: CLIENT TRACKING ON BCAST NOLOOP", "bob: SET k v", "ann: SET l v", "bob: SET l w"),
+        *("ann: XADD s 1-1 f v", "bob: XADD s 1-2 f v", "ann: CLIENT TRACKINGINFO"),
+    ],
+    "everything": [
+        *("ann: CLIENT TRACKING ON", "bob: SET k v", "ann: GET k", "bob: FLUSHALL", "bob: SET k v"),
+        *("ann: GET k", "bob: FLUSHDB", "ann: GET k", "ann: FLUSHALL"),
+    ],
+    "nothing any more": [
+        *("ann: CLIENT TRACKING ON", "ann: GET k", "ann: CLIENT TRACKING OFF", "bob: SET k v"),
+        *("ann: CLIENT GETREDIR", "ann: CLIENT CACHING yes", "ann: CLIENT TRACKING ON"),
+        *("ann: CLIENT GETREDIR", "ann: CLIENT CACHING yes", "ann: CLIENT TRACKINGINFO"),
+    ],
+}
+
+
+class Pair:
+    """Two clients of one server, and what each is told."""
+
+    def __init__(self, port: int) -> None:
+        self._askers = {ANN: Asker(port, 3), BOB: Asker(port, 3)}
+        self._askers[BOB].ask("FLUSHALL")
+
+    def close(self) -> None:
+        for asker in self._askers.values():
+            asker.close()
+
+    def step(self, step: str) -> list[Any]:
+        """Have one of them ask for something; return the reply, and what either hears."""
+        who, _, line = step.partition(": ")
+        heard: list[Any] = []
+        for words in line.split("; "):
+            heard += self._ask(who, *words.split())
+        for name in (ANN, BOB):
+            heard += self._ask(name, "ECHO", "over")
+        return [step, *sorted(heard, key=repr)]
+
+    def _ask(self, name: str, *words: str) -> list[Any]:
+        """Return what comes up to the reply."""
+        asker = self._askers[name]
+        asker.send(*words)
+        heard: list[Any] = []
+        while not heard or (isinstance(told := heard[-1][1], list) and told[:1] == [b"invalidate"]):
+            heard.append((name, asker.read()))
+        return heard
+
+
+@pytest.mark.parametrize("steps", MODES.values(), ids=MODES)
+def test_clients_hear_what_redis_tells_them(
+    served: Served, redis_port: int, steps: list[str]
+) -> None:
+    ours, theirs = Pair(served.port), Pair(redis_port)
+    try:
+        for step in steps:
+            assert ours.step(step) == theirs.step(step)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def tracking(talker: Talker, *modes: str) -> Talker:
+    talker.ask("HELLO", "3")
+    assert talker.ask("CLIENT", "TRACKING", "ON", *modes) == b"+OK\r\n"
+    return talker
+
+
+def invalid(*keys: bytes) -> bytes:
+    return b">2\r\n$10\r\ninvalidate\r\n" + request(*keys)
+
+
+ALL_INVALID = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+
+
+def test_a_message_comes_behind_the_replies_of_its_turn(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("SET", "k", "old")
+    tracking(ann)
+    ann.send("GET", "k")
+    bob.send("SET", "k", "new")
+    server.turn()
+    assert ann.heard() == b"$3\r\nold\r\n" + invalid(b"k")
+    ann.ask("GET", "k")
+    ann.send("SET", "k", "own")
+    server.turn()
+    assert ann.heard() == b"+OK\r\n" + invalid(b"k")
+
+
+def test_appends_that_run_together_are_heard_of(server: Server, ann: Talker, bob: Talker) -> None:
+    tracking(ann).ask("XLEN", "s")
+    for stream in ("s", "other", "s"):
+        bob.send("XADD", stream, "*", "f", "v")
+    server.turn()
+    assert ann.heard() == invalid(b"s")
+    tracking(cyd := server.client(), "BCAST", "PREFIX", "o")
+    bob.send("XADD", "other", "*", "f", "v")
+    server.turn()
+    assert (ann.heard(), cyd.heard()) == (b"", invalid(b"other"))
+
+
+def test_a_call_that_changes_nothing_is_not_heard_of_behind_one_that_does(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XADD", "s", "5-1", "f", "v")
+    tracking(ann).ask("XLEN", "s")
+    for refused in (
+        "XADD s 1-1 f v",
+        "XDEL s 9-9",
+        "XTRIM s MAXLEN 5",
+        "XADD s NOMKSTREAM 5-0 f v",
+    ):
+        bob.send("SET", "k", "v")
+        bob.send(*refused.split())
+        server.turn()
+        assert ann.heard() == b""
+
+
+def test_what_a_read_has_waited_for_is_remembered(server: Server, ann: Talker, bob: Talker) -> None:
+    tracking(ann).send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    server.turn()
+    for said in (1, 1, 0):
+        bob.ask("XADD", "s", "*", "f", "v")
+        assert ann.heard().count(invalid(b"s")) == said
+    ann.ask("XLEN", "s")
+    ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    server.turn()
+    bob.send_bytes(request("XADD", "s", "MAXLEN", "5", "*", "f", "v") * 3)
+    server.turn()
+    assert ann.heard().count(invalid(b"s")) == 2  # and the third change is of what it has not
+
+
+def test_what_expires_is_heard_of(tmp_path: Path) -> None:
+    clock = ManualClock()
+    server = Server(tmp_path / "store", clock=clock)
+    ann, bob = tracking(server.client(), "NOLOOP"), server.client()
+    for key in ("unasked", "asked"):
+        bob.ask("SET", key, "v", "PX", "50")
+        ann.ask("GET", key)
+    clock.advance(100)
+    assert ann.ask("EXISTS", "asked") == b":0\r\n" + invalid(b"asked")
+    server.engine.run(keyspace.delete_expired, 10)
+    server.executor.tick()
+    assert ann.heard() == invalid(b"unasked")
+    server.engine.close()
+
+
+def test_what_a_bulk_load_brings_is_heard_of(
+    served: Served, client: redis.Redis, tmp_path: Path
+) -> None:
+    client.xadd("s", {"n": "1"}, id="1-0")
+    load = Load(client, tmp_path, "s")
+    with served.asker(3) as ann:
+        ann.ask("CLIENT TRACKING ON")
+        ann.ask("XLEN s")
+        load.commit(*load.send({b"s": ([2], [2])}))
+        client.ping()
+        assert ann.read() == [b"invalidate", [b"s"]]
+        assert ann.ask("XLEN s") == 2
+
+
+def test_swapped_databases_are_all_keys(server: Server, ann: Talker, bob: Talker) -> None:
+    tracking(ann).ask("GET", "k")
+    bob.ask("SWAPDB", "0", "1")
+    assert ann.heard() == ALL_INVALID
+    assert server.executor.trackers.known == {}
+
+
+def test_who_gets_a_long_reply_hears_of_changes_behind_it(served: Served) -> None:
+    with served.asker(3) as ann, served.asker() as bob:
+        bob.ask("SET", "long", b"v" * (8 << 20))
+        bob.ask("SET", "k", "v")
+        ann.ask("CLIENT TRACKING ON")
+        ann.ask("GET", "k")
+        ann.send("GET", "long")
+        while b"qbuf" not in bob.ask("CLIENT LIST") or not served.executor.paging.under_way:
+            pass
+        bob.ask("SET", "k", "w")
+        assert ann.read() == b"v" * (8 << 20)
+        assert ann.read() == [b"invalidate", [b"k"]]
+
+
+def test_another_client_hears_instead(server: Server, ann: Talker, bob: Talker) -> None:
+    cyd = server.client()
+    asked = ("CLIENT", "TRACKING", "ON", "REDIRECT", str(cyd.client.id))
+    assert ann.ask(*asked).startswith(b"-ERR the client to redirect to must speak RESP3")
+    cyd.ask("HELLO", "3")
+    ann.ask("HELLO", "3")
+    assert ann.ask(*asked) == b"+OK\r\n"
+    assert ann.ask("CLIENT", "GETREDIR") == b":%d\r\n" % cyd.client.id
+    ann.ask("GET", "k")
+    bob.ask("SET", "k", "v")
+    assert (ann.heard(), cyd.heard()) == (b"", invalid(b"k"))
+    ann.ask("GET", "k")
+    cyd.ask("QUIT")  # what is sent to it from here on, nobody reads
+    bob.ask("SET", "k", "v")
+    assert ann.heard() == b">2\r\n$21\r\ntracking-redir-broken\r\n:%d\r\n" % cyd.client.id
+    assert b"broken_redirect" in ann.ask("CLIENT", "TRACKINGINFO")
+    assert b"flags=tR" in ann.ask("CLIENT", "INFO")
+
+
+def test_a_client_that_went_or_was_reset_hears_nothing(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    for end in (lambda: ann.ask("RESET"), lambda: ann.ask("CLIENT", "TRACKING", "OFF"), ann.leave):
+        tracking(ann).ask("GET", "k")
+        end()
+        bob.ask("SET", "k", "v")
+        assert ann.heard() in (b"", b"+RESET\r\n")
+        assert not server.executor.trackers.clients
+    assert b"tracking_clients:0\r\n" in bob.ask("INFO", "clients")
+
+
+def test_no_more_keys_are_remembered_than_the_setting_says(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("CONFIG", "SET", "tracking-table-max-keys", "2")
+    tracking(ann)
+    for key in "abc":
+        ann.send("GET", key)
+    server.turn()
+    assert ann.heard() == b"_\r\n" * 3 + invalid(b"a")
+    told = bob.ask("INFO", "stats")
+    assert b"tracking_total_keys:2\r\ntracking_total_items:2\r\ntracking_total_prefixes:0" in told
+
+
+def test_in_resp2_nothing_is_heard(ann: Talker, bob: Talker) -> None:
+    assert ann.ask("CLIENT", "TRACKING", "ON") == b"+OK\r\n"
+    ann.ask("GET", "k")
+    bob.ask("SET", "k", "v")
+    assert ann.heard() == b""
+
+
+def test_redis_py_keeps_what_it_has_read_until_it_changes(served: Served) -> None:
+    with redis.Redis(port=served.port, protocol=3, cache_config=CacheConfig()) as client:
+        client.set("k", "v")
+        assert [client.get("k"), client.get("k")] == [b"v", b"v"]
+        calls = served.executor.statistics.of("get").calls
+        with served.asker() as other:
+            other.ask("SET", "k", "w")
+        until(lambda: client.get("k") == b"w")  # what others hear may come before we do
+        assert (calls, served.executor.statistics.of("get").calls) == (1, 2)
