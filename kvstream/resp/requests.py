@@ -251,7 +251,8 @@ class RequestReader:
             self._begin(args)
         if self._left:
             return self._argument(requests)
-        self._at = skip_empty(self._held, self._at)
+        if self._at < len(self._held):
+            self._at = skip_empty(self._held, self._at)
         if self._at == len(self._held):
             return self._wait(1)
         if self._held[self._at] == _STAR:

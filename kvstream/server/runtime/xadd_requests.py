@@ -13,7 +13,6 @@ from kvstream.commands.streams import plain_trim
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
 from kvstream.resp.compiled import twins
-from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.runtime.client import Client
 from kvstream.types.ids import MIN_ID, StreamID
@@ -130,7 +129,8 @@ def answer(bursts: list[Burst], ids: list[StreamID], now: float) -> None:
     at = 0
     for burst in bursts:
         stop = at + len(burst.entries)
-        burst.replies = b"".join([encode(b"%d-%d" % eid, 2) for eid in ids[at:stop]])
+        told = [b"%d-%d" % eid for eid in ids[at:stop]]
+        burst.replies = b"".join([b"$%d\r\n%b\r\n" % (len(eid), eid) for eid in told])
         client = burst.client
         client.last_command = "xadd"
         client.last_used = now
