@@ -1,8 +1,7 @@
-"""The command ``kvstream``: its options, its commands in their order, and how it ends.
+"""The program ``kvstream``: its global options, its table of commands, and its errors.
 
-Every error leaves as one line on stderr and an exit code; what each command does is in its module.
-
-``completion`` and ``version``: about this program itself.
+Commands are imported when they are used. An error ends the program with one line on stderr and an
+exit code. The commands about the program itself, ``completion`` and ``version``, are here.
 """
 
 import os
@@ -16,22 +15,22 @@ import click
 from click.shell_completion import get_completion_class
 
 from kvstream import __version__
-from kvstream.cli.exits import ExitCode, Failure
+from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, PathOnly, example
-from kvstream.cli.places import session_of
+from kvstream.cli.session import session_of
 from kvstream.errors import KVStreamError
 from kvstream.storage.directory import LAYOUT_VERSION
 from kvstream.types.options import DATABASES, Durability
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "kvstream"
-_VARIABLE = "_KVSTREAM_COMPLETE"
+_COMPLETION_VARIABLE = "_KVSTREAM_COMPLETE"
 
 
 @click.command(
     epilog=example(
-        "kvstream completion bash > ~/.local/share/bash-completion/completions/kvstream",
+        "kvstream completion bash >> ~/.bash_completion",
         "kvstream completion zsh > ~/.zfunc/_kvstream",
         "kvstream completion fish > ~/.config/fish/completions/kvstream.fish",
     )
@@ -39,26 +38,28 @@ _VARIABLE = "_KVSTREAM_COMPLETE"
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Write the completion script of a shell.
+    """Print the completion script of a shell.
 
-    It completes commands, options and the names of streams.
+    The script completes commands, options and the names of streams.
     """
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, PROGRAM, _VARIABLE).source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    click.echo(
+        completion_class(ctx.find_root().command, {}, PROGRAM, _COMPLETION_VARIABLE).source()
+    )
 
 
 @click.command(epilog=example("kvstream version --json"))
 @output_options
 def version(out: Output) -> None:
-    """Show the version of kvstream, and what it runs on."""
-    # Here, since it takes a tenth of the time in which the program starts.
+    """Show the versions of kvstream and its dependencies."""
+    # Imported here: it takes a tenth of the time of a start.
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
 
     try:
         engine = version_of("rocksdict")
-    except PackageNotFoundError:  # vendored without its metadata
+    except PackageNotFoundError:  # installed without its metadata
         engine = "unknown"
     out.record(
         {
@@ -87,24 +88,24 @@ SECTIONS = {
     "Server": ("serve.serve", "top.command.top"),
     "Files": ("importing.command.import_", "export.export", "migrate.migrate"),
     "Spark": ("spark.spark",),
-    "Care": (
+    "Maintenance": (
         *("info.stats", "maintenance.check", "maintenance.recover"),
         *("maintenance.checkpoint", "maintenance.compact", "bench.bench"),
     ),
     "This program": ("app.completion", "app.version"),
 }
-"""Where in this package each command is, as the help shows them."""
+"""The module and function of each command, by the section of the help that lists it."""
 
 
 def name_of(path: str) -> str:
-    """Return the name of the command at ``path``: an underscore keeps it off a word of Python's."""
+    """Return the name of the command at ``path``: ``del`` for ``entries.del_``."""
     return path.rpartition(".")[2].rstrip("_")
 
 
 class Commands(Mapping[str, click.Command]):
-    """The commands by name, each imported once it is asked for.
+    """The commands by name, each imported when it is used.
 
-    Those that need the server or the migration take as long to import as all else.
+    Importing the server or the migration takes as long as importing everything else.
     """
 
     _paths: ClassVar = {name_of(path): path for paths in SECTIONS.values() for path in paths}
@@ -122,7 +123,7 @@ class Commands(Mapping[str, click.Command]):
 
 
 class Application(click.Group):
-    """A group of commands in sections, whose errors end as exit codes."""
+    """The top-level group: lists commands by section and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -144,17 +145,17 @@ class Application(click.Group):
         except click.NoSuchOption as error:
             if error.option_name in _options_of(*self.commands.values()):
                 place = f"after the command: kvstream COMMAND {error.option_name}"
-                raise _misplaced(error, place) from None
+                raise _misplaced_option(error, place) from None
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        if hasattr(sys.stdout, "reconfigure"):  # whatever the terminal's encoding
+        if hasattr(sys.stdout, "reconfigure"):  # the terminal may not be UTF-8
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            _silence_stdout()
+            _discard_stdout()
             ctx.exit(ExitCode.BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
@@ -163,14 +164,15 @@ class Application(click.Group):
             if option is None:
                 raise
             words = " ".join(filter(None, (error.option_name, option.metavar)))
-            raise _misplaced(error, f"before the command: kvstream {words} COMMAND") from None
+            place = f"before the command: kvstream {words} COMMAND"
+            raise _misplaced_option(error, place) from None
         except (KVStreamError, OSError) as error:
             raise Failure(error) from None
         return result
 
 
 def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.Option]:
-    """Return the options of commands by name; with ``deep`` also those of the commands in them."""
+    """Return the options of commands by name; with ``deep`` also those of subcommands."""
     found: dict[str, click.Option] = {}
     for command in commands:
         for parameter in command.params:
@@ -181,12 +183,12 @@ def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.
     return found
 
 
-def _misplaced(error: click.NoSuchOption, place: str) -> click.UsageError:
+def _misplaced_option(error: click.NoSuchOption, place: str) -> click.UsageError:
     return click.UsageError(f"{error.option_name} goes {place}", error.ctx)
 
 
-def _silence_stdout() -> None:
-    """Let what is still buffered go nowhere: its reader is gone."""
+def _discard_stdout() -> None:
+    """Redirect stdout to /dev/null, so that flushing its buffer does not fail again."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -205,41 +207,43 @@ def _silence_stdout() -> None:
     envvar="KVSTREAM_STORE",
     metavar="DIR",
     show_envvar=True,
-    help="Directory of the store.",
+    help="The directory of the store.",
 )
 @click.option(
     "--url",
     envvar="KVSTREAM_URL",
     metavar="URL",
     show_envvar=True,
-    help="Instead of --store, a server: redis://, rediss:// or unix://.",
+    help="The URL of a server, instead of --store: redis://, rediss:// or unix://.",
 )
 @click.option(
     "--db",
     type=click.IntRange(0, DATABASES - 1),
     metavar="N",
-    help="Numbered database; by default 0, or what the URL names.",
+    help="The numbered database. By default the one in the URL, or 0.",
 )
 @click.option(
     "--wait",
     type=Duration(),
     default="1s",
     metavar="DURATION",
-    help="How long to wait for a store that another process holds, or a server that loads.",
+    help="How long to wait for a store that another process has open, or for a server that is "
+    "loading.",
 )
 @click.option(
     "--durability",
     type=click.Choice([level.value for level in Durability]),
     default=Durability.EVERYSEC.value,
-    help="When writes go to disk while the command runs; all are there when it ends well.",
+    help="When writes are synced to disk while a command runs. A command that succeeds has synced "
+    "all of them.",
 )
 @click.version_option(__version__, message="kvstream %(version)s")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
     """Durable message streams in a directory, with the semantics of Redis Streams.
 
-    One process at a time may hold a store for writing: the commands open it, do their work and
-    close it. With --url the same commands work on a server, kvstream's or Redis's. Durations are
-    500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` has an example of each command.
+    Only one process at a time can open a store for writing: a command opens it, does its work and
+    closes it. With --url the same commands work on a server, kvstream's or Redis's. A DURATION is
+    written 500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` shows examples.
     """
     ctx.obj = session_of(ctx)

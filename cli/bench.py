@@ -1,4 +1,7 @@
-"""``bench``: how fast is a store here, or a server from here. `make bench` compares with Redis."""
+"""``bench``: measure a store on this machine, or a server as seen from it.
+
+To compare kvstream with Redis, run ``make bench``.
+"""
 
 import time
 from collections.abc import Iterator
@@ -8,9 +11,9 @@ from typing import Any
 
 import click
 
-from kvstream.cli.contracts import AnyStream, Scratch, Session
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly, example
+from kvstream.cli.session import AnyStream, Scratch, Session
 from kvstream.cli.tables import Column, count_column, number
 
 BATCH, PAGE, READ = 1000, 1000, 100
@@ -20,8 +23,8 @@ GROUP, CONSUMER = b"bench", b"worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One kind of work and its rate."""
+class Measurement:
+    """The time that some entries took."""
 
     title: str
     entries: int
@@ -41,27 +44,33 @@ _COLUMNS = (
 
 
 @click.command(epilog=example("kvstream bench --entries 5000"))
-@click.option("--entries", type=click.IntRange(BATCH), default=50_000, help="Of each work.")
+@click.option(
+    "--entries",
+    type=click.IntRange(BATCH),
+    default=50_000,
+    metavar="N",
+    help="Entries per measurement.",
+)
 @click.option(
     "--directory",
     type=PathOnly(file_okay=False, exists=True),
-    help="Where to make the store of the benchmark; it is removed. By default beside --store.",
+    help="Make the temporary store here. By default beside --store.",
 )
 @output_options
 @click.pass_obj
 def bench(session: Session, out: Output, /, entries: int, directory: Path | None) -> None:
-    """Measure adds, ranges and a consumer's reads here.
+    """Measure the speed of adds, ranges and reads.
 
-    It makes a store of its own, and touches none of yours. With --url it makes two streams on the
-    server, kvstream:bench:..., and deletes them: that measures client, network and server together.
+    The benchmark runs on a temporary store, not on yours. With --url it makes two streams on the
+    server, kvstream:bench:..., and deletes them: it measures client, network and server together.
     """
     with session.scratch(directory) as scratch:
-        out.table(_COLUMNS, map(_row, measured(scratch, entries)))
+        out.table(_COLUMNS, map(_row, measurements(scratch, entries)))
     if not out.json:
-        click.echo(scratch.told)
+        click.echo(scratch.description)
 
 
-def _row(work: Work) -> dict[str, Any]:
+def _row(work: Measurement) -> dict[str, Any]:
     return {
         "work": work.title,
         "entries": work.entries,
@@ -70,9 +79,9 @@ def _row(work: Work) -> dict[str, Any]:
     }
 
 
-def measured(scratch: Scratch, entries: int) -> Iterator[Work]:
-    """Yield each kind of work, done and measured one after the other."""
-    one, many = map(scratch.store.stream, scratch.keys)
+def measurements(scratch: Scratch, entries: int) -> Iterator[Measurement]:
+    """Run and yield the measurements, one after the other."""
+    one, many = (scratch.store.stream(key) for key in scratch.keys)
     one_by_one = max(BATCH, entries // 20) if scratch.slow else entries
     for title, stream, count, work in (
         ("add, one by one", one, one_by_one, _add),
@@ -83,7 +92,7 @@ def measured(scratch: Scratch, entries: int) -> Iterator[Work]:
     ):
         start = time.perf_counter()
         work(stream, count)
-        yield Work(title, count, time.perf_counter() - start)
+        yield Measurement(title, count, time.perf_counter() - start)
 
 
 def _add(stream: AnyStream, count: int) -> None:

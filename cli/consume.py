@@ -1,7 +1,4 @@
-"""``read``, ``ack`` and ``nack``: what a consumer does with entries.
-
-``pending``, ``claim`` and ``autoclaim``: what consumers have not acknowledged.
-"""
+"""``read``, ``ack``, ``nack``, ``pending``, ``claim``, ``autoclaim``: reading as a consumer."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +6,8 @@ from typing import Any
 
 import click
 
-from kvstream.cli.contracts import AnyGroup, AnyStore, Session
-from kvstream.cli.entries import POLL_S_MIN, Look, ref_policy_option, show_outcomes
-from kvstream.cli.exits import nothing_unless
+from kvstream.cli.entries import POLL_S_MIN, Query, ref_policy_option, show_outcomes
+from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     ID,
@@ -28,7 +24,7 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.session import existing_group, last_id
+from kvstream.cli.session import AnyGroup, AnyStore, Session, existing_group, last_id
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -44,7 +40,7 @@ from kvstream.types.ids import MIN_ID, IDLike, StreamID
 from kvstream.types.records import AnyEntry, Claimed, ClaimedIDs, HistoryEntry
 
 BLOCK_PAUSE_S = 0.25
-"""Pause between two looks of a blocked ``read``, in which other processes may write."""
+"""Pause of a blocked ``read`` between two queries, in which other processes may write."""
 
 _MODES = [mode.value for mode in NackMode]
 
@@ -60,34 +56,37 @@ Reply = Mapping[bytes, Sequence[HistoryEntry]]
 )
 @click.argument("streams", type=StreamName(), metavar="STREAM...", nargs=-1, required=True)
 @click.option(
-    "--after", type=Position(("$", "+")), help="Read after this ID, or from this time on."
+    "--after", type=Position(("$", "+")), help="Read the entries after this ID, or since this time."
 )
-@click.option("--count", "-n", type=click.IntRange(1), help="At most so many entries a stream.")
-@click.option("--block", type=Duration(), metavar="DURATION", help="Wait so long for entries.")
-@click.option("--group", type=Name(), help="Read new entries as a consumer of this group.")
-@click.option("--consumer", type=Name(), help="The name to read them under.")
-@click.option("--noack", is_flag=True, help="Do not make them pending.")
 @click.option(
-    "--claim", type=Duration(), metavar="DURATION", help="First what was idle for so long."
+    "--count", "-n", type=click.IntRange(1), metavar="N", help="Read at most N entries per stream."
 )
-@click.option("--history", is_flag=True, help="Show again what is pending with the consumer.")
+@click.option("--block", type=Duration(), metavar="DURATION", help="Wait for entries.")
+@click.option("--group", type=Name(), help="Read new entries as a consumer of this group.")
+@click.option("--consumer", type=Name(), help="Read as this consumer.")
+@click.option("--noack", is_flag=True, help="Do not make the entries pending.")
+@click.option(
+    "--claim", type=Duration(), metavar="DURATION", help="First claim entries idle that long."
+)
+@click.option("--history", is_flag=True, help="Show the pending entries of the consumer.")
 @output_options
 @click.pass_obj
 def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options: Any) -> None:
-    """Read entries, also as a consumer of a group.
+    """Read entries, on their own or as a consumer of a group.
 
-    On its own it shows what lies after --after, by default 0, and changes nothing. With --group
-    and --consumer it takes entries that the group has given to nobody yet; they stay pending until
-    `ack`. Ends with 1 when nothing came. With --block it looks again and again, and lets others
-    write in between; a server (--url) answers as soon as something comes.
+    Without a group, the entries after --after (by default 0) are shown, and nothing changes. With
+    --group and --consumer, entries that the group has not delivered yet are delivered to the
+    consumer; they stay pending until `ack`. With --block the store is polled, and other processes
+    can write between two polls; a server (--url) answers as soon as an entry arrives. The exit code
+    is 1 if there was no entry.
     """
     _check_usage(options)
-    look = _grouped(streams, options) if options["group"] is not None else _plain(streams, options)
     writes = options["group"] is not None
-    reply = _blocking(session, look, options["block"], writes)
+    query = _group_query(streams, options) if writes else _plain_query(streams, options)
+    reply = _blocking(session, query, options["block"], writes)
     for at, (key, entries) in enumerate(reply.items()):
         out.entries(entries, title=at == 0, stream=key if len(streams) > 1 else b"")
-    nothing_unless(reply)
+    fail_unless(reply)
 
 
 def _check_usage(options: Mapping[str, Any]) -> None:
@@ -101,23 +100,23 @@ def _check_usage(options: Mapping[str, Any]) -> None:
         raise click.UsageError("with --group, --after is an ID and needs --history")
 
 
-def _plain(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
+def _plain_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Query[Reply]:
     after: dict[bytes | str, IDLike] = dict.fromkeys(streams, options["after"] or "0")
 
-    def look(store: AnyStore, wait_s: float | None) -> Reply:
+    def query(store: AnyStore, wait_s: float | None) -> Reply:
         for key in streams:
-            if after[key] == "$":  # the end at the first look
+            if after[key] == "$":  # the end of the stream at the first query
                 after[key] = last_id(store, key)
         return store.read(after, options["count"], wait_s)
 
-    return look
+    return query
 
 
-def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Reply]:
+def _group_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Query[Reply]:
     after: IDLike = (options["after"] or "0") if options["history"] else ">"
     wanted: dict[bytes | str, IDLike] = dict.fromkeys(streams, after)
 
-    def look(store: AnyStore, wait_s: float | None) -> Reply:
+    def query(store: AnyStore, wait_s: float | None) -> Reply:
         for stream in streams:
             existing_group(store, stream, options["group"])
         reply = store.read_group(
@@ -131,21 +130,23 @@ def _grouped(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Look[Rep
         )
         return {key: entries for key, entries in reply.items() if entries}
 
-    return look
+    return query
 
 
-def _blocking(session: Session, look: Look[Reply], block_s: float | None, writes: bool) -> Reply:
-    """Return the first reply with entries in it, or an empty one after ``block_s``."""
+def _blocking(session: Session, query: Query[Reply], block_s: float | None, writes: bool) -> Reply:
+    """Return the first reply that has entries, or an empty one after ``block_s``."""
     deadline = time.monotonic() + (block_s or 0)
     while True:
         with session.writing() if writes else session.reading() as store:
             start = time.monotonic()
             wait_s = deadline - start
-            reply = look(store, wait_s if store.shared and wait_s > 0 else None)
+            reply = query(store, wait_s if store.shared and wait_s > 0 else None)
         now = time.monotonic()
         if reply or now >= deadline:
             return reply
-        if not store.shared or now - start < POLL_S_MIN:  # a read of the history never waits
+        if (
+            not store.shared or now - start < POLL_S_MIN
+        ):  # a server does not block on a read of the history
             time.sleep(min(BLOCK_PAUSE_S, max(deadline - now, POLL_S_MIN)))
 
 
@@ -158,7 +159,7 @@ def _blocking(session: Session, look: Look[Reply], block_s: float | None, writes
 @stream_argument
 @group_argument
 @ids_argument
-@click.option("--delete", is_flag=True, help="Delete the entries too.")
+@click.option("--delete", is_flag=True, help="Delete the entries too, in the same commit.")
 @ref_policy_option
 @output_options
 @click.pass_obj
@@ -172,10 +173,9 @@ def ack(
     delete: bool,
     ref_policy: str | None,
 ) -> None:
-    """Acknowledge entries: they are no longer pending.
+    """Acknowledge entries, which are then no longer pending.
 
-    - takes the IDs from stdin, one a line. With --delete the entries go too, in the same commit.
-    Ends with 1 when none was pending.
+    An ID of - reads IDs from stdin, one per line. The exit code is 1 if none of them was pending.
     """
     if ref_policy is not None and not delete:
         raise click.UsageError("--ref-policy needs --delete")
@@ -189,7 +189,7 @@ def ack(
         acknowledged = found.ack(wanted)
     text = f"{plural(acknowledged, 'entry', 'entries')} acknowledged"
     out.result(text, acknowledged=acknowledged)
-    nothing_unless(acknowledged)
+    fail_unless(acknowledged)
 
 
 @click.command(epilog=example("kvstream nack orders billing 1700000000000-0 --mode silent"))
@@ -201,11 +201,10 @@ def ack(
     type=click.Choice(_MODES, case_sensitive=False),
     metavar="|".join(_MODES),
     default=NackMode.FAIL.value,
-    help="SILENT: it was not tried; FAIL: it failed; FATAL: it must not be tried again. "
-    "[default: FAIL]",
+    help="SILENT: not tried; FAIL: tried and failed; FATAL: do not try again.",
 )
-@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set its delivery count.")
-@click.option("--force", is_flag=True, help="Also entries that are not pending.")
+@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set the delivery count.")
+@click.option("--force", is_flag=True, help="Include entries that are not pending.")
 @output_options
 @click.pass_obj
 def nack(
@@ -217,22 +216,22 @@ def nack(
     ids: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Give pending entries back to the group.
+    """Return pending entries to the group.
 
-    - takes the IDs from stdin, one a line. They are first in line for the next `read --claim`. Ends
-    with 1 when none was pending.
+    The next `read --claim` delivers them first. An ID of - reads IDs from stdin, one per line. The
+    exit code is 1 if none of them was pending.
     """
     wanted = ids_given(ids)
     with session.writing() as store:
         released = existing_group(store, stream, group).nack(wanted, **options)
-    out.result(f"{plural(released, 'entry', 'entries')} given back", released=released)
-    nothing_unless(released)
+    out.result(f"{plural(released, 'entry', 'entries')} returned to the group", released=released)
+    fail_unless(released)
 
 
 _MS = 1000
 _PENDING = (
     *id_columns(),
-    name_column("consumer", show=lambda name: printable(name) or "(nobody)"),
+    name_column("consumer", show=lambda name: printable(name) or "(none)"),
     Column("idle", "idle_ms", lambda ms: "-" if ms < 0 else duration(ms), right=True),
     count_column("deliveries"),
 )
@@ -243,9 +242,11 @@ min_idle_option = click.option(
     type=Duration(),
     default="0",
     metavar="DURATION",
-    help="Only what is idle so long.",
+    help="Only entries idle for at least this time.",
 )
-justid_option = click.option("--justid", is_flag=True, help="Show IDs only; count no delivery.")
+justid_option = click.option(
+    "--justid", is_flag=True, help="Show IDs only, and do not count a delivery."
+)
 
 
 @click.command(
@@ -256,21 +257,25 @@ justid_option = click.option("--justid", is_flag=True, help="Show IDs only; coun
 )
 @stream_argument
 @group_argument
-@click.option("--list", "listed", is_flag=True, help="Show the entries one by one.")
-@click.option("--start", type=RangeBound(), help="List from this ID or time on.")
+@click.option("--list", "listed", is_flag=True, help="List the entries one by one.")
+@click.option("--start", type=RangeBound(), help="List from this ID or time.")
 @click.option("--end", type=RangeBound(), help="List up to this ID or time.")
-@click.option("--count", "-n", type=click.IntRange(1), help="List at most so many, by default 100.")
-@click.option("--consumer", type=Name(), help="List those of one consumer.")
-@click.option("--min-idle", type=Duration(), metavar="DURATION", help="List those idle so long.")
+@click.option(
+    "--count", "-n", type=click.IntRange(1), metavar="N", help="List at most N, by default 100."
+)
+@click.option("--consumer", type=Name(), help="List the entries of one consumer.")
+@click.option(
+    "--min-idle", type=Duration(), metavar="DURATION", help="List entries idle that long."
+)
 @output_options
 @click.pass_obj
 def pending(
     session: Session, out: Output, /, stream: bytes, group: bytes, listed: bool, **options: Any
 ) -> None:
-    """Show what is pending in a group.
+    """Show the pending entries of a group.
 
-    By consumer, or with --list one by one. Any option that says what to list implies --list. An
-    entry given back by `nack` belongs to nobody until it is claimed.
+    They are counted by consumer, or listed with --list; an option that selects entries implies
+    --list. An entry that `nack` returned has no consumer until it is claimed.
     """
     with session.reading() as store:
         found = existing_group(store, stream, group)
@@ -317,11 +322,11 @@ def _summary(out: Output, group: AnyGroup) -> None:
 @consumer_argument
 @ids_argument
 @min_idle_option
-@click.option("--idle", type=Duration(), metavar="DURATION", help="Count it as idle for so long.")
-@click.option("--time", type=Moment(), help="Count it as delivered at this time.")
-@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set its delivery count.")
-@click.option("--force", is_flag=True, help="Also entries that are not pending.")
-@click.option("--last-id", type=ID(), help="Move the group on to this ID.")
+@click.option("--idle", type=Duration(), metavar="DURATION", help="Set the idle time.")
+@click.option("--time", type=Moment(), help="Set the time of delivery.")
+@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set the delivery count.")
+@click.option("--force", is_flag=True, help="Include entries that are not pending.")
+@click.option("--last-id", type=ID(), help="Advance the last delivered ID of the group.")
 @justid_option
 @output_options
 @click.pass_obj
@@ -335,9 +340,9 @@ def claim(
     ids: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Give pending entries to a consumer, and show them.
+    """Assign pending entries to a consumer, and show them.
 
-    - takes the IDs from stdin, one a line. Ends with 1 when none could be claimed.
+    An ID of - reads IDs from stdin, one per line. The exit code is 1 if none could be claimed.
     """
     if options["time"] is not None:
         options["time"] /= _MS
@@ -345,7 +350,7 @@ def claim(
     with session.writing() as store:
         entries = existing_group(store, stream, group).claim(consumer, wanted, **options)
     _show(out, entries, options["justid"])
-    nothing_unless(entries)
+    fail_unless(entries)
 
 
 @click.command(epilog=example("kvstream autoclaim orders billing worker-2 --min-idle 10m --all"))
@@ -353,9 +358,11 @@ def claim(
 @group_argument
 @consumer_argument
 @min_idle_option
-@click.option("--start", type=ID(), default="0-0", help="Look from this ID on.")
-@click.option("--count", "-n", type=click.IntRange(1), default=100, help="So many a step.")
-@click.option("--all", "everything", is_flag=True, help="Step through all that is pending.")
+@click.option("--start", type=ID(), default="0-0", help="Start at this ID.")
+@click.option(
+    "--count", "-n", type=click.IntRange(1), metavar="N", default=100, help="Scan N per step."
+)
+@click.option("--all", "everything", is_flag=True, help="Repeat the step to the end.")
 @justid_option
 @output_options
 @click.pass_obj
@@ -369,26 +376,26 @@ def autoclaim(
     everything: bool,
     **options: Any,
 ) -> None:
-    """Give a consumer what was idle with others for too long.
+    """Assign entries that were idle for too long to a consumer.
 
-    One step looks at a part of what is pending, and says from which ID to go on; --all goes on to
-    the end. Pending entries whose message has been deleted are dropped on the way.
+    One step scans a part of the pending entries and shows the ID to continue from; --all continues
+    to the end. Pending entries that were deleted from the stream are dropped.
     """
     with session.writing() as store:
         found = existing_group(store, stream, group)
-        done = _steps(found, consumer, everything, options)
+        claimed = _claim_in_steps(found, consumer, everything, options)
     if out.json:
-        out.result("", cursor=done.cursor, entries=done.entries, deleted=done.deleted)
+        out.result("", cursor=claimed.cursor, entries=claimed.entries, deleted=claimed.deleted)
         return
-    _show(out, done.entries, options["justid"])
-    click.echo(f"{plural(len(done.entries), 'entry', 'entries')} claimed")
-    if done.deleted:
-        click.echo(f"{plural(len(done.deleted), 'deleted entry', 'deleted entries')} dropped")
-    if done.cursor != MIN_ID:
-        click.echo(f"go on with --start {done.cursor}")
+    _show(out, claimed.entries, options["justid"])
+    click.echo(f"{plural(len(claimed.entries), 'entry', 'entries')} claimed")
+    if claimed.deleted:
+        click.echo(f"{plural(len(claimed.deleted), 'deleted entry', 'deleted entries')} dropped")
+    if claimed.cursor != MIN_ID:
+        click.echo(f"continue with --start {claimed.cursor}")
 
 
-def _steps(
+def _claim_in_steps(
     group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]
 ) -> Claimed | ClaimedIDs:
     entries: list[Any] = []

@@ -1,12 +1,11 @@
-"""``consumer ls|create|del``: the consumers of a group."""
+"""``consumer ls``, ``create`` and ``del``: the consumers of a group."""
 
 import click
 
-from kvstream.cli.contracts import AnyStore, Changes, Session
-from kvstream.cli.exits import nothing_unless
+from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import consumer_argument, example, group_argument, stream_argument
-from kvstream.cli.session import existing_group
+from kvstream.cli.session import AnyStore, Changes, Session, existing_group
 from kvstream.cli.tables import (
     Column,
     age_column,
@@ -34,7 +33,7 @@ _CONSUMERS = (
 
 @click.group(epilog=example("kvstream consumer ls orders billing"))
 def consumer() -> None:
-    """List, make and remove the consumers of a group."""
+    """List, create and delete the consumers of a group."""
 
 
 @consumer.command("ls", epilog=example("kvstream consumer ls orders billing --json"))
@@ -43,10 +42,10 @@ def consumer() -> None:
 @output_options
 @click.pass_obj
 def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes) -> None:
-    """List the consumers of a group, and what is pending with each.
+    """List the consumers of a group with their pending entries.
 
-    Idle is how long ago it last asked, inactive how long ago it was last given anything. In JSON
-    both are milliseconds; -1 is never. A Redis before 7.2 does not tell the second.
+    Idle is the time since a consumer last read or claimed, inactive the time since it last got an
+    entry. In JSON both are milliseconds, -1 for never. A Redis before 7.2 does not report inactive.
     """
     with session.reading() as store:
         found = existing_group(store, stream, group).consumers()
@@ -71,12 +70,12 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
 @output_options
 @click.pass_obj
 def create(session: Session, out: Output, /, stream: bytes, group: bytes, consumer: bytes) -> None:
-    """Make a consumer before its first read would make it."""
+    """Create a consumer; otherwise its first read does."""
     with session.writing() as store:
         made = existing_group(store, stream, group).create_consumer(consumer)
-    text = "made" if made else "is there already"
+    text = "created" if made else "exists already"
     out.result(f"consumer {printable(consumer)} {text}", created=made)
-    nothing_unless(made)
+    fail_unless(made)
 
 
 @consumer.command(
@@ -89,7 +88,9 @@ def create(session: Session, out: Output, /, stream: bytes, group: bytes, consum
 @stream_argument
 @group_argument
 @consumer_argument
-@click.option("--drop-pending", is_flag=True, help="Also where it has entries pending: they go.")
+@click.option(
+    "--drop-pending", is_flag=True, help="Drop its pending entries, which stay in the stream."
+)
 @output_options
 @click.pass_obj
 def delete(
@@ -101,11 +102,11 @@ def delete(
     consumer: bytes,
     drop_pending: bool,
 ) -> None:
-    """Remove a consumer from its group.
+    """Delete a consumer from its group.
 
-    What is pending with it would be delivered to nobody any more, so a consumer that has something
-    pending is removed only with --drop-pending; `claim` and `autoclaim` give it to others. A server
-    (--url) may give it more between the look and the removal: stop its program before.
+    The pending entries of a deleted consumer are never delivered again. So a consumer with pending
+    entries is deleted only with --drop-pending; `claim` and `autoclaim` give them to another one.
+    On a server (--url) stop the consumer first: it may read more entries while this command runs.
     """
     with session.writing() as store:
 
@@ -114,20 +115,20 @@ def delete(
             if pending and not drop_pending:
                 entries = plural(pending, "entry", "entries")
                 raise RequestError(
-                    f"{printable(consumer)} has {entries} pending: give them to another consumer "
-                    "with claim or autoclaim, or lose them with --drop-pending"
+                    f"consumer {quoted(consumer)} has {entries} pending: give them to another one "
+                    "with claim or autoclaim, or drop them with --drop-pending"
                 )
             changes.delete_consumer(stream, group, consumer)
             return pending
 
         lost = store.atomically([stream], work)
     lost_text = plural(lost, "pending entry", "pending entries")
-    text = f"consumer {printable(consumer)} removed, {lost_text} lost"
+    text = f"consumer {printable(consumer)} deleted, {lost_text} dropped"
     out.result(text, deleted=True, pending=lost)
 
 
 def _pending_with(store: AnyStore, stream: bytes, group: bytes, consumer: bytes) -> int:
-    """Return how much is pending with a consumer that must be there."""
+    """Return the number of pending entries of a consumer; RequestError if there is none."""
     known = {each.name: each.pending for each in existing_group(store, stream, group).consumers()}
     if consumer not in known:
         raise RequestError(f"group {quoted(group)} has no consumer {quoted(consumer)}")

@@ -1,14 +1,8 @@
-"""``tail``: the end of a stream, and what comes after it.
+"""``add``, ``range``, ``revrange``, ``tail``, ``len``, ``del``, ``trim``: the entries of a stream.
 
-A store in a directory is embedded, so nobody writes while this process has it open. Following is
-therefore done by looking: open read-only, read, close, pause; in the pauses others write. A look at
-a server waits there instead: what comes is shown at once.
-
-``add``, ``range``, ``revrange`` and ``len``: the entries of a stream.
-
-``del`` and ``trim``: entries that go.
-
-The options that say what to trim, shared by ``add`` and ``trim``.
+``tail --follow`` polls a store in a directory, since no other process can write while this one has
+it open: it opens the store read-only, reads, closes it, and pauses. A server is asked with a
+blocking read instead, so new entries are shown at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kvstream.cli.contracts import AnyStore, AnyStream, Session
-from kvstream.cli.exits import nothing_unless
+from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     AddID,
@@ -34,8 +28,7 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.rows import Pairs, Unreadable, loads_fields
-from kvstream.cli.session import existing_stream, last_id
+from kvstream.cli.session import AnyStore, AnyStream, Session, existing_stream, last_id
 from kvstream.cli.tables import Column, id_columns, plural
 from kvstream.errors import StoreLocked
 from kvstream.operations.delete import Outcome
@@ -52,27 +45,34 @@ ref_policy_option = click.option(
     "--ref-policy",
     type=click.Choice(_POLICIES, case_sensitive=False),
     metavar="|".join(_POLICIES),
-    help="What of entries that groups refer to: by default KEEPREF leaves the references; DELREF "
-    "drops them; ACKED spares the entries.",
+    help="KEEPREF (default): references in groups stay; DELREF: they go too; ACKED: delete only "
+    "entries that all groups have acknowledged.",
 )
 
 _OPTIONS = (
-    click.option("--maxlen", type=click.IntRange(0), metavar="N", help="Keep the last N entries."),
+    click.option(
+        "--maxlen", type=click.IntRange(0), metavar="N", help="Keep the newest N entries."
+    ),
     click.option(
         "--minid",
         type=OldestID(),
-        help="Keep what is not below this ID, or not older than this time (now-7d).",
+        help="Keep the entries from this ID or time (such as now-7d).",
     ),
-    click.option("--approximate", "-a", is_flag=True, help="Trim whole nodes only: faster."),
     click.option(
-        "--limit", type=click.IntRange(0), metavar="N", help="With -a: at most so many; 0: all."
+        "--approximate", "-a", is_flag=True, help="Remove whole nodes only, which is faster."
+    ),
+    click.option(
+        "--limit",
+        type=click.IntRange(0),
+        metavar="N",
+        help="With -a, remove at most N; 0: no limit.",
     ),
     ref_policy_option,
 )
 
 
 def trim_options(command: Command) -> Command:
-    """Give a command the options of a trim, under the names of the library."""
+    """Add the options of a trim, named as in the library, to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -81,23 +81,31 @@ def trim_options(command: Command) -> Command:
 _PAGE = 1000
 
 count_option = click.option(
-    "--count", "-n", type=click.IntRange(1), help="At most so many entries."
+    "--count", "-n", type=click.IntRange(1), metavar="N", help="Show at most N entries."
 )
 
 
 @click.command(
     epilog=example(
         "kvstream add orders sku=a1 qty=2",
-        'kvstream add orders --fields \'{"sku": "a1"}\' --maxlen 1000000 --approximate',
+        'kvstream add orders --fields \'{"sku": "a1"}\' --maxlen 1000 --approximate',
     )
 )
 @stream_argument
 @click.argument("pairs", type=Field(), metavar="[FIELD=VALUE]...", nargs=-1)
-@click.option("--fields", metavar="JSON", help="The fields as JSON, as export writes them.")
-@click.option("--id", "eid", type=AddID(), default="*", help="ms-seq, or ms-* for the next of ms.")
-@click.option("--nomkstream", is_flag=True, help="Do nothing where there is no stream.")
-@click.option("--idmp", type=(Name(), Name()), metavar="PRODUCER ID", help="Add it but once.")
-@click.option("--idmpauto", type=Name(), metavar="PRODUCER", help="The same, by its fields.")
+@click.option(
+    "--fields", metavar="JSON", help="The fields as JSON, in the form that export writes."
+)
+@click.option(
+    "--id", "eid", type=AddID(), default="*", help="The ID: ms-seq, or ms-* for the next free one."
+)
+@click.option("--nomkstream", is_flag=True, help="Do not create the stream.")
+@click.option(
+    "--idmp", type=(Name(), Name()), metavar="PRODUCER ID", help="Add it only once for this ID."
+)
+@click.option(
+    "--idmpauto", type=Name(), metavar="PRODUCER", help="Add it only once for these fields."
+)
 @trim_options
 @output_options
 @click.pass_obj
@@ -113,8 +121,8 @@ def add(
 ) -> None:
     """Append one entry, and show its ID.
 
-    The store and the stream are made where missing. With --idmp or --idmpauto an entry that the
-    producer has added before is not added again: the ID of the first is shown.
+    The store and the stream are created if they do not exist. With --idmp or --idmpauto, an entry
+    that this producer has already added is not added again: its ID is shown.
     """
     given = [*pairs, *_decoded(fields)]
     if not given:
@@ -123,7 +131,7 @@ def add(
         made = store.stream(stream).add(given, eid, **options)
     if made is not None:
         out.result(str(made), id=made)
-    nothing_unless(made)
+    fail_unless(made)
 
 
 def _decoded(fields: str | None) -> Pairs:
@@ -152,8 +160,8 @@ def range_(
 ) -> None:
     """Show the entries from START to END, oldest first.
 
-    A bound is an ID, - (the first), + (the last) or a time; ( before it excludes it. END as a time
-    or as milliseconds alone takes in the whole millisecond.
+    A bound is an ID, a time, - (the first entry) or + (the last entry); a ( before it excludes it.
+    If END is a time or lacks its sequence, its whole millisecond is included.
     """
     with session.reading() as store:
         found = existing_stream(store, stream).scan(start, end)
@@ -199,18 +207,18 @@ def len_(session: Session, out: Output, /, stream: bytes) -> None:
 
 
 _MEANINGS = {
-    Outcome.MISSING: "not there",
+    Outcome.MISSING: "not found",
     Outcome.DELETED: "deleted",
-    Outcome.KEPT: "kept: a group refers to it",
+    Outcome.KEPT: "kept: not acknowledged by all groups",
 }
 _OUTCOMES = (*id_columns(), Column("outcome", "outcome", _MEANINGS.__getitem__))
 
 
 def show_outcomes(out: Output, ids: Sequence[StreamID], outcomes: Sequence[Outcome]) -> None:
-    """Show what became of each ID; exit code 1 where none was deleted."""
+    """Show the outcome for each ID; exit with 1 if none was deleted."""
     rows = [{"id": eid, "outcome": each} for eid, each in zip(ids, outcomes, strict=True)]
     out.table(_OUTCOMES, rows)
-    nothing_unless(Outcome.DELETED in outcomes)
+    fail_unless(Outcome.DELETED in outcomes)
 
 
 @click.command(
@@ -230,8 +238,8 @@ def del_(
 ) -> None:
     """Delete entries by ID.
 
-    - takes the IDs from stdin, one a line. With --ref-policy it shows what became of each. Ends
-    with 1 when none was there.
+    An ID of - reads IDs from stdin, one per line. With --ref-policy the outcome is shown for each
+    ID. The exit code is 1 if none was deleted.
     """
     wanted = ids_given(ids)
     with session.writing() as store:
@@ -239,7 +247,7 @@ def del_(
         if ref_policy is None:
             deleted = found.delete(wanted)
             out.result(f"{plural(deleted, 'entry', 'entries')} deleted", deleted=deleted)
-            nothing_unless(deleted)
+            fail_unless(deleted)
         else:
             outcomes = found.delete_entries(wanted, ref_policy=RefPolicy(ref_policy))
             show_outcomes(out, wanted, outcomes)
@@ -256,9 +264,9 @@ def del_(
 @output_options
 @click.pass_obj
 def trim(session: Session, out: Output, /, stream: bytes, **options: Any) -> None:
-    """Remove the oldest entries.
+    """Remove the oldest entries of a stream.
 
-    All but the last N go, or what lies before an ID or a time.
+    Give --maxlen to keep the newest N, or --minid to remove those before an ID or a time.
     """
     if options["maxlen"] is None and options["minid"] is None:
         raise click.UsageError("give --maxlen N or --minid ID|TIME")
@@ -270,9 +278,9 @@ def trim(session: Session, out: Output, /, stream: bytes, **options: Any) -> Non
 T = TypeVar("T")
 
 _TAIL_PAGE, _PAGE_SHARED = 10_000, 1000
-"""Entries that one look takes at most; of a server fewer, as it makes one reply of them."""
+"""Entries per query; fewer from a server, which sends them in one reply."""
 LATEST = 10
-"""Entries that ``tail`` begins with, as the tail of files does."""
+"""Entries that ``tail`` shows first, as for files."""
 POLL_S_MIN = 0.01
 
 poll_option = click.option(
@@ -280,37 +288,38 @@ poll_option = click.option(
     type=Duration(),
     default="1s",
     metavar="DURATION",
-    help="Pause between two looks; on a server, the longest wait of one.",
+    help="Pause between two queries; on a server, the longest wait of one.",
 )
 
 
-Look = Callable[[AnyStore, float | None], T]
-"""Looks at a store, where it may wait for some seconds for what is new; None: not at all."""
+Query = Callable[[AnyStore, float | None], T]
+"""Reads a store, and waits at most so many seconds for new entries; None: does not wait."""
 
 
-def looks(session: Session, look: Look[T], pause_s: float) -> Iterator[T]:
-    """Yield what each look at the store gives; while it cannot be had, say so and wait.
+def poll_store(session: Session, query: Query[T], pause_s: float) -> Iterator[T]:
+    """Run a query again and again, and yield its results.
 
-    A store that another process holds is waited for; so is a server that has answered before.
+    While another process has the store open, say so and wait; also while a server is away that has
+    answered before.
     """
-    passing: tuple[type[Exception], ...] = (StoreLocked,)
-    told = False
+    transient: tuple[type[Exception], ...] = (StoreLocked,)
+    reported = False
     pause_s = max(pause_s, POLL_S_MIN)
     while True:
         start = monotonic()
         rest_s: float | None = pause_s
         try:
             with session.reading() as store:
-                seen = look(store, pause_s if store.shared else None)
-            # At least as long as others had to wait; where nobody had to, not at all.
+                result = query(store, pause_s if store.shared else None)
+            # Leave the store to others for at least as long as it was open.
             rest_s = None if store.shared else max(pause_s, monotonic() - start)
-            passing = (StoreLocked, ServerUnavailable)
-            told = False
-            yield seen
-        except passing as error:
-            if not told:
+            transient = (StoreLocked, ServerUnavailable)
+            reported = False
+            yield result
+        except transient as error:
+            if not reported:
                 click.echo(f"waiting: {error}", err=True)
-            told = True
+            reported = True
         if rest_s is not None:
             sleep(rest_s)
 
@@ -320,10 +329,12 @@ def looks(session: Session, look: Look[T], pause_s: float) -> Iterator[T]:
 )
 @stream_argument
 @click.option(
-    "--count", "-n", type=click.IntRange(0), help="Last entries to begin with, by default 10."
+    "--count", "-n", type=click.IntRange(0), metavar="N", help="Start with the last N, default 10."
 )
-@click.option("--after", type=Position(), help="Begin after this ID, at this time, or at $.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--after", type=Position(), help="Start after this ID, at this time, or at $, the end."
+)
+@click.option("--follow", "-f", is_flag=True, help="Show new entries as they come, until Ctrl-C.")
 @poll_option
 @output_options
 @click.pass_obj
@@ -339,26 +350,25 @@ def tail(
 ) -> None:
     """Show the last entries of a stream, and follow it.
 
-    A store is held by one process at a time: -f looks at it every --poll, and lets others write in
-    between. While a process keeps the store open, as a long-running writer does, nothing can be
-    seen from outside: -f says so, and goes on when it is closed. From a server (--url) everything
-    is shown as it comes; when the server goes away -f says so, and goes on when it is back.
+    With -f, the store is polled every --poll, and other processes can write between two polls.
+    While another process has the store open, tail says so and waits until it is closed. A server
+    (--url) sends new entries at once; while it is down, tail says so and waits.
     """
     if after == "$":
         after, count = None, 0
     position = None if after is None else StreamID.parse(after)
     if not follow:
         with session.reading() as store:
-            out.entries(_at_once(existing_stream(store, stream), position, count))
+            out.entries(_current(existing_stream(store, stream), position, count))
         return
     title = True
-    for page in looks(session, _Follower(stream, position, count), poll):
+    for page in poll_store(session, _Follower(stream, position, count), poll):
         if page:
             out.entries(page, title)
             title = False
 
 
-def _at_once(stream: AnyStream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
+def _current(stream: AnyStream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
     if after is None:
         return _latest(stream, count)
     return islice(stream.scan(f"({after}"), count)
@@ -369,10 +379,10 @@ def _latest(stream: AnyStream, count: int | None) -> list[Entry]:
 
 
 class _Follower:
-    """What a stream has had since the look before."""
+    """A query for the entries that are new since the last one."""
 
     def __init__(self, key: bytes, position: StreamID | None, count: int | None) -> None:
-        """``position`` None: begin with the last ``count`` entries."""
+        """``position`` None: start with the last ``count`` entries."""
         self._key = key
         self._position = position
         self._count = count
@@ -383,9 +393,9 @@ class _Follower:
         if self._position is None:
             self._position = last
             return _latest(stream, self._count)
-        if last < self._position:  # another stream of the same name: it is read whole
+        if last < self._position:  # the stream was deleted and made anew
             self._position = MIN_ID
-        most = min(_TAIL_PAGE, _PAGE_SHARED) if store.shared else _TAIL_PAGE
-        page = stream.read(self._position, most, wait_s)
+        limit = min(_TAIL_PAGE, _PAGE_SHARED) if store.shared else _TAIL_PAGE
+        page = stream.read(self._position, limit, wait_s)
         self._position = page[-1].id if page else last
         return page

@@ -1,9 +1,7 @@
-"""``export``: entries as JSON Lines or CSV, into a file that can be gone on with.
+"""``export``: write entries as JSON Lines or CSV, and resume a file that is incomplete.
 
-Files that an export has written in part: where they end, and how they are gone on with.
-
-An export may have been killed in the middle of a line. What is whole ends with a newline; the rest
-is dropped.
+A killed export may have written part of a line. A complete line ends with a newline; a resumed
+export drops what follows the last one.
 """
 
 import os
@@ -17,12 +15,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from kvstream.cli.contracts import AnyStream, Session
 from kvstream.cli.entries import count_option
-from kvstream.cli.importing.command import delimiter_option, format_of, format_option, quiet_option
-from kvstream.cli.output import Meter, meter, pages
-from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
-from kvstream.cli.rows import (
+from kvstream.cli.file_formats import (
     FIELDS_COLUMN,
     ID_COLUMN,
     CsvRows,
@@ -30,12 +24,14 @@ from kvstream.cli.rows import (
     JsonWriter,
     Position,
     Source,
-    Unreadable,
     Writer,
     column_names,
-    loads_entry,
 )
-from kvstream.cli.session import existing_stream
+from kvstream.cli.importing.command import delimiter_option, format_of, format_option, quiet_option
+from kvstream.cli.json_values import Unreadable, loads_entry
+from kvstream.cli.output import Progress, pages, progress_bar
+from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
+from kvstream.cli.session import AnyStream, Session, existing_stream
 from kvstream.cli.tables import plural
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.types.ids import StreamID, range_end, range_start
@@ -45,35 +41,35 @@ _BLOCK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """Where a file ends that was exported in part."""
+class ResumePoint:
+    """Where an export continues a file."""
 
     size: int = 0
-    """Its bytes up to the last whole line."""
+    """Bytes up to the end of the last complete line."""
     last_id: StreamID | None = None
-    """The ID of the last entry; None where there is none yet."""
+    """The ID of the last entry; None if there is none yet."""
     names: list[str] | None = None
-    """The columns of CSV; None where there is no header yet."""
+    """The columns of CSV; None if there is no header yet."""
 
 
 @contextmanager
-def opened_export(
+def open_export(
     path: Path, kind: str, delimiter: str, *, resume: bool, overwrite: bool
-) -> Iterator[tuple[BinaryIO, Ending]]:
-    """Open a file to export into, and say where it goes on; ``-`` is stdout.
+) -> Iterator[tuple[BinaryIO, ResumePoint]]:
+    """Open a file to export into, with the point to continue at; ``-`` is stdout.
 
-    It is on disk when all went well. RequestError where the file exists and may be neither gone on
-    with nor replaced, or is no export.
+    The file is synced to disk at the end. Raises RequestError if the file exists and neither
+    ``resume`` nor ``overwrite`` is given, or if it cannot be resumed.
     """
     if str(path) == "-":
-        yield sys.stdout.buffer, Ending()
+        yield sys.stdout.buffer, ResumePoint()
         sys.stdout.buffer.flush()
         return
     with _open(path, resume, overwrite) as file:
-        ending = _csv_ending(file, delimiter) if kind == "csv" else _json_ending(file)
-        file.seek(ending.size)
+        point = _csv_resume_point(file, delimiter) if kind == "csv" else _json_resume_point(file)
+        file.seek(point.size)
         file.truncate()
-        yield file, ending
+        yield file, point
         file.flush()
         os.fsync(file.fileno())
 
@@ -82,25 +78,27 @@ def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
     if not path.exists():
         return path.open("x+b")
     if not resume and not overwrite:
-        raise RequestError(f"{path} exists: --resume goes on with it, --overwrite replaces it")
+        raise RequestError(
+            f"{path} exists: continue it with --resume, or replace it with --overwrite"
+        )
     return path.open("r+b" if resume else "w+b")
 
 
-def _json_ending(file: BinaryIO) -> Ending:
+def _json_resume_point(file: BinaryIO) -> ResumePoint:
     end = _after_last_newline(file, file.seek(0, os.SEEK_END))
     if end == 0:
-        return Ending()
+        return ResumePoint()
     start = _after_last_newline(file, end - 1)
     file.seek(start)
     try:
         eid, _ = loads_entry(file.read(end - start))
     except Unreadable as error:
-        raise _no_export(file, str(error)) from None
-    return Ending(end, _id(file, eid))
+        raise _not_resumable(file, str(error)) from None
+    return ResumePoint(end, _id(file, eid))
 
 
 def _after_last_newline(file: BinaryIO, end: int) -> int:
-    """Return the offset after the last newline before ``end``, 0 where there is none."""
+    """Return the offset after the last newline before ``end``; 0 if there is none."""
     while end > 0:
         start = max(0, end - _BLOCK)
         file.seek(start)
@@ -111,41 +109,42 @@ def _after_last_newline(file: BinaryIO, end: int) -> int:
     return 0
 
 
-def _csv_ending(file: BinaryIO, delimiter: str) -> Ending:
-    """Read the file from its start, since a cell may hold newlines."""
+def _csv_resume_point(file: BinaryIO, delimiter: str) -> ResumePoint:
+    """Read the whole file, since a cell may contain newlines."""
     file.seek(0)
     rows = CsvRows(Source(file, file.name), delimiter)
     if not rows.header.raw.endswith(b"\n"):
-        return Ending()
+        return ResumePoint()
     if [*rows.names[:1], *rows.names[1:][-1:]] != [ID_COLUMN, FIELDS_COLUMN]:
-        raise _no_export(file, f"its columns are not {ID_COLUMN} to {FIELDS_COLUMN}")
+        raise _not_resumable(file, f"its columns do not go from {ID_COLUMN} to {FIELDS_COLUMN}")
     position = Position()
     position.advance(rows.header.raw, rows.header.lines)
     eid = None
     torn = False
     for row in rows:
         if torn:
-            raise _no_export(file, f"line {row.line} follows a broken one")
+            raise _not_resumable(file, f"line {row.line} follows an incomplete one")
         torn = bool(row.error) or not row.raw.endswith(b"\n")
         if not torn:
             eid = row.eid or eid
             position.advance(row.raw, row.lines)
-    return Ending(position.offset, None if eid is None else _id(file, eid), rows.names[1:-1])
+    return ResumePoint(position.offset, None if eid is None else _id(file, eid), rows.names[1:-1])
 
 
 def _id(file: BinaryIO, eid: str | None) -> StreamID:
     try:
         return StreamID.parse(eid or "")
     except InvalidArgument:
-        raise _no_export(file, "its last line has no ID") from None
+        raise _not_resumable(file, "its last line has no ID") from None
 
 
-def _no_export(file: BinaryIO, reason: str) -> RequestError:
-    return RequestError(f"{click.format_filename(file.name)} is no export to go on with: {reason}")
+def _not_resumable(file: BinaryIO, reason: str) -> RequestError:
+    name = click.format_filename(file.name)
+    return RequestError(f"{name} is not an export that can be resumed: {reason}")
 
 
 PAGE = 1000
-"""Entries that are written together."""
+"""Entries that are written at once."""
 
 
 @click.command(
@@ -165,73 +164,72 @@ PAGE = 1000
 @format_option
 @delimiter_option
 @click.option("--fields", metavar="A,B,...", help="The columns of CSV. By default all fields.")
-@click.option("--start", type=RangeBound(), default="-", help="From this ID or time on.")
-@click.option("--end", type=RangeBound(), default="+", help="Up to this ID or time.")
-@click.option("--after", type=ID(), help="Only what lies after this ID.")
+@click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time.")
+@click.option("--end", type=RangeBound(), default="+", help="End at this ID or time.")
+@click.option("--after", type=ID(), help="Start after this ID.")
 @count_option
-@click.option("--resume", is_flag=True, help="Go on with a FILE that was exported in part.")
+@click.option("--resume", is_flag=True, help="Continue a FILE that is incomplete.")
 @click.option("--overwrite", is_flag=True, help="Replace a FILE that exists.")
 @quiet_option
 @click.pass_obj
 def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> None:
     """Write the entries of a stream to a FILE or stdout.
 
-    `import` reads them back exactly. In CSV the column kvstream:fields holds, as JSON, the fields
-    of those entries that cells cannot hold exactly: binary values, repeated fields, fields in
-    another order than the header's, empty values. --resume drops a last line that was cut off, and
-    goes on after the last whole one.
+    `import` reads the entries back exactly. In CSV, the column kvstream:fields has the fields of an
+    entry as JSON if cells cannot hold them exactly: binary or empty values, repeated fields, or
+    fields in another order than in the header. --resume continues after the last complete line.
     """
     kind, delimiter = format_of(file.name, options["kind"], options["delimiter"])
-    may = {"resume": options["resume"], "overwrite": options["overwrite"]}
+    mode = {"resume": options["resume"], "overwrite": options["overwrite"]}
     with session.reading() as store:
         found = existing_stream(store, stream)
-        with opened_export(file, kind, delimiter, **may) as (target, ending):
-            entries = _Selection(found, options, ending)
-            writer = _writer(kind, delimiter, ending, options["fields"], entries)
-            with meter(f"export {file.name}", entries.total, options["quiet"]) as watch:
-                written = _write(entries, writer, target, ending, watch)
+        with open_export(file, kind, delimiter, **mode) as (target, point):
+            entries = _Selection(found, options, point)
+            writer = _writer(kind, delimiter, point, options["fields"], entries)
+            with progress_bar(f"export {file.name}", entries.total, options["quiet"]) as advance:
+                written = _write(entries, writer, target, point, advance)
     click.echo(f"{plural(written, 'entry', 'entries')} written", err=True)
 
 
 def _write(
-    entries: "_Selection", writer: Writer, target: BinaryIO, ending: Ending, watch: Meter
+    entries: "_Selection", writer: Writer, target: BinaryIO, point: ResumePoint, advance: Progress
 ) -> int:
-    """Write what is selected, page by page, and return how many entries it was."""
+    """Write the selected entries page by page, and return their number."""
     written = 0
-    if not ending.size:
+    if not point.size:
         target.write(writer.header)
     for page in pages(entries, PAGE):
         target.write(writer.page(page))
         written += len(page)
-        watch(written, written)
+        advance(written, written)
     return written
 
 
 def _writer(
-    kind: str, delimiter: str, ending: Ending, fields: str | None, entries: "_Selection"
+    kind: str, delimiter: str, point: ResumePoint, fields: str | None, entries: "_Selection"
 ) -> Writer:
     if kind == "jsonl":
         return JsonWriter()
-    if ending.names is not None:
-        return CsvWriter(ending.names, delimiter)
+    if point.names is not None:
+        return CsvWriter(point.names, delimiter)
     names = column_names(iter(entries)) if fields is None else fields.split(",")
     return CsvWriter(names, delimiter)
 
 
 class _Selection:
-    """The entries that are to be exported."""
+    """The entries to export."""
 
-    def __init__(self, stream: AnyStream, options: dict[str, Any], ending: Ending) -> None:
+    def __init__(self, stream: AnyStream, options: dict[str, Any], point: ResumePoint) -> None:
         self._stream = stream
         self._start = range_start(options["start"])
         self._end = range_end(options["end"])
         self._count: int | None = options["count"]
-        for before in (options["after"], ending.last_id):
+        for before in (options["after"], point.last_id):
             if before is not None:
                 self._start = max(self._start, before.next())
         whole = options["start"] == "-" and options["end"] == "+" and options["after"] is None
-        self.total = len(stream) if whole and ending.last_id is None else None
-        """How many there are, where that is known beforehand."""
+        self.total = len(stream) if whole and point.last_id is None else None
+        """Their number, if it is known beforehand."""
 
     def __iter__(self) -> Iterator[Entry]:
         entries = self._stream.scan(self._start, self._end)

@@ -1,4 +1,4 @@
-"""``group create|destroy|setid|ls|reset``: consumer groups of a stream."""
+"""``group create``, ``destroy``, ``setid``, ``ls`` and ``reset``: consumer groups of a stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,11 +6,18 @@ from typing import Any
 
 import click
 
-from kvstream.cli.contracts import AnyGroup, AnyStore, AnyStream, Changes, Session
-from kvstream.cli.exits import nothing_unless
+from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Position, example, group_argument, stream_argument
-from kvstream.cli.session import existing_group, existing_stream
+from kvstream.cli.session import (
+    AnyGroup,
+    AnyStore,
+    AnyStream,
+    Changes,
+    Session,
+    existing_group,
+    existing_stream,
+)
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -40,16 +47,19 @@ start_option = click.option(
     "--start",
     type=Position(),
     default="$",
-    help="Give out what comes after this ID, from this time on, or after $, the end.",
+    help="Deliver the entries after this ID, since this time, or after $, the end.",
 )
 entries_read_option = click.option(
-    "--entries-read", type=click.IntRange(0), metavar="N", help="How many it has read, where known."
+    "--entries-read",
+    type=click.IntRange(0),
+    metavar="N",
+    help="How many entries it has read, if known.",
 )
 
 
 @click.group(epilog=example("kvstream group ls orders"))
 def group() -> None:
-    """Make, move, list and remove consumer groups."""
+    """Create, move, list and delete consumer groups."""
 
 
 @group.command(
@@ -61,7 +71,7 @@ def group() -> None:
 @stream_argument
 @group_argument
 @start_option
-@click.option("--no-mkstream", is_flag=True, help="Fail where there is no such stream.")
+@click.option("--no-mkstream", is_flag=True, help="Fail if the stream does not exist.")
 @entries_read_option
 @output_options
 @click.pass_obj
@@ -75,7 +85,10 @@ def create(
     no_mkstream: bool,
     entries_read: int | None,
 ) -> None:
-    """Make a consumer group; the store and the stream are made where missing."""
+    """Create a consumer group.
+
+    The store and the stream are created if they do not exist.
+    """
     with session.writing(create=not no_mkstream) as store:
         if no_mkstream:
             existing_stream(store, stream)
@@ -90,14 +103,17 @@ def create(
 @output_options
 @click.pass_obj
 def destroy(session: Session, out: Output, /, stream: bytes, group: bytes) -> None:
-    """Remove a group, with its consumers and pending entries. The entries stay."""
+    """Delete a group with its consumers.
+
+    Its pending entries are no longer pending; they stay in the stream.
+    """
     with session.writing() as store:
         found = existing_group(store, stream, group)
         pending = found.info().pending
         destroyed = found.destroy()
-    text = f"group {printable(group)} removed, with {_pending(pending)}"
+    text = f"group {printable(group)} deleted, with {_pending(pending)}"
     out.result(text, destroyed=destroyed, pending=pending)
-    nothing_unless(destroyed)
+    fail_unless(destroyed)
 
 
 @group.command(epilog=example("kvstream group setid orders billing 1700000000000-0"))
@@ -116,15 +132,15 @@ def setid(
     position: StreamID | str,
     entries_read: int | None,
 ) -> None:
-    """Move what a group counts as delivered; pending entries stay as they are.
+    """Set the last delivered ID of a group.
 
-    `group reset` does it with an explicit choice for what is pending.
+    Pending entries stay pending. `group reset` lets you choose what happens to them.
     """
     with session.writing() as store:
         found = existing_group(store, stream, group)
         found.set_id(position, entries_read=entries_read)
         at = found.info().last_delivered_id
-    text = f"group {printable(group)} goes on after {at}"
+    text = f"group {printable(group)} continues after {at}"
     out.result(text, group=group, last_delivered_id=at)
 
 
@@ -135,8 +151,8 @@ def setid(
 def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
     """List the groups of a stream.
 
-    The lag is Redis's: unknown where its rules cannot tell. The backlog is counted, and exact; on a
-    server (--url) it is the lag, or counted up to some thousands.
+    The lag follows Redis's rules, by which it may be unknown. The backlog is exact, since the
+    entries are counted; on a server (--url) it is the lag, or counted up to 10,000 entries.
     """
     with session.reading() as store:
         out.table(GROUP_COLUMNS, group_rows(existing_stream(store, stream)))
@@ -158,7 +174,7 @@ def group_rows(stream: AnyStream) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Reset:
-    """What a reset does, or would do."""
+    """The effect of a reset."""
 
     before: StreamID
     after: StreamID
@@ -181,15 +197,15 @@ class _Reset:
     "position",
     type=Position(("$", "-", "+")),
     required=True,
-    help="Give out again what comes after this ID, from this time on, or only after $.",
+    help="Deliver the entries after this ID, since this time, or after $, the end.",
 )
 @click.option(
     "--keep-pending/--drop-pending",
     "keep",
     default=None,
-    help="Whether what is pending stays with its consumers. One of the two must be given.",
+    help="Keep pending entries with their consumers, or drop them. One of the two is required.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the effect without changing anything.")
 @output_options
 @click.pass_obj
 def reset(
@@ -202,15 +218,15 @@ def reset(
     keep: bool | None,
     dry_run: bool,
 ) -> None:
-    """Rewind or forward a group to an ID or a time, in one commit.
+    """Move a group to an ID or a time, in one commit.
 
-    With --keep-pending its consumers keep what they have not acknowledged; what is delivered again
-    then changes hands. With --drop-pending nothing stays pending; on a server (--url) that is what
-    was pending when the command began.
+    With --keep-pending, consumers keep their pending entries, except those that are delivered again
+    to another consumer. With --drop-pending, nothing stays pending; on a server (--url) this means
+    the entries that were pending when the command began.
     """
     if keep is None:
         raise click.UsageError(
-            "say what becomes of pending entries: --keep-pending, --drop-pending"
+            "choose what happens to pending entries: --keep-pending or --drop-pending"
         )
     with session.writing() as store:
         existing_group(store, stream, group)
@@ -224,7 +240,7 @@ def reset(
             return planned
 
         done = store.atomically([stream], work)
-    verb = "would go" if dry_run else "goes"
+    verb = "would move" if dry_run else "moves"
     text = (
         f"group {printable(group)} {verb} from {_place(done.before)} to {_place(done.after)}: "
         f"{_backlog(done.backlog_after)} to deliver "
@@ -237,7 +253,7 @@ def reset(
 def _reset(
     store: AnyStore, key: bytes, name: bytes, position: StreamID | str, drop: bool
 ) -> tuple[_Reset, list[StreamID]]:
-    """Return what a reset does, and what is then no longer pending."""
+    """Return the effect of a reset, and the entries that it drops from pending."""
     stream = store.stream(key)
     group = stream.group(name)
     before = group.info()
@@ -255,7 +271,7 @@ def _reset(
 
 
 def _resolved(stream: AnyStream, position: StreamID | str) -> StreamID:
-    """Return the ID that a position stands for."""
+    """Return the ID of a position."""
     if position == "-":
         return MIN_ID
     if isinstance(position, str):

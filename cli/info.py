@@ -1,16 +1,15 @@
-"""``info`` and ``stats``: what a stream, and the whole store, are like inside."""
+"""``info`` and ``stats``: the counters of a stream, and of the whole store."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from kvstream.cli.contracts import AnyStream, Session
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
+from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import example, stream_argument
-from kvstream.cli.rows import jsonable
-from kvstream.cli.session import existing_stream
+from kvstream.cli.session import AnyStream, Session, existing_stream
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -35,7 +34,7 @@ def _entry_text(entry: Entry | None) -> str:
     return "-" if entry is None else _id_text(entry.id)
 
 
-_INFO_SHOWS: Mapping[str, Callable[[Any], str]] = {
+_INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
     "length": number,
     "entries_added": number,
     "last_generated_id": _id_text,
@@ -55,7 +54,8 @@ _INFO_SHOWS: Mapping[str, Callable[[Any], str]] = {
     "-n",
     type=click.IntRange(0),
     default=FULL_COUNT,
-    help="With --full: so many of each; 0: all.",
+    metavar="N",
+    help="With --full, show N of each; 0: all.",
 )
 @output_options
 @click.pass_obj
@@ -83,7 +83,7 @@ def _show_info(out: Output, stream: AnyStream) -> None:
 
 def _show_counters(out: Output, stream: AnyStream) -> None:
     info = stream.info()
-    out.record({name: getattr(info, name) for name in info.__slots__}, _INFO_SHOWS)
+    out.record({name: getattr(info, name) for name in info.__slots__}, _INFO_FORMATS)
 
 
 _PENDING = (
@@ -96,7 +96,7 @@ _CONSUMERS = (
     name_column("consumer", "name"),
     count_column("pending", "pel_count"),
     Column("last seen", "seen_time_ms", time_of),
-    Column("last given", "active_time_ms", time_of),
+    Column("last active", "active_time_ms", time_of),
 )
 
 
@@ -115,12 +115,12 @@ def _show_full(out: Output, stream: AnyStream, count: int) -> None:
 def _show_group(out: Output, group: GroupDetail) -> None:
     out.heading(f"group {plain(group.name)}")
     shown = ("last_delivered_id", "entries_read", "lag", "pel_count", "nacked_count")
-    shows: Mapping[str, Callable[[Any], str]] = {
+    formats: Mapping[str, Callable[[Any], str]] = {
         "last_delivered_id": _id_text,
         "entries_read": number,
         "lag": number,
     }
-    out.record({name: getattr(group, name) for name in shown}, shows)
+    out.record({name: getattr(group, name) for name in shown}, formats)
     if group.consumers:
         out.table(
             _CONSUMERS,
@@ -134,7 +134,7 @@ def _show_group(out: Output, group: GroupDetail) -> None:
 
 
 _BYTES = "_bytes"
-_STATS_SHOWS: Mapping[str, Callable[[Any], str]] = {
+_STATS_FORMATS: Mapping[str, Callable[[Any], str]] = {
     "size_on_disk": size,
     "block_cache_bytes": size,
     "sequence": number,
@@ -151,20 +151,20 @@ def _figure(name: str, value: Any) -> str:
 @output_options
 @click.pass_obj
 def stats(session: Session, out: Output) -> None:
-    """Show the size of the store and its engine's counters.
+    """Show the size of the store and its internal counters.
 
-    Numbers of keys are RocksDB's estimates. The names may change with any version. Of a server
-    (--url) it shows what INFO tells.
+    Numbers of keys are estimates by RocksDB. Names may change in any version. For a server (--url)
+    the output is that of INFO.
     """
     with session.reading() as store:
         figures = {"streams": store.size(), **store.stats()}
-    figures.pop("failure", None)  # it would tell of the read-only opening
+    figures.pop("failure", None)  # a store opened read-only reports itself as failed
     if out.json:
         out.result("", **figures)
         return
     families: dict[str, dict[str, Any]] = figures.pop("families", {})
     sections = {name: value for name, value in figures.items() if isinstance(value, dict)}
-    out.record({name: figures[name] for name in figures if name not in sections}, _STATS_SHOWS)
+    out.record({name: figures[name] for name in figures if name not in sections}, _STATS_FORMATS)
     for name, section in sections.items():
         out.heading(name)
         out.record(section, {})

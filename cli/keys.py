@@ -1,18 +1,14 @@
-"""``ls``, ``rename``, ``expire``, ``persist``, ``ttl``, ``rm``: streams as keys of a database.
-
-Plain strings, which clients of the server may have set, are keys too.
-"""
+"""``ls``, ``rename``, ``expire``, ``persist``, ``ttl`` and ``rm``: the keys of a database."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from kvstream.cli.contracts import AnyStore, Session
-from kvstream.cli.exits import ExitCode, nothing_unless
+from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, example, stream_argument
-from kvstream.cli.session import IMPORT_PREFIX, existing_key
+from kvstream.cli.session import IMPORT_PREFIX, AnyStore, Session, existing_key
 from kvstream.cli.tables import Column, duration, id_columns, name_column, number, plural, printable
 
 _MS = 1000
@@ -39,22 +35,22 @@ _LS = (
 
 @click.command(epilog=example("kvstream ls", "kvstream ls 'orders:*' --json"))
 @click.argument("pattern", type=Name(), required=False)
-@click.option("--all", "everything", is_flag=True, help="Show the notes of imports too.")
+@click.option("--all", "everything", is_flag=True, help="Include the progress of imports.")
 @output_options
 @click.pass_obj
 def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
-    """List the streams, in the order they were made.
+    """List the streams, oldest first.
 
-    With a PATTERN, as the shell has them for files, those whose name matches it. An import keeps
-    how far it has come in a stream whose name begins with kvstream:import:. These are shown with
-    --all. Plain strings, which clients of a server have set, are shown among the streams.
+    A PATTERN as of KEYS, such as 'orders:*', selects streams by name. The streams
+    kvstream:import:..., in which imports keep their progress, are listed only with --all. Plain
+    strings, which clients of a server can set, are listed too.
     """
     with session.reading() as store:
-        out.table(_LS, _listed(store, pattern, everything))
+        out.table(_LS, _rows(store, pattern, everything))
 
 
-def _listed(store: AnyStore, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
-    for key, kind, info, ttl in store.listed(pattern):
+def _rows(store: AnyStore, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+    for key, kind, info, ttl in store.key_infos(pattern):
         if key.startswith(IMPORT_PREFIX) and not everything:
             continue
         yield {
@@ -70,23 +66,23 @@ def _listed(store: AnyStore, pattern: bytes | None, everything: bool) -> Iterato
 @click.command(epilog=example("kvstream rename orders orders:2025"))
 @stream_argument
 @click.argument("new_name", type=Name())
-@click.option("--no-replace", is_flag=True, help="Do nothing where NEW_NAME exists.")
+@click.option("--no-replace", is_flag=True, help="Do nothing if NEW_NAME exists.")
 @output_options
 @click.pass_obj
 def rename(
     session: Session, out: Output, /, stream: bytes, new_name: bytes, no_replace: bool
 ) -> None:
-    """Give a stream another name.
+    """Rename a stream.
 
-    A stream that had the name is deleted, unless --no-replace. Takes the same time for a stream of
-    any size.
+    A stream that has the new name is deleted, unless --no-replace is given. The time does not
+    depend on the size of the stream.
     """
     with session.writing() as store:
         existing_key(store, stream)
         done = store.rename(stream, new_name, replace=not no_replace)
-    text = "renamed to" if done else "not renamed: there is a stream"
+    text = "renamed to" if done else "not renamed, there is a stream"
     out.result(f"{printable(stream)}: {text} {printable(new_name)}", renamed=done)
-    nothing_unless(done)
+    fail_unless(done)
 
 
 @click.command(
@@ -94,15 +90,15 @@ def rename(
 )
 @stream_argument
 @click.argument("after", type=Duration(), required=False, metavar="[DURATION]")
-@click.option("--at", type=Moment(), help="The time itself, such as 2030-01-31T12:00 (UTC).")
+@click.option("--at", type=Moment(), help="Expire at this time, such as 2030-01-31T12:00 (UTC).")
 @output_options
 @click.pass_obj
 def expire(
     session: Session, out: Output, /, stream: bytes, after: float | None, at: int | None
 ) -> None:
-    """Let a stream expire after a time.
+    """Set when a stream expires.
 
-    Then it is deleted, with whatever is in it.
+    An expired stream is deleted, with its entries and groups.
     """
     if (after is None) == (at is None):
         raise click.UsageError("give either a DURATION or --at TIME")
@@ -121,13 +117,13 @@ def expire(
 @output_options
 @click.pass_obj
 def persist(session: Session, out: Output, /, stream: bytes) -> None:
-    """Take a stream's expiry away."""
+    """Remove the expiry of a stream."""
     with session.writing() as store:
         existing_key(store, stream)
         done = store.persist(stream)
     text = "no longer expires" if done else "had no expiry"
     out.result(f"{printable(stream)} {text}", persisted=done)
-    nothing_unless(done)
+    fail_unless(done)
 
 
 @click.command(epilog=example("kvstream ttl orders"))
@@ -149,11 +145,10 @@ def ttl(session: Session, out: Output, /, stream: bytes) -> None:
 def rm(session: Session, out: Output, /, streams: tuple[bytes, ...]) -> None:
     """Delete whole streams, with their groups.
 
-    All go in one commit. Takes the same time for streams of any size. Ends with 1 when one of them
-    was not there.
+    All are deleted in one commit. The time does not depend on their size. The exit code is 1 if one
+    of them did not exist.
     """
     with session.writing() as store:
         deleted = store.delete(*streams)
     out.result(f"{plural(deleted, 'stream')} deleted", deleted=deleted)
-    if deleted < len(set(streams)):
-        raise click.exceptions.Exit(int(ExitCode.FAILED))
+    fail_unless(deleted == len(set(streams)))

@@ -1,17 +1,14 @@
-"""``check``, ``checkpoint`` and ``compact``: care of a sound store.
-
-``recover``: opening a store that was refused, by giving up what it has lost.
-"""
+"""``check``, ``recover``, ``checkpoint`` and ``compact``: maintenance of a store."""
 
 from pathlib import Path
 
 import click
 
-from kvstream.cli.contracts import Session
-from kvstream.cli.exits import ExitCode
+from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly, example
-from kvstream.cli.session import patiently
+from kvstream.cli.remote.store import RemoteStore
+from kvstream.cli.session import Session, wait_for_store
 from kvstream.cli.tables import Column, plural, size
 from kvstream.storage.recovery import RecoveryReport
 from kvstream.storage.recovery import recover as recover_store
@@ -24,13 +21,13 @@ _FAULTS = (
 
 
 @click.command(epilog=example("kvstream check", "kvstream check --repair"))
-@click.option("--repair", is_flag=True, help="Set wrong counters right.")
+@click.option("--repair", is_flag=True, help="Correct wrong counters.")
 @output_options
 @click.pass_obj
 def check(session: Session, out: Output, /, repair: bool) -> None:
-    """Read every row and recount everything, in all databases.
+    """Verify every row and counter, in all databases.
 
-    Ends with 4 when it has found a fault that is not repaired. Without --repair it changes nothing.
+    The exit code is 4 if a fault was found and not repaired. Without --repair nothing is changed.
     """
     with session.writing() if repair else session.reading() as store:
         faults = store.check(repair=repair)
@@ -41,12 +38,14 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
             for fault in faults
         ),
     )
-    left = sum(not fault.repaired for fault in faults)
+    unrepaired = sum(not fault.repaired for fault in faults)
     if not out.json:
         click.echo(
-            f"{plural(len(faults), 'fault')}, {len(faults) - left} repaired" if faults else "sound"
+            f"{plural(len(faults), 'fault')}, {len(faults) - unrepaired} repaired"
+            if faults
+            else "sound"
         )
-    if left:
+    if unrepaired:
         raise click.exceptions.Exit(int(ExitCode.DAMAGED))
 
 
@@ -55,25 +54,32 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
 @output_options
 @click.pass_obj
 def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
-    """Write a backup: a consistent copy in a new directory.
+    """Write a consistent copy of the store to a new directory.
 
-    It is a store of its own, and opens as it is. On the same file system it takes next to no time
-    and space: the tables are shared until they change. A server (--url) saves where it was told to,
-    as BGSAVE does: NEW_DIRECTORY is left out.
+    The copy is a store that can be opened. On the same file system it takes almost no time and
+    space, since the two stores share their tables. For a server (--url), leave NEW_DIRECTORY out:
+    the server saves to its own directory, as by BGSAVE.
     """
     with session.writing() as store:
-        place = store.back_up(target)
-    done = "saved by the server in" if store.shared else "checkpoint in"
-    out.result(f"{done} {place}", path=place)
+        if isinstance(store, RemoteStore):
+            if target is not None:
+                raise click.UsageError("a server has its own directory: leave NEW_DIRECTORY out")
+            text, path = "saved by the server in", store.save()
+        else:
+            if target is None:
+                raise click.UsageError("name the NEW_DIRECTORY of the checkpoint")
+            store.checkpoint(target)
+            text, path = "checkpoint in", str(target)
+    out.result(f"{text} {path}", path=path)
 
 
 @click.command(epilog=example("kvstream compact"))
 @output_options
 @click.pass_obj
 def compact(session: Session, out: Output) -> None:
-    """Return the space of what was deleted to the disk.
+    """Free the disk space of deleted entries.
 
-    Takes minutes for many gigabytes. A server (--url) does what BGREWRITEAOF does.
+    This takes minutes for many gigabytes. A server (--url) runs BGREWRITEAOF.
     """
     with session.writing() as store:
         before = store.size_on_disk()
@@ -83,22 +89,24 @@ def compact(session: Session, out: Output) -> None:
 
 
 @click.command(epilog=example("kvstream recover", "kvstream recover --accept-loss"))
-@click.option("--accept-loss", is_flag=True, help="Give up what is lost, for good.")
+@click.option("--accept-loss", is_flag=True, help="Open the store without the lost writes.")
 @output_options
 @click.pass_obj
 def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
-    """Open a store that was refused for lost writes.
+    """Repair a store that does not open because of lost writes.
 
-    All of it is read. Without --accept-loss it changes nothing, and says what is lost: the exit
-    code is 4 where something is. With it the loss is final; the damaged logs are kept beside the
-    store. Damaged tables are never given up: restore a checkpoint.
+    The whole store is read. Without --accept-loss nothing is changed: the lost writes are reported,
+    and the exit code is 4 if there are any. With --accept-loss they are lost for good; the damaged
+    logs are kept beside the store. A store with damaged tables must be restored from a checkpoint.
     """
     path = session.path
-    report = patiently(path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss))
+    report = wait_for_store(
+        path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss)
+    )
     if out.json:
         out.result("", **_values(report))
         return
-    click.echo(_told(report))
+    click.echo(_report_text(report))
 
 
 def _values(report: RecoveryReport) -> dict[str, object]:
@@ -113,19 +121,19 @@ def _values(report: RecoveryReport) -> dict[str, object]:
     }
 
 
-def _told(report: RecoveryReport) -> str:
+def _report_text(report: RecoveryReport) -> str:
     rows = f"{plural(report.rows, 'row')} read, all sound"
     if report.damage is None:
         return f"nothing is lost: {rows}"
-    lines = [f"recovered: {rows}", f"it was refused because: {report.damage}"]
+    lines = [f"recovered: {rows}", f"the store did not open because: {report.damage}"]
     if report.lost:
         lines.append(
-            f"given up: writes {report.lost[0]:,} to {report.lost[-1]:,} ({len(report.lost):,})"
+            f"lost: writes {report.lost[0]:,} to {report.lost[-1]:,} ({len(report.lost):,})"
         )
     elif report.promised is None:
-        lines.append("given up: nobody knows what")
+        lines.append("lost: an unknown number of writes")
     if report.skipped_records:
-        lines.append("records in the middle are lost: run kvstream check --repair")
+        lines.append("records inside the log are lost: run kvstream check --repair")
     if report.kept_logs is not None:
-        lines.append(f"the logs as they were are in {report.kept_logs}")
+        lines.append(f"the damaged logs are kept in {report.kept_logs}")
     return "\n".join(lines)

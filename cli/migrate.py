@@ -1,11 +1,7 @@
-"""``migrate``: streams from any place to any place, planned, watched and verified.
+"""``migrate plan``, ``run``, ``verify`` and ``status``: move streams from any place to any place.
 
-The places of a migration on the command line, and the passwords that open them.
-
-A password comes from a file, the environment or a prompt. One that stands in an argument works too,
-but others on the machine see arguments: whoever does so is told.
-
-``migrate run --follow`` and ``--cutover``: a live server as a source that goes on being used.
+A password comes from a file, the environment or a prompt. A password in a URL works too, but other
+users of the machine can see it: the command warns.
 """
 
 import os
@@ -21,10 +17,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from kvstream.cli import migrate_output as tables
-from kvstream.cli.exits import ExitCode
+from kvstream.cli import migrate_output
+from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.importing.command import quiet_option
-from kvstream.cli.output import Output, meter, output_options
+from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Duration, Name, PathOnly, example
 from kvstream.migration.api import (
     PAUSE_S,
@@ -36,7 +32,7 @@ from kvstream.migration.api import (
     planned_target,
     selection_of,
 )
-from kvstream.migration.copy import Carried, Manner, allowed_of
+from kvstream.migration.copy import Carried, CopyOptions, allowed_of
 from kvstream.migration.items import Selection, Source, Watch
 from kvstream.migration.journal import Journal, default_folder, followers, identity_of, statuses
 from kvstream.migration.places import Place, PlaceKind
@@ -45,8 +41,8 @@ from kvstream.migration.replication.pair import Pair, check_followed, open_end, 
 from kvstream.migration.runner import Told
 from kvstream.migration.runner import plan as plan_items
 from kvstream.migration.runner import run as run_items
-from kvstream.migration.server_source import Server
-from kvstream.migration.verification import Comparing, Verification
+from kvstream.migration.server import Server
+from kvstream.migration.verification import Verification, VerifyOptions
 from kvstream.migration.verification import verify as verify_places
 from kvstream.remote.connection import AccessDenied
 from kvstream.store import Store
@@ -60,7 +56,7 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a migration begins and ends, and which keys it is about."""
+    """The source and target of a migration, and the keys to migrate."""
 
     source: Place
     target: Place
@@ -68,23 +64,23 @@ class Ends:
 
 
 def places_options(command: F) -> F:
-    """Give a command SOURCE and TARGET, which keys are meant, and passwords."""
+    """Add SOURCE, TARGET, the selection of keys, and passwords to a command."""
     for side in reversed(SIDES):
         command = click.option(
             f"--{side}-password-file",
             type=PathOnly(dir_okay=False, exists=True),
             metavar="FILE",
-            help=f"The password of a {side} that is a server: the first line of FILE.",
+            help=f"A file whose first line is the password of the {side}.",
         )(command)
         command = click.option(
             f"--{side}-password",
-            envvar=_variable(side),
+            envvar=_password_variable(side),
             show_envvar=True,
             hidden=True,
-            help="The password, where the environment has it: others see arguments.",
+            help="The password; meant for the environment, since other users can see arguments.",
         )(command)
         command = click.option(
-            f"--{side}-user", metavar="USER", help=f"The user to log in as at the {side}."
+            f"--{side}-user", metavar="USER", help=f"The user at the {side}, if it is a server."
         )(command)
     command = click.option(
         "--db",
@@ -92,25 +88,25 @@ def places_options(command: F) -> F:
         type=click.IntRange(0, DATABASES_MAX - 1),
         multiple=True,
         metavar="N",
-        help="Only this database; may be repeated. By default all.",
+        help="Only this database. Repeatable. By default all.",
     )(command)
     command = click.option(
         "--match",
         type=Name(),
         multiple=True,
         metavar="PATTERN",
-        help="Only keys that match a pattern, as of KEYS; may be repeated.",
+        help="Only keys that match a pattern as of KEYS. Repeatable.",
     )(command)
     command = click.argument("target", metavar="TARGET")(command)
     return click.argument("source", metavar="SOURCE")(command)
 
 
-def _variable(side: str) -> str:
+def _password_variable(side: str) -> str:
     return f"KVSTREAM_{side.upper()}_PASSWORD"
 
 
 def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
-    """Take the options of ``places_options`` out of those given, and return what they say."""
+    """Remove the options of ``places_options`` from ``options``, and return their meaning."""
     places = []
     for side in SIDES:
         place = place_of(options.pop(side), create=create and side == "target")
@@ -119,11 +115,11 @@ def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
         if file is not None:
             password = first_line(file)
         if place.kind is not PlaceKind.SERVER and (user or file is not None):
-            raise click.UsageError(f"the {side} is no server: it takes no user and no password")
+            raise click.UsageError(f"the {side} is not a server: it needs no user and no password")
         if place.has_password:
             click.echo(
-                f"Warning: others on this machine see the password in the {side}'s URL; put it "
-                f"into {_variable(side)} or --{side}-password-file",
+                f"Warning: other users of this machine can see the password in the URL of the "
+                f"{side}; use {_password_variable(side)} or --{side}-password-file",
                 err=True,
             )
         places.append(replace(place, user=user, password=password))
@@ -135,18 +131,18 @@ def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
 
 
 def first_line(path: Path) -> str:
-    """Return the first line of a file, without its end."""
+    """Return the first line of a file, without its newline."""
     with path.open(encoding="utf-8", errors="surrogateescape") as file:
         return file.readline().rstrip("\r\n")
 
 
 @contextmanager
 def opened(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T]:
-    """Open a place, and ask for a password where a server wants one and somebody is there."""
+    """Open a place; prompt for a password if a server wants one and stdin is a terminal."""
     try:
         found = opening(place)
     except AccessDenied:
-        if place.password is not None or place.has_password or not _somebody_is_there():
+        if place.password is not None or place.has_password or not _can_prompt():
             raise
         password = click.prompt(f"Password of the {side}", hide_input=True, err=True)
         found = opening(replace(place, password=password))
@@ -154,17 +150,16 @@ def opened(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T
         yield found
 
 
-def _somebody_is_there() -> bool:
+def _can_prompt() -> bool:
     return sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
 
 
-SHOWN_S = 1.0
-TOLD_S = 30.0
-"""Between two lines of progress, on a terminal and in a log."""
+TERMINAL_PAUSE_S, LOG_PAUSE_S = 1.0, 30.0
+"""Pause between two lines of progress, on a terminal and in a log."""
 
 
 def following_options(command: F) -> F:
-    """Give a command the options of a source that is followed."""
+    """Add the options for following a live source to a command."""
     for option in (
         click.option(
             "--pause",
@@ -173,17 +168,17 @@ def following_options(command: F) -> F:
             default=f"{PAUSE_S:g}s",
             show_default=True,
             metavar="DURATION",
-            help="How long SOURCE takes no writes after the cut-over.",
+            help="How long SOURCE refuses writes after the cutover.",
         ),
         click.option(
             "--cutover",
             is_flag=True,
-            help="Follow SOURCE until TARGET is level with it, then pause it and lead over.",
+            help="Follow SOURCE until TARGET has caught up, then pause SOURCE and switch over.",
         ),
         click.option(
             "--follow",
             is_flag=True,
-            help="Keep TARGET in step with SOURCE, as a replica, until Ctrl-C.",
+            help="Keep TARGET up to date with SOURCE, as its replica, until Ctrl-C.",
         ),
     ):
         command = option(command)
@@ -193,38 +188,38 @@ def following_options(command: F) -> F:
 def follow(
     out: Output, ends: Ends, folder: Path, *, cutover: bool, pause_s: float, quiet: bool
 ) -> None:
-    """Follow a source, and lead over from it where that is asked for."""
+    """Follow a source, and switch over from it if ``cutover``."""
     check_followed(ends.source, ends.target)
     with (
         opened("source", ends.source, Server) as server,
         opened("target", ends.target, open_end) as end,
-        _telling(quiet) as telling,
-        open_pair(server, ends.target, end, ends.selection, folder, telling.say) as pair,
+        _follow_progress(quiet) as progress,
+        open_pair(server, ends.target, end, ends.selection, folder, progress.say) as pair,
     ):
-        telling.pair = pair
+        progress.pair = pair
         if not cutover:
-            pair.follow(telling.is_over)
+            pair.follow(progress.is_over)
             return
-        done = pair.cut_over(pause_s, telling.is_over)
-        telling.end_line()
+        done = pair.cut_over(pause_s, progress.is_over)
+        progress.end_line()
         _show(out, done, pause_s)
 
 
 def _show(out: Output, done: CutOver, pause_s: float) -> None:
-    tables.show_verification(out, done.verification)
+    migrate_output.show_verification(out, done.verification)
     if not done.is_done:
-        click.echo("Not led over: SOURCE goes on as before.", err=True)
+        click.echo("Not switched over: SOURCE takes writes as before.", err=True)
         raise click.exceptions.Exit(int(ExitCode.FAILED))
-    paused = f"it is paused for {pause_s:g} s more" if done.is_paused else "it could not be paused"
+    paused = f"stays paused for {pause_s:g} s" if done.is_paused else "could not be paused"
     click.echo(
-        f"Done: TARGET has all that SOURCE had. Nothing was written to SOURCE for "
-        f"{done.stood_s:.1f} s; {paused}.",
+        f"Done: TARGET has all keys of SOURCE. SOURCE took no writes for {done.stood_s:.1f} s, "
+        f"and {paused}.",
         err=True,
     )
 
 
-class _Telling:
-    """Tells on stderr how following goes on."""
+class _FollowProgress:
+    """Shows the progress of following on stderr."""
 
     def __init__(self, quiet: bool) -> None:
         self.pair: Pair | None = None
@@ -239,9 +234,9 @@ class _Telling:
             click.echo(text, err=True)
 
     def is_over(self) -> bool:
-        """Show the lag now and then; the user ends it with Ctrl-C."""
+        """Show the lag from time to time; never over, since only Ctrl-C ends it."""
         now = time.monotonic()
-        pause_s = SHOWN_S if self._is_terminal else TOLD_S
+        pause_s = TERMINAL_PAUSE_S if self._is_terminal else LOG_PAUSE_S
         if self.pair is not None and not self._quiet and now - self._shown_s >= pause_s:
             self._shown_s = now
             self._show(self.pair)
@@ -265,16 +260,16 @@ class _Telling:
 
 
 @contextmanager
-def _telling(quiet: bool) -> Iterator[_Telling]:
-    telling = _Telling(quiet)
+def _follow_progress(quiet: bool) -> Iterator[_FollowProgress]:
+    progress = _FollowProgress(quiet)
     try:
-        yield telling
+        yield progress
     except KeyboardInterrupt:
-        telling.end_line()
-        offset = 0 if telling.pair is None else telling.pair.offset
-        click.echo(f"Stopped at offset {offset}: the same command goes on from there.", err=True)
+        progress.end_line()
+        offset = 0 if progress.pair is None else progress.pair.offset
+        click.echo(f"Stopped at offset {offset}: the same command continues there.", err=True)
     finally:
-        telling.end_line()
+        progress.end_line()
 
 
 state_option = click.option(
@@ -282,12 +277,12 @@ state_option = click.option(
     type=PathOnly(file_okay=False),
     envvar="KVSTREAM_MIGRATE_STATE",
     metavar="DIR",
-    help="Where is kept how far it is; by default ~/.local/state/kvstream/migrate.",
+    help="The directory for progress. By default ~/.local/state/kvstream/migrate.",
 )
 version_option = click.option(
     "--target-version",
     metavar="VERSION",
-    help="Which server an RDB file is for: redis:6.2, 7.0, 7.2, 8.6, 8.8 or valkey.",
+    help="The server that reads the RDB file: valkey, or such as redis:6.2.",
 )
 
 
@@ -300,25 +295,24 @@ version_option = click.option(
 )
 @click.pass_context
 def migrate(ctx: click.Context) -> None:
-    """Move streams from any place to any place, losing nothing.
+    """Move streams from any place to any place without loss.
 
     A place is the directory of a store, an RDB file, an append-only file or its directory, or a
-    live server: redis://, rediss:// or unix://, of Redis, Valkey or kvstream. Streams arrive with
-    their groups, consumers, pending entries and counters, plain strings as they are; keys of other
-    types are named and skipped.
+    live server, given by its URL: redis://, rediss:// or unix://, of Redis, Valkey or kvstream.
+    Streams keep their groups, consumers, pending entries and counters. Plain strings are migrated
+    too; keys of other types are reported and skipped.
     """
     for name in ("store", "url", "db"):
         if ctx.find_root().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(
-                f"--{name} before the command is for the others: migrate takes a SOURCE and a "
-                "TARGET, and has a --db of its own"
+                f"--{name} cannot be used before migrate: name SOURCE and TARGET after it"
             )
 
 
 @migrate.command(
     epilog=example(
         "kvstream migrate plan redis://127.0.0.1:6379 data",
-        "kvstream migrate plan data orders.rdb --target-version redis:7.0",
+        "kvstream migrate plan data out.rdb --target-version redis:7.0",
     )
 )
 @places_options
@@ -326,22 +320,22 @@ def migrate(ctx: click.Context) -> None:
 @quiet_option
 @output_options
 def plan(out: Output, /, target_version: str | None, quiet: bool, **options: Any) -> None:
-    """Show each key of SOURCE, and what would be lost of it on the way to TARGET.
+    """Show the keys of SOURCE, and what would be lost.
 
-    Nothing is written, and TARGET need not be there. A key is shown with its type, entries, bytes
-    (about, as MEMORY USAGE tells them of a stream in a store or at a server), groups and pending
-    entries, and with what this route does not carry and why.
+    Nothing is written, and TARGET need not exist. For each key the output shows the type, entries,
+    approximate bytes (as by MEMORY USAGE), groups, pending entries, and what this migration would
+    lose and why.
     """
     ends = ends_of(options, create=True)
     asking = partial(planned_target, target_version=target_version)
     with (
         opened("source", ends.source, open_source) as source,
         opened("target", ends.target, asking) as target,
-        _watched(f"plan {ends.source}", source, ends, quiet) as watch,
+        _watching(f"plan {ends.source}", source, ends, quiet) as watch,
     ):
         planned = list(plan_items(source, target, ends.selection, watch))
-    tables.show_remarks(source)
-    tables.show_plan(out, planned)
+    migrate_output.show_remarks(source)
+    migrate_output.show_plan(out, planned)
 
 
 @migrate.command(
@@ -349,38 +343,39 @@ def plan(out: Output, /, target_version: str | None, quiet: bool, **options: Any
         "kvstream migrate run redis://127.0.0.1:6379 data",
         "kvstream migrate run dump.rdb data --match 'orders:*'",
         "kvstream migrate run data redis://127.0.0.1:6380",
-        "kvstream migrate run data orders.rdb --target-version redis:6.2 --allow-loss active-time",
+        "kvstream migrate run data out.rdb --allow-loss active-time",
         "kvstream migrate run redis://127.0.0.1:6379 data --follow",
         "kvstream migrate run redis://127.0.0.1:6379 data --cutover --pause 5m",
     )
 )
 @places_options
 @version_option
-@click.option("--replace", is_flag=True, help="Replace keys of TARGET that differ, or the file.")
+@click.option(
+    "--replace", is_flag=True, help="Replace keys of TARGET that differ, or the target file."
+)
 @click.option(
     "--allow-loss",
     "allowed",
     multiple=True,
     metavar="NAME,...",
-    help="Losses that may happen, by the names that plan shows.",
+    help="Losses to accept, by their names in the plan.",
 )
 @following_options
 @state_option
 @quiet_option
 @output_options
 def run(out: Output, /, target_version: str | None, **options: Any) -> None:
-    """Bring the keys of SOURCE to TARGET.
+    """Copy the keys of SOURCE to TARGET.
 
-    Nothing is lost in silence: what a route does not carry must be allowed by name, or nothing is
-    written. A key is seen at TARGET once it is whole. After a kill of this program, of SOURCE or of
-    TARGET the same command goes on where it was; when all is done it changes nothing. Keys that
-    are at TARGET already and equal are passed over; those that differ are reported and stay as
-    they are, unless --replace is given. The exit code is 1 where some differ.
+    Whatever this migration would lose must be allowed by name, or nothing is written. A key appears
+    at TARGET when it is complete. After a crash of this program, SOURCE or TARGET, the same command
+    continues where it was. Keys that TARGET already has are skipped if they are equal; if they
+    differ, they are reported and left alone unless --replace is given, and the exit code is 1.
 
-    With --follow TARGET stays in step with a live Redis or Valkey, as one of its replicas, until
-    Ctrl-C; the same command goes on from there. With --cutover it is then made final: SOURCE takes
-    no writes any more, the last of it arrives, both are compared, and TARGET may be used. The exit
-    code is 1, and SOURCE goes on as before, where they differ.
+    With --follow, TARGET is kept up to date as a replica of a live Redis or Valkey until Ctrl-C;
+    the same command continues there. With --cutover, SOURCE is then paused, the last writes are
+    copied, both sides are compared, and TARGET can be used. If they differ, SOURCE takes writes
+    again, and the exit code is 1.
     """
     ends = ends_of(options, create=True)
     follows, cutover, pause_s = (options.pop(name) for name in ("follow", "cutover", "pause_s"))
@@ -397,25 +392,25 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         Journal(folder, identity, *shown, known) as journal,
         opened("source", ends.source, open_source) as source,
         opened("target", ends.target, asking) as target,
-        _watched(f"migrate {ends.source}", source, ends, options["quiet"]) as watch,
+        _watching(f"migrate {ends.source}", source, ends, options["quiet"]) as watch,
     ):
-        counting = _Counting(journal, watch)
-        manner = Manner(
+        counter = _JournalCounter(journal, watch)
+        manner = CopyOptions(
             replace=options["replace"],
             allowed=allowed,
             identity=identity.encode() + known,
-            watch=counting.entries,
+            watch=counter.entries,
         )
-        told = Told(key=counting.key)
+        told = Told(key=counter.key)
         report = run_items(source, target, ends.selection, manner, journal, told)
-    tables.show_remarks(source)
-    tables.show_report(out, report)
+    migrate_output.show_remarks(source)
+    migrate_output.show_report(out, report)
     if not report.complete:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
 
 
 def _refuse_unused(target_version: str | None, **options: Any) -> None:
-    """Refuse options that say nothing of a source that is followed."""
+    """Raise UsageError for options that following does not use."""
     given = {
         "--target-version": target_version,
         "--replace": options["replace"],
@@ -423,13 +418,13 @@ def _refuse_unused(target_version: str | None, **options: Any) -> None:
     }
     for name, value in given.items():
         if value:
-            raise click.UsageError(f"{name} is of no use with --follow and --cutover")
+            raise click.UsageError(f"{name} cannot be used with --follow or --cutover")
 
 
 @migrate.command(
     epilog=example(
         "kvstream migrate verify redis://127.0.0.1:6379 data",
-        "kvstream migrate verify data orders.rdb",
+        "kvstream migrate verify data out.rdb",
     )
 )
 @places_options
@@ -438,27 +433,27 @@ def _refuse_unused(target_version: str | None, **options: Any) -> None:
     type=Duration(),
     default="0",
     metavar="DURATION",
-    help="By how much times of delivery and expiry may differ.",
+    help="Accept differences in times of delivery and expiry up to this.",
 )
 @quiet_option
 @output_options
 def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> None:
     """Compare SOURCE and TARGET, and show every difference.
 
-    Of each stream: the entries, all counters, groups, consumers, pending entries with owner, time
-    and deliveries, idempotent IDs, expiry. The times at which consumers were seen and active move
-    while they are at work: where they differ it is shown, and counts as equal. The exit code is 0
-    where all is equal, and 1 otherwise.
+    For each stream this compares the entries, counters, groups, consumers, pending entries with
+    consumer, time and deliveries, idempotent IDs, and the expiry. The times at which consumers were
+    last seen and active change while they work: such differences are shown but not counted. The
+    exit code is 0 if everything is equal, and 1 otherwise.
     """
     ends = ends_of(options, create=False)
     with (
         opened("source", ends.source, open_source) as source,
         opened("target", ends.target, open_source) as target,
-        _watched(f"verify {ends.source}", source, ends, quiet) as watch,
+        _watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
-        how = Comparing(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
+        how = VerifyOptions(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
         found: Verification = verify_places(source, target, how)
-    tables.show_verification(out, found)
+    migrate_output.show_verification(out, found)
     if not found.equal:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
 
@@ -467,35 +462,34 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
 @state_option
 @output_options
 def status(out: Output, /, state: Path | None) -> None:
-    """Show how far the migrations of this user are, the latest first.
+    """Show the progress of this user's migrations, newest first.
 
-    Runs come with the keys and entries that are done; sources that are followed come apart, with
-    what their follower is at and since when, how far TARGET is behind, in bytes and in time, and
-    how many commands and bytes it has taken. What a follower that was interrupted tells is as it
-    was at the time that is shown.
+    Runs are listed with the keys and entries that are done. Sources that are followed are listed
+    separately, with the phase and its start, the lag of TARGET in bytes and time, and the number of
+    commands and bytes received. If a follower was interrupted, its values are from the time shown.
     """
     folder = state or default_folder()
-    tables.show_status(out, list(statuses(folder)), list(followers(folder)))
+    migrate_output.show_status(out, list(statuses(folder)), list(followers(folder)))
 
 
 @contextmanager
-def _watched(title: str, source: Source, ends: Ends, quiet: bool) -> Iterator[Watch]:
-    """Show a bar while a source is read."""
+def _watching(title: str, source: Source, ends: Ends, quiet: bool) -> Iterator[Watch]:
+    """Show a progress bar while a source is read."""
     total = None if quiet else source.size(ends.selection)
-    with meter(title, total, quiet) as show:
+    with progress_bar(title, total, quiet) as advance:
         entries = 0
 
         def watch(more: int, _: int) -> None:
             nonlocal entries
             entries += more
             position = source.position()
-            show(entries if position is None else position, entries)
+            advance(entries if position is None else position, entries)
 
         yield watch
 
 
-class _Counting:
-    """Notes in the journal, now and then, how far a run is."""
+class _JournalCounter:
+    """Counts the keys and entries of a run, and writes them to the journal."""
 
     def __init__(self, journal: Journal, watch: Watch) -> None:
         self._journal = journal

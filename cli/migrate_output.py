@@ -1,4 +1,4 @@
-"""What the commands of ``migrate`` show: plans, reports, differences, progress."""
+"""The output of ``migrate``: plans, reports, differences, and the status of migrations."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,7 +20,6 @@ from kvstream.cli.tables import (
     time_of,
 )
 from kvstream.migration.copy import Carried, Outcome
-from kvstream.migration.differences import Difference
 from kvstream.migration.items import Source
 from kvstream.migration.journal import Followed, Status
 from kvstream.migration.runner import Planned, Report
@@ -70,7 +69,7 @@ _FOLLOWED = (
 
 
 def show_plan(out: Output, planned: Iterable[Planned]) -> None:
-    """Show what there is, what would be lost of it, and why."""
+    """Show each key, what would be lost, and why."""
     found = list(planned)
     out.table(_PLAN, [_planned_row(each, out.json) for each in found])
     if out.json:
@@ -80,12 +79,12 @@ def show_plan(out: Output, planned: Iterable[Planned]) -> None:
         click.echo(f"lost: {name}: {printable(text)}")
     for each in found:
         for correction in each.corrections:
-            click.echo(f"wrong in {quoted(each.key)}: {printable(correction)}")
+            click.echo(f"corrected in {quoted(each.key)}: {printable(correction)}")
     skipped = sum(not each.carried for each in found)
-    told = f"{plural(len(found) - skipped, 'key')} to carry"
+    text = f"{plural(len(found) - skipped, 'key')} to migrate"
     if skipped:
-        told += f", {number(skipped)} to skip: kvstream has streams and plain strings"
-    click.echo(told)
+        text += f", {number(skipped)} to skip: only streams and plain strings are migrated"
+    click.echo(text)
 
 
 def _planned_row(planned: Planned, as_json: bool) -> Mapping[str, Any]:
@@ -114,18 +113,18 @@ def _loss(loss: Loss) -> dict[str, Any]:
 
 
 def show_remarks(source: Source) -> None:
-    """Say what was met at a source beside its keys."""
+    """Show what a source reports beside its keys."""
     for remark in source.remarks:
         click.echo(f"note: {printable(remark)}", err=True)
 
 
 def show_report(out: Output, report: Report) -> None:
-    """Show what a run has done."""
+    """Show the result of a run."""
     if not out.json:
         for carried in report.noteworthy:
-            _tell(carried)
+            _show_key(carried)
     out.result(
-        _told(report),
+        _report_text(report),
         **{str(outcome): report.outcomes[outcome] for outcome in Outcome},
         entries=report.entries,
         bytes=report.bytes,
@@ -137,18 +136,22 @@ def show_report(out: Output, report: Report) -> None:
     )
 
 
-def _tell(carried: Carried) -> None:
+def _show_key(carried: Carried) -> None:
     name = f"{quoted(carried.key)} in database {carried.db}"
     for correction in carried.corrections:
-        click.echo(f"{name}: counted anew: {printable(correction)}", err=True)
+        click.echo(f"{name}: recounted: {printable(correction)}", err=True)
     for loss in carried.losses:
         click.echo(f"{name}: lost: {loss.name}: {printable(loss.text)}", err=True)
-    for told in carried.told:
-        what, source, target = map(printable, (told.what, told.source, told.target))
-        click.echo(f"{name} differs: {what}: {source} at the source, {target} there", err=True)
+    for difference in carried.told:
+        what, source, target = map(
+            printable, (difference.what, difference.source, difference.target)
+        )
+        click.echo(
+            f"{name} differs: {what}: {source} at the source, {target} at the target", err=True
+        )
 
 
-def _told(report: Report) -> str:
+def _report_text(report: Report) -> str:
     parts = [
         f"{plural(count, 'key')} {outcome}"
         for outcome, count in report.outcomes.items()
@@ -160,8 +163,8 @@ def _told(report: Report) -> str:
     parts.append(plural(report.entries, "entry", "entries"))
     if report.resumed_keys or report.resumed_entries:
         parts.append(
-            f"of which an interrupted run had brought {plural(report.resumed_keys, 'key')} and "
-            f"{plural(report.resumed_entries, 'entry', 'entries')} more"
+            f"of which an interrupted run had copied {plural(report.resumed_keys, 'key')} and "
+            f"{plural(report.resumed_entries, 'entry', 'entries')} of others"
         )
     return ", ".join(parts)
 
@@ -173,12 +176,12 @@ def _noteworthy(carried: Carried) -> dict[str, Any]:
         "outcome": str(carried.outcome),
         "lost": [_loss(loss) for loss in carried.losses],
         "corrections": carried.corrections,
-        "differences": [told._asdict() for told in carried.told],
+        "differences": [difference._asdict() for difference in carried.told],
     }
 
 
 def show_verification(out: Output, found: Verification) -> None:
-    """Show each difference, and what moves by itself apart from them."""
+    """Show each difference; list those that may change by themselves separately."""
     moved = [each for each in found.differences if each.may_move]
     real = [each for each in found.differences if not each.may_move]
     if out.json:
@@ -198,15 +201,11 @@ def show_verification(out: Output, found: Verification) -> None:
         )
         return
     if real:
-        out.table(_DIFFERENCES, [_difference_row(each) for each in real])
+        out.table(_DIFFERENCES, [each._asdict() for each in real])
     if moved:
-        out.heading("moved meanwhile, as they may")
-        out.table(_DIFFERENCES, [_difference_row(each) for each in moved])
+        out.heading("changed meanwhile, not counted")
+        out.table(_DIFFERENCES, [each._asdict() for each in moved])
     click.echo(_verdict(found, len(real)))
-
-
-def _difference_row(difference: Difference) -> Mapping[str, Any]:
-    return difference._asdict()
 
 
 def _verdict(found: Verification, differences: int) -> str:
@@ -221,7 +220,7 @@ def _verdict(found: Verification, differences: int) -> str:
 
 
 def show_status(out: Output, runs: list[Status], followed: list[Followed]) -> None:
-    """Show what journals tell, of runs and of followers."""
+    """Show the state of runs and of followers, from their journals."""
     if runs or not followed:
         out.table(_STATUS, [_status_row(status) for status in runs])
     if followed:

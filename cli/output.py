@@ -1,10 +1,8 @@
-"""The two ways in which a command answers: tables for people, JSON Lines for programs.
+"""The output of commands: tables for people, or JSON Lines for programs.
 
-``output_options`` gives a command ``--json`` and ``--max-width``, and an ``Output`` that knows what
-was chosen. With ``--json`` every answer is one JSON object a line, whatever the command. Where
-stdout is no terminal, tables have neither frames nor colours, and one line a row.
-
-A bar on stderr for what takes long; nothing where stderr is no terminal, or ``--quiet``.
+``output_options`` adds ``--json`` and ``--max-width`` to a command and passes it an ``Output``. If
+stdout is not a terminal, tables have no colours and one line per row. A progress bar is shown on
+stderr if that is a terminal.
 """
 
 import shutil
@@ -18,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import click
 
-from kvstream.cli.rows import dumps, jsonable
+from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.tables import (
     NAME_WIDTH_MIN,
     Column,
@@ -37,47 +35,40 @@ from kvstream.cli.tables import (
 from kvstream.types.records import AnyEntry
 
 _FIGURES_WIDTH = 45
-"""What numbers take behind the title; the bar has what is left."""
+"""Width of the numbers after the title of a progress bar."""
 
 
-class Meter(Protocol):
-    """Told how far the work has come: units of ``total``, and rows."""
+class Progress(Protocol):
+    """Sets how far the work is, in units of the total and in rows."""
 
     def __call__(self, done: int, rows: int) -> None: ...
 
 
 @contextmanager
-def meter(title: str, total: int | None, quiet: bool) -> Iterator[Meter]:
-    """Show a bar while the work goes on; ``total`` None: nobody knows how much there is."""
+def progress_bar(title: str, total: int | None, quiet: bool) -> Iterator[Progress]:
+    """Show a progress bar on stderr; ``total`` is None if it is unknown."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, rows: None
         return
-    from rich.console import Console  # here, since most runs show no bar
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress  # imported here: most runs show no bar
+    from rich.console import Console
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rows]} rows, {task.fields[rate]}/s"),
-        TimeElapsedColumn() if total is None else TimeRemainingColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[rows]} rows, {task.fields[rate]}/s"),
+        progress.TimeElapsedColumn() if total is None else progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         room = shutil.get_terminal_size().columns - _FIGURES_WIDTH
         title = clipped(title, max(NAME_WIDTH_MIN, room))
-        task = progress.add_task(title, total=total, rows="0", rate="0")
+        task = bar.add_task(title, total=total, rows="0", rate="0")
 
         def show(done: int, rows: int) -> None:
-            elapsed = progress.tasks[0].elapsed or 0
+            elapsed = bar.tasks[0].elapsed or 0
             rate = round(rows / elapsed) if elapsed > 0 else 0
-            progress.update(task, completed=done, rows=number(rows), rate=number(rate))
+            bar.update(task, completed=done, rows=number(rows), rate=number(rate))
 
         yield show
 
@@ -86,23 +77,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PAGE = 1000
-"""Rows that are laid out together: enough for even columns, few enough to begin at once."""
+"""Rows that share their column widths; few enough that output starts at once."""
 TERMINAL_WIDTH_MAX = 60
-"""Characters of one value that a terminal is shown by default."""
+"""Default limit of a value on a terminal, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How the answers of one command are written to stdout."""
+    """Writes the results of one command to stdout."""
 
     json: bool
     max_width: int | None
-    """Characters of a value that people are shown; None: all."""
+    """Characters of a value in a table; None: all."""
 
     def table(
         self, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], title: bool = True
     ) -> int:
-        """Write rows as they come, and return how many; ``title`` puts the titles above."""
+        """Write rows as they come, below their titles, and return the number of rows."""
         count = 0
         for page in pages(rows):
             if self.json:
@@ -115,7 +106,7 @@ class Output:
         return count
 
     def entries(self, entries: Iterable[AnyEntry], title: bool = True, stream: bytes = b"") -> int:
-        """Write entries, and return how many; ``stream`` says which one they are of."""
+        """Write entries, with a column for ``stream`` unless empty; return their number."""
         count = 0
         for page in pages(entries):
             rows = [self._entry_row(entry, stream) for entry in page]
@@ -130,24 +121,26 @@ class Output:
             count += len(page)
         return count
 
-    def record(self, values: Mapping[str, Any], shows: Mapping[str, Callable[[Any], str]]) -> None:
-        """Write one object: a line for each of its values."""
+    def record(
+        self, values: Mapping[str, Any], formats: Mapping[str, Callable[[Any], str]]
+    ) -> None:
+        """Write one object, with a line for each value."""
         if self.json:
             self._lines([values])
             return
         titles = [key.replace("_", " ") for key in values]
-        texts = [shows.get(key, plain)(values[key]) for key in values]
+        texts = [formats.get(key, plain)(values[key]) for key in values]
         _write(block(titles, texts, _terminal_width()))
 
     def result(self, text: str, **values: Any) -> None:
-        """Write what was done: a sentence for people, ``values`` for programs."""
+        """Write a result: ``text`` for people, ``values`` as JSON."""
         if self.json:
             self._lines([values])
         else:
             click.echo(text)
 
     def heading(self, text: str) -> None:
-        """Write a line over a table, for people."""
+        """Write the heading of a table, unless the output is JSON."""
         if not self.json:
             click.secho(f"\n{text}" if text else "", bold=True)
 
@@ -185,7 +178,7 @@ class Output:
 
 
 def pages(rows: Iterable[T], size: int = PAGE) -> Iterator[list[T]]:
-    """Yield rows in lists of ``size``; the last may be shorter."""
+    """Yield lists of ``size`` rows; the last list may be shorter."""
     remaining = iter(rows)
     while page := list(islice(remaining, size)):
         yield page
@@ -209,7 +202,7 @@ def _bold(lines: Iterable[str]) -> list[str]:
 
 
 def _terminal_width() -> int | None:
-    """Return the width of the terminal; None where stdout is none."""
+    """Return the width of the terminal; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -221,15 +214,16 @@ def _rule(width: int) -> str:
 def output_options(
     command: Callable[Concatenate[Output, P], T],
 ) -> Callable[P, T]:
-    """Give a command ``--json`` and ``--max-width``; it is called with an Output first."""
+    """Add ``--json`` and ``--max-width`` to a command, which gets an Output first."""
 
     @click.option(
         "--max-width",
         type=click.IntRange(0),
         metavar="N",
-        help=f"Cut values, by default to {TERMINAL_WIDTH_MAX} characters on a terminal; 0: never.",
+        help=f"Shorten values to N characters, on a terminal by default to {TERMINAL_WIDTH_MAX}; "
+        "0: never.",
     )
-    @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, one object a line.")
+    @click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
     @wraps(command)
     def with_output(*args: P.args, **kwargs: P.kwargs) -> T:
         as_json = bool(kwargs.pop("as_json"))

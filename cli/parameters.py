@@ -1,10 +1,7 @@
-"""The types of arguments and options: names, IDs, times, durations, fields.
+"""The types of arguments and options, the arguments that commands share, and their examples.
 
-A name is the very bytes that the shell has passed. Where an ID may stand a time may stand too: a
-date or date and time as in ISO 8601, UTC unless it says otherwise, or ``now-15m``. It knows no
-command.
-
-How help texts carry their examples, so that tests and documents can find them.
+A name is the bytes that the shell passed. A time may stand for an ID: an ISO 8601 date or date and
+time, UTC by default, or ``now-15m``.
 """
 
 import os
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from kvstream.cli.places import complete_names
+from kvstream.cli.session import complete_names
 from kvstream.engine.coerce import refuse_url
 from kvstream.errors import InvalidArgument
 from kvstream.types.clock import SystemClock
@@ -29,7 +26,7 @@ _PROMPT = "  $ "
 
 
 def example(*lines: str) -> str:
-    """Return the epilog of a command whose example is these command lines."""
+    """Return the epilog of a command, with these command lines as its example."""
     return _MARK + "\n".join(_PROMPT + line for line in lines)
 
 
@@ -56,13 +53,13 @@ TIME_HELP = "a time such as 2026-01-31T12:00 (UTC) or now-15m"
 
 
 def duration_ms(text: str) -> int | None:
-    """Return the milliseconds of ``500ms``, ``10s``, ``1.5h``; a bare number is in seconds."""
+    """Return the milliseconds of ``500ms``, ``10s``, ``1.5h``, or ``7``, which is in seconds."""
     match = _DURATION.fullmatch(text)
     return None if match is None else round(float(match[1]) * _UNIT_MS[match[2] or "s"])
 
 
 def time_ms(text: str) -> int | None:
-    """Return the Unix milliseconds of a time, None where ``text`` is none."""
+    """Return a time in Unix milliseconds; None if ``text`` is not a time."""
     relative = _NOW.fullmatch(text)
     if relative is not None:
         back = 0 if relative[1] is None else duration_ms(relative[1])
@@ -101,7 +98,7 @@ class StreamName(Name):
 
 
 class ID(_Type):
-    """A whole or partial ID."""
+    """An ID, with or without its sequence."""
 
     name = "id"
 
@@ -113,11 +110,11 @@ class ID(_Type):
         try:
             return StreamID.parse(value)
         except InvalidArgument:
-            self.fail(f"{value!r} is no ID (ms-seq, as in 1700000000000-0).", param, ctx)
+            self.fail(f"{value!r} is not an ID (ms-seq, such as 1700000000000-0).", param, ctx)
 
 
 class OldestID(_Type):
-    """The least ID that stays: an ID, or the first of a time."""
+    """The smallest ID to keep: an ID, or the first ID of a time."""
 
     name = "id|time"
 
@@ -131,12 +128,12 @@ class OldestID(_Type):
         except InvalidArgument:
             ms = time_ms(value)
         if ms is None:
-            self.fail(f"{value!r} is no ID or {TIME_HELP}.", param, ctx)
+            self.fail(f"{value!r} is not an ID or {TIME_HELP}.", param, ctx)
         return StreamID(ms, 0)
 
 
 class AddID(_Type):
-    """The ID of a new entry: ``*``, ``ms-*`` or a whole one."""
+    """The ID of a new entry: ``*``, ``ms-*`` or ``ms-seq``."""
 
     name = "id"
 
@@ -144,12 +141,12 @@ class AddID(_Type):
         try:
             parse_add_id(value)
         except InvalidArgument:
-            self.fail(f"{value!r} is no ID (ms-seq), ms-* or *.", param, ctx)
+            self.fail(f"{value!r} is not an ID (ms-seq), ms-* or *.", param, ctx)
         return str(value)
 
 
 class RangeBound(_Type):
-    """A bound of a range: ``-``, ``+``, an ID or a time, excluded after ``(``."""
+    """A bound of a range: ``-``, ``+``, an ID or a time; ``(`` excludes it."""
 
     name = "id|time"
 
@@ -165,12 +162,12 @@ class RangeBound(_Type):
         else:
             return str(value)
         if ms is None:
-            self.fail(f"{value!r} is no ID, -, + or {TIME_HELP}.", param, ctx)
+            self.fail(f"{value!r} is not an ID, -, + or {TIME_HELP}.", param, ctx)
         return f"{opening}{ms}"
 
 
 class Position(_Type):
-    """Where reading starts: after an ID, from a time on, or at one of ``symbols``."""
+    """Where reading starts: after an ID, at a time, or at one of ``symbols``."""
 
     name = "id|time"
 
@@ -188,7 +185,7 @@ class Position(_Type):
             ms = time_ms(value)
         if ms is None:
             known = "".join(f", {symbol}" for symbol in self.symbols)
-            self.fail(f"{value!r} is no ID{known} or {TIME_HELP}.", param, ctx)
+            self.fail(f"{value!r} is not an ID{known} or {TIME_HELP}.", param, ctx)
         first = StreamID(ms, 0)
         return first.previous() if ms else first
 
@@ -203,7 +200,7 @@ class Duration(_Type):
     ) -> float:
         ms = duration_ms(str(value))
         if ms is None:
-            self.fail(f"{value!r} is no duration (500ms, 10s, 15m, 2h, 7d).", param, ctx)
+            self.fail(f"{value!r} is not a duration (500ms, 10s, 15m, 2h, 7d).", param, ctx)
         return ms / 1000
 
 
@@ -234,11 +231,11 @@ class Field(_Type):
 
 
 class PathOnly(click.Path):
-    """A path, as ``click.Path`` takes it; a URL is a usage error that names the right option."""
+    """A path as for ``click.Path``; a URL is a usage error that names the right option."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not isinstance(value, str | os.PathLike):
-            self.fail(f"{value!r} is no path.", param, ctx)  # a number, in a TOML file
+            self.fail(f"{value!r} is not a path.", param, ctx)  # a number, in a TOML file
         try:
             refuse_url(value)
         except InvalidArgument as error:
@@ -253,7 +250,7 @@ consumer_argument = click.argument("consumer", type=Name())
 
 
 def ids_given(texts: Iterable[str]) -> list[StreamID]:
-    """Return the IDs of the command line; ``-`` stands for those on stdin, one a line."""
+    """Return the IDs of the command line; ``-`` reads IDs from stdin, one per line."""
     convert = ID().convert
     ids: list[StreamID] = []
     for text in texts:

@@ -1,6 +1,6 @@
-"""Writes docs/cli.md: ``python -m kvstream.cli.reference > docs/cli.md``.
+"""Print docs/cli.md from the help of all commands: ``python -m kvstream.cli.reference``.
 
-What the help says is taken from the commands themselves; a test keeps the file current.
+A test compares the file with this output.
 """
 
 from collections.abc import Iterator
@@ -8,92 +8,95 @@ from collections.abc import Iterator
 import click
 
 from kvstream.cli.app import SECTIONS, main, name_of
-from kvstream.cli.exits import MEANINGS
-from kvstream.cli.rows import FIELDS_COLUMN, ID_COLUMN
+from kvstream.cli.exit_codes import MEANINGS
+from kvstream.cli.file_formats import FIELDS_COLUMN, ID_COLUMN
 
-WIDTH = 90
+WIDTH = 80
+"""Columns of a help text, as on a terminal."""
 
 INTRODUCTION = f"""\
 # The command line
 
 <!-- Written by `python -m kvstream.cli.reference > docs/cli.md`; do not edit. -->
 
-`kvstream --store DIR COMMAND` works on the store in `DIR`, `kvstream --url URL COMMAND` on one
-behind a server. Set `KVSTREAM_STORE` or `KVSTREAM_URL` and the option may be left out, as in the
-examples below; an option goes before the environment.
+`kvstream --store DIR COMMAND` works on the store in `DIR`, `kvstream --url URL COMMAND` on a
+server. The examples below leave the option out: set `KVSTREAM_STORE` or `KVSTREAM_URL` instead.
+An option goes before the environment.
 
 ## One process at a time
 
-A store is embedded: one process holds it for writing, or several hold it for looking. A command
-that only looks opens the store read-only and changes nothing in it. While another process holds the
-store a command waits for `--wait` (1 s), then ends with exit code 3 and names that process.
-`tail --follow` and `read --block` look again and again, and let go of the store in between. To look
-at what a long-running process writes, have it write a checkpoint and open that; or have a server
-(`serve`) hold the store, and name that.
+A store is embedded: either one process has it open for writing, or several have it open for
+reading. A command that only reads opens the store read-only and changes nothing in it. If
+another process has the store open, a command waits for `--wait` (1 s), then ends with exit code
+3 and names that process. `tail --follow` and `read --block` poll the store, and leave it closed
+in between. To read what a long-running process writes, let it write a checkpoint and open that;
+or run a server (`serve`) on the store, and use `--url`.
 
 ## On a server
 
 `kvstream --url URL COMMAND` runs the same commands on a server, kvstream's or Redis's from 7.0
 on, with the same output and exit codes. It needs redis-py: `pip install 'kvstream[server]'`. The
-URL is `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` the same by TLS, or
-`unix:///PATH[?db=DB]`; `/`, `:`, `@`, `%` and `#` in a password are written `%2F`, `%3A`, `%40`,
-`%25` and `%23`. Set `KVSTREAM_URL` instead of naming it, above all where it has a password:
-others on the machine see arguments. Options of redis-py may follow a `?`, as in
-`rediss://host?ssl_ca_certs=ca.pem` or `?socket_timeout=300`: a reply is waited for 60 seconds
-otherwise. No message shows the URL.
+URL is `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]`, `rediss://...` for TLS, or
+`unix:///PATH[?db=DB]`. In a password, write `/`, `:`, `@`, `%` and `#` as `%2F`, `%3A`, `%40`,
+`%25` and `%23`. A URL with a password belongs in `KVSTREAM_URL`: other users of the machine can
+see arguments. Options of redis-py may follow a `?`, as in `rediss://host?ssl_ca_certs=ca.pem` or
+`?socket_timeout=300`; the default timeout of a reply is 60 seconds. No message shows the URL.
 
-- Everything that a command does in one commit is one transaction (MULTI) there. `import` watches
-  the stream where rows ask for IDs, and plans them anew when somebody else has written to it.
-  WATCH sees entries and keys, not what groups deliver: `group reset --drop-pending` and `consumer
-  del` take what is pending when they look.
-- `tail --follow` and `read --block` wait on the server, and show at once what comes.
-- `checkpoint` is BGSAVE, `compact` is BGREWRITEAOF, `stats` shows INFO, and `bench` uses two
-  streams `kvstream:bench:...` that it deletes. `check`, `recover` and `serve` work on files: they
-  want `--store`. The durability is what the server was started with.
-- What a server does not know it refuses itself: `nack` before Redis 8.8, `read --claim` before
-  8.4, `--ref-policy` and `ack --delete` before 8.2. A Redis before 7.2 does not tell when a
-  consumer was last given anything: `consumer ls` says unknown, `info --full` never (-1).
-- The backlog of a group is its lag, where the server knows that; otherwise it is counted, unless
-  it is more than 10,000 entries.
-- A write whose answer did not come may have been done; nothing is sent twice. Exit code 5 says
-  so.
+- What a command does in one commit on a store is one transaction (MULTI) on a server. `import`
+  watches the stream if rows ask for IDs, and starts a batch again if another client writes to
+  it. WATCH does not notice deliveries to groups: `group reset --drop-pending` and `consumer del`
+  use the entries that were pending when they read them.
+- `tail --follow` and `read --block` wait on the server, and show new entries at once.
+- `checkpoint` runs BGSAVE, `compact` runs BGREWRITEAOF, `stats` shows INFO, and `bench` uses two
+  streams `kvstream:bench:...`, which it deletes. `check`, `recover` and `serve` work on files
+  and need `--store`. Durability was chosen when the server was started.
+- An older server refuses what it does not know: `nack` before Redis 8.8, `read --claim` before
+  8.4, `--ref-policy` and `ack --delete` before 8.2. A Redis before 7.2 does not report when a
+  consumer was last active: `consumer ls` shows unknown, `info --full` never (-1).
+- The backlog of a group is its lag, if the server knows it; otherwise up to 10,000 entries are
+  counted.
+- If the reply to a write is lost, the write may have been done or not; it is not sent again. The
+  exit code is 5.
 
 ## Output
 
-- Tables are for people. On a terminal names and values longer than `--max-width` are cut, with an
-  ellipsis; numbers, IDs and times never are. Where a terminal is too narrow for that, the times of
-  IDs are left out, names are cut further, and at last each row becomes a block of lines. Where
-  stdout is no terminal nothing is cut, and there is one line a row. Whatever is not printable
-  stands escaped, as in `\\xff` or `\\x1b`.
-- `--json` is for programs: one JSON object a line, from every command that answers anything.
-  Durations in it are milliseconds where the name ends with `_ms`, as are `idle` and `inactive`;
-  `ttl` and `idmp_duration` are seconds; sizes are bytes.
-- Bytes are JSON strings where they are valid UTF-8, else `{{"base64": "..."}}`. The fields of an
-  entry are an object, or a list of `[field, value]` pairs where a name repeats or is not UTF-8.
-- Errors are one line on stderr.
+- Tables are for people. On a terminal, names and values longer than `--max-width` are cut with
+  an ellipsis; numbers, IDs and times never are. If a terminal is too narrow, the times of IDs
+  are left out, then names are cut further, and at last each row becomes a block of lines. If
+  stdout is not a terminal, nothing is cut, and each row is one line. Bytes that are not
+  printable are escaped, as in `\\xff` or `\\x1b`.
+- `--json` is for programs: one JSON object per line. Durations are in milliseconds if the name
+  ends with `_ms`, as are `idle` and `inactive`; `ttl` and `idmp_duration` are in seconds; sizes
+  are in bytes.
+- Bytes are JSON strings if they are valid UTF-8, else `{{"base64": "..."}}`. The fields of an
+  entry are an object, or a list of `[field, value]` pairs if a name repeats or is not UTF-8.
+- An error is one line on stderr.
 
 ## IDs, times, durations, names
 
-An ID is `ms-seq` or `ms`. Where a help text says `ID|TIME`, a date or time (ISO 8601, UTC unless it
-says otherwise) or `now-15m` may stand too; `group --start`, `read --after` and the like then begin
-with the entries of that time. Durations are `500ms`, `10s`, `15m`, `2h`, `7d`; a bare number is in
-seconds. Names and values are the bytes that the shell has passed.
+An ID is `ms-seq` or `ms`. If a help text says `ID|TIME`, a time may be used instead: a date, or
+a date and time (ISO 8601, UTC by default), or `now-15m`. `group --start`, `read --after` and
+similar options then start with the entries of that time. Durations are `500ms`, `10s`, `15m`,
+`2h`, `7d`; a number without a unit is in seconds. Names and values are the bytes that the shell
+passes.
 
 ## Files
 
 `export` writes, and `import` reads, without loss:
 
 - **JSON Lines**: `{{"id": "1700000000000-0", "fields": {{"sku": "a1"}}}}`, as `--json` shows
-  entries. `import` also takes flat objects, each name a field: numbers as they are spelled, `true`
-  and `false`, nested values as JSON text; `null` leaves the field out.
-- **CSV**: a column for each field, an empty cell where an entry lacks it. `{ID_COLUMN}` is the ID;
-  `{FIELDS_COLUMN}` holds all fields of an entry as JSON where cells cannot hold them exactly.
+  entries. `import` also reads flat objects, in which each name is a field: numbers keep their
+  spelling, `true`, `false` and nested values become JSON text, and a field that is `null` is
+  left out.
+- **CSV**: a column for each field; a cell is empty if an entry lacks the field. `{ID_COLUMN}` is
+  the ID; `{FIELDS_COLUMN}` has all fields of an entry as JSON if cells cannot hold them exactly.
 
-An import keeps how far it has come in a small stream `kvstream:import:...` of the same database
-(`ls --all`), written in the commit that adds the rows. So after a kill at any moment the same
-command goes on with the next row: none is lost, none is added twice. Before it does, it compares a
-digest of what it has imported; a file that has changed there is refused. The note of a finished
-import is kept for 30 days. Groups and counters are not exported: `checkpoint` keeps all.
+An import keeps its progress in a small stream `kvstream:import:...` of the same database (shown
+by `ls --all`), which is written in the commits that add the rows. So if it is killed at any
+moment, the same command continues with the next row; none is lost or added twice. First it
+compares a digest of the rows that were imported before, and refuses a file in which they have
+changed. The progress of a finished import is kept for 30 days. Groups and counters are not
+exported; `checkpoint` copies them.
 """
 
 

@@ -1,4 +1,4 @@
-"""``kvstream serve``: a store behind RESP, set by flags, environment or a TOML file."""
+"""``serve``: run a server, with options from the command line, the environment or a TOML file."""
 
 import tomllib
 from collections.abc import Callable
@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from kvstream import __version__
-from kvstream.cli.contracts import Session
 from kvstream.cli.parameters import PathOnly, example
-from kvstream.cli.session import patiently
+from kvstream.cli.session import Session, wait_for_store
 from kvstream.commands.config import SETTINGS
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.server.options import (
@@ -29,19 +28,19 @@ from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE, Durability, StoreO
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMES = {*SETTINGS, *SERVER_SETTINGS}
+SETTING_NAMES = {*SETTINGS, *SERVER_SETTINGS}
 
-PROMISES = {
-    Durability.ALWAYS: "every answered write survives power loss",
-    Durability.EVERYSEC: "kill -9 loses nothing, power loss the last second",
-    Durability.NO: "kill -9 loses nothing, power loss what the system had not written",
+GUARANTEES = {
+    Durability.ALWAYS: "an acknowledged write survives power loss",
+    Durability.EVERYSEC: "kill -9 loses no write, power loss the last second",
+    Durability.NO: "kill -9 loses no write, power loss those that the system had not written",
 }
 
 
 def _read_config(
     ctx: click.Context, param: click.Parameter, path: Path | None
 ) -> ConfigFile | None:
-    """Make the settings of a file the defaults of the options."""
+    """Read the TOML file, and make its options the defaults."""
     if path is None:
         return None
     try:
@@ -61,8 +60,8 @@ def _read_config(
         raise click.BadParameter(f"{path}: {error}", ctx, param) from None
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        told = ", ".join(unknown)
-        raise click.BadParameter(f"{path}: unknown settings: {told}", ctx, param)
+        names = ", ".join(unknown)
+        raise click.BadParameter(f"{path}: unknown settings: {names}", ctx, param)
     for name, value in settings.items():
         try:
             known[name].type.convert(value, known[name], ctx)
@@ -73,28 +72,28 @@ def _read_config(
 
 
 def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
-    """Return the settings of the table ``config``; ValueError where one cannot be so."""
+    """Return the settings of the table ``config``; ValueError if one is invalid."""
     if not isinstance(table, dict):
-        raise ValueError(f"{TABLE} is no table")
+        raise ValueError(f"{TABLE} must be a table")
     found: dict[bytes, bytes] = {}
     for name, value in table.items():
-        raw_name, raw = name.encode(), _told(value).encode()
+        raw_name, raw = name.encode(), _setting_text(value).encode()
         if name in options:
-            raise ValueError(f"{name} is an option, and stands above the table {TABLE}")
-        if raw_name not in NAMES:
+            raise ValueError(f"{name} is an option: move it above the table {TABLE}")
+        if raw_name not in SETTING_NAMES:
             raise ValueError(f"unknown settings: {TABLE}.{name}")
         parsed(raw_name, raw)
         found[raw_name] = raw
     return found
 
 
-def _told(value: object) -> str:
-    """Return a value of TOML as CONFIG SET would be given it."""
+def _setting_text(value: object) -> str:
+    """Return a value of TOML as an argument of CONFIG SET."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _option(name: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option that the environment sets too: ``--port`` by KVSTREAM_SERVE_PORT."""
+    """Return an option with its environment variable: KVSTREAM_SERVE_PORT for ``--port``."""
     word = name.partition("/")[0].removeprefix("--")
     variable = "KVSTREAM_SERVE_" + word.replace("-", "_").upper()
     return click.option(name, envvar=variable, show_envvar=True, **settings)
@@ -109,29 +108,37 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     type=PathOnly(dir_okay=False),
     is_eager=True,
     callback=_read_config,
-    help="A TOML file with these options by their names, as in: port = 6380. Other settings of "
-    "CONFIG SET stand in its table [config].",
+    help="A TOML file with these options, such as: port = 6380. Its table [config] has settings of "
+    "CONFIG SET.",
 )
-@_option("--dir", type=PathOnly(), help="The store; --store otherwise.")
-@_option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@_option("--dir", type=PathOnly(), help="The directory of the store. By default --store.")
+@_option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to listen on.",
+)
 @_option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=6379,
     show_default=True,
-    help="The port; 0 for any that is free or, beside --tls-port, for none.",
+    help="The port; 0: any free port, or none if there is a --tls-port.",
 )
 @_option(
     "--tls-port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=0,
     show_default=True,
-    help="The port for connections by TLS 1.2 or newer; 0 for none.",
+    help="The port for connections with TLS 1.2 or newer; 0: none.",
 )
 @_option(
     "--tls-cert-file",
     type=PathOnly(dir_okay=False),
-    help="The server's certificate, and those between it and the authority's, in PEM.",
+    help="The certificate of the server and its intermediate certificates, in PEM.",
 )
 @_option(
     "--tls-key-file",
@@ -141,119 +148,131 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option(
     "--tls-key-file-pass",
     default="",
-    help="The password of the key if it is encrypted. Better in the environment or the file.",
+    metavar="PASSWORD",
+    help="The password of an encrypted key. Prefer the environment or the TOML file: all users of "
+    "the machine can see arguments.",
 )
 @_option(
     "--tls-ca-cert-file",
     type=PathOnly(dir_okay=False),
-    help="The authorities whose certificates clients may have, in PEM.",
+    help="The authorities that sign certificates of clients, in PEM.",
 )
 @_option(
     "--tls-auth-clients",
     type=click.Choice(["yes", "no", "optional"]),
     default="yes",
     show_default=True,
-    help="Whether clients must have a certificate.",
+    help="Whether clients need a certificate.",
 )
 @_option(
     "--durability",
     type=click.Choice([level.value for level in Durability]),
     default=Durability.EVERYSEC.value,
     show_default=True,
-    help="What an answered write has survived, as Redis's appendfsync.",
+    help="When writes are synced to disk, as for appendfsync of Redis.",
 )
 @_option(
     "--requirepass",
     default="",
-    help="The password of clients. Better in the environment or the file: others see arguments.",
+    metavar="PASSWORD",
+    help="The password of clients. Prefer the environment or the TOML file: all users of the "
+    "machine can see arguments.",
 )
 @_option(
     "--protected-mode/--no-protected-mode",
     default=True,
     show_default=True,
-    help="Without a password, serve clients of this machine alone.",
+    help="Without a password, accept only clients on this machine.",
 )
 @_option(
     "--aclfile",
     type=PathOnly(dir_okay=False),
-    help="Users and their rights, as Redis's aclfile.",
+    help="Users and their rights, as the aclfile of Redis.",
 )
 @_option(
     "--maxclients",
     type=click.IntRange(1),
+    metavar="N",
     default=MAXCLIENTS,
     show_default=True,
-    help="Clients at a time.",
+    help="Maximum number of connected clients.",
 )
 @_option(
     "--timeout",
     type=click.IntRange(0),
+    metavar="SECONDS",
     default=0,
     show_default=True,
-    help="Seconds after which an idle client is closed; 0: never.",
+    help="Disconnect clients that are idle that long; 0: never.",
 )
 @_option(
     "--shutdown-timeout",
     type=click.IntRange(0),
+    metavar="SECONDS",
     default=SHUTDOWN_TIMEOUT_S,
     show_default=True,
-    help="Seconds in which all must come to its end when the server is stopped.",
+    help="Time to finish when the server is stopped.",
 )
 @_option(
     "--checkpoint-dir",
     type=PathOnly(file_okay=False),
-    help="Where SAVE and BGSAVE put checkpoints.",
+    help="Where SAVE and BGSAVE write checkpoints.",
 )
 @_option(
     "--output-max",
     type=click.IntRange(1 << 20),
+    metavar="BYTES",
     default=OUTPUT_MAX,
     show_default=True,
-    help="Bytes of replies that a client may leave unread.",
+    help="Disconnect clients with more unread replies.",
 )
 @_option(
     "--stream-entry-max-bytes",
     type=click.IntRange(MEGABYTE, ENTRY_BYTES_MAX),
+    metavar="BYTES",
     default=STREAM_ENTRY_MAX_BYTES,
     show_default=True,
-    help="Bytes of an entry that XADD takes.",
+    help="Maximum size of an entry for XADD.",
 )
 @_option(
     "--loglevel",
     type=click.Choice(list(LEVELS)),
     default=LEVEL,
     show_default=True,
-    help="What is logged. Each level has those behind it; CONFIG SET changes it.",
+    help="The log level; each level includes those after it. CONFIG SET can change it.",
 )
 @_option(
     "--logfile",
     type=PathOnly(dir_okay=False),
-    help="Where it is logged; stderr otherwise. A file that is moved away is made anew.",
+    help="The log file. By default stderr. The file is reopened when it is moved away.",
 )
 @_option(
     "--log-format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
     show_default=True,
-    help="Lines for people, or one JSON object a line.",
+    help="Plain lines, or one JSON object per line.",
 )
 @_option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="A port for Prometheus: /metrics, and /healthz beside it; 0 for any that is free.",
+    metavar="PORT",
+    help="The port of /metrics, for Prometheus, and of /healthz; 0: any free port.",
 )
 @_option(
     "--metrics-host",
     default="127.0.0.1",
+    metavar="ADDRESS",
     show_default=True,
-    help="The address of that port. Whoever reaches it sees the names of streams and groups.",
+    help="The address of that port. It has no password, and shows the names of streams and groups.",
 )
 @_option(
     "--metrics-streams",
     type=click.IntRange(0),
+    metavar="N",
     default=METRICS_STREAMS,
     show_default=True,
-    help="Streams that have metrics of their own.",
+    help="Maximum number of streams with metrics of their own.",
 )
 @click.pass_obj
 def serve(
@@ -266,10 +285,11 @@ def serve(
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
-    The store is made where there is none. Redis clients of all languages connect: there are
-    streams, keys, strings and transactions, but no scripts, channels or other types.
-    SIGTERM has everything answered and made durable; a second one ends the server at once. SIGHUP
-    has the certificates of TLS read anew.
+    The store is created if it does not exist. Redis clients of any language can connect; they can
+    use streams, keys, strings and transactions, but no scripts, pub/sub or other types.
+
+    SIGTERM stops the server after all requests are answered and all writes are durable; a second
+    SIGTERM stops it at once. SIGHUP reloads the TLS certificates.
     """
     directory = dir or session.path
     level = Durability(durability)
@@ -280,11 +300,11 @@ def serve(
         served += [f"{host}:{tls_port} with TLS"] if tls_port else []
         how = "" if port else " --tls"
         click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
-        click.echo(f"durability {level}: {PROMISES[level]}")
+        click.echo(f"durability {level}: {GUARANTEES[level]}")
         click.echo(f"connect with: redis-cli -h {host} -p {port or tls_port}{how}")
         if metrics_url is not None:
             click.echo(f"metrics at {metrics_url}")
 
     options = ServerOptions(**settings, config_file=config)
     store = StoreOptions(durability=level)
-    patiently(directory, session.wait_s, lambda: run(directory, store, options, started))
+    wait_for_store(directory, session.wait_s, lambda: run(directory, store, options, started))

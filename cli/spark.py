@@ -1,6 +1,6 @@
-"""``spark``: jobs of Apache Spark on the streams of the store, or of many.
+"""``spark``: run the jobs of ``kvstream.spark.jobs``.
 
-It turns command lines into calls of ``kvstream.spark.jobs``; PySpark is loaded when a job runs.
+PySpark is imported when a job runs.
 """
 
 import sys
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json", "csv", "avro", "orc")
-SHUFFLES = "spark.sql.shuffle.partitions"
-TASKS_A_CORE = 4
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+TASKS_PER_CORE = 4
 Command = Callable[..., Any]
 
 
@@ -29,36 +29,38 @@ Command = Callable[..., Any]
         "kvstream spark report --html report.html",
     )
 )
-@click.option("--master", metavar="URL", help="Where Spark runs. By default here, on all cores.")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the last line of counts.")
+@click.option("--master", metavar="URL", help="The Spark master. By default local, on all cores.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting. Repeatable.")
+@click.option("--quiet", "-q", is_flag=True, help="Show only the last line, with the counts.")
 @click.pass_context
 def spark(ctx: click.Context, /, **options: Any) -> None:
-    """Run jobs of Apache Spark on whole streams.
+    """Run Apache Spark jobs on whole streams.
 
-    Needs `pip install 'kvstream[spark]'`. A job may be run again after any failure, and ends with
-    counts that add up. Folders are whatever Spark reads: a path, s3a://, hdfs://. To submit to a
-    cluster: `spark-submit pyspark_kvstream.py --store DIR spark JOB ...`.
+    They need `pip install 'kvstream[spark]'`. After any failure a job can be run again. A FOLDER is
+    a path or any other place that Spark knows, such as s3a:// or hdfs://. To submit a job to a
+    cluster, run `spark-submit pyspark_kvstream.py --store DIR spark JOB ...`.
     """
     ctx.obj = options
 
 
 def streams_options(command: Command) -> Command:
-    """Have a command take streams, by default all."""
+    """Add the options that select streams, by default all."""
     for option in (
-        click.option("--ignore-missing", is_flag=True, help="What is not there counts as empty."),
-        click.option("--match", metavar="PATTERN", help="Streams that a pattern of KEYS fits."),
-        click.option("--stream", "streams", multiple=True, metavar="NAME", help="One; repeatable."),
+        click.option("--ignore-missing", is_flag=True, help="Treat missing streams as empty."),
+        click.option("--match", metavar="PATTERN", help="Streams that match a pattern as of KEYS."),
+        click.option(
+            "--stream", "streams", multiple=True, metavar="NAME", help="A stream. Repeatable."
+        ),
     ):
         command = option(command)
     return command
 
 
 def range_options(command: Command) -> Command:
-    """Have a command take a range of IDs or times."""
+    """Add the options of a range of IDs or times."""
     for option in (
-        click.option("--end", type=RangeBound(), default="+", help="Up to this ID or time."),
-        click.option("--start", type=RangeBound(), default="-", help="From this ID or time on."),
+        click.option("--end", type=RangeBound(), default="+", help="End at this ID or time."),
+        click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time."),
     ):
         command = option(command)
     return command
@@ -67,14 +69,15 @@ def range_options(command: Command) -> Command:
 @spark.command(epilog=example("kvstream spark archive lake --match 'orders:*'"))
 @click.argument("folder")
 @streams_options
-@click.option("--before", type=RangeBound(), help="Leave what comes from this ID or time on.")
-@click.option("--trim/--keep", default=True, help="Trim what is archived and no group needs.")
+@click.option("--before", type=RangeBound(), help="Archive only entries before this ID or time.")
+@click.option("--trim/--keep", default=True, help="Whether to trim the archived entries.")
 @click.pass_context
 def archive(ctx: click.Context, /, folder: str, **options: Any) -> None:
     """Move streams into Parquet files, by stream and day.
 
-    Takes what is above the last archived ID, reads the files back, and then trims the streams. An
-    entry that some group has not acknowledged is archived too, but stays.
+    The job archives the entries after the last archived ID, verifies the files by reading them
+    back, and then trims the streams. Entries that a group has not acknowledged are archived but not
+    trimmed.
     """
     with _session(ctx, "archive") as (spark, say):
         from kvstream.spark.jobs import archive
@@ -93,14 +96,14 @@ def archive(ctx: click.Context, /, folder: str, **options: Any) -> None:
 
 @spark.command(epilog=example("kvstream spark restore lake --stream orders --into orders-2025"))
 @click.argument("folder")
-@click.option("--stream", "streams", multiple=True, metavar="NAME", help="One; repeatable.")
+@click.option("--stream", "streams", multiple=True, metavar="NAME", help="A stream. Repeatable.")
 @range_options
-@click.option("--into", metavar="NAME", help="Another stream, for the entries of one.")
+@click.option("--into", metavar="NAME", help="Restore one stream under another name.")
 @click.pass_context
 def restore(ctx: click.Context, /, folder: str, **options: Any) -> None:
-    """Bring entries of an archive back, under their IDs.
+    """Restore entries from an archive, with their IDs.
 
-    What is not above the last ID of its stream is left out, and counted.
+    Entries that are not after the last ID of their stream are skipped, and counted.
     """
     with _session(ctx, "restore") as (spark, say):
         from kvstream.spark.jobs import restore
@@ -110,17 +113,29 @@ def restore(ctx: click.Context, /, folder: str, **options: Any) -> None:
 
 @spark.command("import", epilog=example("kvstream spark import orders.parquet --stream orders"))
 @click.argument("files")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="By default what the name says.")
-@click.option("--stream", metavar="NAME", help="The stream, where no column `stream` names it.")
-@click.option("--column", "columns", multiple=True, metavar="SQL", help="`at as id`; repeatable.")
-@click.option("--option", "given", multiple=True, metavar="NAME=VALUE", help="Of Spark's reader.")
-@click.option("--name", help="What the import is known by: it happens once under it.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="By default from the name.")
+@click.option("--stream", metavar="NAME", help="The stream, if there is no column `stream`.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="SQL",
+    help="A column, such as `at as id`. Repeatable.",
+)
+@click.option(
+    "--option",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of Spark's reader. Repeatable.",
+)
+@click.option("--name", help="Import only once under this name.")
 @click.pass_context
 def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
-    """Append the rows of files to streams, all at once.
+    """Append the rows of files to streams, atomically.
 
-    Columns are `stream`, `id` (or `timestamp`), and `fields`, a map; or each other column is a
-    field.
+    The columns are `stream`, `id` or `timestamp`, and `fields`, which is a map. Without `fields`,
+    every other column is a field.
     """
     kind = options["kind"] or _kind(files)
     with _session(ctx, "import") as (spark, say):
@@ -141,15 +156,27 @@ def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
 
 @spark.command(epilog=example("kvstream spark export orders.parquet --stream orders"))
 @click.argument("folder")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="By default what the name says.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="By default from the name.")
 @streams_options
 @range_options
-@click.option("--field", "fields", multiple=True, metavar="NAME", help="A column; repeatable.")
-@click.option("--option", "given", multiple=True, metavar="NAME=VALUE", help="Of Spark's writer.")
-@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="NAME",
+    help="A field to write as a column. Repeatable.",
+)
+@click.option(
+    "--option",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of Spark's writer. Repeatable.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.pass_context
 def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
-    """Write entries to files of any format that Spark knows."""
+    """Write entries to files, in any format that Spark knows."""
     kind = options["kind"] or _kind(folder)
     with _session(ctx, "export") as (spark, say):
         from kvstream.spark.jobs import export_files
@@ -173,10 +200,12 @@ def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
 @spark.command(epilog=example("kvstream spark report --stream orders --html report.html"))
 @streams_options
 @range_options
-@click.option("--html", type=click.File("w", atomic=True), help="Write a page with plots, too.")
+@click.option(
+    "--html", type=click.File("w", atomic=True), help="Also write an HTML page with plots."
+)
 @click.pass_context
 def report(ctx: click.Context, /, **options: Any) -> None:
-    """Tell what goes on: throughput, gaps, lag, consumers, redeliveries."""
+    """Report throughput, gaps, lag, consumers and redeliveries."""
     with _session(ctx, "report") as (spark, say):
         from kvstream.spark.jobs import page, report
 
@@ -202,8 +231,8 @@ def report(ctx: click.Context, /, **options: Any) -> None:
 def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
     """Compare entries with those of OTHER, a store or a server.
 
-    By digests of ranges, made where the data is read. Ends with exit code 4 where something
-    differs. Several stores on one side are separated by commas.
+    Ranges of entries are compared by their digests, which are computed where the data is read. The
+    exit code is 4 if anything differs. Separate several stores with commas.
     """
     with _session(ctx, "verify") as (spark, say):
         from kvstream.spark.jobs import place, verify
@@ -223,28 +252,36 @@ def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
 
 
 @spark.command(
-    epilog=example("kvstream spark migrate --pair redis://old-1 data1 --pair redis://old-2 data2")
+    epilog=example("kvstream spark migrate --pair redis://old-1 new1 --pair redis://old-2 new2")
 )
 @click.option(
-    "--pair", "pairs", nargs=2, multiple=True, metavar="SOURCE TARGET", help="Places; repeatable."
+    "--pair",
+    "pairs",
+    nargs=2,
+    multiple=True,
+    metavar="SOURCE TARGET",
+    help="A store or server, and its target. Repeatable.",
 )
-@click.option("--match", multiple=True, metavar="PATTERN", help="Keys; repeatable.")
-@click.option("--allow-loss", multiple=True, metavar="NAME", help="As of `migrate run`.")
-@click.option("--state", metavar="DIR", help="Where is kept how far each pair came.")
+@click.option("--match", multiple=True, metavar="PATTERN", help="Keys that match. Repeatable.")
+@click.option(
+    "--allow-loss", multiple=True, metavar="NAME", help="As for `migrate run`. Repeatable."
+)
+@click.option("--state", metavar="DIR", help="The directory for the progress of each pair.")
 @click.option(
     "--split",
     type=click.IntRange(min=0),
     default=1_000_000,
     show_default=True,
     metavar="ENTRIES",
-    help="Streams of a server from so many on are brought by several tasks; 0: none.",
+    help="Migrate a server's streams of at least that many entries in several tasks; 0: never.",
 )
 @click.pass_context
 def migrate(ctx: click.Context, /, pairs: tuple[tuple[str, str], ...], **options: Any) -> None:
-    """Migrate many places at once, groups and pending entries included.
+    """Migrate many places in parallel, with groups and pending entries.
 
-    Each pair as `kvstream migrate run` and `verify` do it, in a task of its own; pairs of one
-    TARGET run one after another. Ends with exit code 4 where some are not migrated.
+    Each pair is migrated and verified in a task of its own, as by `kvstream migrate run` and
+    `verify`. Pairs with the same TARGET run one after another. The exit code is 4 if a pair could
+    not be migrated.
     """
     with _session(ctx, "migrate") as (spark, say):
         from kvstream.spark.jobs import Pair, migrate
@@ -256,7 +293,10 @@ def migrate(ctx: click.Context, /, pairs: tuple[tuple[str, str], ...], **options
 def _session(
     ctx: click.Context, job: str
 ) -> Iterator[tuple["SparkSession", Callable[[str], None]]]:
-    """Give a session of Spark and a place to tell progress; one made here ends with the job."""
+    """Yield a Spark session and a function that reports progress.
+
+    A session that is made here is stopped when the job ends.
+    """
     from kvstream.spark.options import plainly
     from kvstream.spark.spark_session import is_running, session
 
@@ -266,8 +306,8 @@ def _session(
     config = {"spark.ui.showConsoleProgress": str(bar).lower(), **given}
     running = is_running()
     spark = session(f"kvstream {job}", master=options["master"], config=config)
-    if not running and SHUFFLES not in given:
-        _suit_to_machine(spark)
+    if not running and SHUFFLE_PARTITIONS not in given:
+        _limit_shuffle_partitions(spark)
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -285,15 +325,15 @@ def _session(
         click.echo(printable(lines[-1]), err=True)
 
 
-def _suit_to_machine(spark: "SparkSession") -> None:
-    """Have no more tasks behind a shuffle than this machine alone has use for: Spark's 200 cost."""
+def _limit_shuffle_partitions(spark: "SparkSession") -> None:
+    """Use fewer shuffle partitions than Spark's 200 if it runs on this machine only."""
     context = spark.sparkContext
     if (context.master or "").startswith("local["):
-        spark.conf.set(SHUFFLES, str(TASKS_A_CORE * context.defaultParallelism))
+        spark.conf.set(SHUFFLE_PARTITIONS, str(TASKS_PER_CORE * context.defaultParallelism))
 
 
 def _place(ctx: click.Context) -> dict[str, str]:
-    """Return the place that the options before the command name, as options of the format."""
+    """Return the global options as options of the Spark data source."""
     root = ctx.find_root()
     given = {name: root.params.get(name) for name in ("store", "url", "db")}
     if given["url"] is None and given["store"] is None:
@@ -308,7 +348,7 @@ def _place(ctx: click.Context) -> dict[str, str]:
 
 
 def _kind(files: str) -> str:
-    """Return the format that a name's end tells."""
+    """Return the format that is part of a name."""
     for kind in FORMATS:
         if f".{kind}" in files:
             return kind
@@ -320,6 +360,6 @@ def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise click.BadParameter("is NAME=VALUE", param_hint=option)
+            raise click.BadParameter("must be NAME=VALUE", param_hint=option)
         pairs[name] = value
     return pairs

@@ -1,12 +1,8 @@
-"""Tables as lines of text: how wide each column is, and what gives way where there is no room.
+"""Values as text for people, and the layout of tables.
 
-Numbers, IDs and times are never cut. Where a terminal is too narrow, columns that others tell as
-well are left out first, then names are cut with an ellipsis and long texts are wrapped; where that
-is not enough, each row becomes a block with a line for each column. It writes nothing.
-
-What people see: bytes, times, durations and sizes as text that any terminal can show.
-
-Nothing here can be read back: ``json_values`` is for programs.
+Numbers, IDs and times are never cut. If a terminal is too narrow, redundant columns are left out
+first, then names are cut with an ellipsis and long texts are wrapped; if that is not enough, each
+row becomes a block with a line for each column.
 """
 
 import re
@@ -18,7 +14,7 @@ from typing import Any, NamedTuple
 from kvstream.types.ids import StreamID
 
 TIME_MS_MIN = 100_000_000_000
-"""IDs below (March 1973) are counters given by hand, not times."""
+"""IDs below (March 1973) are taken as plain counters, not times."""
 TIME_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
@@ -27,10 +23,10 @@ _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def printable(value: bytes | str) -> str:
-    """Return one line of text in which whatever is not printable stands escaped.
+    """Return one line of text, with escapes for everything that is not printable.
 
-    Bytes are taken as UTF-8; text may hold surrogate escapes. Control codes are escaped too: what
-    lies in a store must not drive the terminal.
+    Bytes are decoded as UTF-8; text may contain surrogate escapes. Control codes are escaped, so
+    that data cannot control the terminal.
     """
     raw = value if isinstance(value, bytes) else _encoded(value)
     text = raw.decode("utf-8", "backslashreplace")
@@ -56,14 +52,14 @@ def _escaped(char: str) -> str:
 
 
 def shortened(text: str, width: int | None) -> str:
-    """Return ``text`` in ``width`` characters at most; None: whole."""
+    """Return ``text``, cut to ``width`` characters unless that is None."""
     if width is None or len(text) <= width:
         return text
     return text[: max(width - 1, 0)] + "…"
 
 
 def time_of(moment: StreamID | int | None) -> str:
-    """Return the UTC time of an ID or of Unix milliseconds; empty where it is no time."""
+    """Return the UTC time of an ID or of Unix milliseconds; empty if it is not a time."""
     if moment is None:
         return ""
     ms = moment.ms if isinstance(moment, StreamID) else moment
@@ -74,7 +70,7 @@ def time_of(moment: StreamID | int | None) -> str:
 
 
 def duration(ms: int | None) -> str:
-    """Return a number of milliseconds as people say it: ``850 ms``, ``4.2 s``, ``3h 20m``."""
+    """Return milliseconds as ``850 ms``, ``4.2 s`` or ``3h 20m``; ``never`` for None or -1."""
     if ms is None or ms < 0:
         return "never"
     if ms < 1000:
@@ -100,7 +96,7 @@ def size(count: int) -> str:
 
 
 def number(count: int | None) -> str:
-    """Return a count with its thousands apart; ``unknown`` for None."""
+    """Return a count with thousands separators; ``unknown`` for None."""
     return "unknown" if count is None else f"{count:,}"
 
 
@@ -110,17 +106,17 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 NAME_WIDTH_MIN = 8
-"""A shorter part of a name tells nothing."""
+"""Names are not cut shorter than this."""
 WRAP_WIDTH_MIN = 24
-"""A word of a wrapped text is broken where it is longer: no number of 64 bits is."""
+"""Wrapping breaks a longer word; every 64-bit number fits."""
 ID_WIDTH, TIME_WIDTH = 18, 24
-"""Usual widths, held so that the pages of a long table line up."""
+"""Usual widths, kept so that the pages of a long table line up."""
 _GAP = "  "
 _WORD = re.compile(r"\s*\S+")
 
 
 def plain(value: Any) -> str:
-    """Return a value as people see it where its column says nothing else."""
+    """Return any value as text: the default of a column."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -130,20 +126,20 @@ def plain(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its title, the member of a row that it shows, and how."""
+    """A column of a table: its title, its key in a row, and its format."""
 
     title: str
     key: str
     show: Callable[[Any], str] = plain
     right: bool = False
     width: int = 0
-    """The least width in characters."""
+    """Minimum width in characters."""
     wraps: bool = False
-    """Its texts may take several lines."""
+    """Its text may be wrapped."""
     shrinks: bool = False
-    """Its texts may be cut: they are names."""
+    """Its text may be cut, as names are."""
     spare: bool = False
-    """It may be left out: another column tells the same."""
+    """It may be left out, since another column has the same information."""
 
 
 def name_column(title: str, key: str | None = None, show: Callable[[Any], str] = plain) -> Column:
@@ -173,23 +169,23 @@ def id_columns(title: str = "id", key: str = "id") -> tuple[Column, Column]:
 
 
 def cells(text: str) -> int:
-    """Return how many cells of a terminal a text takes: two for a wide character."""
+    """Return the width of a text in terminal cells; a wide character takes two."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # here, since most tables are ASCII
+    from rich.cells import cell_len  # imported here: most tables are ASCII
 
     return cell_len(text)
 
 
 def clipped(text: str, width: int) -> str:
-    """Return a text in ``width`` cells at most; an ellipsis says that it was longer."""
+    """Return a text, cut to ``width`` cells with an ellipsis."""
     if cells(text) <= width:
         return text
     return next(_pieces(text, width - 1), "") + "…"
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return a text in lines of ``width`` cells, broken at spaces, and within longer words."""
+    """Wrap a text to ``width`` cells, at spaces and within longer words."""
     lines: list[str] = []
     line, taken = "", 0
     for word in _WORD.findall(text):
@@ -229,7 +225,7 @@ class Sheet(NamedTuple):
     """A table as lines."""
 
     head: list[str]
-    """The titles; none where each row is a block."""
+    """The titles; empty if each row is a block."""
     rows: list[list[str]]
     """The lines of each row."""
 
@@ -241,7 +237,7 @@ class Sheet(NamedTuple):
 def sheet(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> Sheet:
-    """Lay out the texts of a table for a terminal of ``width`` cells; None: without any bound."""
+    """Lay out a table for a terminal of ``width`` cells; None: of any width."""
     widths = _widths(columns, rows)
     shown = list(range(len(columns)))
     while (fitted := _fitted([widths[at] for at in shown], width)) is None:
@@ -255,7 +251,7 @@ def sheet(
 
 
 class _Width(NamedTuple):
-    """How wide a column must be, and how wide it would be with room enough."""
+    """The minimum width of a column, and the width of its longest text."""
 
     least: int
     natural: int
@@ -277,9 +273,9 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[_W
 
 
 def _fitted(widths: Sequence[_Width], room: int | None) -> list[int] | None:
-    """Return the width of each column in a room, None where they do not fit.
+    """Return the width of each column; None if they do not fit into ``room`` cells.
 
-    What can give way shares what the others leave: the narrowest grows first.
+    Columns that can shrink share the remaining cells: the narrowest grows first.
     """
     if room is None:
         return [width.natural for width in widths]
@@ -313,7 +309,7 @@ def _lines(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str
 
 
 def block(titles: Sequence[str], texts: Sequence[str], width: int | None) -> list[str]:
-    """Return a line for each text, its title before it; a long text takes more of them."""
+    """Return a line for each title and text; a long text is wrapped."""
     indent = _indent(titles)
     room = None if width is None else width - indent
     lines = []
@@ -324,7 +320,7 @@ def block(titles: Sequence[str], texts: Sequence[str], width: int | None) -> lis
         elif room >= WRAP_WIDTH_MIN:
             first, *rest = folded(text, room)
             lines += [start + first, *(" " * indent + line for line in rest)]
-        else:  # below its title, where there is more room
+        else:  # too narrow: put the text below its title
             lines.append(title)
             lines += [_GAP + line for line in folded(text, max(width - len(_GAP), WRAP_WIDTH_MIN))]
     return lines
@@ -335,7 +331,7 @@ def _indent(titles: Sequence[str]) -> int:
 
 
 def _blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Sheet:
-    """Return a block for each row, with an empty line behind all but the last; names are cut."""
+    """Return a block of lines for each row, separated by empty lines; names are cut."""
     titles = [column.title for column in columns]
     room = max(width - _indent(titles), NAME_WIDTH_MIN)
     blocks = []

@@ -209,8 +209,8 @@ def fit(
     node: tuple[int, int, int],
     limit: int,
 ) -> tuple[int, int]:
-    """Call the compiled twin of ``fit_in_python``; raise Corruption for a value that cannot be
-    decoded."""
+    """Measure entries as ``fit_in_python`` does, compiled if possible; raise Corruption for
+    damage."""
     if twins is not None:
         found = twins.fit(ids, values, start, stop, names, first, node, limit)
         if found is not None:

@@ -140,8 +140,7 @@ class Allocator:
 
 
 STREAMS_MAX = 30_000
-"""Streams kept in memory, of 2 KB each without groups; the least recently loaded are evicted
-first."""
+"""Streams kept in memory, of 2 KB each without groups; the least recently loaded leave first."""
 
 _TREES, _MESSAGES = Family.TREES, Family.MESSAGES
 
@@ -160,8 +159,7 @@ class Catalog:
         self.crowded = False
         """More than STREAMS_MAX streams are in memory: evict some once no change is unwritten."""
         self.held: set[bytes] = set()
-        """Prefixes that may have rows above their last entry that do not count: see
-        ``ingestion``."""
+        """Prefixes that may have uncounted rows above their last entry: see ``ingestion``."""
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
         self.flushed, self.doomed = Flushed(), Doomed()
@@ -213,8 +211,7 @@ class Catalog:
         self.crowded = len(self.streams) > STREAMS_MAX
 
     def peek(self, txn: Txn, name: bytes) -> Key | None:
-        """Return what ``key`` does without loading or deleting anything; its counts may lag
-        behind."""
+        """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
         key = self.streams.get(name) or self._stored_key(txn, name)
         return None if key is None or (key.expire_at and key.expire_at <= txn.expiry_ms) else key
 
@@ -262,8 +259,7 @@ class Catalog:
             self.unlist(txn, key)
 
     def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
-        """Delete a stream with all its rows, in time that does not depend on its number of
-        entries."""
+        """Delete a stream with all its rows, in time that does not depend on its entries."""
         txn.frees = True
         for group in list(self.groups(txn, stream)):
             self._drop_group_trees(txn, group)
@@ -316,8 +312,7 @@ class Catalog:
     # --- whole databases ------------------------------------------------------------------------
 
     def flush(self, txn: Txn, db: int, uncounted: bool = True) -> int:
-        """Delete all keys of a database and return their number; ``sweep`` deletes their rows
-        later.
+        """Delete all keys of a database and return their number; ``sweep`` deletes the rows later.
 
         With ``uncounted`` it also deletes keys that the database's count does not include.
         """
@@ -345,8 +340,7 @@ class Catalog:
         self.databases.swap(txn, one, other)
 
     def _let_go(self, txn: Txn, db: int) -> None:
-        """Write and evict what is in memory of a database, and wake the clients blocked on its
-        keys."""
+        """Write and evict a database's objects in memory; wake the clients blocked on its keys."""
         txn.finish()
         self.hot.clear()
         self.index.break_watches()
@@ -372,13 +366,12 @@ class Catalog:
         return self.is_before_flush(txn, database_of(key.name), key.generation)
 
     def is_before_flush(self, txn: Txn, stored_db: int, generation: int) -> bool:
-        """Tell whether a flush deleted the keys of a generation; the database is its stored
-        number."""
+        """Tell whether a flush deleted a generation's keys from a database, given as stored."""
         return generation < self.flushed.of(txn, stored_db).bound
 
     def drop_gone(self, txn: Txn, name: bytes, swept: bool = False) -> None:
-        """Delete the rows that a deleted key left under a stored name; with ``swept`` all of them
-        now."""
+        """Delete the rows that a deleted key left under a stored name; with ``swept`` all of
+        them."""
         gone = self.doomed.known(txn) or self.flushed.of(txn, database_of(name)).bound
         record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
         if record is None:
@@ -507,8 +500,7 @@ class Catalog:
         self.numbers.forget()
 
     def evict(self) -> None:
-        """Evict a tenth of the streams, so that no call takes long; every change must be written
-        before."""
+        """Evict a tenth of the streams, so that no call takes long; no change may be unwritten."""
         for name in list(islice(self.streams, len(self.streams) - STREAMS_MAX * 9 // 10)):
             del self.streams[name]
         self.crowded = False

@@ -39,8 +39,7 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
 
 USED_MAX = 20_000
-"""Keys of one generation of ``Usage``: at least so many of the last used are known, at most twice
-as many."""
+"""Keys of one generation of ``Usage``, which knows at least so many, at most twice as many."""
 
 
 class Usage:
@@ -53,8 +52,7 @@ class Usage:
 
     def __init__(self) -> None:
         self.recent: dict[bytes, int] = {}
-        """The younger generation; a caller that adds to it calls ``age`` when it exceeds
-        USED_MAX."""
+        """The younger generation; a caller that fills it beyond USED_MAX calls ``age``."""
         self._before: dict[bytes, int] = {}
         self._since = self._recent_since = -1
 
@@ -188,8 +186,11 @@ class KeyWatch:
         self.only = only
         """The stored names that count; None means all."""
         self.changed: set[bytes] = set()
-        """Stored names of keys that were created, deleted, rewritten as strings, or got another
-        expiry since this was last emptied."""
+        """Stored names of keys that were created, deleted, rewritten as strings or got another
+        expiry.
+
+        Whoever reads it empties it.
+        """
         self.broken = False
         """More keys may have changed than ``changed`` holds."""
 
@@ -238,8 +239,7 @@ class KeyIndex:
                 watch.note(name)
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
-        """Undo ``add``; ``counted`` is False for a key that is already off the count and
-        reported."""
+        """Undo ``add``; ``counted`` is False if the key is off the count and reported already."""
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
@@ -249,7 +249,7 @@ class KeyIndex:
             self._count(txn, db, -1)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
-        """Set when a key expires, in milliseconds of Unix time, 0 for never; the caller writes its
+        """Set when a key expires, in Unix milliseconds, 0 for never; the caller writes its
         record."""
         self.note(key)
         if key.expire_at:
@@ -280,8 +280,7 @@ class KeyIndex:
         return [self._databases.shown_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
 
     def expiries(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
-        """Return time and name of the first ``limit`` keys to expire, including those that are
-        due."""
+        """Return time and name of the first ``limit`` keys to expire, including due ones."""
         rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit)
         shown = self._databases.shown_name
         return [(U64.unpack_from(key, 1)[0], shown(txn, key[_EXPIRY_NAME:])) for key, _ in rows]
@@ -310,7 +309,7 @@ class KeyIndex:
         return [key for key in keys if key not in gone] if gone else keys, following
 
     def pages(self, txn: Txn, db: int) -> Iterator[list[bytes]]:
-        """Yield all keys of this moment, page by page, whatever changes meanwhile."""
+        """Return pages of all keys as of this call."""
         found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
         gone = self._gone(txn, self._databases.stored(txn, db))
         doomed = frozenset(self._doomed.known(txn))
@@ -339,8 +338,7 @@ class KeyIndex:
         return scan_row(stored, start), successor(scan_row(stored, (1 << 64) - 1))
 
     def count(self, txn: Txn, db: int) -> int:
-        """Return the number of keys of a database, including expired ones that are not deleted
-        yet."""
+        """Return the number of keys of a database, including expired ones not deleted yet."""
         row = key_count_row(self._databases.stored(txn, db))
         return decode_number(row, txn.batch.get(_METADATA, row))
 

@@ -157,8 +157,7 @@ class Doomed:
         self._rows: dict[bytes, list[int]] = {}
 
     def known(self, txn: Txn) -> set[int]:
-        """Return the generations of such keys, of all databases: a generation is never used
-        twice."""
+        """Return the generations of such keys, of all databases; no generation is used twice."""
         return self._load(txn) if self._known is None else self._known
 
     def _load(self, txn: Txn) -> set[int]:
@@ -203,12 +202,14 @@ class Doomed:
 
 
 GROUPS_TOGETHER = 100
-"""Groups that are deleted by one commit at most: a stream with more loses some at a time."""
+"""A deleted stream with more groups than this loses so many of them at a time."""
 GROUPS_OF_COMMIT = 300
 """Groups that one commit deletes of all streams together, at 30 us each."""
 _GRAVE = b"kvstream:gone:"
-"""The name of a renamed stream, before its generation. If a client has such a key, all groups are
-deleted at once."""
+"""The name of a renamed stream, before its generation.
+
+If a client has such a key, all groups are deleted at once.
+"""
 
 
 def bury(txn: Txn, stream: StreamMeta) -> bool:
@@ -240,8 +241,7 @@ _TREES = Family.TREES
 
 
 def sweep(txn: Txn, limit: int) -> int:
-    """Delete the rows of up to ``limit`` keys; return their number, ``limit`` if more may be
-    left."""
+    """Delete the rows of up to ``limit`` keys; return their number, ``limit`` if more may wait."""
     left = limit
     flushed = txn.catalog.flushed
     for db in flushed.unswept(txn):

@@ -197,8 +197,7 @@ def put_open(batch: Batch, stream: StreamMeta) -> None:
 
 
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
-    """Yield the closed nodes from the one whose first ID is ``start``, or in reverse from the
-    last."""
+    """Yield the closed nodes from first ID ``start`` on, or in reverse from the last."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
     if reverse:
@@ -316,7 +315,7 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
 
 
 def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Tell whether the node at an ID, or the one before it, has a large value."""
+    """Tell whether the node of an ID, or the last one below it, has a large value."""
     if stream.open_live and eid >= stream.open_first:
         if stream.open_bytes >= LARGE_VALUE:
             return True
@@ -464,8 +463,7 @@ def closed_before(txn: Txn, stream: StreamMeta, eid: StreamID) -> Iterator[Strea
 
 
 def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
-    """Return the exact number of live entries above ``eid``; the cost depends on nodes, not
-    entries."""
+    """Return the exact number of live entries above ``eid``, at a cost of nodes, not entries."""
     if eid >= stream.last or stream.length == 0:
         return 0
     if eid < stream.first:
@@ -498,7 +496,7 @@ LIVE = Struct(">20xI")
 
 
 def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[int]:
-    """Yield numbers that add up to the live entries of ``start <= id <= end`` as they are now."""
+    """Return numbers that add up to the live entries of ``start <= id <= end``, as of this call."""
     start, end = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or start > end:
         return iter(())
@@ -538,7 +536,7 @@ def _rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
 
 
 def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID) -> Iterator[int]:
-    """Yield the live entries of the closed nodes that begin between two IDs, a page at a time."""
+    """Return the live entries of the closed nodes that begin between two IDs, page by page."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + below.packed
     if lower >= upper:

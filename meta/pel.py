@@ -238,8 +238,7 @@ def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
 def _woven(
     txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
 ) -> list[Run]:
-    """Cut a run into pieces around new IDs; return all but its first piece, with runs of the IDs
-    between.
+    """Cut a run around new IDs; return all pieces but its first, with runs of the IDs between.
 
     ``ids`` are below its last one, and not in it.
     """
@@ -358,7 +357,7 @@ def weave(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], decide: Decide) -
     """Return what becomes of the runs that ``ids``, ascending and distinct, lie in or between."""
     made = Weaving()
     before: Run | None = None
-    """the last new run so far, to which the next one may be joined"""
+    """The last new run so far, to which the next one may be joined."""
     last: Run | None = None
     for run, within in stretches(txn, group, ids):
         targets, every = _targets(run, within, decide)

@@ -327,8 +327,7 @@ def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
 
 
 def _is_light(txn: Txn, group: GroupMeta) -> bool:
-    """Count the IDs of a group again; return True only well below CACHED_IDS, so that it is rarely
-    repeated."""
+    """Count a group's IDs again; tell whether they are well below CACHED_IDS, to count rarely."""
     group.grown = sum(len(run.ids) for run in group.runs.scan(txn.batch))
     return group.grown <= CACHED_IDS // 2
 

@@ -188,8 +188,7 @@ ENTRIES_READ_MAX = (1 << 63) - 1
 """The greatest entries_read that is written; XSETID lets entries_added grow beyond it."""
 
 BEHIND_MAX = 128
-"""Entries by which a stream's record may lag behind its rows; loading the stream reads so many
-rows."""
+"""Entries by which a record may lag behind its rows: loading the stream reads so many rows."""
 
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""
@@ -283,13 +282,16 @@ class StreamMeta:
         self.names_seen: Names = self.names
         """The node's names as a caller last gave them: text or bytes."""
         self.near = self.width = self.empty_bytes = 0
-        """A value shorter than ``near`` takes its length plus ``width`` bytes in the node, which
-        takes ``empty_bytes`` without entries; 0 if not known yet."""
+        """What bounds the bytes of a value in the node; 0 if not known yet.
+
+        A value shorter than ``near`` takes its length plus ``width`` bytes; the node takes
+        ``empty_bytes`` without entries.
+        """
         self.unmeasured: list[tuple[StreamID, bytes]] | None = (
             [] if self.measured == self.open_last else None
         )
-        """The open node's entries above ``measured``, not in open_bytes; None if they are to be
-        read back."""
+        """The open node's entries above ``measured``, not in open_bytes; None if to be read
+        back."""
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}

@@ -237,8 +237,7 @@ class StringMeta:
         self.value, self.pieces = b"", write(txn.batch, prefix, value, number, old)
 
     def overwrite(self, txn: Writing, offset: int, part: bytes) -> None:
-        """Overwrite the value from an offset on, with zeros between; the caller writes the
-        record."""
+        """Overwrite from an offset on, with zeros between; the caller writes the record."""
         if self.pieces is None:
             value = self.value
             tail = value[offset + len(part) :]

@@ -274,8 +274,7 @@ class Tree(Generic[T]):
         return list(self._on_disk(batch, b"", None))
 
     def snapshot(self, batch: Batch, start: bytes = b"", times: int = 1) -> list[Iterator[T]]:
-        """Return iterators over the items at or above ``start`` as they are now, whatever changes
-        later."""
+        """Return iterators over the items at or above ``start``, as of this call."""
         memory = self.memory or self._load(batch)
         if memory is not None:
             items = memory.items

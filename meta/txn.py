@@ -71,22 +71,22 @@ class Txn:
         self.now_ms = now_ms
         """The time of the whole transaction."""
         self.expiry_ms = now_ms
-        """Keys that expire at or before this time are gone. It is ``now_ms``, except on a replica,
-        whose master decides what has expired."""
+        """Keys that expire at or before this time are gone.
+
+        It is ``now_ms``, except on a replica, whose master decides what has expired.
+        """
         self.read_only = read_only
         """The store cannot be written: reads delete nothing."""
         self.keeps_expired = read_only
         """Expired keys are skipped, not deleted; nothing is created in their place."""
         self.failed = False
-        """A command failed after it had changed something: the transaction must not be
-        committed."""
+        """A command failed after a change: the transaction must not be committed."""
         self.frees = False
-        """The transaction makes the store smaller, so it is allowed when the disk is nearly
-        full."""
+        """The transaction makes the store smaller: allowed when the disk is nearly full."""
         self.groups_dropped = 0
         """Groups that were deleted with their streams."""
         self.noted = False
-        """The call changed nothing but the delivery count of entries that it had shown before."""
+        """The call changed nothing but the deliveries of entries that it showed once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose blocked clients look again after the commit, in order."""
         self.missing: set[bytes] = set()
@@ -126,8 +126,7 @@ class Txn:
         self._streams[stream.row] = stream
 
     def appended(self, stream: StreamMeta, count: int) -> None:
-        """Count entries that joined the open node: their rows are enough, so the record can
-        wait."""
+        """Count entries that joined the open node: their rows suffice, so the record can wait."""
         stream.behind += count
         if stream.behind > BEHIND_MAX:
             self._streams[stream.row] = stream
@@ -166,7 +165,7 @@ class Txn:
             self.signals[name] = None
 
     def signal_some(self, names: Iterable[bytes]) -> None:
-        """Wake the clients blocked on any of the names; the names are not iterated if no client is
+        """Wake the clients blocked on any of the names, which are read only if a client is
         blocked."""
         if self._awaited.names():
             for name in names:
@@ -217,7 +216,6 @@ class Txn:
             self.member_changed(consumer)
 
     def abandon(self, changed: bool) -> None:
-        """Undo the transaction in memory; ``changed``: it may have changed an object without
-        marking it."""
+        """Undo the transaction in memory; ``changed``: an object may have changed unmarked."""
         if changed or self._streams or self._members or self.batch:
             self.catalog.forget()

@@ -1,1 +1,1 @@
-"""``import``: entries from JSON Lines and CSV, in commits that a killed import resumes from."""
+"""``import``: append rows of JSON Lines or CSV, and resume an import that was killed."""

@@ -1,38 +1,40 @@
-"""``import``: entries from JSON Lines and CSV, to be gone on with after a kill."""
+"""The command ``import``: its options, its reports of bad lines, and its summary."""
 
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from kvstream.cli.contracts import Session
-from kvstream.cli.importing.commits import Bad, Import
-from kvstream.cli.importing.ids import TIME_FORMATS, Placing, time_parser
-from kvstream.cli.output import Output, meter, output_options
+from kvstream.cli.file_formats import CsvRows, JsonRows, Rows, Source, identity_of
+from kvstream.cli.importing.batches import BadRow, Import
+from kvstream.cli.importing.ids import TIME_FORMATS, RowIDs, time_parser
+from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Name, example, stream_argument
-from kvstream.cli.rows import CsvRows, JsonRows, Rows, Source, identity_of
-from kvstream.cli.session import stream_or_free
+from kvstream.cli.session import Session, stream_or_free
 from kvstream.cli.tables import plural, printable
 from kvstream.errors import RequestError
 
 REPORTED_MAX = 20
-"""Bad lines that are reported one by one; the rest is counted."""
+"""Bad lines that are reported one by one; the rest are counted."""
 
 STDIN = "<stdin>"
 FORMATS = ("jsonl", "csv")
 _CSV_SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 
 format_option = click.option(
-    "--format", "kind", type=click.Choice(FORMATS), help="By default what the name says, or jsonl."
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    help="By default from the name of the file, or jsonl.",
 )
 delimiter_option = click.option(
-    "--delimiter", metavar="CHAR", help="Between the cells of CSV, by default a comma."
+    "--delimiter", metavar="CHAR", help="Separates the cells of CSV. By default a comma."
 )
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 
 
 def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, str]:
-    """Return the format of a file and the delimiter of its cells."""
+    """Return the format of a file, and the delimiter of its cells."""
     implied = _CSV_SUFFIXES.get(Path(name).suffix.lower())
     if kind is None:
         kind = "jsonl" if implied is None else "csv"
@@ -45,7 +47,7 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
     "import",
     epilog=example(
         "kvstream import orders orders.jsonl",
-        "kvstream import weather stations.csv --time-column time --time-format '%Y/%m/%d %H:%M'",
+        "kvstream import temps temps.csv --time-column day --time-format %Y/%m/%d",
         "zcat orders.jsonl.gz | kvstream import orders --source orders-2025",
     ),
 )
@@ -53,63 +55,67 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
 @format_option
 @delimiter_option
-@click.option("--id-column", type=Name(), metavar="FIELD", help="The field that is the ID.")
-@click.option("--time-column", type=Name(), metavar="FIELD", help="The field that is the time.")
+@click.option("--id-column", type=Name(), metavar="FIELD", help="The field with the ID.")
+@click.option("--time-column", type=Name(), metavar="FIELD", help="The field with the time.")
 @click.option(
     "--time-format",
     default="iso",
     metavar="FORMAT",
-    help=f"{', '.join(TIME_FORMATS)} or a pattern of strptime; UTC.",
+    help=f"{', '.join(TIME_FORMATS)}, or a pattern as of strptime. Times are UTC.",
 )
-@click.option("--new-ids", is_flag=True, help="Give every row a new ID.")
-@click.option("--keep-empty", is_flag=True, help="Take empty cells of CSV as empty values.")
+@click.option("--new-ids", is_flag=True, help="Ignore IDs of rows, and assign new ones.")
+@click.option("--keep-empty", is_flag=True, help="Import empty cells of CSV as empty values.")
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
     default="stop",
-    help="What a bad line does.",
+    help="What to do at a bad line.",
 )
-@click.option("--source", type=Name(), metavar="NAME", help="What the input is known by.")
-@click.option("--again", is_flag=True, help="From the first line, whatever was imported before.")
+@click.option(
+    "--source", type=Name(), metavar="NAME", help="Identifies the input, so that it can be resumed."
+)
+@click.option(
+    "--again", is_flag=True, help="Start at the first line, even if an import can be resumed."
+)
 @quiet_option
 @output_options
 @click.pass_obj
 def import_(
     session: Session, out: Output, /, stream: bytes, file: BinaryIO, again: bool, **options: Any
 ) -> None:
-    """Append the rows of a FILE or of stdin to a stream.
+    """Append the rows of a FILE or stdin to a stream.
 
-    JSON Lines: {"id": ID, "fields": {...}} with the ID optional, or flat objects. CSV: the header
-    names the fields; an empty cell is a field that the entry lacks. IDs that are given are kept. A
-    row whose ID and fields are there already is passed over.
+    JSON Lines are {"id": ID, "fields": {...}}, where the ID is optional, or flat objects. In CSV
+    the header names the fields, and an empty cell means that the entry lacks the field. A row keeps
+    its ID. A row whose ID and fields are in the stream already is skipped.
 
-    After a kill the same command goes on where the import was: how far it is, is committed with the
-    rows. A file is known by its path, or by --source; a pipe by --source alone. A file that has
-    grown is imported from where it ended.
+    Progress is committed with the rows: if an import is killed, the same command resumes it. A file
+    is identified by its path or by --source, a pipe only by --source. If a file has grown, the new
+    rows are imported.
 
-    A bad line stops the import; the good ones before it stay. With --on-error skip it is reported,
-    and the import goes on.
+    A bad line stops the import; the rows before it stay. With --on-error skip, bad lines are
+    reported and skipped.
     """
-    placing = _placing(options)
-    source = Source(file, *_known_as(file, options["source"]))
+    row_ids = _row_ids(options)
+    source = Source(file, *_label_and_identity(file, options["source"]))
     reports = _Reports(source.label)
-    complain = reports if options["on_error"] == "skip" else None
+    on_bad_row = reports if options["on_error"] == "skip" else None
     with session.writing(create=True) as store:
         stream_or_free(store, stream)
-        run = Import(store, stream, source, _rows(source, options), placing, complain)
+        run = Import(store, stream, source, _rows(source, options), row_ids, on_bad_row)
         if not again:
             run.resume()
         if run.resumed is not None:
-            _tell(f"going on at line {run.resumed.line + 1:,} of {source.label}")
+            _print(f"resuming at line {run.resumed.line + 1:,} of {source.label}")
         try:
-            with meter(f"import {source.label}", source.size, options["quiet"]) as watch:
-                run.run(watch)
-        except Bad as bad:
-            raise RequestError(f"{source.label}: {bad}; {_so_far(run)}") from None
+            with progress_bar(f"import {source.label}", source.size, options["quiet"]) as advance:
+                run.run(advance)
+        except BadRow as bad:
+            raise RequestError(f"{source.label}: {bad}; {_summary(run)}") from None
     reports.close()
     totals = run.totals
     out.result(
-        _so_far(run),
+        _summary(run),
         added=totals.added,
         present=totals.present,
         skipped=totals.skipped,
@@ -117,13 +123,15 @@ def import_(
     )
 
 
-def _placing(options: dict[str, Any]) -> Placing:
+def _row_ids(options: dict[str, Any]) -> RowIDs:
     if options["id_column"] is not None and options["time_column"] is not None:
         raise click.UsageError("give either --id-column or --time-column")
     if options["time_format"] not in TIME_FORMATS and "%" not in options["time_format"]:
         known = ", ".join(TIME_FORMATS)
-        raise click.BadParameter(f"{known}, or a pattern with %", param_hint="--time-format")
-    return Placing(
+        raise click.BadParameter(
+            f"must be {known}, or a pattern with %", param_hint="--time-format"
+        )
+    return RowIDs(
         options["id_column"],
         options["time_column"],
         time_parser(options["time_format"]),
@@ -131,10 +139,10 @@ def _placing(options: dict[str, Any]) -> Placing:
     )
 
 
-def _known_as(file: BinaryIO, name: bytes | None) -> tuple[str, bytes | None]:
-    """Return what messages call a file, and what a later run knows it by."""
-    called = getattr(file, "name", STDIN)
-    path = Path(called) if isinstance(called, str) and called != STDIN else None
+def _label_and_identity(file: BinaryIO, name: bytes | None) -> tuple[str, bytes | None]:
+    """Return the name of a file in messages, and its identity for a later run."""
+    given = getattr(file, "name", STDIN)
+    path = Path(given) if isinstance(given, str) and given != STDIN else None
     label = "stdin" if path is None else printable(path.name)
     return label, identity_of(path, name)
 
@@ -147,32 +155,32 @@ def _rows(source: Source, options: dict[str, Any]) -> Rows:
 
 
 class _Reports:
-    """Tells of bad lines on stderr, of the first ones one by one."""
+    """Reports bad lines on stderr."""
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._count = 0
 
-    def __call__(self, bad: Bad) -> None:
+    def __call__(self, bad: BadRow) -> None:
         self._count += 1
         if self._count <= REPORTED_MAX:
-            _tell(f"{self._label}: {bad}")
+            _print(f"{self._label}: {bad}")
 
     def close(self) -> None:
-        """Count the bad lines that were not reported."""
+        """Report the number of bad lines that were not shown."""
         if self._count > REPORTED_MAX:
-            _tell(f"{self._label}: {plural(self._count - REPORTED_MAX, 'more bad line')}")
+            _print(f"{self._label}: {plural(self._count - REPORTED_MAX, 'more bad line')}")
 
 
-def _so_far(run: Import) -> str:
+def _summary(run: Import) -> str:
     totals = run.totals
     parts = [f"{plural(totals.added, 'entry', 'entries')} added"]
     if totals.present:
-        parts.append(f"{totals.present:,} there already")
+        parts.append(f"{totals.present:,} already there")
     if totals.skipped:
         parts.append(f"{plural(totals.skipped, 'bad line')} skipped")
     return ", ".join(parts)
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(printable(text), err=True)

@@ -1,6 +1,6 @@
-"""The same commands on a server: kvstream's, or Redis's from 7.0 on, over redis-py.
+"""A server's database with the calls of the library: kvstream's server, or Redis from 7.0 on.
 
-It speaks the commands that both know, and gives back the library's records. What a server lacks it
-says itself. Nothing here imports redis-py before a server is named: it comes with
+Every call is a command that both servers know, and returns the library's records. A server refuses
+what it does not know. redis-py is imported when a connection is made: it comes with
 ``kvstream[server]``.
 """

@@ -1,9 +1,8 @@
-"""A group of a server's stream, with the calls of the library's ``Group`` that commands need."""
+"""A consumer group on a server, with the calls of the library's ``Group`` that commands need."""
 
 from collections.abc import Callable, Sequence
 
-from kvstream.cli.contracts import IDList
-from kvstream.cli.remote.words import (
+from kvstream.cli.remote.arguments import (
     duration,
     flag,
     id_block,
@@ -61,16 +60,16 @@ class RemoteGroup:
 
     # --- entries --------------------------------------------------------------------------------
 
-    def ack(self, ids: IDList) -> int:
+    def ack(self, ids: Sequence[StreamID]) -> int:
         acknowledged: int = self._connection.do("XACK", self._key, self.name, *id_words(ids))
         return acknowledged
 
-    def ack_delete(self, ids: IDList, *, ref_policy: RefPolicy) -> list[Outcome]:
+    def ack_delete(self, ids: Sequence[StreamID], *, ref_policy: RefPolicy) -> list[Outcome]:
         words = ("XACKDEL", self._key, self.name, str(ref_policy), *id_block(ids))
         return [Outcome(each) for each in self._connection.do(*words)]
 
     def nack(
-        self, ids: IDList, *, mode: NackMode | str, retrycount: int | None, force: bool
+        self, ids: Sequence[StreamID], *, mode: NackMode | str, retrycount: int | None, force: bool
     ) -> int:
         options = (*option("RETRYCOUNT", retrycount), *flag("FORCE", force))
         words = ("XNACK", self._key, self.name, str(mode), *id_block(ids), *options)
@@ -80,7 +79,7 @@ class RemoteGroup:
     def claim(
         self,
         consumer: bytes,
-        ids: IDList,
+        ids: Sequence[StreamID],
         *,
         min_idle: float = 0,
         idle: float | None = None,
@@ -108,7 +107,7 @@ class RemoteGroup:
         words = (*who, id_word(start), "COUNT", count, *flag("JUSTID", justid))
         return autoclaimed_of(self._connection.do("XAUTOCLAIM", *words), justid)
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     def pending(self) -> PendingSummary:
         return pending_of(self._connection.ask("XPENDING", self._key, self.name))
@@ -136,10 +135,10 @@ class RemoteGroup:
             info = group_info_of(raw)
             if info.name == self.name:
                 return info
-        raise NoGroup("the group has gone meanwhile")
+        raise NoGroup("the group was deleted meanwhile")
 
     def backlog(self) -> int | None:
-        """Return the lag where the server knows it; else it is counted, up to a bound."""
+        """Return the lag; if the server does not know it, count up to ``COUNTED_MAX`` entries."""
         info = self.info()
         return self._count_after(info.last_delivered_id) if info.lag is None else info.lag
 
@@ -147,7 +146,7 @@ class RemoteGroup:
         reply = self._connection.ask("XINFO", "CONSUMERS", self._key, self.name)
         return sorted(map(consumer_info_of, reply), key=lambda info: info.name)
 
-    # --- care -----------------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------
 
     def set_id(self, start: IDLike, *, entries_read: int | None = None) -> None:
         options = option("ENTRIESREAD", entries_read)

@@ -1,35 +1,42 @@
-"""A database of a server, with the calls of the library's ``Store`` that the commands need."""
+"""A database of a server, with the calls of the library's ``Store`` that commands need."""
 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import click
-
-from kvstream.cli.contracts import Changes, IDList, Listed
+from kvstream.cli.remote.arguments import duration, flag, id_word, id_words, milliseconds, option
 from kvstream.cli.remote.stream import RemoteStream, add_words
-from kvstream.cli.remote.words import duration, flag, id_word, id_words, milliseconds, option
 from kvstream.engine.coerce import Name, name_bytes
-from kvstream.errors import KVStreamError, NoSuchKey, RequestError, WrongType
+from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey, RequestError, WrongType
 from kvstream.layout.values import FieldsLike
 from kvstream.remote.connection import Connection, Word, Words
 from kvstream.remote.replies import sections_of, stream_info_of, streams_of
 from kvstream.types.ids import IDLike, StreamID
-from kvstream.types.records import Fault, HistoryEntry
+from kvstream.types.records import Fault, HistoryEntry, StreamInfo
 
 T = TypeVar("T")
 
-_KEYS_PAGE = 1000
 _JOB_PAUSE_S = 0.1
-"""Pause between two looks at whether a server has done its work."""
+"""Pause before a background job of the server is asked about again."""
+
+
+class KeyInfo(NamedTuple):
+    """A key with its type, counters and expiry."""
+
+    key: bytes
+    type: str
+    info: StreamInfo | None
+    """None if the key is no stream."""
+    ttl: float | None
+    """Seconds until the key expires; None if it does not."""
 
 
 class RemoteStore:
-    """A database of a server, over one connection or two."""
+    """A database of a server."""
 
     shared: ClassVar[bool] = True
+    """Whether other clients write while it is open, so that a read may wait for them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -46,9 +53,12 @@ class RemoteStore:
     def stream(self, key: Name) -> RemoteStream:
         return RemoteStream(self._connection, name_bytes(key))
 
-    def atomically(self, keys: Sequence[bytes], work: Callable[[Changes], T]) -> T:
-        """Do all that ``work`` writes in one transaction, and again where a key has changed."""
-        return self._connection.optimistically(keys, lambda words: work(_RemoteChanges(words)))
+    def atomically(self, keys: Sequence[bytes], work: Callable[["RemoteChanges"], T]) -> T:
+        """Run all writes of ``work`` in one transaction, unless a client has changed ``keys``.
+
+        ``work`` reads before it writes. If another client was faster, it runs again.
+        """
+        return self._connection.optimistically(keys, lambda words: work(RemoteChanges(words)))
 
     def read(
         self,
@@ -56,7 +66,7 @@ class RemoteStore:
         count: int | None = None,
         block: float | None = None,
     ) -> Mapping[bytes, Sequence[HistoryEntry]]:
-        """Read what lies after an ID in several streams; waits ``block`` seconds, or less."""
+        """Read the entries after an ID of each stream; waits at most ``block`` seconds."""
         words = (*self._bounds(count, block), *_positions(streams))
         return streams_of(self._connection.ask("XREAD", *words))
 
@@ -71,7 +81,7 @@ class RemoteStore:
         noack: bool,
         claim_min_idle: float | None,
     ) -> Mapping[bytes, Sequence[HistoryEntry]]:
-        """Read several streams as a consumer; waits ``block`` seconds, or less."""
+        """Read several streams as a consumer; waits at most ``block`` seconds."""
         words = (
             "GROUP",
             group,
@@ -89,24 +99,13 @@ class RemoteStore:
     # --- keys -----------------------------------------------------------------------------------
 
     def scan_keys(self, pattern: bytes | None = None) -> Iterator[bytes]:
-        """Yield the keys page by page: each that stays throughout comes exactly once."""
-        for page in self._key_pages(pattern):
+        """Yield the keys; a key that exists all the while comes exactly once."""
+        for page in self._connection.key_pages(*option("MATCH", pattern)):
             yield from page
 
-    def _key_pages(self, pattern: bytes | None) -> Iterator[list[bytes]]:
-        seen: set[bytes] = set()  # a table that grows or shrinks shows keys again
-        cursor: Word = 0
-        options = (*option("MATCH", pattern), "COUNT", _KEYS_PAGE)
-        while True:
-            cursor, found = self._connection.ask("SCAN", cursor, *options)
-            yield [key for key in dict.fromkeys(found) if key not in seen]
-            seen.update(found)
-            if int(cursor) == 0:
-                return
-
-    def listed(self, pattern: bytes | None) -> Iterator[Listed]:
-        """Yield the keys with what they are: three commands a key, but two round trips a page."""
-        for page in self._key_pages(pattern):
+    def key_infos(self, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys with type, counters and expiry: two round trips per page of keys."""
+        for page in self._connection.key_pages(*option("MATCH", pattern)):
             about = self._asked([(word, key) for word in ("TYPE", "PTTL") for key in page])
             kinds = {key: about[at].decode() for at, key in enumerate(page)}
             ttls = dict(zip(page, about[len(page) :], strict=True))
@@ -116,12 +115,12 @@ class RemoteStore:
             for key in page:
                 if key in known:
                     info = stream_info_of(known[key])
-                    yield Listed(key, "stream", info, _seconds(ttls[key]))
+                    yield KeyInfo(key, "stream", info, _seconds(ttls[key]))
                 elif kinds[key] not in ("none", "stream"):
-                    yield Listed(key, kinds[key], None, _seconds(ttls[key]))
+                    yield KeyInfo(key, kinds[key], None, _seconds(ttls[key]))
 
     def _asked(self, commands: Sequence[Words]) -> list[Any]:
-        """Return the replies; None for those about streams that have gone meanwhile."""
+        """Return the replies; None if the stream was deleted meanwhile."""
         replies = self._connection.ask_all(commands) if commands else []
         for reply in replies:
             if isinstance(reply, Exception) and not isinstance(reply, NoSuchKey | WrongType):
@@ -161,49 +160,47 @@ class RemoteStore:
     def ttl(self, key: bytes) -> float | None:
         return _seconds(self._connection.ask("PTTL", key))
 
-    # --- care -----------------------------------------------------------------------------------
+    # --- maintenance ----------------------------------------------------------------------------
 
     def check(self, *, repair: bool) -> list[Fault]:
-        """It cannot be done from here: a usage error."""
-        raise click.UsageError(
-            "check reads the files of a store, which no server gives out: stop it, and --store DIR"
+        """Raise InvalidArgument: a server does not give out its files."""
+        raise InvalidArgument(
+            "check reads the files of a store, which a server does not give out: "
+            "stop the server and use --store DIR"
         )
 
-    def back_up(self, target: Path | None) -> str:
-        """Have the server save, wait until it has, and return where that is."""
-        if target is not None:
-            raise click.UsageError("a server saves where it was told to: leave NEW_DIRECTORY out")
+    def save(self) -> str:
+        """Run BGSAVE, wait for its end, and return the server's directory."""
         self._connection.do("BGSAVE")
-        self._await("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "save")
+        self._await_job("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "save")
         try:
             found = self._connection.ask("CONFIG", "GET", "dir")
-        except KVStreamError:  # hosted servers tell nobody
+        except KVStreamError:  # hosted servers do not allow CONFIG
             return "its directory"
         return os.fsdecode(found[1])
 
     def compact(self) -> None:
-        """Have the server rewrite its log, and wait until it has."""
-        if not self._info("persistence").get("aof_enabled"):
-            raise RequestError("the server keeps no append-only file: there is nothing to compact")
+        """Run BGREWRITEAOF, and wait for its end."""
+        if not self._connection.info("persistence").get("aof_enabled"):
+            raise RequestError(
+                "the server has no append-only file (appendonly no): there is nothing to compact"
+            )
         self._connection.do("BGREWRITEAOF")
-        self._await("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
+        self._await_job("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
 
     def size_on_disk(self) -> int:
-        size: int = self._info("persistence").get("aof_current_size", 0)
+        size: int = self._connection.info("persistence").get("aof_current_size", 0)
         return size
 
     def stats(self) -> dict[str, Any]:
         """Return the sections of INFO."""
         return sections_of(self._connection.ask("INFO"))
 
-    def _info(self, section: str) -> dict[str, Any]:
-        return sections_of(self._connection.ask("INFO", section)).get(section, {})
-
-    def _await(self, running: str, status: str, job: str) -> None:
-        while (told := self._info("persistence")).get(running):
+    def _await_job(self, running: str, status: str, job: str) -> None:
+        while (info := self._connection.info("persistence")).get(running):
             time.sleep(_JOB_PAUSE_S)
-        if told.get(status, "ok") != "ok":
-            raise RequestError(f"the {job} has failed: the server's log says why")
+        if info.get(status, "ok") != "ok":
+            raise RequestError(f"the {job} has failed: see the log of the server")
 
 
 def _positions(streams: Mapping[Name, IDLike]) -> Words:
@@ -211,12 +208,12 @@ def _positions(streams: Mapping[Name, IDLike]) -> Words:
 
 
 def _seconds(pttl: int) -> float | None:
-    """Return the seconds of PTTL; None where the key does not expire, or is not there."""
+    """Return the seconds of PTTL; None if the key does not expire or exist."""
     return None if pttl < 0 else pttl / 1000
 
 
-class _RemoteChanges:
-    """Writes to be sent in one transaction."""
+class RemoteChanges:
+    """Writes that are sent in one transaction."""
 
     def __init__(self, words: list[Sequence[Word]]) -> None:
         self._words = words
@@ -232,7 +229,7 @@ class _RemoteChanges:
     def persist(self, key: bytes) -> None:
         self._words.append(("PERSIST", key))
 
-    def ack(self, stream: bytes, group: bytes, ids: IDList) -> None:
+    def ack(self, stream: bytes, group: bytes, ids: Sequence[StreamID]) -> None:
         self._words.append(("XACK", stream, group, *id_words(ids)))
 
     def set_group_id(self, stream: bytes, group: bytes, id: StreamID) -> None:

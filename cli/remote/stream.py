@@ -1,11 +1,8 @@
-"""A stream of a server, with the calls of the library's ``Stream`` that the commands need."""
+"""A stream on a server, with the calls of the library's ``Stream`` that commands need."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
-from kvstream.cli.contracts import IDList
-from kvstream.cli.remote.group import RemoteGroup
-from kvstream.cli.remote.words import (
+from kvstream.cli.remote.arguments import (
     flag,
     id_block,
     id_word,
@@ -13,12 +10,13 @@ from kvstream.cli.remote.words import (
     option,
     trim_words,
 )
-from kvstream.cli.tables import quoted
-from kvstream.errors import BusyGroup, InvalidArgument
+from kvstream.cli.remote.group import RemoteGroup
+from kvstream.errors import BusyGroup, InvalidArgument, shown
 from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
 from kvstream.operations.delete import Outcome
+from kvstream.operations.groups import text
 from kvstream.operations.trim import RefPolicy
-from kvstream.remote.connection import Connection, Words
+from kvstream.remote.connection import PAGE_MIN, Connection, Words, next_page
 from kvstream.remote.replies import (
     entries_of,
     group_detail_of,
@@ -31,14 +29,8 @@ from kvstream.remote.replies import (
 from kvstream.types.ids import IDLike, StreamID, range_end, range_start
 from kvstream.types.records import Entry, GroupInfo, HistoryEntry, StreamDetail, StreamInfo
 
-PAGE_MIN, PAGE_MAX = 10, 1000
-"""Entries of one read while a stream is gone through: the first, and the most."""
-PAGE_BYTES = 4 << 20
-"""What one page may hold in about, so that large entries come few at a time."""
-PAGE_GROWTH = 4
-"""How many times longer than the last a page may be: large entries may follow small ones."""
 COUNTED_MAX = 10_000
-"""Entries that are read to count them, where the server does not tell."""
+"""Entries that are read in order to count them, if the server does not know their number."""
 
 
 class RemoteStream:
@@ -66,7 +58,7 @@ class RemoteStream:
     ) -> StreamID | None:
         options = (
             *flag("NOMKSTREAM", nomkstream),
-            *_once_words(idmp, idmpauto),
+            *_idempotency_words(idmp, idmpauto),
             *trim_words(maxlen, minid, approximate, limit, ref_policy),
         )
         return id_or_none(self._connection.do(*add_words(self.key, fields, id, options)))
@@ -84,15 +76,15 @@ class RemoteStream:
         limit: int | None,
         ref_policy: RefPolicy | None,
     ) -> int:
-        how = trim_words(maxlen, minid, approximate, limit, ref_policy)
-        trimmed: int = self._connection.do("XTRIM", self.key, *how)
+        words = trim_words(maxlen, minid, approximate, limit, ref_policy)
+        trimmed: int = self._connection.do("XTRIM", self.key, *words)
         return trimmed
 
-    def delete(self, ids: IDList) -> int:
+    def delete(self, ids: Sequence[StreamID]) -> int:
         deleted: int = self._connection.do("XDEL", self.key, *id_words(ids))
         return deleted
 
-    def delete_entries(self, ids: IDList, *, ref_policy: RefPolicy) -> list[Outcome]:
+    def delete_entries(self, ids: Sequence[StreamID], *, ref_policy: RefPolicy) -> list[Outcome]:
         reply = self._connection.do("XDELEX", self.key, str(ref_policy), *id_block(ids))
         return [Outcome(each) for each in reply]
 
@@ -103,7 +95,7 @@ class RemoteStream:
         return length
 
     def count_after(self, id: IDLike) -> int | None:
-        """Return the number of entries after an ID; None where there are too many to count."""
+        """Return the number of entries after an ID; None if there are too many to count."""
         start = StreamID.parse(id)
         if start == StreamID(0, 0):
             return len(self)
@@ -125,7 +117,7 @@ class RemoteStream:
         return entries_of(self._connection.ask("XREVRANGE", self.key, *bounds))
 
     def scan(self, start: IDLike = "-", end: IDLike = "+") -> Iterator[Entry]:
-        """Yield the entries from ``start`` to ``end``, by pages: fewer where they are large."""
+        """Yield the entries from ``start`` to ``end``; a page holds fewer if they are large."""
         following, last = range_start(start), range_end(end)
         page = PAGE_MIN
         while True:
@@ -134,12 +126,12 @@ class RemoteStream:
             if len(entries) < page or entries[-1].id >= last:
                 return
             following = entries[-1].id.next()
-            page = _next_page(entries)
+            page = next_page([entry.flat for entry in entries])
 
     def read(
         self, after: IDLike, count: int | None = None, block: float | None = None
     ) -> Sequence[HistoryEntry]:
-        """Return the entries after an ID; waits ``block`` seconds, or less, for them."""
+        """Return the entries after an ID; waits at most ``block`` seconds for them."""
         options = (*option("COUNT", count), *self._connection.block_words(block))
         where = ("STREAMS", self.key, id_word(after))
         reply = streams_of(self._connection.ask("XREAD", *options, *where))
@@ -163,7 +155,8 @@ class RemoteStream:
         try:
             self._connection.do("XGROUP", "CREATE", self.key, name, id_word(start), *options)
         except BusyGroup:
-            raise BusyGroup(detail=f"group {quoted(name)} of stream {quoted(self.key)}") from None
+            which = f"group {shown(text(name))} of stream {shown(text(self.key))}"
+            raise BusyGroup(detail=which) from None
         return self.group(name)
 
     def group(self, name: bytes) -> RemoteGroup:
@@ -175,20 +168,15 @@ class RemoteStream:
 
 
 def add_words(key: bytes, fields: FieldsLike, id: str = "*", options: Words = ()) -> Words:
-    """Return XADD with its words."""
+    """Return the words of XADD."""
     return ("XADD", key, *options, id, *flat_bytes(fields))
 
 
-def _once_words(idmp: tuple[FieldPart, FieldPart] | None, idmpauto: FieldPart | None) -> Words:
+def _idempotency_words(
+    idmp: tuple[FieldPart, FieldPart] | None, idmpauto: FieldPart | None
+) -> Words:
     if idmp is not None and idmpauto is not None:
         raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
     if idmp is not None:
         return ("IDMP", *map(to_bytes, idmp))
     return option("IDMPAUTO", None if idmpauto is None else to_bytes(idmpauto))
-
-
-def _next_page(entries: list[Entry]) -> int:
-    """Return how many entries to ask for, by the size of those that came."""
-    size = sum(map(len, chain.from_iterable(entry.flat for entry in entries)))
-    fitting = PAGE_BYTES * len(entries) // max(size, 1)
-    return max(1, min(PAGE_MAX, PAGE_GROWTH * len(entries), fitting))

@@ -1,1 +1,1 @@
-"""``top``: what a server or a store is doing, live."""
+"""``top``: watch a server or a store live."""

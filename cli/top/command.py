@@ -1,4 +1,4 @@
-"""``top``: what a server is doing, again and again."""
+"""The command ``top``: takes a sample at every interval, and shows it."""
 
 import signal
 import sys
@@ -10,23 +10,24 @@ from types import FrameType
 
 import click
 
-from kvstream.cli.exits import explain
+from kvstream.cli.exit_codes import explain
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Name, example
-from kvstream.cli.top import view as top_view
-from kvstream.cli.top.frames import SORTS, Frame, with_rates
-from kvstream.cli.top.sources import ServerSource, Source, StoreSource
+from kvstream.cli.session import DirectorySession
+from kvstream.cli.top import view
+from kvstream.cli.top.samplers import Sampler, ServerSampler, StoreSampler
+from kvstream.cli.top.samples import SORTS, Sample, with_rates
 from kvstream.errors import StoreLocked
 from kvstream.remote.connection import Connection, ServerUnavailable, connect
 
 STREAMS = 100
-"""Streams that are shown by default: more than a terminal has lines."""
+"""Default number of streams: more than a terminal has lines."""
 INTERVAL_S_MIN = 0.1
 REPLY_S = 10.0
-"""A server that takes longer for a reply is shown as one that does not answer."""
+"""A server that takes longer for a reply counts as unavailable."""
 TERMINATED = 128 + signal.SIGTERM
-_ABSENT = (ServerUnavailable, StoreLocked)
-"""What may pass: a view that has begun goes on with what it has."""
+_TRANSIENT = (ServerUnavailable, StoreLocked)
+"""Errors during which the view shows its last sample."""
 
 
 @click.command(
@@ -39,7 +40,7 @@ _ABSENT = (ServerUnavailable, StoreLocked)
 @click.option(
     "--url",
     metavar="URL",
-    help="The server, kvstream's or Redis's, here or before the command: redis://HOST[:PORT][/DB].",
+    help="The server, also allowed before the command: redis://HOST[:PORT][/DB].",
 )
 @click.option(
     "--interval",
@@ -47,16 +48,25 @@ _ABSENT = (ServerUnavailable, StoreLocked)
     type=Duration(),
     default="2s",
     metavar="DURATION",
-    help="Pause between two looks.",
+    help="Pause between two samples.",
 )
 @click.option(
-    "--sort", type=click.Choice(SORTS), default=SORTS[0], help="The greatest first, or by name."
+    "--sort",
+    type=click.Choice(SORTS),
+    default=SORTS[0],
+    help="Sort by this, greatest first, or by name.",
 )
-@click.option("--match", type=Name(), default="*", help="Streams whose names match the pattern.")
 @click.option(
-    "--streams", type=click.IntRange(1), default=STREAMS, metavar="N", help="Show so many at most."
+    "--match", type=Name(), default="*", metavar="PATTERN", help="Only streams that match."
 )
-@click.option("--once", is_flag=True, help="One look, then end.")
+@click.option(
+    "--streams",
+    type=click.IntRange(1),
+    default=STREAMS,
+    metavar="N",
+    help="Show at most N streams.",
+)
+@click.option("--once", is_flag=True, help="Show one sample, then exit.")
 @output_options
 @click.pass_context
 def top(
@@ -70,93 +80,92 @@ def top(
     streams: int,
     once: bool,
 ) -> None:
-    """Watch streams, groups, what is pending, clients and rates.
+    """Watch streams, groups, pending entries, clients and rates live.
 
-    Where stdout is no terminal, or with --json, one look is written after another. What is behind
-    comes first: lag is what a group has yet to be given, oldest how long an entry has waited for
-    its acknowledgement, as far as the first twenty pending ones by ID tell.
+    The lag of a group is the number of entries that it has yet to deliver; oldest is the age of its
+    oldest pending entry, among the twenty with the lowest IDs. If stdout is not a terminal, or with
+    --json, samples are written one after another.
 
-    Each look costs the server a few commands for each stream that is shown. A store that no server
-    holds can be looked into with --store; one that a server holds is seen by its --url.
+    A sample costs the server a few commands per stream. To watch a store that a server has open,
+    give the --url of the server; any other store can be watched with --store.
     """
-    with _source(ctx, url, match, streams) as source, _held_stores_explained():
+    with _sampler(ctx, url, match, streams) as sampler, _server_advised():
         if once:
-            top_view.write(source.frame(), sort, out)
+            view.write(sampler.sample(), sort, out)
             return
         pause_s = max(interval, INTERVAL_S_MIN)
         if sys.stdout.isatty() and not out.json:
-            _watch(source, sort, pause_s)
+            _watch(sampler, sort, pause_s)
         else:
-            _write_on(source, sort, pause_s, out)
+            _write_all(sampler, sort, pause_s, out)
 
 
 @contextmanager
-def _held_stores_explained() -> Iterator[None]:
-    """Say how the store of a server is watched."""
+def _server_advised() -> Iterator[None]:
+    """Add to StoreLocked how the store of a server is watched."""
     try:
         yield
     except StoreLocked as error:
-        raise StoreLocked(f"{error}; where that is a server, watch it by --url") from None
+        raise StoreLocked(f"{error}; if that is a server, watch it with --url") from None
 
 
 @contextmanager
-def _source(ctx: click.Context, url: str | None, match: bytes, most: int) -> Iterator[Source]:
+def _sampler(ctx: click.Context, url: str | None, match: bytes, most: int) -> Iterator[Sampler]:
     session = ctx.obj
-    if url is None and getattr(session, "directory", None) is None:
-        url = ctx.find_root().params.get("url")
-        if url is None:
-            raise click.UsageError("name the server: --url redis://HOST[:PORT]")
-    if url is None:
-        yield StoreSource(session, match, most)
+    if url is None and isinstance(session, DirectorySession) and session.directory is not None:
+        yield StoreSampler(session, match, most)
         return
+    url = url or ctx.find_root().params.get("url")
+    if url is None:
+        raise click.UsageError("name the server: --url redis://HOST[:PORT]")
     client = connect(url, reply_s=REPLY_S)
     connection = Connection(client, ctx.find_root().params.get("db"))
     try:
         settings = client.connection_pool.connection_kwargs
         host, port = settings.get("host", "localhost"), settings.get("port", 6379)
         place = settings.get("path") or f"{host}:{port}"
-        yield ServerSource(connection, f"{place}, database {connection.db}", match, most)
+        yield ServerSampler(connection, f"{place}, database {connection.db}", match, most)
     finally:
         connection.close()
 
 
-def _frames(source: Source) -> Iterator[Frame]:
-    before = None
+def _samples(sampler: Sampler) -> Iterator[Sample]:
+    sample = None
     while True:
-        before = with_rates(source.frame(), before)
-        yield before
+        sample = with_rates(sampler.sample(), sample)
+        yield sample
 
 
-def _write_on(source: Source, sort: str, pause_s: float, out: Output) -> None:
-    for number, frame in enumerate(_frames(source)):
+def _write_all(sampler: Sampler, sort: str, pause_s: float, out: Output) -> None:
+    for number, sample in enumerate(_samples(sampler)):
         if number and not out.json:
             click.echo()
-        top_view.write(frame, sort, out)
+        view.write(sample, sort, out)
         sys.stdout.flush()
         time.sleep(pause_s)
 
 
-def _watch(source: Source, sort: str, pause_s: float) -> None:
-    """Draw frame over frame; however it ends, the terminal is as it was."""
+def _watch(sampler: Sampler, sort: str, pause_s: float) -> None:
+    """Show samples on the terminal, which is restored at the end."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
-    frame, trouble = source.frame(), ""  # fails before the screen is taken
-    with _heeding_sigterm(), Live(console=console, screen=True, auto_refresh=False) as live:
+    sample, problem = sampler.sample(), ""  # an error here leaves the screen as it is
+    with _sigterm_as_exit(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            view = top_view.live(frame, sort, console.width, console.height, trouble)
-            live.update(view, refresh=True)
+            text = view.live(sample, sort, console.width, console.height, problem)
+            live.update(text, refresh=True)
             time.sleep(pause_s)
             try:
-                frame, trouble = with_rates(source.frame(), frame), ""
-            except _ABSENT as error:
-                trouble = f"no answer for a while: {explain(error)}"
+                sample, problem = with_rates(sampler.sample(), sample), ""
+            except _TRANSIENT as error:
+                problem = f"no answer: {explain(error)}"
 
 
 @contextmanager
-def _heeding_sigterm() -> Iterator[None]:
-    """Have SIGTERM end the block as an exception does."""
+def _sigterm_as_exit() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM inside the block."""
 
     def leave(code: int, number: int, frame: FrameType | None) -> None:
         sys.exit(code)

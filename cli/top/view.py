@@ -1,4 +1,4 @@
-"""How ``top`` shows a frame: live on a terminal, as a table, or in JSON. It asks nobody."""
+"""The view of ``top``: shows a sample live on a terminal, as a table, or as JSON."""
 
 import time
 from bisect import bisect_right
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output
-from kvstream.cli.rows import jsonable
 from kvstream.cli.tables import (
     Column,
     clipped,
@@ -24,14 +24,14 @@ from kvstream.cli.tables import (
     sheet,
     size,
 )
-from kvstream.cli.top.frames import Frame, Line, lines_of
+from kvstream.cli.top.samples import Line, Sample, lines_of
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
 _FOOT_LINES = 3
-"""What stands below the table: an empty line, and the foot, which a narrow terminal folds."""
+"""Lines below the table: an empty one, and the footer, which may be wrapped."""
 
 
 def _count(value: int | None) -> str:
@@ -89,79 +89,79 @@ def _cells(line: Line) -> list[str]:
     ]
 
 
-def head(frame: Frame, place_width: int | None = None) -> list[str]:
-    """Return the lines above the table: where, how busy, how far behind."""
-    server, place = frame.server, printable(frame.place)
+def head(sample: Sample, place_width: int | None = None) -> list[str]:
+    """Return the lines above the table: the server, its load, and the lag."""
+    server, place = sample.server, printable(sample.place)
     if place_width is not None:
         place = clipped(place, place_width)
     if server is None:
-        lines = [f"{place}   {plural(frame.keys, 'key')}"]
+        lines = [f"{place}   {plural(sample.keys, 'key')}"]
     else:
         lines = [
             f"{server.version} at {place}   up {duration(server.uptime_s * 1000)}",
             f"{plural(server.clients, 'client')}, {number(server.blocked)} blocked   "
             f"{_rate(server.command_rate)} commands/s   "
             f"in {size(round(server.in_rate))}/s, out {size(round(server.out_rate))}/s   "
-            f"memory {size(server.memory)}   {plural(frame.keys, 'key')}",
+            f"memory {size(server.memory)}   {plural(sample.keys, 'key')}",
         ]
-    groups = [group for stream in frame.streams for group in stream.groups]
+    groups = [group for stream in sample.streams for group in stream.groups]
     oldest = max((group.oldest_ms or 0 for group in groups), default=0)
     lines.append(
-        f"{plural(len(frame.streams), 'stream')}, {plural(len(groups), 'group')}   "
+        f"{plural(len(sample.streams), 'stream')}, {plural(len(groups), 'group')}   "
         f"lag {number(sum(group.lag or 0 for group in groups))}   "
         f"{number(sum(group.pending for group in groups))} pending"
         + (f", the oldest for {duration(oldest)}" if oldest else "")
     )
-    return lines + _missing(frame)
+    return lines + _missing(sample)
 
 
-def _missing(frame: Frame) -> list[str]:
-    """Return what the frame does not show, where that is so."""
-    told = []
-    if frame.left_out:
-        told.append(f"{plural(frame.left_out, 'more stream')} (see --streams)")
-    groups = sum(stream.groups_left_out for stream in frame.streams)
+def _missing(sample: Sample) -> list[str]:
+    """Return a line about what the sample does not show, if anything."""
+    parts = []
+    if sample.left_out:
+        parts.append(f"{plural(sample.left_out, 'more stream')} (see --streams)")
+    groups = sum(stream.groups_left_out for stream in sample.streams)
     if groups:
-        told.append(plural(groups, "more group"))
-    if not frame.whole:
-        told.append("the keys are still being searched for streams")
-    return [f"not shown: {'; '.join(told)}"] if told else []
+        parts.append(plural(groups, "more group"))
+    if not sample.whole:
+        parts.append("keys are still being scanned for streams")
+    return [f"not shown: {'; '.join(parts)}"] if parts else []
 
 
-def live(frame: Frame, sort: str, width: int, height: int, trouble: str = "") -> "Text":
-    """Return a frame for a terminal of that size; ``trouble``: why there is no newer one."""
-    from rich.text import Text  # here, since whoever wants JSON needs no rich
+def live(sample: Sample, sort: str, width: int, height: int, problem: str = "") -> "Text":
+    """Return a sample for a terminal of this size; ``problem``: why there is no newer one."""
+    from rich.text import Text  # imported here: JSON does not need it
 
     def styled(lines: Iterable[str], style: str = "") -> list[Text]:
         return [Text(line, style) for line in lines]
 
-    lines = lines_of(frame, sort)
+    lines = lines_of(sample, sort)
     table = sheet(COLUMNS, [_cells(line) for line in lines[:height]], width)
-    above = styled(part for line in head(frame, width // 2) for part in folded(line, width))
-    above += styled(folded(trouble, width) if trouble else [], "bold red")
+    above = styled(part for line in head(sample, width // 2) for part in folded(line, width))
+    above += styled(folded(problem, width) if problem else [], "bold red")
     above += styled(table.head, "bold") + styled(["─" * table.width] if table.head else [])
     shown = _fitting(table.rows, height - len(above) - _FOOT_LINES)
     left = len(lines) - len(shown)
     rest = f"{plural(left, 'more line')}   " if left else ""
-    foot = f"{rest}{time.strftime('%H:%M:%S')}   by {sort}   Ctrl-C to leave"
+    foot = f"{rest}{time.strftime('%H:%M:%S')}   by {sort}   Ctrl-C to quit"
     below = styled(["", *folded(foot, width)], "dim")
     return Text("\n").join(above + [each for row in shown for each in styled(row)] + below)
 
 
 def _fitting(rows: Sequence[list[str]], room: int) -> list[list[str]]:
-    """Return the first rows that have room in so many lines, one at least."""
+    """Return the first rows that fit into ``room`` lines, at least one."""
     taken = list(accumulate(len(row) for row in rows))
     return list(rows[: max(1, bisect_right(taken, room))])
 
 
-def write(frame: Frame, sort: str, out: Output) -> None:
-    """Write a frame as text, or as one JSON object."""
+def write(sample: Sample, sort: str, out: Output) -> None:
+    """Write a sample as text, or as one JSON object."""
     if out.json:
-        out.result("", **_object(frame))
+        out.result("", **_object(sample))
         return
-    for text in head(frame):
+    for text in head(sample):
         click.echo(text)
-    lines = lines_of(frame, sort)
+    lines = lines_of(sample, sort)
     if lines:
         out.table(_TEXT_COLUMNS, [dict(zip(_KEYS, _cells(line), strict=True)) for line in lines])
 
@@ -170,7 +170,7 @@ _TEXT_COLUMNS: Sequence[Column] = [replace(column, show=plain) for column in COL
 _KEYS = [column.key for column in COLUMNS]
 
 
-def _object(frame: Frame) -> dict[str, Any]:
-    told: dict[str, Any] = jsonable(frame)
-    del told["taken"]
-    return {"time_ms": time.time_ns() // 1_000_000, **told}
+def _object(sample: Sample) -> dict[str, Any]:
+    values: dict[str, Any] = jsonable(sample)
+    del values["taken"]
+    return {"time_ms": time.time_ns() // 1_000_000, **values}

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Compiled twins of columns.py: pages of entries as buffers. The grammar of rows is in values.py.
 
-Each takes the plain case alone and returns None for all else, damage included: the Python twin
-then has its say. Nothing is read beyond the bytes given.
+Each handles plain input and returns None for all other input, damage included: then the Python
+function does the work. Nothing is read beyond the bytes given.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,10 +23,10 @@ from libc.string cimport memcmp, memcpy
 
 
 cdef enum:
-    FIELDS_NEAR = 32  # names of so many fields are compared with each other
+    FIELDS_NEAR = 32  # up to so many names are compared pairwise
     STEP = 32  # bytes that are copied at once
 
-cdef Py_ssize_t BYTES_MAX = 2147483647  # of what 32-bit offsets reach
+cdef Py_ssize_t BYTES_MAX = 2147483647  # the reach of 32-bit offsets
 
 
 cdef struct Sizes:
@@ -48,7 +48,7 @@ cdef struct Room:
 
 
 cdef inline void copy(char *to, char *to_end, Bytes data, Py_ssize_t size, Bytes end) noexcept nogil:
-    """Copy a string: a short one in one step, with what stands behind it, where that may be."""
+    """Copy a string; a short one by a copy of STEP bytes, if that stays within the buffers."""
     if size <= STEP and to_end - to >= STEP and end - data >= STEP:
         memcpy(to, data, STEP)
     else:
@@ -58,7 +58,7 @@ cdef inline void copy(char *to, char *to_end, Bytes data, Py_ssize_t size, Bytes
 cdef inline void put(
     Room *room, Bytes name, Py_ssize_t size, Bytes value, Py_ssize_t length, Bytes end
 ) noexcept nogil:
-    """Put a field. ``end`` is where the bytes end that it is a part of; NULL: it is none's."""
+    """Add a field; ``end`` is the end of the bytes around it, NULL if unknown."""
     copy(room.names + room.name_at, room.names_end, name, size, end)
     copy(room.values + room.value_at, room.values_end, value, length, end)
     room.name_at += <int32_t>size
@@ -69,11 +69,11 @@ cdef inline void put(
 
 
 cdef inline bint put_value(Room *to, Bytes at, Bytes end, Bytes whole) noexcept nogil:
-    """Put the fields of a value that has been measured; tell whether it may repeat names.
+    """Add the fields of a measured value; tell whether names may repeat.
 
-    ``whole`` is where the bytes end that the value is a part of.
+    ``whole`` is the end of the bytes around the value.
     """
-    cdef Room room = to[0]  # what is written cannot be this: the compiler need not look again
+    cdef Room room = to[0]  # a local copy: writes to the buffers cannot alias it
     cdef Cursor cursor
     cdef Bytes name = NULL, data = NULL
     cdef Py_ssize_t size = 0, length = 0, i
@@ -87,7 +87,7 @@ cdef inline bint put_value(Room *to, Bytes at, Bytes end, Bytes whole) noexcept 
 
 
 cdef class Buffers:
-    """The buffers of one page while they are filled."""
+    """The buffers of a page that is being filled."""
 
     cdef bytes ids, ends, name_ends, names, value_ends, values
     cdef Room room
@@ -116,12 +116,12 @@ cdef class Buffers:
 
 
 cdef inline bint measure_row(bytes value, Sizes *sizes) noexcept:
-    """Add what a row value takes; False where it is no sound one."""
+    """Add the sizes of a row value; return False for damage."""
     return measure(<Bytes>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), sizes)
 
 
 cdef bint measure(Bytes at, Py_ssize_t length, Sizes *sizes) noexcept nogil:
-    """Add what a row value of so many bytes takes; False where it is no sound one."""
+    """Add the sizes of a row value of ``size`` bytes; return False for damage."""
     cdef Cursor cursor
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i
@@ -142,7 +142,7 @@ cdef bint measure(Bytes at, Py_ssize_t length, Sizes *sizes) noexcept nogil:
 
 
 def of_rows(list page not None, Py_ssize_t prefix):
-    """Do what ``rows_in_python`` of columns.py does, with the same arguments; else None."""
+    """Twin of ``rows_in_python`` of columns.py."""
     cdef Py_ssize_t i, count = PyList_GET_SIZE(page)
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
@@ -206,7 +206,7 @@ def of_packed(bytes rows not None):
 
 
 cdef inline Bytes take_u64(Bytes at, Bytes end, char *packed) noexcept nogil:
-    """Take a number of at most 19 digits, as 8 bytes; NULL where there is none."""
+    """Take a number of at most 19 digits, as 8 bytes; return NULL if there is none."""
     cdef Bytes start = at
     cdef uint64_t number = 0
     cdef int i
@@ -222,7 +222,7 @@ cdef inline Bytes take_u64(Bytes at, Bytes end, char *packed) noexcept nogil:
 
 
 cdef bint take_id(object text, char *packed):
-    """Take ``ms-seq``; False where it is something else, or a number of twenty digits."""
+    """Take ``ms-seq``; return False for anything else, and for a number of twenty digits."""
     cdef Bytes at, end
     if type(text) is not bytes:
         return False
@@ -235,7 +235,7 @@ cdef bint take_id(object text, char *packed):
 
 
 cdef bint measure_reply(object entry, Sizes *sizes):
-    """Add what an entry of a reply takes; False where it is no plain one."""
+    """Add the sizes of an entry of a reply; return False if it is not plain."""
     cdef Py_ssize_t i, count
     cdef object part, flat
     if type(entry) is not list or PyList_GET_SIZE(entry) != 2:
@@ -259,7 +259,7 @@ cdef bint measure_reply(object entry, Sizes *sizes):
 
 
 cdef bint repeats(list flat):
-    """Tell whether a field name stands more than once."""
+    """Tell whether a field name repeats."""
     cdef Py_ssize_t i, j, count = PyList_GET_SIZE(flat)
     cdef object name, other
     if count > 2 * FIELDS_NEAR:
@@ -277,7 +277,7 @@ cdef bint repeats(list flat):
 
 
 def of_replies(list reply not None):
-    """Do what ``replies_in_python`` of columns.py does, with the same argument; else None."""
+    """Twin of ``replies_in_python`` of columns.py."""
     cdef Py_ssize_t i, j, count = PyList_GET_SIZE(reply)
     cdef Sizes sizes
     cdef list flat, repeated = []

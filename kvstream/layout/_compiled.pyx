@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Compiled twins of the functions that every entry goes through; the grammar is in values.py.
+"""Compiled twins of values.py, which has the grammar, rows.py, and functions of meta and commands.
 
-Each takes the plain case alone and returns None for all else, damage included: the Python twin
-then has its say. Nothing is read beyond the bytes given.
+Each handles plain input and returns None for all other input, damage included: then the Python
+function does the work. Nothing is read beyond the bytes given.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -55,8 +55,8 @@ cdef extern from *:
 
 cdef enum:
     COUNT_MAX = 65535  # pairs of a msgpack map16
-    PAIRS_NEAR = 32  # so many names are compared with each other
-    FIELDS_NEAR = 64  # names of so many fields are kept from row to row
+    PAIRS_NEAR = 32  # up to so many names are compared pairwise
+    FIELDS_NEAR = 64  # so many name objects are reused from row to row
 
 
 # --- packing ------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ cdef struct Part:
 
 
 cdef inline int view(PyObject *part, bint text, Part *to) except -1:
-    """Point at the bytes of a part; 0 where it is of another type."""
+    """Point at the bytes of a part; return 0 for another type."""
     if text:
         if type(<object>part) is not str:
             return 0
@@ -86,7 +86,7 @@ cdef inline int view(PyObject *part, bint text, Part *to) except -1:
 
 
 cdef tuple pack_plain(dict fields, Py_ssize_t limit, tuple before):
-    """Pack fields; ``before``: names that may be those of these fields, too."""
+    """Pack fields; ``before`` are the names of the entry before, to be reused if equal."""
     cdef Py_ssize_t count = len(fields), at = 0, total, i = 0
     cdef PyObject *name = NULL
     cdef PyObject *value = NULL
@@ -136,7 +136,7 @@ cdef inline tuple pack_valid(dict fields, Py_ssize_t limit, tuple before):
 def pack_fields(dict fields not None, Py_ssize_t limit):
     """Return (row value, names) of a dict whose names are all text or all bytes, else None.
 
-    None also for text that is not valid Unicode, and for a row of more than ``limit`` bytes.
+    Returns None also for invalid Unicode, and for a row of more than ``limit`` bytes.
     """
     return pack_valid(fields, limit, None)
 
@@ -156,7 +156,7 @@ cdef list pack_each(list entries, Py_ssize_t limit):
 
 
 def pack_many(list entries not None, Py_ssize_t limit):
-    """Return what ``pack_fields`` returns for each of many entries, None for what is no dict."""
+    """Return the result of ``pack_fields`` for each of many entries; None if it is not a dict."""
     cdef int collecting = PyGC_Disable()
     try:
         return pack_each(entries, limit)
@@ -168,7 +168,7 @@ def pack_many(list entries not None, Py_ssize_t limit):
 def pack_flat(list flat not None, Py_ssize_t limit):
     """Return (row value, names) of field, value, field, value ... as bytes, else None.
 
-    None also where a name repeats.
+    Returns None also if a name repeats.
     """
     cdef Py_ssize_t size = PyList_GET_SIZE(flat), count = size // 2, total, i, j
     cdef unsigned char *to
@@ -223,7 +223,7 @@ cdef inline void put_big_endian(unsigned char *at, uint64_t number) noexcept nog
 
 
 cdef object decode_fields(bytes value, Name *names, Py_ssize_t *known, list kept):
-    """Return the dict of one row value, or None; names of earlier rows are used again."""
+    """Return the dict of one row value, or None; name objects of earlier rows are reused."""
     cdef Cursor cursor
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i
@@ -275,7 +275,7 @@ def decode_page(values):
 
 
 cdef inline object make_id(type stream_id, object ms, uint64_t seq):
-    """Make an ID, which the collector of cycles need not look at: it has two numbers."""
+    """Make an ID that the cycle collector does not track: it has two numbers."""
     cdef object number = seq
     eid = kvstream_alloc(<PyTypeObject *>stream_id, 2)
     PyObject_GC_UnTrack(<PyObject *>eid)
@@ -287,7 +287,7 @@ cdef inline object make_id(type stream_id, object ms, uint64_t seq):
 
 
 def ids_from(type stream_id not None, uint64_t ms, uint64_t seq, Py_ssize_t count):
-    """Do what ``ids_in_python`` of rows.py does; ``stream_id`` is the named tuple to be made."""
+    """Twin of ``ids_in_python`` of rows.py; ``stream_id`` is the class of the IDs."""
     cdef Py_ssize_t i
     cdef object all_ms = ms
     cdef int collecting = PyGC_Disable()
@@ -299,7 +299,7 @@ def ids_from(type stream_id not None, uint64_t ms, uint64_t seq, Py_ssize_t coun
 
 
 cdef inline Bytes take_u64(Bytes at, Bytes end, uint64_t *to) noexcept nogil:
-    """Take a number of at most 19 digits; return what follows it, NULL where there is none."""
+    """Take a number of at most 19 digits; return its end, NULL if there is none."""
     cdef Bytes start = at
     cdef uint64_t number = 0
     while at < end and 48 <= at[0] <= 57:
@@ -310,7 +310,7 @@ cdef inline Bytes take_u64(Bytes at, Bytes end, uint64_t *to) noexcept nogil:
 
 
 cdef inline bint take_id(object word, uint64_t *ms, uint64_t *seq):
-    """Take the ID that a word of digits is, ``ms-seq`` or ``ms``; return whether it is one."""
+    """Parse an ID, ``ms-seq`` or ``ms``; return whether the word is one."""
     cdef Bytes at, end
     if type(word) is not bytes:
         return False
@@ -324,7 +324,7 @@ cdef inline bint take_id(object word, uint64_t *ms, uint64_t *seq):
 
 
 def parse_ids(list words not None, type stream_id not None):
-    """Return the IDs that words of digits, ``ms-seq`` or ``ms``, are; None where one is not."""
+    """Return the IDs of words, ``ms-seq`` or ``ms``; None if one is not an ID."""
     cdef Py_ssize_t i
     cdef uint64_t ms = 0, seq = 0
     cdef list ids = []
@@ -336,7 +336,7 @@ def parse_ids(list words not None, type stream_id not None):
 
 
 def pack_ids(list words not None):
-    """Return the same IDs as they are stored."""
+    """Return the packed IDs of words; None if one is not an ID."""
     cdef Py_ssize_t i
     cdef uint64_t ms = 0, seq = 0
     cdef unsigned char packed[ID_BYTES]
@@ -351,7 +351,7 @@ def pack_ids(list words not None):
 
 
 cdef bint is_sound(bytes value) noexcept:
-    """Tell whether a row value is strings, as many as it says, and no more."""
+    """Tell whether a row value has exactly the strings that its head announces."""
     cdef Cursor cursor
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i
@@ -367,7 +367,7 @@ cdef bint is_sound(bytes value) noexcept:
 
 
 def packed_ids(list page not None, Py_ssize_t prefix):
-    """Return the last 16 bytes of the keys of sound rows; None where one may be damaged."""
+    """Return the packed IDs of rows; None if one may be damaged."""
     cdef Py_ssize_t i, count = PyList_GET_SIZE(page)
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
@@ -382,7 +382,7 @@ def packed_ids(list page not None, Py_ssize_t prefix):
 
 
 def below(bytes ids not None, bytes eid not None):
-    """Do what ``below_in_python`` of written.py does."""
+    """Twin of ``below_in_python`` of rows.py."""
     cdef Bytes start = <Bytes>PyBytes_AS_STRING(ids)
     cdef Bytes wanted = <Bytes>PyBytes_AS_STRING(eid)
     cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(ids) // ID_BYTES, middle
@@ -413,7 +413,7 @@ cdef list entries_of(list page, Py_ssize_t prefix, type entry, type stream_id):
     for i in range(count):
         if not take_row(page, i, prefix, &key, &value):
             return None
-        PyObject_GC_UnTrack(PyList_GET_ITEM(page, i))  # bytes, which the collector would find out
+        PyObject_GC_UnTrack(PyList_GET_ITEM(page, i))  # tuples of bytes need no tracking
         at = <Bytes>PyBytes_AS_STRING(<object>key) + prefix
         number = big_endian(at)
         if ms is None or number != last:
@@ -438,8 +438,8 @@ cdef list entries_of(list page, Py_ssize_t prefix, type entry, type stream_id):
 def decode_rows(list page not None, Py_ssize_t prefix, type entry, type stream_id):
     """Return the entries of a page of rows whose keys have an ID after ``prefix`` bytes, or None.
 
-    ``entry`` and ``stream_id`` are the named tuples to be made: (id, fields, None, None) and
-    (ms, seq). Cycles are collected before or after: nothing that is made here can be one yet.
+    ``entry`` and ``stream_id`` are the classes to create: (id, fields, None, None) and (ms, seq).
+    The cycle collector is off meanwhile: no new object is part of a cycle.
     """
     cdef int collecting = PyGC_Disable()
     try:
@@ -453,7 +453,7 @@ def decode_rows(list page not None, Py_ssize_t prefix, type entry, type stream_i
 
 
 cdef Py_ssize_t entry_size(bytes value, tuple names) except -2:
-    """Return the listpack bytes of one row value, less its ID deltas; -1 if it is not plain."""
+    """Return the listpack bytes of a row value, without its ID deltas; -1 if it is not plain."""
     cdef Cursor cursor
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i, element, own = 0, foreign = 0
@@ -490,7 +490,7 @@ cdef Py_ssize_t entry_size(bytes value, tuple names) except -2:
 
 
 def entries_size(list entries, tuple names, uint64_t first_ms, uint64_t first_seq):
-    """Return the listpack bytes of (ID, row value) pairs in the node of such names, or None."""
+    """Return the listpack bytes of (ID, row value) pairs in a node with these names, or None."""
     cdef Py_ssize_t total = 0, one
     cdef uint64_t ms, seq
     for eid, value in entries:
@@ -506,7 +506,7 @@ def entries_size(list entries, tuple names, uint64_t first_ms, uint64_t first_se
 
 
 def data_size(bytes value):
-    """Return the bytes of a row value's names and values themselves, or None."""
+    """Return the bytes of the names and values in a row value, or None."""
     cdef Cursor cursor
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i, total = 0
@@ -532,7 +532,7 @@ def fit(
     tuple node not None,
     Py_ssize_t limit,
 ):
-    """Do what ``fit_in_python`` of meta/bulk_fill.py does; None where an entry is not plain."""
+    """Twin of ``fit_in_python`` of meta/bulk_fill.py; None if an entry is not plain."""
     cdef Py_ssize_t at, size, live, dead, one, data
     cdef uint64_t first_ms, first_seq
     cdef Bytes place
@@ -580,7 +580,7 @@ def fill(
     list noted not None,
     dict puts not None,
 ):
-    """Do what ``fill_in_python`` of meta/filling.py does, with the same arguments and result."""
+    """Twin of ``fill_in_python`` of meta/filling.py."""
     cdef int collecting = PyGC_Disable()
     try:
         return fill_while(ids, entries, start, stop, names, first, bounds, prefix, noted, puts)

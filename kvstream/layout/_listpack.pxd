@@ -1,5 +1,6 @@
-"""Elements of listpacks, for the compiled modules: their sizes, and their bytes, read with bounds
-checked and written into room that is there. The grammar is in kvstream/rdb/nodes.py.
+"""Elements of listpacks: sizes, reading with bounds checks, and writing into a buffer.
+
+The grammar is in kvstream/rdb/nodes.py.
 """
 
 from kvstream.layout._msgpack cimport Bytes, Cursor
@@ -9,7 +10,7 @@ from libc.string cimport memcpy
 ctypedef unsigned char *Room
 
 cdef enum:
-    ELEMENT_OVERHEAD = 10  # bytes that an element takes more than its text, at the most
+    ELEMENT_OVERHEAD = 10  # most bytes of an element besides its text
 
 
 cdef struct Element:
@@ -51,7 +52,7 @@ cdef inline Py_ssize_t string_size(Py_ssize_t length) noexcept nogil:
 
 
 cdef inline bint decimal(Bytes data, Py_ssize_t size, int64_t *number) noexcept nogil:
-    """Tell whether a text is the canonical decimal of 64 bits, which listpacks hold as integer."""
+    """Tell whether a text is a canonical decimal of 64 bits, which is stored as an integer."""
     cdef Py_ssize_t i = 0
     cdef bint negative = False
     cdef uint64_t value = 0
@@ -81,7 +82,7 @@ cdef inline bint decimal(Bytes data, Py_ssize_t size, int64_t *number) noexcept 
 
 
 cdef inline Py_ssize_t element_size(Bytes data, Py_ssize_t size) noexcept nogil:
-    """Return the bytes of an element: canonical decimals of 64 bits are held as integers."""
+    """Return the bytes of an element; a canonical decimal of 64 bits is stored as an integer."""
     cdef int64_t number = 0
     return integer_size(number) if decimal(data, size, &number) else string_size(size)
 
@@ -98,7 +99,7 @@ cdef inline uint64_t little_endian(Bytes at, int width) noexcept nogil:
 
 
 cdef inline bint is_backlen(Bytes at, Py_ssize_t left, Py_ssize_t body) noexcept nogil:
-    """Tell whether the length of a body of so many bytes stands here, for reading backwards."""
+    """Tell whether the backlen of a body of ``body`` bytes is here."""
     cdef Py_ssize_t size = backlen_size(body), i
     if left < size or at[0] != body >> 7 * (size - 1):
         return False
@@ -109,7 +110,7 @@ cdef inline bint is_backlen(Bytes at, Py_ssize_t left, Py_ssize_t body) noexcept
 
 
 cdef inline bint take_element(Cursor *from_, Element *to) noexcept nogil:
-    """Take an element; False where none, or too little, stands there."""
+    """Take an element; return False if there is no whole one."""
     cdef Bytes at = from_.at
     cdef Py_ssize_t left = from_.end - at, head = 1, body
     cdef unsigned char first
@@ -184,7 +185,7 @@ cdef inline Room put_integer(Room at, int64_t number) noexcept nogil:
 
 
 cdef inline Room put_text(Room at, Bytes data, Py_ssize_t size) noexcept nogil:
-    """Write a text as what it is best held as; it takes ELEMENT_OVERHEAD more at the most."""
+    """Write a text, a canonical decimal as an integer; it needs up to ELEMENT_OVERHEAD more bytes."""
     cdef int64_t number = 0
     cdef Room start = at
     cdef Py_ssize_t body, width, i

@@ -1,5 +1,6 @@
-"""Stored rows, for the compiled modules: their msgpack strings are read with bounds checked, and
-written into room that was measured. The grammar is in values.py.
+"""Stored rows: their msgpack strings, read with bounds checks and written into measured buffers.
+
+The grammar is in values.py.
 """
 
 from cpython.bytes cimport PyBytes_GET_SIZE
@@ -23,7 +24,7 @@ cdef struct Cursor:
 
 
 cdef inline bint take_string(Cursor *from_, Bytes *data, Py_ssize_t *size) noexcept nogil:
-    """Take one msgpack string; False where something else, or too little, stands there."""
+    """Take one msgpack string; return False if there is no whole one."""
     cdef Py_ssize_t left = from_.end - from_.at
     cdef Bytes at = from_.at
     cdef unsigned char head
@@ -54,7 +55,7 @@ cdef inline bint take_string(Cursor *from_, Bytes *data, Py_ssize_t *size) noexc
 
 
 cdef inline Py_ssize_t packed_size(Py_ssize_t size) noexcept nogil:
-    """Return the bytes of a string of so many bytes."""
+    """Return the bytes of a packed string."""
     return size + (1 if size < 32 else 3 if size < 65536 else 5)
 
 
@@ -102,9 +103,9 @@ cdef inline unsigned char *pack_map_head(unsigned char *at, Py_ssize_t count) no
 
 
 cdef inline Py_ssize_t take_count(Cursor *from_) noexcept nogil:
-    """Take the mark and the head of a row value; return its pairs, or -1.
+    """Take the mark and the head of a row value; return the number of its pairs, or -1.
 
-    -1 also where there are more pairs than bytes for them: who makes room by the count may do so.
+    The number is never above what the bytes can hold, so it is safe to allocate by it.
     """
     cdef Py_ssize_t left = from_.end - from_.at
     cdef Bytes at = from_.at
@@ -148,9 +149,9 @@ cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
 cdef inline bint take_row(
     list page, Py_ssize_t at, Py_ssize_t prefix, PyObject **key, PyObject **value
 ) noexcept:
-    """Look at a row of a page: a key with an ID after ``prefix`` bytes, and a value, both bytes.
+    """Parse a row of a page: a key with an ID after ``prefix`` bytes, and a value, both bytes.
 
-    False where it is something else. The page must have so many rows, and go on holding them.
+    Returns False for anything else. The page must have the row, and stay alive.
     """
     cdef object row = <object>PyList_GET_ITEM(page, at)
     if type(row) is not tuple or PyTuple_GET_SIZE(row) != 2:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Compiled twins of packing.py: row values from columns of strings, as Arrow lays them out.
 
-Whoever calls has seen to it that ends fit their data. What is not plain is None: the Python twin
-then has its say.
+The caller guarantees that ends fit their data. Input that is not plain gives None: then the Python
+function does the work.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -20,18 +20,18 @@ from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 cdef enum:
-    COLUMNS_MAX = 64  # which fields a row has is a mask of 64 bits
+    COLUMNS_MAX = 64  # the fields of a row are a mask of 64 bits
     PAIRS_MAX = 64
 
 
 cdef struct Column:
     const int32_t *ends
     Bytes data
-    Bytes valid  # a byte a row; NULL: all have a value
+    Bytes valid  # one byte per row; NULL: all rows have a value
 
 
 cdef class Held:
-    """The buffers behind pointers, for as long as these are used."""
+    """Keeps the buffers behind pointers alive."""
 
     cdef Py_buffer views[3 * COLUMNS_MAX]
     cdef Py_ssize_t count
@@ -63,7 +63,7 @@ cdef bytes packed_name(bytes name):
 
 
 def pack_columns(tuple names not None, list columns not None, Py_ssize_t count, Py_ssize_t limit):
-    """Return (row value, names) of each row, None for one without fields; or None for all."""
+    """Return (row value, names) of each row, None for a row without fields; or None for all."""
     cdef Py_ssize_t width = len(names), i, j, fields, total, size
     cdef Column given[COLUMNS_MAX]
     cdef Bytes heads[COLUMNS_MAX]
@@ -134,9 +134,9 @@ cdef tuple names_at(Column *names, Py_ssize_t first, Py_ssize_t count):
 
 def pack_lists(rows not None, tuple names not None, tuple values not None, Py_ssize_t count,
                Py_ssize_t limit):
-    """Return (row value, names) of each row, None for one that is not plain; or None for all.
+    """Return (row value, names) of each row, None for a row that is not plain; or None for all.
 
-    ``rows`` are the ends of the rows among names and values, all of which are there.
+    ``rows`` are the ends of the rows in names and values, none of which is null.
     """
     cdef Held held = Held()
     cdef const int32_t *ends = <const int32_t *>held.point(rows)
@@ -181,7 +181,7 @@ def pack_lists(rows not None, tuple names not None, tuple values not None, Py_ss
 
 
 def unpack_rows(bytes rows not None):
-    """Do what ``unpack_in_python`` does."""
+    """Twin of ``unpack_in_python``."""
     cdef list ids = [], values = []
     if not split_rows(<Bytes>PyBytes_AS_STRING(rows), PyBytes_GET_SIZE(rows), ids, values):
         raise ValueError("packed rows end within a row")

@@ -1,4 +1,4 @@
-"""Rows that lie one after the other in one string, for the compiled modules; packing.py has the grammar."""
+"""Packed rows: many rows in one string; packing.py has the grammar."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from kvstream.layout._msgpack cimport ID_BYTES, Bytes
@@ -23,7 +23,7 @@ cdef inline Py_ssize_t take_size(Bytes at) noexcept nogil:
 
 
 cdef inline bint split_rows(Bytes at, Py_ssize_t left, list ids, list values):
-    """Append IDs and values to lists; False where the last row is not whole."""
+    """Append IDs and values to lists; return False if the last row is cut."""
     cdef Py_ssize_t size
     while left:
         if left < ROW_HEAD:

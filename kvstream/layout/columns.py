@@ -1,14 +1,13 @@
-"""Pages of entries by column: buffers as Arrow lays them out, without Arrow.
+"""Pages of entries by column, in buffers with Arrow's layout.
 
 ::
 
-    ids         := id*                      16 bytes an entry, big-endian
-    ends        := 0 end*                   an entry's fields end there; int32, as all ends are
-    name_ends   := 0 end*                   a field's name ends there, among the names
-    value_ends  := 0 end*                   a field's value ends there, among the values
+    ids         := id*                      16 bytes each, big-endian
+    ends        := 0 end*                   ends of the entries, as numbers of fields
+    name_ends   := 0 end*                   ends of the field names in ``names``
+    value_ends  := 0 end*                   ends of the field values in ``values``
 
-Ends are in the byte order of the machine, so that they are used as they are. Whoever reads pages
-keeps them below the 2 GB that an end can say.
+Ends are int32 in the byte order of the machine, so a page has at most 2 GB.
 """
 
 from array import array
@@ -17,7 +16,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
-from kvstream.layout.compiled import twins
+from kvstream.layout.compiled import compiled
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.packing import unpack_rows
 from kvstream.layout.values import decode_checked
@@ -26,13 +25,11 @@ from kvstream.types.records import RepeatedFields
 
 _END_MAX = (1 << 31) - 1
 
-_compiled: Any = None
-if twins is not None:
-    from kvstream.layout import _columns as _compiled
+_compiled = compiled("kvstream.layout._columns")
 
 
 class Columns(NamedTuple):
-    """A page of entries; the module's docstring says what the buffers hold."""
+    """A page of entries; the module's docstring has the layout of the buffers."""
 
     ids: bytes
     ends: bytes
@@ -41,7 +38,7 @@ class Columns(NamedTuple):
     value_ends: bytes
     values: bytes
     repeated: list[int]
-    """The entries in which a field name stands more than once."""
+    """The indexes of entries with a repeated field name."""
 
     def __len__(self) -> int:
         return len(self.ids) // ID_BYTES

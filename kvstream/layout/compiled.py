@@ -1,18 +1,30 @@
-"""The compiled twins of the functions that every entry goes through, where they are installed.
+"""Compiled twins: Cython modules whose functions do what Python functions do, only faster.
 
-They are built with the package where there is a C compiler. Without them, or with KVSTREAM_PURE=1
-in the environment, the Python functions beside each use do all the work, with the same results.
+A twin handles plain input and returns None for all other input, damage included: then the Python
+function beside its use does the work. The same tests run on both. Without a C compiler, or with
+KVSTREAM_PURE=1 in the environment, the Python functions do all the work.
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 PURE_VARIABLE = "KVSTREAM_PURE"
 
-try:
-    if os.environ.get(PURE_VARIABLE) == "1":
-        raise ImportError(f"{PURE_VARIABLE} is set")
-    from kvstream.layout import _compiled as twins
-except ImportError:
-    twins = None  # type: ignore[assignment]
 
-__all__ = ["twins"]
+def compiled(name: str) -> Any:
+    """Return a compiled module; None if it was not built, or KVSTREAM_PURE=1 forbids it."""
+    if os.environ.get(PURE_VARIABLE) == "1":
+        return None
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+if TYPE_CHECKING:
+    from kvstream.layout import _compiled as twins
+else:
+    twins = compiled("kvstream.layout._compiled")
+
+__all__ = ["PURE_VARIABLE", "compiled", "twins"]

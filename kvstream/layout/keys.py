@@ -2,8 +2,8 @@
 
 ::
 
-    name       := db(u16) key                          a key of one of the numbered databases; in
-                                                       rows it has the number the database bears
+    name       := db(u16) key                          db is the stored number: SWAPDB changes which
+                                                       database has it
 
     messages   row   := prefix id | prefix number(u32)  the latter of large strings
                                                        (kvstream.meta.strings)
@@ -26,12 +26,11 @@
                       | tree(u64) id
                       | tree(u64) suffix of the tree's own kind
 
-All numbers are big-endian, so that bytes sort as numbers do. The length before the key keeps one
-stream's prefix from being the beginning of another's; the generation, never used twice, lets a
-deleted or renamed stream's rows stay where they are. A renamed stream keeps the prefix that it was
-born with. Streams that one bulk load has made without having been told of them bear a number of
-the load in its place, with the highest bit set: the key tells them apart, and the number is never
-used again.
+All numbers are big-endian, so that bytes sort as numbers do. The length before the key prevents
+that one prefix is the beginning of another. A generation is never used twice, so the rows of a
+deleted stream need not be removed at once, and a renamed stream keeps its prefix. Streams that a
+bulk load creates share a number of that load in place of a generation, with the highest bit set;
+their keys tell them apart.
 """
 
 from struct import Struct
@@ -52,21 +51,21 @@ EXPIRY_TAG = b"X"
 
 ID_BYTES = 16
 COUNTED_MAX = (1 << 64) - (1 << 32)
-"""No number that is counted up one by one comes so far; each may still be counted up a little."""
+"""Bound of valid counters: no counter reaches it by increments."""
 U16 = Struct(">H")
 U64 = Struct(">Q")
 _MESSAGE_HEAD = Struct(">HI")
 _SCAN = Struct(">cHQ")
 
 SHARED = 1 << 63
-"""In place of a generation: a number that prefixes of several keys bear; the keys differ."""
+"""The bit of a number that several prefixes share in place of a generation."""
 
 ID_FIRST = b"\x00" * ID_BYTES
 ID_LAST = b"\xff" * ID_BYTES
 
 
 def decode_number(row: bytes, value: bytes | None, missing: int = 0) -> int:
-    """Return the number that a row holds; Corruption where it holds none."""
+    """Return the number in a row, ``missing`` if there is no row; raise Corruption for damage."""
     if value is None:
         return missing
     try:
@@ -92,13 +91,13 @@ def key_of(name: bytes) -> bytes:
 
 
 def message_prefix(name: bytes, generation: int) -> bytes:
-    """Return the bytes that open the key of each message of a stream."""
+    """Return the prefix of the message keys of a stream."""
     key = name[2:]
     return _MESSAGE_HEAD.pack(database_of(name), len(key)) + key + U64.pack(generation)
 
 
 def generation_in(prefix: bytes, stored_db: int) -> int | None:
-    """Return the number in a prefix of a database's rows; None where it is no such prefix."""
+    """Return the generation in a prefix; None if it is not a prefix of that database."""
     end = len(prefix) - U64.size
     if end < _MESSAGE_HEAD.size:
         return None
@@ -108,19 +107,19 @@ def generation_in(prefix: bytes, stored_db: int) -> int | None:
 
 
 def key_in(prefix: bytes) -> bytes:
-    """Return the key that a prefix was made for."""
+    """Return the key in a prefix."""
     return prefix[_MESSAGE_HEAD.size : -U64.size]
 
 
 def is_shared(prefix: bytes) -> bool:
-    """Tell whether the number in a prefix is that of a bulk load."""
+    """Tell whether a prefix has the number of a bulk load."""
     return prefix[-U64.size] >= 0x80
 
 
 def database_bounds(db: int) -> tuple[bytes, bytes]:
-    """Return the bounds of all message rows of a database: a stream never leaves its own."""
+    """Return the bounds of the message keys of a database."""
     prefix = U16.pack(db)
-    return prefix, prefix + b"\xff" * 4  # no key is as long as that
+    return prefix, prefix + b"\xff" * 4  # above every length of a key
 
 
 def stream_row(name: bytes) -> bytes:

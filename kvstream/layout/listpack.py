@@ -1,7 +1,7 @@
-"""How many bytes Redis's listpack would take for an entry: what decides where a node ends.
+"""Sizes of entries in Redis's listpacks, which decide where a node ends.
 
 Nothing is stored as a listpack. Redis closes a node when its listpack would reach
-``stream-node-max-bytes``, and trims ``~`` by whole nodes, so the sizes must be Redis's own.
+``stream-node-max-bytes``, and ``~`` trims whole nodes, so the sizes must equal Redis's.
 
 ::
 
@@ -53,7 +53,7 @@ def string_size(length: int) -> int:
 
 
 def backlen_size(body: int) -> int:
-    """Return the bytes that tell, behind an element of ``body`` bytes, how many these are."""
+    """Return the bytes of the backlen of an element with a body of ``body`` bytes."""
     if body <= 127:
         return 1
     if body < 16383:
@@ -64,13 +64,13 @@ def backlen_size(body: int) -> int:
 
 
 def element_size(value: bytes) -> int:
-    """Return the bytes of an element: canonical decimals of 64 bits are held as integers."""
+    """Return the bytes of an element; a canonical decimal of 64 bits is stored as an integer."""
     number = canonical_integer(value)
     return string_size(len(value)) if number is None else integer_size(number)
 
 
 def canonical_integer(value: bytes) -> int | None:
-    """Return the integer of 64 bits that ``value`` is the canonical decimal of."""
+    """Return the number of a canonical decimal of 64 bits; None for any other bytes."""
     if len(value) <= 20 and _CANONICAL_INTEGER.fullmatch(value):
         number = int(value)
         if _INT64_MIN <= number <= _INT64_MAX:
@@ -79,10 +79,10 @@ def canonical_integer(value: bytes) -> int | None:
 
 
 def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
-    """Return (bytes of the elements, bytes of the values).
+    """Return the bytes of the elements, and of the values themselves.
 
-    All are summed as short strings first, without running Python code for each; then those that
-    may be long, or integers, are set right.
+    All are counted as short strings first, without Python code for each; then long strings and
+    integers are corrected.
     """
     joined = b"".join(values)
     size = len(joined) + _SHORT_OVERHEAD * len(values)
@@ -98,7 +98,7 @@ def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
 
 
 def node_size(names_size: int, count: int) -> int:
-    """Return the bytes of a node before its first entry, less its two counters."""
+    """Return the bytes of a node before its first entry, without its two counters."""
     return FRAME_BYTES + integer_size(count) + names_size + SMALL_INTEGER_BYTES
 
 
@@ -108,10 +108,10 @@ def counters_size(live: int, dead: int) -> int:
 
 
 def entry_size(count: int) -> int:
-    """Return the bytes of an entry with the node's own ``count`` fields, less deltas and values."""
+    """Return the bytes of an entry with the node's ``count`` names, without deltas and values."""
     return SMALL_INTEGER_BYTES + integer_size(count + 3)
 
 
 def foreign_entry_size(count: int) -> int:
-    """Return the bytes of an entry with ``count`` fields of its own, less deltas and elements."""
+    """Return the bytes of an entry with ``count`` names of its own, without deltas and elements."""
     return SMALL_INTEGER_BYTES + integer_size(count) + integer_size(2 * count + 4)

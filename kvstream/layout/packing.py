@@ -1,37 +1,35 @@
-"""Row values from columns of strings, laid out as Arrow lays them out, without Arrow; packed rows.
+"""Packed rows, which hold a whole node in one string, and row values from Arrow columns.
 
 ::
 
-    rows   := (id length(u32) value)*     little-endian; what a whole node is, in one string
+    rows   := (id length(u32) value)*     lengths are little-endian
 
     column := (ends, data, valid)
     ends   := 0 end*           int32 in the byte order of the machine; the first need not be 0
-    valid  := flag*            a byte a row; None where every row has a value
+    valid  := flag*            one byte per row; None if every row has a value
 
-It is compiled; None where the compiled module is not installed, or the columns are not plain: then
-``values.encode_flat`` makes the rows one by one.
+Columns are packed by compiled code only. The functions return None without it, or if columns are
+not plain; then ``values.encode_flat`` makes the rows one by one.
 """
 
 from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
-from kvstream.layout.compiled import twins
+from kvstream.layout.compiled import compiled
 from kvstream.types.options import ENTRY_BYTES_MAX
 
 Column = tuple[Any, Any, Any]
 Packed = tuple[bytes, tuple[bytes, ...]]
-"""A row's value and the names of its fields."""
+"""The value of a row, and the names of its fields."""
 
-_compiled: Any = None
-if twins is not None:
-    from kvstream.layout import _packing as _compiled
+_compiled = compiled("kvstream.layout._packing")
 
 
 def pack_columns(
     names: tuple[bytes, ...], columns: Sequence[Column], count: int
 ) -> list[Packed | None] | None:
-    """Return each row of columns that are a field each; None for one without any value."""
+    """Return the rows of columns that are one field each; None for a row without values."""
     if _compiled is None:
         return None
     packed: list[Packed | None] | None = _compiled.pack_columns(
@@ -41,7 +39,7 @@ def pack_columns(
 
 
 def pack_lists(rows: Any, names: Column, values: Column, count: int) -> list[Packed | None] | None:
-    """Return each row of lists of names and values; None for one that is not plain."""
+    """Return the rows of lists of names and values; None for a row that is not plain."""
     if _compiled is None:
         return None
     packed: list[Packed | None] | None = _compiled.pack_lists(

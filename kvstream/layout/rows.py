@@ -1,14 +1,12 @@
-"""Entries in the bytes in which clients get them, made once and given out often.
+"""Entries that are decoded when first used: message rows, and encoded replies.
 
 ::
 
-    text    := entry*            as RESP has entries, the same in both of its versions
+    text    := entry*            the reply of RESP2 and RESP3
     entry   := "*2" CRLF string(id) "*" count CRLF string*
     string  := "$" length CRLF bytes CRLF
 
-A text knows where its entries end, so that a part of it is cut out without looking at it.
-
-Entries as the rows that hold them, decoded when somebody looks.
+A text has the ends of its entries, so a part of it is cut out without parsing.
 """
 
 from bisect import bisect_left
@@ -30,7 +28,7 @@ _new_entry = partial(tuple.__new__, Entry)
 
 
 def ids_in_python(first: StreamID, count: int) -> list[StreamID]:
-    """Return ``first`` and the IDs that follow it in its millisecond, ``count`` in all."""
+    """Return ``count`` IDs of one millisecond, from ``first`` on."""
     ms, seq = first
     return [new_id((ms, number)) for number in range(seq, seq + count)]
 
@@ -43,12 +41,12 @@ ids_from = ids_in_python if twins is None else _ids_compiled
 
 
 class Undecoded(Sequence[Entry]):
-    """Entries in the bytes that somebody else has made, decoded when one is looked at."""
+    """A sequence of entries that are decoded when first used."""
 
     __slots__ = ()
 
     def entries(self) -> list[Entry]:
-        """Return the entries themselves."""
+        """Return the decoded entries."""
         raise NotImplementedError
 
     @overload
@@ -63,10 +61,7 @@ class Undecoded(Sequence[Entry]):
 
 
 class Rows(Undecoded):
-    """Entries as the message rows that hold them, for Entries and Streams or as a reply alone.
-
-    A writer turns the rows themselves into bytes; whoever looks at an entry has them decoded.
-    """
+    """Entries as message rows; the reply writer encodes the rows without decoding them."""
 
     __slots__ = ("_entries", "page", "prefix")
 
@@ -83,7 +78,7 @@ class Rows(Undecoded):
         return f"Rows({self.page!r}, {self.prefix})"
 
     def packed_ids(self) -> list[bytes]:
-        """Return the IDs of the entries as they stand in rows; Corruption where one is damaged."""
+        """Return the packed IDs of the entries; raise Corruption for a damaged row."""
         if twins is not None and self._entries is None:
             ids = twins.packed_ids(self.page, self.prefix)
             if ids is not None:
@@ -91,7 +86,7 @@ class Rows(Undecoded):
         return [entry.id.packed for entry in self.entries()]
 
     def entries(self) -> list[Entry]:
-        """Return the entries of the rows; Corruption where one is damaged."""
+        """Return the entries of the rows; raise Corruption for a damaged row."""
         entries = self._entries
         if entries is None:
             if twins is not None:
@@ -113,19 +108,19 @@ class Rows(Undecoded):
 
 
 TEXT_BYTES_MAX = (1 << 32) - 1
-"""Ends are of 32 bits."""
+"""The bound of 32-bit ends."""
 _ID = Struct(f"{ID_BYTES}s")
 _CRLF = b"\r\n"
 _ENTRY_HEAD = len(b"*2\r\n")
 
 
 class Text(NamedTuple):
-    """Entries side by side."""
+    """Encoded entries."""
 
     ids: bytes
-    """As they are stored: 16 bytes each."""
+    """The packed IDs, side by side."""
     ends: "memoryview[int]"
-    """Where each entry ends, 32 bits each."""
+    """The end of each entry in ``data``, 32 bits each."""
     data: bytes
 
     @property
@@ -133,25 +128,26 @@ class Text(NamedTuple):
         return len(self.ends)
 
     def part(self, start: int, stop: int) -> bytes:
-        """Return the entries from the one number to the other."""
+        """Return the bytes of the entries from index ``start`` to ``stop``."""
         if start >= stop:
             return b""
         return self.data[self.ends[start - 1] if start else 0 : self.ends[stop - 1]]
 
 
 Write: TypeAlias = Callable[[list[tuple[bytes, bytes]], int, int], Text | None]
-"""Makes the text of rows whose keys have an ID after so many bytes; None where it would take more
-bytes than told, or a row is not plain."""
+"""Encodes rows: takes the page, the length of the key prefix, and the most bytes of the text.
+
+Returns None if the text would be longer, or if a row is not plain."""
 
 
 def text_of(made: tuple[bytes, bytes, bytes]) -> Text:
-    """Return a text of its parts, the ends being unsigned integers of the machine."""
+    """Return a text; its ends are given as unsigned integers in machine order."""
     ids, ends, data = made
     return Text(ids, memoryview(ends).cast("I"), data)
 
 
 def below_in_python(ids: bytes, eid: bytes) -> int:
-    """Return how many of the ascending ``ids``, packed side by side, are below one."""
+    """Return how many of the ascending packed ``ids`` are below an ID."""
     return bisect_left(
         range(len(ids) // ID_BYTES), eid, key=lambda at: ids[at * ID_BYTES : (at + 1) * ID_BYTES]
     )
@@ -161,15 +157,12 @@ below = below_in_python if twins is None else twins.below
 
 
 class Written(Undecoded):
-    """So many entries in pieces of text, for Entries and Streams or as a reply alone.
-
-    A writer takes the text; whoever looks at an entry has it read back.
-    """
+    """Entries as pieces of encoded text; the reply writer copies them without decoding."""
 
     __slots__ = ("_count", "_entries", "_ids", "parts")
 
     def __init__(self, count: int, parts: list[bytes], ids: list[bytes]) -> None:
-        """Hold pieces of text, and of the IDs of its entries as a Text has them."""
+        """``parts`` are pieces of text, ``ids`` their packed IDs."""
         self._count = count
         self.parts = parts
         self._ids = ids
@@ -182,7 +175,7 @@ class Written(Undecoded):
         return f"Written({self._count}, {self.parts!r}, {self._ids!r})"
 
     def packed_ids(self) -> list[bytes]:
-        """Return the IDs of the entries as they stand in rows."""
+        """Return the packed IDs of the entries."""
         return list(chain.from_iterable(_ID.iter_unpack(b"".join(self._ids))))
 
     def entries(self) -> list[Entry]:

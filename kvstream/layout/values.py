@@ -2,17 +2,16 @@
 
 ::
 
-    value := 0x01 map      each field name once: the map's pairs stand in the entry's order
+    value := 0x01 map      each field name once, in the order of the entry
            | 0x02 array    some name repeats: field value field value ...
 
-The first byte is the format version and is itself a msgpack number, so the values of a page of
-rows, joined, are one msgpack array. Strings are msgpack's raw type, whatever was given: bytes are
-stored as they are, text as UTF-8, numbers as redis-py writes them.
+The first byte is the format version. It is itself a msgpack number, so the joined values of a page
+of rows are one msgpack array. All strings have msgpack's raw type: bytes are stored unchanged, text
+as UTF-8, numbers as redis-py writes them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, repeat
-from operator import add
+from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +29,7 @@ _UNIQUE_MARK, _REPEATED_MARK = UNIQUE[0], REPEATED[0]
 if TYPE_CHECKING:
 
     class PlainInt(Protocol):
-        """An int that is no bool: the setter has checkers compare the class exactly."""
+        """An int but not a bool: with the setter type checkers compare the class exactly."""
 
         @property  # type: ignore[override]
         def __class__(self) -> type[int]: ...
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
         def __class__(self, value: type[int], /) -> None: ...  # pyright: ignore
 
     class PlainFloat(Protocol):
-        """A float; with ``float`` itself a checker takes int, and so bool, as well."""
+        """A float; ``float`` itself would accept int, and so bool."""
 
         @property  # type: ignore[override]
         def __class__(self) -> type[float]: ...
@@ -51,22 +50,23 @@ else:
 FieldPart = bytes | str | PlainInt | PlainFloat | bytearray | memoryview
 _Pair = tuple[FieldPart, FieldPart]
 FieldsLike = Mapping[Any, FieldPart] | Sequence[_Pair] | Set[_Pair] | Iterator[_Pair]
-"""A mapping of FieldParts to FieldParts, or pairs of them. The key type of a mapping is invariant,
-so that a checker is told nothing of keys. Pairs are no ``Iterable``: a mapping is one as well, and
-mypy would take a literal that mixes text and numbers for a mapping to ``object``."""
+"""A mapping of FieldParts to FieldParts, or pairs of them.
+
+The key type is Any, since that of a Mapping is invariant. Pairs are not an ``Iterable``: a mapping
+is one too, and mypy would infer ``object`` for a literal that mixes text and numbers."""
 
 _pack = msgpack.Packer(use_bin_type=False, buf_size=1 << 16).pack
 _ARRAY_HEAD = Struct(">BI")
 _ARRAY32 = 0xDD
-_UNPACK_ERRORS = (ValueError, TypeError)  # among them all of msgpack's own
+_UNPACK_ERRORS = (ValueError, TypeError)  # all errors of msgpack are among them
 
 
 Names = tuple[str, ...] | tuple[bytes, ...]
-"""The field names of an entry in order, repeats included."""
+"""The field names of an entry in order, with repeats."""
 
 
 def to_bytes(part: FieldPart) -> bytes:
-    """Return ``part`` as redis-py would send it; InvalidArgument for None, bool and the like."""
+    """Return ``part`` as redis-py sends it; raise InvalidArgument for None, bool and the like."""
     if isinstance(part, bytes):
         return part
     if isinstance(part, str):
@@ -83,9 +83,9 @@ def to_bytes(part: FieldPart) -> bytes:
 
 
 def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
-    """Return the row value and the names of ``fields``: a mapping, or pairs with repeats.
+    """Return the row value and the names of ``fields``, a mapping or pairs.
 
-    InvalidArgument where there are none, or where one cannot be stored.
+    Raises InvalidArgument if there are none, or if one cannot be stored.
     """
     if type(fields) is dict:
         packed = _pack_fields(fields, ENTRY_BYTES_MAX)
@@ -98,7 +98,7 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
 
 
 def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
-    """Return what ``encode_fields`` returns for each of many entries, sooner."""
+    """Return the result of ``encode_fields`` for each of many entries."""
     given: list[Any] = list(entries)
     packed = _pack_many(given, ENTRY_BYTES_MAX)
     if None not in packed:
@@ -110,8 +110,8 @@ def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
 
 
 def pack_text(fields: dict[Any, Any], limit: int) -> tuple[bytes, Names] | None:
-    """Return (row value, names) of fields and values that are all text, else None."""
-    try:  # joining tells text alone apart without running Python code for each part
+    """Return (row value, names) if all fields and values are text, else None."""
+    try:  # joining fails for other types, without Python code for each part
         "".join(fields)
         "".join(fields.values())
         value = UNIQUE + _pack(fields)
@@ -121,16 +121,8 @@ def pack_text(fields: dict[Any, Any], limit: int) -> tuple[bytes, Names] | None:
 
 
 def pack_texts(entries: list[Any], limit: int) -> Sequence[tuple[bytes, Names] | None]:
-    """Return what ``pack_text`` returns for each of many entries, sooner."""
-    try:
-        if all(entries) and list(map(type, entries)).count(dict) == len(entries):
-            "".join(chain.from_iterable(chain.from_iterable(map(dict.items, entries))))
-            values = list(map(add, repeat(UNIQUE), map(_pack, entries)))
-            if max(map(len, values), default=0) <= limit:
-                return list(zip(values, map(tuple, entries), strict=True))
-    except (TypeError, UnicodeEncodeError):
-        pass
-    return [None] * len(entries)
+    """Return the result of ``pack_text`` for each of many entries."""
+    return [pack_text(fields, limit) if type(fields) is dict else None for fields in entries]
 
 
 _pack_fields = pack_text if twins is None else twins.pack_fields
@@ -140,7 +132,7 @@ _pack_many = pack_texts if twins is None else twins.pack_many
 def encode_flat(flat: Sequence[bytes], most: int | None = None) -> tuple[bytes, Names]:
     """Return the row value and the names of ``flat``: field, value, field, value ... as bytes.
 
-    InvalidArgument where they are more than ``most`` bytes; nothing is packed then.
+    Raises InvalidArgument before packing if they have more than ``most`` bytes.
     """
     most = ENTRY_BYTES_MAX if most is None else min(most, ENTRY_BYTES_MAX)
     if twins is not None and type(flat) is list:
@@ -179,7 +171,7 @@ def decode_fields(value: bytes) -> Fields:
 
 
 def decode_checked(values: Sequence[bytes]) -> list[Fields]:
-    """Return the fields of row values, once all are known to be bytes, and none to be empty."""
+    """Return the fields of row values; raise Corruption if a part is not bytes or none is there."""
     page = decode_page(values)
     try:
         b"".join(chain.from_iterable(map(dict.values, page)))
@@ -191,10 +183,10 @@ def decode_checked(values: Sequence[bytes]) -> list[Fields]:
 
 
 def decode_page(values: Sequence[bytes]) -> list[Fields]:
-    """Return the fields of many row values, by one call of msgpack.
+    """Return the fields of many row values by one call of msgpack.
 
-    What msgpack itself can tell at no cost is refused: names that are no text, and types that
-    nothing of ours writes. A number in place of a field's value is left to ``decode_checked``.
+    Refuses what msgpack detects by itself: names that are not strings, and unknown types. A number
+    in place of a field's value is left to ``decode_checked``.
     """
     if twins is not None:
         page = twins.decode_page(values)
@@ -216,7 +208,7 @@ def unpack_page(values: Sequence[bytes]) -> list[Fields]:
             max_ext_len=0,
         )
     except _UNPACK_ERRORS as error:
-        raise Corruption(f"a message's value is no msgpack: {error!r}") from error
+        raise Corruption(f"a message's value is not msgpack: {error!r}") from error
     marks, contents = marked[::2], marked[1::2]
     if marks.count(_UNIQUE_MARK) == count == list(map(type, contents)).count(dict):
         return list(contents)
@@ -232,7 +224,7 @@ def _fields_of(mark: object, content: object) -> Fields:
         except TypeError as error:
             raise Corruption(f"a message's value holds more than bytes: {error}") from None
         return RepeatedFields(content)
-    raise Corruption("a message's value is of no known format")
+    raise Corruption("a message's value has an unknown format")
 
 
 def flat_bytes(fields: FieldsLike) -> list[bytes]:

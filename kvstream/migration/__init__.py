@@ -1,16 +1,15 @@
-"""Migration: streams from any place to any place, with all that belongs to them.
+"""Migration of streams and strings between stores, servers, RDB files and append-only files.
 
-``plan`` says what would be lost, ``run`` brings the keys, ``verify`` compares two places;
-a place is the directory of a store, an RDB file, an append-only file, or the URL of a server::
+``plan`` shows what would be lost, ``run`` copies the keys, ``verify`` compares two places. A place
+is the directory of a store, an RDB file, an append-only file, or the URL of a server::
 
     from kvstream import migration
 
     migration.run("redis://127.0.0.1:6379", "data")
     assert migration.verify("redis://127.0.0.1:6379", "data").equal
 
-``follow`` keeps a target in step with a live server, and ``cut_over`` makes it final.
-
-The command line ``kvstream migrate`` does the same.
+``follow`` keeps a target in step with a live server, and ``cut_over`` switches over to the target.
+The command ``kvstream migrate`` does the same.
 """
 
 from kvstream.migration.api import cut_over, follow, open_source, open_target, plan, run, verify

@@ -1,35 +1,21 @@
-"""The commands of an append-only file.
+"""Append-only files of Redis or Valkey as sources: a file, or a directory with a manifest.
 
 ::
 
-    file       := entry*
+    manifest   := line*
+    line       := "file" name "seq" number "type" ("b" | "i" | "h") (key value)* LF | "#" text LF
+    file       := rdb? entry*
     entry      := command | annotation
     command    := "*" count CRLF argument*count
     argument   := "$" length CRLF byte*length CRLF
     annotation := "#" text CRLF                       such as #TS:1700000000, the server's time
 
-What a crash has cut off at the end is no damage, and is told as a number of bytes; all else that
-is no entry is. SELECT, MULTI and EXEC are understood here, other commands are passed on unread.
+b is the base, at most one; i are the increments, with ascending numbers; h are files that Redis
+will delete. Unknown keys of a manifest are ignored, as Redis does. An incomplete
+last entry, as a crash leaves it, is reported and is not an error.
 
-An append-only file, or the directory of one, as a source.
-
-What a log holds is known once all its commands have been run: they are, in a store in a temporary
-folder, which is then the source. Keys whose values only Redis can tell are named and skipped.
-
-An append-only file of Redis or Valkey as it is on disk: a file, or a directory of them.
-
-What is in the base comes first, as records of an RDB file if it is one, then the commands since.
-What the commands mean is not known here.
-
-The manifest of an append-only directory: which of its files make up the data, in which order.
-
-::
-
-    manifest := line*
-    line     := "file" name "seq" number "type" ("b" | "i" | "h") (key value)* LF | "#" text LF
-
-b is the base, of which there is at most one; i are the increments, whose numbers rise; h are files
-that Redis is about to delete. Keys that are unknown are passed over, as Redis does.
+The commands run in a store in a temporary folder, which is then the source. Keys that kvstream
+cannot hold are reported and skipped.
 """
 
 import os
@@ -46,7 +32,7 @@ from kvstream.engine.engine import Engine
 from kvstream.errors import BadPayload, InvalidArgument, ProtocolError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.migration.items import Item, Selection
-from kvstream.migration.replay import Replay, Unheld
+from kvstream.migration.replay import Replay, Unsupported
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import strings
 from kvstream.rdb.file_reader import (
@@ -72,11 +58,11 @@ _WORDS_LEAST = 6
 
 
 def files(manifest: Path) -> list[Path]:
-    """Return the base, if there is one, and the increments; BadPayload where it is no manifest."""
+    """Return the base, if any, and the increments; raise BadPayload for a damaged manifest."""
     with manifest.open("rb") as file:
         text = file.read(MANIFEST_BYTES_MAX + 1)
     if len(text) > MANIFEST_BYTES_MAX:
-        raise BadPayload(f"a manifest of more than {MANIFEST_BYTES_MAX} bytes")
+        raise BadPayload(f"the manifest has more than {MANIFEST_BYTES_MAX} bytes")
     bases: list[bytes] = []
     increments: list[bytes] = []
     last = at = 0
@@ -99,13 +85,13 @@ def files(manifest: Path) -> list[Path]:
 
 
 def _entry(line: bytes, at: int) -> tuple[bytes, int, bytes]:
-    """Return name, number and type of a file."""
+    """Return the name, number and type of a file."""
     try:
         words = split_words(line.rstrip(b"\r\n"))
     except ProtocolError:
         words = []
-    told = dict(zip(words[::2], words[1::2], strict=False))
-    name, seq, kind = told.get(b"file", b""), told.get(b"seq", b""), told.get(b"type", b"")
+    pairs = dict(zip(words[::2], words[1::2], strict=False))
+    name, seq, kind = pairs.get(b"file", b""), pairs.get(b"seq", b""), pairs.get(b"type", b"")
     if (
         len(words) < _WORDS_LEAST
         or len(words) % 2
@@ -121,7 +107,7 @@ def _entry(line: bytes, at: int) -> tuple[bytes, int, bytes]:
 
 CHUNK_BYTES = 1 << 18
 UNIT_BYTES_MAX = 1024 * MEGABYTE
-"""Largest transaction: it is held in memory until its EXEC is there."""
+"""Largest transaction: it is held in memory until its EXEC."""
 
 _CRLF = b"\r\n"
 _STAR, _DOLLAR, _HASH = b"*$#"
@@ -131,14 +117,14 @@ _take_plain = take_plain if twins is None else twins.take_plain
 
 
 class Command(NamedTuple):
-    """What was executed, and in which database."""
+    """A command, and the database it ran in."""
 
     db: int
     argv: list[bytes]
 
 
 class Unit(NamedTuple):
-    """A command, or those of a transaction: all of them were executed, or none."""
+    """A command, or the commands of a transaction."""
 
     commands: list[Command]
 
@@ -148,23 +134,23 @@ class _CutOff(Exception):
 
 
 class CommandsFile:
-    """Iterates over the units of a file, once; BadPayload, with the offset, where it is damaged.
+    """Iterates once over the units of a file; raises BadPayload, with the offset, for damage.
 
-    ``file`` stands at ``start``, which its offsets count from, and stays the caller's.
+    ``file`` is positioned at ``start``; the caller closes it.
     """
 
     def __init__(self, file: BinaryIO, start: int = 0) -> None:
         self._entries = _Entries(file, start)
         self._db = 0
-        self._begun: _Place | None = None  # where the MULTI of an unfinished transaction is
+        self._begun: _Place | None = None  # of the MULTI of an unfinished transaction
         self._unit: list[Command] = []
         self._bytes = 0
         self.cut = 0
-        """Bytes at the end that are no whole unit; known when all units were given."""
+        """Bytes of an incomplete unit at the end; known after the iteration."""
 
     @property
     def offset(self) -> int:
-        """Bytes of the file that were read, about."""
+        """About how many bytes of the file were read."""
         return self._entries.offset
 
     def __iter__(self) -> Iterator[Unit]:
@@ -189,7 +175,7 @@ class CommandsFile:
         self._unit.append(Command(self._db, argv))
 
     def _control(self, argv: list[bytes], place: "_Place") -> Unit | None:
-        """Do what a command says that is not passed on; return the transaction that it ends."""
+        """Handle SELECT, MULTI or EXEC; return the transaction that EXEC ends."""
         word = argv[0].upper()
         if len(argv) != _CONTROLS[word]:
             raise BadPayload(f"{word.decode()} has {len(argv) - 1} arguments", place.offset)
@@ -209,7 +195,7 @@ class CommandsFile:
 
 
 _CONTROLS = {b"SELECT": 2, b"MULTI": 1, b"EXEC": 1}
-"""Commands that are not passed on, and their words."""
+"""The commands that are handled here, with their number of words."""
 
 
 def _database(word: bytes, place: "_Place") -> int:
@@ -219,7 +205,7 @@ def _database(word: bytes, place: "_Place") -> int:
 
 
 class _Place(NamedTuple):
-    """Where a command stands: counted out only if somebody asks."""
+    """The position of a command, whose offset is computed only when needed."""
 
     start: int
     argvs: list[list[bytes]]
@@ -231,13 +217,13 @@ class _Place(NamedTuple):
 
 
 def _size(argv: list[bytes], count: int) -> int:
-    """Return the bytes that the first words of a command of ``count`` take."""
+    """Return the bytes of the first words of a command with ``count`` words."""
     heads = sum(len(b"$%d" % len(word)) for word in argv) + len(b"*%d" % count)
     return heads + sum(map(len, argv)) + len(_CRLF) * (2 * len(argv) + 1)
 
 
 class _Entries:
-    """Iterates over the commands of a file in runs, with the offset at which each run begins."""
+    """Iterates over batches of commands of a file, each with its offset."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._file = file
@@ -246,7 +232,7 @@ class _Entries:
         self._before = start  # bytes of the file before the data
         self._read = start
         self.whole = start
-        """Where the last whole entry ends."""
+        """The offset after the last whole entry."""
 
     @property
     def offset(self) -> int:
@@ -276,17 +262,17 @@ class _Entries:
             pass
 
     def _begin(self) -> int:
-        """Take the head of a command, or an annotation; return the words that follow."""
+        """Take the head of a command, or an annotation; return the number of words that follow."""
         kind = self._data[self._at]
         if kind == _STAR:
             return self._number(_STAR, 1, COUNT_MAX)
         if kind != _HASH:
-            raise BadPayload(f"no command begins with byte {kind:#04x}", self._here)
+            raise BadPayload(f"byte {kind:#04x} begins no command", self._here)
         self._line()
         return 0
 
     def _finish(self, argv: list[bytes], left: int) -> None:
-        """Take the words that a command lacks."""
+        """Take the remaining words of a command."""
         for _ in range(left):
             length = self._number(_DOLLAR, 0, BULK_MAX)
             if not self._has(length + len(_CRLF)):
@@ -295,12 +281,12 @@ class _Entries:
             self._at += length + len(_CRLF)
 
     def _number(self, mark: int, least: int, most: int) -> int:
-        """Take a line that is ``mark`` and a number."""
+        """Take a line of ``mark`` and a number."""
         at = self._here
         line = self._line()
         digits = line[1:]
         if line[:1] != bytes((mark,)) or not digits.isdigit() or len(digits) > _DIGITS_MAX:
-            raise BadPayload(f"{chr(mark)} and a number should stand here", at)
+            raise BadPayload(f"{chr(mark)} and a number expected", at)
         number = int(digits)
         if not least <= number <= most:
             raise BadPayload(f"{number} is not between {least} and {most}", at)
@@ -317,7 +303,7 @@ class _Entries:
         return line
 
     def _has(self, size: int) -> bool:
-        """Have ``size`` bytes at hand; False where the file has not so many."""
+        """Buffer ``size`` bytes; return False if the file ends before."""
         if size <= len(self._data) - self._at:
             return True
         parts = [self._data[self._at :]]
@@ -333,25 +319,25 @@ class _Entries:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a crash of the server has cut off."""
+    """The incomplete end of a file, as a crash of the server leaves it."""
 
     path: Path
     offset: int
-    """Where the last whole command or transaction ends."""
+    """The end of the last whole command or transaction."""
     size: int
     """Bytes from there to the end of the file."""
 
 
 class AppendOnlyFile:
-    """Iterates over the records of the base and the units of commands after them.
+    """Iterates over the records of the base and then the units of commands.
 
-    BadPayload, with offset and file, where it is damaged. A last file that ends within a command
-    or a transaction is not: ``cut`` tells of that when the iteration is over, and whoever must know
-    before calls ``scan``. In Redis ``aof-load-truncated`` decides what to do then.
+    Raises BadPayload, with offset and file, for damage. A last file that ends within a command or
+    a transaction sets ``cut`` after the iteration; call ``scan`` to know it before. Redis decides
+    by ``aof-load-truncated`` then.
     """
 
     def __init__(self, path: Path) -> None:
-        """``path`` is a file, a manifest, or the directory that a manifest is in."""
+        """``path`` is a file, a manifest, or the directory of a manifest."""
         self.files = _files(path)
         self.size = sum(file.stat().st_size for file in self.files)
         """Bytes of all files together."""
@@ -361,11 +347,11 @@ class AppendOnlyFile:
 
     @property
     def offset(self) -> int:
-        """Bytes that were read, about: for telling how far it is."""
+        """About how many bytes were read, to show progress."""
         return self._before + (0 if self._now is None else self._now.offset)
 
     def __iter__(self) -> Iterator[Record | Unit]:
-        """Begin with the first file, and give all there is."""
+        """Yield everything from the first file on."""
         self.cut, self._before = None, 0
         for path in self.files:
             with _naming(path):
@@ -374,7 +360,7 @@ class AppendOnlyFile:
             self._now = None
 
     def scan(self) -> Cut | None:
-        """Read everything, and keep nothing; return what is cut off."""
+        """Read everything without keeping it; return the incomplete end."""
         for _ in self:
             pass
         return self.cut
@@ -393,7 +379,7 @@ class AppendOnlyFile:
         if commands.cut:
             cut = Cut(path, commands.offset - commands.cut, commands.cut)
             if path != self.files[-1]:
-                raise BadPayload("the file ends within a command, and others follow it", cut.offset)
+                raise BadPayload("the file ends within a command, but others follow", cut.offset)
             self.cut = cut
 
 
@@ -407,7 +393,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files in their order; InvalidArgument where there are none."""
+    """Return the files in order; raise InvalidArgument if one is missing."""
     if path.is_dir():
         path = _manifest_in(path)
     if path.suffix == SUFFIX:
@@ -429,27 +415,27 @@ def _manifest_in(directory: Path) -> Path:
     ]
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise InvalidArgument(f"one manifest should be in {directory}: there is {names}")
+        raise InvalidArgument(f"{directory} must contain one manifest, but has {names}")
     return found[0]
 
 
 DATABASES = 256
-"""Databases of the temporary store: a log of more is refused."""
+"""Databases of the temporary store; a log with more is refused."""
 BATCH = 256
-"""Units of commands in one commit: reads look through all that it has changed so far."""
+"""Units of one commit: in a larger one reads would slow down."""
 
 
 class AofSource:
-    """A log that has been run; ranged, as the store is that it was run in."""
+    """An append-only file that was run in a temporary store; ranged, as the store is."""
 
     ranged = True
     may_lose = False
 
     def __init__(self, path: Path, scratch: Path | None = None) -> None:
-        """``scratch``: where the temporary store is made; None: where temporary files are."""
+        """``scratch`` is the parent folder of the temporary store; None: the system's."""
         self._closing = ExitStack()
         self.remarks: list[str] = []
-        """What was met in the log and not understood, or cut off."""
+        """Messages about commands that were not understood, and an incomplete end."""
         try:
             prefix = "kvstream-migrate-aof-"
             folder = tempfile.TemporaryDirectory(prefix=prefix, dir=scratch)
@@ -473,22 +459,22 @@ class AofSource:
         return None
 
     def item(self, db: int, key: bytes) -> Item | None:
-        held = self._replay.unheld.get((db, key))
+        held = self._replay.unsupported.get((db, key))
         return self._source.item(db, key) if held is None else _skipped(db, key, held)
 
     def items(self, selection: Selection) -> Iterator[Item]:
-        """Yield the keys selected; RequestError, before the first, where one cannot be told."""
-        unheld = self._replay.unheld
-        for (db, key), held in unheld.items():
+        """Yield the selected keys; raise RequestError before the first if one is uncertain."""
+        unsupported = self._replay.unsupported
+        for (db, key), held in unsupported.items():
             if held.why and selection.has(db, key):
                 raise RequestError(
                     f"the log does not tell what key {key!r} of database {db} holds: {held.why}; "
                     "leave it out with --match, or take an RDB file or the live server"
                 )
         for item in self._source.items(selection):
-            if (item.db, item.key) not in unheld:
+            if (item.db, item.key) not in unsupported:
                 yield item
-        for (db, key), held in unheld.items():
+        for (db, key), held in unsupported.items():
             if selection.has(db, key):
                 yield _skipped(db, key, held)
 
@@ -516,7 +502,9 @@ class AofSource:
             name = qualified(record.db, record.key)
             store.engine.run(strings.put, name, record.value(), at_ms)
         elif isinstance(record, OtherRecord):
-            self._replay.unheld[record.db, record.key] = Unheld(record.kind, at_ms, record.size)
+            self._replay.unsupported[record.db, record.key] = Unsupported(
+                record.kind, at_ms, record.size
+            )
 
     def _run(self, engine: Engine, units: Iterable[Unit]) -> None:
         """Run units of commands in one commit."""
@@ -532,8 +520,8 @@ class AofSource:
     def _remark(self, log: AppendOnlyFile) -> None:
         if log.cut is not None:
             self.remarks.append(
-                f"{log.cut.path.name}: the last {log.cut.size} bytes are no whole command, as a "
-                "crash leaves them: they were passed over"
+                f"{log.cut.path.name}: the last {log.cut.size} bytes are an incomplete command, as "
+                "a crash leaves them: they were ignored"
             )
         for name, count in sorted(self._replay.skipped.items()):
             self.remarks.append(f"{count} commands {name}, which kvstream does not have")
@@ -541,5 +529,5 @@ class AofSource:
             self.remarks.append(f"{count} times refused: {refusal}")
 
 
-def _skipped(db: int, key: bytes, held: Unheld) -> Item:
+def _skipped(db: int, key: bytes, held: Unsupported) -> Item:
     return Item(db, key, held.kind, held.expire_at_ms, size=held.size)

@@ -1,9 +1,4 @@
-"""Migrations as a program starts them: places by name, one call each.
-
-Following a source as a program starts it: one call each for what the command line does.
-
-Opening places, as sources and as targets.
-"""
+"""The functions of ``kvstream.migration``, and opening of places."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +7,8 @@ from os import PathLike
 
 from kvstream.engine.coerce import Name, name_bytes, path_of
 from kvstream.errors import InvalidArgument
-from kvstream.migration.copy import Manner, allowed_of
-from kvstream.migration.items import Reception, Selection, Source, Target, Watch
+from kvstream.migration.copy import CopyOptions, allowed_of
+from kvstream.migration.items import PlannedTarget, Selection, Source, Target, Watch
 from kvstream.migration.journal import Journal, default_folder, identity_of
 from kvstream.migration.places import Place, PlaceKind, parse_place
 from kvstream.migration.replication.cutover import CutOver
@@ -28,10 +23,11 @@ from kvstream.migration.replication.pair import (
 from kvstream.migration.runner import Planned, Report, Told
 from kvstream.migration.runner import plan as plan_items
 from kvstream.migration.runner import run as run_items
-from kvstream.migration.server_source import Server, ServerSource
+from kvstream.migration.server import Server
+from kvstream.migration.server_source import ServerSource
 from kvstream.migration.server_target import ServerTarget
 from kvstream.migration.store_place import PlannedStore, StoreSource, StoreTarget
-from kvstream.migration.verification import Comparing, Verification
+from kvstream.migration.verification import Verification, VerifyOptions
 from kvstream.migration.verification import verify as verify_places
 from kvstream.rdb import versions
 from kvstream.storage.directory import LAYOUT_FILE
@@ -40,7 +36,7 @@ from kvstream.types.options import Durability
 
 
 def open_source(place: Place) -> Source:
-    """Open a place that is read; nothing in it changes."""
+    """Open a place for reading."""
     if place.kind is PlaceKind.SERVER:
         return ServerSource(Server(place))
     if place.kind is PlaceKind.STORE:
@@ -61,10 +57,10 @@ def open_target(
     *,
     replace: bool = False,
 ) -> Target:
-    """Open a place that is written; a store or a file is made where there is none.
+    """Open a place for writing; a store or a file that does not exist is created.
 
-    ``target_version``: which server an RDB file is for, as in ``redis:7.0`` or ``valkey``; a file
-    that is there is written anew only with ``replace``.
+    ``target_version`` is the server that an RDB file is for, such as ``redis:7.0`` or ``valkey``.
+    An existing file is overwritten only with ``replace``.
     """
     check_version(place, target_version)
     if place.kind is PlaceKind.SERVER:
@@ -75,11 +71,11 @@ def open_target(
         from kvstream.migration.rdb_place import RdbTarget
 
         return RdbTarget(place.path, file_target(target_version), replace)
-    raise InvalidArgument("an append-only file is read, not written: write an RDB file")
+    raise InvalidArgument("an append-only file cannot be written: write an RDB file")
 
 
-def planned_target(place: Place, target_version: str | None = None) -> Reception:
-    """Open a target to be asked and not written; what is not there yet is not made."""
+def planned_target(place: Place, target_version: str | None = None) -> PlannedTarget:
+    """Open a target for planning; nothing is created or written."""
     if place.kind is PlaceKind.RDB:
         check_version(place, target_version)
         from kvstream.migration.rdb_place import PlannedFile
@@ -94,35 +90,35 @@ def planned_target(place: Place, target_version: str | None = None) -> Reception
 
 
 def file_target(target_version: str | None) -> versions.Target:
-    """Return which server a file is for; None: the newest."""
+    """Return the server version that a file is for; None: the newest."""
     return versions.NEWEST if target_version is None else versions.target(target_version)
 
 
 def check_version(place: Place, target_version: str | None) -> None:
-    """Refuse a version for a target that has its own."""
+    """Raise InvalidArgument for a version of a target that is not an RDB file."""
     if target_version is not None and place.kind is not PlaceKind.RDB:
         raise InvalidArgument(
-            "a version is named for an RDB file; a server is asked for its own, a store holds all"
+            "only an RDB file takes a version: a server reports its own, a store holds everything"
         )
 
 
 def fingerprint(place: Place) -> bytes:
-    """Return what changes with a file: what was begun from one is not gone on with from another."""
+    """Return a digest that changes with a file: a run resumes only from the same source."""
     if place.kind is PlaceKind.SERVER:
         return str(place).encode()
-    told = place.path.stat()
-    facts = [str(place), told.st_ino]
+    status = place.path.stat()
+    facts = [str(place), status.st_ino]
     if not place.path.is_dir():
-        facts += [told.st_size, told.st_mtime_ns]
+        facts += [status.st_size, status.st_mtime_ns]
     return hashlib.sha256(repr(facts).encode()).digest()
 
 
 PlaceLike = Place | str | PathLike[str]
-"""A place, or the text that names it: a directory, a file or a URL."""
+"""A place, or the path or URL of one."""
 
 
 def place_of(place: PlaceLike, *, create: bool = False) -> Place:
-    """Return a place; with ``create`` it may be yet to be made."""
+    """Return a place; with ``create`` it need not exist."""
     if isinstance(place, Place):
         return place
     return parse_place(place, create=create)
@@ -134,7 +130,7 @@ def selection_of(
     source: Place | None = None,
     without: Iterable[tuple[int, bytes]] = (),
 ) -> Selection:
-    """Return which keys are meant; a source whose URL names a database means that one alone."""
+    """Return the keys to migrate; a source URL with a database number selects that database."""
     if databases is None and source is not None and source.database is not None:
         databases = [source.database]
     chosen = None if databases is None else frozenset(databases)
@@ -142,7 +138,7 @@ def selection_of(
 
 
 def check_pair(source: Place, target: Place, selection: Selection) -> None:
-    """Refuse a target that is the source, or that names another database than is carried."""
+    """Raise InvalidArgument if target and source are the same, or their databases differ."""
     if str(source) == str(target):
         raise InvalidArgument("source and target are the same place")
     into = target.database
@@ -161,9 +157,9 @@ def plan(
     databases: Iterable[int] | None = None,
     target_version: str | None = None,
 ) -> Iterator[Planned]:
-    """Yield each key of a source, with what a run to ``target`` would lose of it and why.
+    """Yield each key of a source, with what a run to ``target`` would lose of it.
 
-    Nothing is written, and a target that is a store or a file need not be there.
+    Nothing is written. A target that is a store or a file need not exist.
     """
     here = place_of(source)
     selection = selection_of(match, databases, here)
@@ -191,14 +187,12 @@ def run(
     watch: Watch = lambda entries, bytes: None,
     told: Told | None = None,
 ) -> Report:
-    """Bring the keys of a source to a target, and return what became of them.
+    """Copy the keys of a source to a target, and return what became of them.
 
-    ``without`` leaves out keys, each with its database.
-
-    Interrupted at any point, the same call goes on where it was: ``state`` is the folder in which
-    is kept how far it is. Raises LossRefused, before anything is written, for a loss whose name is
-    not in ``allow_loss``; InvalidArgument for a name there that no loss has; BadPayload for a
-    damaged file; errors of stores and servers.
+    ``without`` excludes keys, each given with its database. After an interruption the same call
+    resumes; ``state`` is the folder of the progress files. Raises LossRefused, before anything is
+    written, for a loss that is not in ``allow_loss``; InvalidArgument for an unknown loss;
+    BadPayload for a damaged file; errors of stores and servers.
     """
     allowed = allowed_of(allow_loss)
     here, there = place_of(source), place_of(target, create=True)
@@ -207,17 +201,16 @@ def run(
     identity = identity_of(str(here), str(there), selection)
     folder = default_folder() if state is None else path_of(state)
     known = fingerprint(here)
-    noted = Journal(folder, identity, str(here), str(there), known)
-    with noted as journal, ExitStack() as stack:
+    with Journal(folder, identity, str(here), str(there), known) as journal, ExitStack() as stack:
         opened: Source = stack.enter_context(closing(open_source(here)))
         written = stack.enter_context(closing(open_target(there, target_version, replace=replace)))
-        manner = Manner(
+        options = CopyOptions(
             replace=replace,
             allowed=allowed,
             identity=identity.encode() + known,
             watch=watch,
         )
-        return run_items(opened, written, selection, manner, journal, told)
+        return run_items(opened, written, selection, options, journal, told)
 
 
 def verify(
@@ -230,17 +223,20 @@ def verify(
     tolerance_ms: int = 0,
     watch: Watch = lambda entries, bytes: None,
 ) -> Verification:
-    """Compare two places, and return every difference between them."""
+    """Compare two places, and return every difference between them.
+
+    ``watch`` is called with the entries and bytes of each node read.
+    """
     here, there = place_of(source), place_of(target)
-    how = Comparing(
+    options = VerifyOptions(
         selection_of(match, databases, here, without), tolerance_ms, watch, keep_digests=True
     )
     with closing(open_source(here)) as mine, closing(open_source(there)) as theirs:
-        return verify_places(mine, theirs, how)
+        return verify_places(mine, theirs, options)
 
 
 PAUSE_S = 60.0
-"""How long the source stays paused after a cut-over: producers are pointed elsewhere meanwhile."""
+"""How long the source stays paused after a cut-over, so that producers can be redirected."""
 
 
 def follow(
@@ -253,15 +249,14 @@ def follow(
     said: Said = lambda text: None,
     state: str | PathLike[str] | None = None,
 ) -> None:
-    """Keep a target in step with a live server, as one of its replicas, until told otherwise.
+    """Keep a target in step with a live server, as one of its replicas, until ``until`` is true.
 
     ``source`` is a Redis or Valkey, ``target`` the directory of a store or the URL of a kvstream
-    server, empty of what is followed. ``until`` is asked several times a second, while the link
-    stands and while it does not; it is given what is followed: its ``lag()`` in bytes and seconds,
-    its ``offset``, its ``commands``. However this ends, by an error or a kill too, the same call
-    goes on behind the last command that was applied, and so does ``cut_over``. A lost link is made
-    again. ``said`` is told what happens, and ``state`` is the folder in which is kept for others
-    how far it is. The target is not to be used before ``cut_over`` has made it final.
+    server without any of the followed keys. ``until`` is called several times a second, connected
+    or not, with the pair: see its ``lag()`` in bytes and seconds, its ``offset`` and ``commands``.
+    A lost connection is made again. After any end, also an error or a kill, the same call or
+    ``cut_over`` resumes behind the last command applied. ``said`` gets messages for the user;
+    ``state`` is the folder of the progress file. Do not use the target before ``cut_over``.
     """
     with _following(source, target, match, databases, said, state) as pair:
         pair.follow(lambda: until(pair))
@@ -278,21 +273,20 @@ def cut_over(
     said: Said = lambda text: None,
     state: str | PathLike[str] | None = None,
 ) -> CutOver:
-    """Follow a live server until the target is level with it, then lead over to the target.
+    """Follow a live server until the target has caught up, then switch over to the target.
 
-    Goes on from an earlier ``follow`` of the same places, or is the first call. The source takes no
-    writes any more, the last of it arrives, what no command tells is copied, both are compared; and
-    where they are equal (``is_done``) the target may be used, and the source stays paused for
-    ``pause_s`` seconds more, six at the least. Else, and where anything fails, the source goes on
-    as before and nothing is final: ``verification`` has the differences. ``watch`` is called
-    several times a second until the source is paused.
+    Resumes an earlier ``follow`` of the same places, or starts one. Then the source is paused, its
+    last commands are applied, state that no command carries is copied, and both are compared. If
+    they are equal (``is_done``) the target may be used, and the source stays paused for ``pause_s``
+    more seconds, at least six. If they differ (see ``verification``), or after an error, the source
+    is unpaused and nothing is final. ``watch`` is called several times a second until the pause.
     """
     with _following(source, target, match, databases, said, state) as pair:
         return pair.cut_over(pause_s, lambda: watch(pair))
 
 
 def _opened(end: End) -> AbstractContextManager[End]:
-    """Close a target at the end; a store that knows of an error discards what it made in vain."""
+    """Return a context manager that closes a target; a store created in vain is removed."""
     return end if isinstance(end, Store) else closing(end)
 
 

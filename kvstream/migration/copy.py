@@ -1,15 +1,12 @@
-"""One key from its source to its target: what is equal stays, what differs is reported.
-
-It knows no place, no file of progress and no order of keys.
-"""
+"""Copying of one key from a source to a target; an existing key is compared first."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError
-from kvstream.migration.differences import Told, Window
-from kvstream.migration.differences import entries as entry_differences
+from kvstream.migration import differences
+from kvstream.migration.differences import Mismatch, Window
 from kvstream.migration.items import CARRIED, STREAM, Counted, Done, Item, Target, Watch
 from kvstream.migration.verification import GONE, differing, examine, outside_entries, pages_in
 from kvstream.rdb.versions import LOSSES, Loss
@@ -17,7 +14,7 @@ from kvstream.types.ids import StreamID
 
 _KEYS_SHOWN = 3
 TOLD_MAX = 10
-"""Differences of one key that are reported."""
+"""Most differences of one key that are reported."""
 
 
 class Outcome(StrEnum):
@@ -26,23 +23,23 @@ class Outcome(StrEnum):
     COPIED = "copied"
     REPLACED = "replaced"
     SAME = "same"
-    """It was there already, equal in all."""
+    """The target had an equal key."""
     DIFFERENT = "different"
-    """It was there already, differs, and has been left as it was."""
+    """The target had a different key, which was left."""
     SKIPPED = "skipped"
-    """It is of a kind that is not carried."""
+    """Its type is not supported."""
     EXPIRED = "expired"
-    """Its time has come."""
+    """It had expired."""
     GONE = "gone"
-    """It went away while it was about to be read."""
+    """It was deleted before it was read."""
 
 
 class LossRefused(RequestError):
-    """Something would be lost that nobody has allowed to be."""
+    """A part of a stream would be lost, and that loss is not allowed."""
 
     def __init__(self, refused: Mapping[bytes, list[Loss]]) -> None:
         self.keys = list(refused)
-        """Those that would lose something, or as many of them as were looked at."""
+        """The keys found so far that would lose something."""
         self.losses = [loss for losses in refused.values() for loss in losses]
         texts = {loss.name: loss.text for loss in self.losses}
         lost = "; ".join(f"{name}: {text}" for name, text in texts.items())
@@ -56,7 +53,7 @@ class LossRefused(RequestError):
 
 @dataclass(slots=True)
 class Carried:
-    """A key that has been dealt with."""
+    """The result of one key."""
 
     db: int
     key: bytes
@@ -65,119 +62,121 @@ class Carried:
     entries: int = 0
     bytes: int = 0
     resumed: int = 0
-    """Entries that an interrupted run had brought there."""
+    """Entries that an interrupted run had copied."""
     losses: list[Loss] = field(default_factory=list)
     corrections: list[str] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
-    """What differs."""
+    told: list[Mismatch] = field(default_factory=list)
+    """The differences to an existing key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How keys are carried."""
+class CopyOptions:
+    """How keys are copied."""
 
     replace: bool = False
-    """Put keys in the place of those that are there and differ."""
+    """Replace existing keys that differ."""
     allowed: frozenset[str] = frozenset()
-    """Names of losses."""
+    """Names of losses that are allowed."""
     identity: bytes = b""
-    """Of the migration: what it has left unfinished is known by it."""
+    """Identifies the migration: a run resumes what an earlier one with it has left."""
     watch: Watch = lambda entries, bytes: None
+
+    def refused(self, losses: Iterable[Loss]) -> list[Loss]:
+        """Return the losses that are not allowed."""
+        return [loss for loss in losses if loss.name not in self.allowed]
 
 
 def allowed_of(names: Iterable[str]) -> frozenset[str]:
-    """Return names of losses; InvalidArgument for one that no loss has."""
+    """Return names of losses as a set; raise InvalidArgument for an unknown one."""
     allowed = frozenset(names)
     if unknown := allowed - LOSSES.keys():
         raise InvalidArgument(
-            f"no loss is called {', '.join(map(repr, sorted(unknown)))}: they are "
-            f"{', '.join(LOSSES)}"
+            f"unknown loss {', '.join(map(repr, sorted(unknown)))}: use {', '.join(LOSSES)}"
         )
     return allowed
 
 
-def carry(item: Item, target: Target, manner: Manner) -> Carried:
-    """Bring one key to a target; raises LossRefused before any of it can be seen there."""
+def carry(item: Item, target: Target, options: CopyOptions) -> Carried:
+    """Copy one key to a target; raises LossRefused before the key is visible there."""
     carried = Carried(item.db, item.key, item.kind, Outcome.COPIED)
     if item.kind not in CARRIED:
         carried.outcome = Outcome.SKIPPED
         return carried
-    if item.is_over:
+    if item.is_expired:
         carried.outcome = Outcome.EXPIRED
         return carried
     existing = None if target.existing is None else target.existing.item(item.db, item.key)
     if existing is not None:
         if item.value is not None:
             _keep_value(item)
-        if item.again or not manner.replace:
-            _compare(item, existing, carried, manner)
-            if carried.outcome is not Outcome.DIFFERENT or not manner.replace:
+        if item.rereadable or not options.replace:
+            _compare(item, existing, carried, options)
+            if carried.outcome is not Outcome.DIFFERENT or not options.replace:
                 return carried
         carried.outcome, carried.told = Outcome.REPLACED, []
     try:
-        (_put_stream if item.kind == STREAM else _put_string)(item, target, manner, carried)
+        (_put_stream if item.kind == STREAM else _put_string)(item, target, options, carried)
     except KVStreamError as error:
         error.add_note(f"database {item.db}, key {item.key!r}")
         raise
     return carried
 
 
-def _put_stream(item: Item, target: Target, manner: Manner, carried: Carried) -> None:
-    content = Counted(item.content(), manner.watch)
+def _put_stream(item: Item, target: Target, options: CopyOptions, carried: Carried) -> None:
+    content = Counted(item.content(), options.watch)
 
     def consent(losses: list[Loss]) -> None:
         carried.losses = losses
-        refused = [loss for loss in losses if loss.name not in manner.allowed]
-        if refused:
+        if refused := options.refused(losses):
             raise LossRefused({item.key: refused})
 
     replace = carried.outcome is Outcome.REPLACED
-    label = b"%d %b %b" % (item.db, manner.identity, item.key)
+    label = b"%d %b %b" % (item.db, options.identity, item.key)
     done: Done = target.put_stream(item, content, label=label, replace=replace, consent=consent)
     carried.entries, carried.bytes = content.entries, content.bytes
     carried.corrections, carried.resumed = done.corrections, done.resumed
     if content.inexact_ms:
         carried.corrections = [
             *carried.corrections,
-            "times of delivery were counted back from the server's clock: they may be off by "
+            "delivery times are computed from the server's clock: they may be off by "
             f"{content.inexact_ms} ms",
         ]
 
 
-def _put_string(item: Item, target: Target, manner: Manner, carried: Carried) -> None:
+def _put_string(item: Item, target: Target, options: CopyOptions, carried: Carried) -> None:
     value = None if item.value is None else item.value()
     if value is None:
         carried.outcome = Outcome.GONE
         return
     target.put_string(item, value, replace=carried.outcome is Outcome.REPLACED)
     carried.bytes = len(value)
-    manner.watch(0, len(value))
+    options.watch(0, len(value))
 
 
 def _keep_value(item: Item) -> None:
-    """Read a string, once: it is compared, and put where it differs."""
+    """Read a string once, so that it can be compared and then copied."""
     value = None if item.value is None else item.value()
-    item.value, item.again = lambda: value, True
+    item.value, item.rereadable = lambda: value, True
 
 
-def _compare(item: Item, existing: Item, carried: Carried, manner: Manner) -> None:
-    """Compare a key with the one that is there, and note what differs."""
-    mine, theirs = examine(item, manner.watch), examine(existing)
+def _compare(item: Item, existing: Item, carried: Carried, options: CopyOptions) -> None:
+    """Compare a key with the existing one, and record the differences."""
+    mine, theirs = examine(item, options.watch), examine(existing)
     carried.entries = mine.entries
     carried.corrections = mine.corrections
     if mine.kind == GONE:
         carried.outcome = Outcome.GONE
         return
-    told = [each for each in outside_entries(mine, theirs, 0) if not each.may_move]
+    found = [each for each in outside_entries(mine, theirs, 0) if not each.may_move]
     windows = differing(mine, theirs) if mine.kind == theirs.kind else []
     if windows and item.between is not None:
-        told += entry_differences(pages_in(item, windows), pages_in(existing, windows))
+        found += differences.entries(pages_in(item, windows), pages_in(existing, windows))
     else:
-        told += map(_window_told, windows)
-    carried.told = told[:TOLD_MAX]
-    carried.outcome = Outcome.DIFFERENT if told else Outcome.SAME
+        found += map(_window_mismatch, windows)
+    carried.told = found[:TOLD_MAX]
+    carried.outcome = Outcome.DIFFERENT if found else Outcome.SAME
 
 
-def _window_told(window: Window) -> Told:
+def _window_mismatch(window: Window) -> Mismatch:
     first, last = map(StreamID.unpack, window)
-    return Told(f"entries {first} to {last}", "differ", "differ")
+    return Mismatch(f"entries {first} to {last}", "differ", "differ")

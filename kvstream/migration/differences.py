@@ -1,29 +1,25 @@
-"""What differs between two states, and between the entries of a window. It reads no place.
+"""Differences between two streams: digests of their entries by ranges, entries, and states.
 
-A counter that one of the two cannot tell is not compared. Times that go on moving while consumers
-are at work are *moved*, and no difference.
-
-Digests of a stream's entries, by ranges, so that a difference is found without keeping them.
-
-A range ends where the hash of an ID says so, one in ``RANGE_ENTRIES`` on average: where ranges end
-depends on the IDs alone, and not on where a stream is kept or in which pages it is read. So two
-places are digested apart from each other, and an entry that one of them lacks changes one range.
+A digest finds differing ranges without keeping entries. A range ends after an ID whose hash has ten
+zero bits, so the ends depend on the IDs alone. Two places are digested separately, and an entry
+that one of them lacks changes one range.
 
 ::
 
     digest of a range := XXH3-128 of (XXH3-128 of packed IDs, XXH3-128 of stored values)
 
-Values are msgpack, which says itself where it ends; equal entries have equal bytes. The hash finds
-accidents; it is none against those who choose the bytes.
+Equal entries have equal bytes. XXH3 finds accidental differences; it is not cryptographic. A
+counter that one state lacks is not compared. Times of consumers may move while they work.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest, xxh3_128
 
+from kvstream.layout.values import decode_fields
 from kvstream.migration.items import Page
 from kvstream.types.ids import StreamID
 from kvstream.types.images import (
@@ -35,15 +31,16 @@ from kvstream.types.images import (
     PendingImage,
     StreamState,
 )
+from kvstream.types.records import Entry
 
 RANGE_ENTRIES = 1024
-"""Entries of a range on average: what is read again where it differs."""
+"""Average entries of a range."""
 _MASK = RANGE_ENTRIES - 1
 _ZERO, _GREATEST = bytes(ID_BYTES), b"\xff" * ID_BYTES
 
 
 class Range(NamedTuple):
-    """A range of entries, up to its last."""
+    """A range of entries, up to its last ID."""
 
     last: PackedID
     entries: int
@@ -51,7 +48,7 @@ class Range(NamedTuple):
 
 
 class Window(NamedTuple):
-    """IDs between which two streams differ, both included."""
+    """The first and the last ID between which two streams differ."""
 
     first: PackedID
     last: PackedID
@@ -59,14 +56,14 @@ class Window(NamedTuple):
 
 @dataclass(slots=True)
 class StreamDigest:
-    """The entries of a stream, as the digests of its ranges."""
+    """The digests of all ranges of a stream."""
 
     entries: int = 0
     ranges: list[Range] = field(default_factory=list)
 
     @property
     def hex(self) -> str:
-        """One digest of all of them."""
+        """One digest of all ranges."""
         whole = xxh3_128()
         for each in self.ranges:
             whole.update(each.last + each.digest)
@@ -74,7 +71,7 @@ class StreamDigest:
 
 
 class Digester:
-    """Takes the entries of a stream, in their order, and makes its digest."""
+    """Computes the digest of a stream from its entries in order."""
 
     def __init__(self) -> None:
         self._made = StreamDigest()
@@ -85,7 +82,7 @@ class Digester:
         self._count = 0
 
     def update(self, ids: list[PackedID], values: list[bytes]) -> None:
-        """Take the next entries."""
+        """Add the next entries."""
         start = 0
         for end in _ends(ids):
             self._take(ids[start:end], values[start:end])
@@ -107,21 +104,21 @@ class Digester:
         self._begin()
 
     def finish(self) -> StreamDigest:
-        """Return the digest; nothing can be taken afterwards."""
+        """Return the digest; nothing can be added afterwards."""
         if self._count:
             self._close(self._last)
         return self._made
 
 
 def _ends(ids: list[PackedID]) -> Iterator[int]:
-    """Yield the positions behind the IDs with which a range ends."""
+    """Yield the positions after the IDs that end a range."""
     for at, eid in enumerate(ids, 1):
         if not xxh3_64_intdigest(eid) & _MASK:
             yield at
 
 
 def digest_of(pages: Iterable[Page]) -> StreamDigest:
-    """Return the digest of entries that come page by page."""
+    """Return the digest of pages of entries."""
     digester = Digester()
     for ids, values in pages:
         digester.update(ids, values)
@@ -129,13 +126,11 @@ def digest_of(pages: Iterable[Page]) -> StreamDigest:
 
 
 def windows(one: StreamDigest, other: StreamDigest) -> Iterator[Window]:
-    """Yield the windows in which two streams differ, ascending, those that touch as one.
+    """Yield the windows in which two streams differ, ascending; adjacent ones are joined.
 
-    Ranges that both have are passed over: what is left lies between two IDs at which both end a
-    range, or at the ends of the streams.
+    A window lies between two IDs at which both end a range, or reaches an end of the streams.
     """
-    bound = _ZERO
-    """What lies up to it has been compared."""
+    bound = _ZERO  # compared up to here
     begun: PackedID | None = None
     for last, same in _steps(one.ranges, other.ranges):
         if same and begun is not None:
@@ -149,9 +144,9 @@ def windows(one: StreamDigest, other: StreamDigest) -> Iterator[Window]:
 
 
 def _steps(one: list[Range], other: list[Range]) -> Iterator[tuple[PackedID, bool]]:
-    """Yield the bounds at which both end a range, and whether what came before was the same.
+    """Yield the IDs at which both end a range, and whether the ranges before were equal.
 
-    What is left behind the last such bound comes last, as different.
+    A rest after the last such ID comes last, as different.
     """
     at_one = at_other = 0
     same = True
@@ -175,22 +170,19 @@ def _above(eid: PackedID) -> PackedID:
     return (int.from_bytes(eid, "big") + 1).to_bytes(ID_BYTES, "big")
 
 
-Show = Callable[[Any], str]
-
-
-class Told(NamedTuple):
-    """Something of one key that two places tell differently."""
+class Mismatch(NamedTuple):
+    """A difference in one key."""
 
     what: str
     """Such as ``entry 5-0`` or ``group 'g', pending 5-0, deliveries``."""
     source: str
     target: str
     may_move: bool = False
-    """Whether it is a time that moves by itself while a stream is in use."""
+    """Whether it is a time that changes while the stream is in use."""
 
 
 class Difference(NamedTuple):
-    """The same, with the key."""
+    """A mismatch with its key."""
 
     db: int
     key: bytes
@@ -199,10 +191,6 @@ class Difference(NamedTuple):
     target: str
     may_move: bool
 
-    @classmethod
-    def of(cls, db: int, key: bytes, told: Told) -> "Difference":
-        return cls(db, key, told.what, told.source, told.target, told.may_move)
-
 
 ABSENT = "absent"
 _UNSHOWN = "..."
@@ -210,7 +198,7 @@ _SHOWN_BYTES = 120
 
 
 def text_of(value: object) -> str:
-    """Return a value as one line: names in quotes, IDs as such."""
+    """Return a value as one line, with names in quotes."""
     if value is None:
         return "unknown"
     if isinstance(value, bytes):
@@ -222,41 +210,41 @@ def text_of(value: object) -> str:
 # --- entries ----------------------------------------------------------------------------------
 
 
-def entries(source: Iterable[Page], target: Iterable[Page]) -> Iterator[Told]:
-    """Yield what differs between the entries of two streams that lie in the same window."""
-    for eid, mine, theirs in _merged(source, target):
+def entries(source: Iterable[Page], target: Iterable[Page]) -> Iterator[Mismatch]:
+    """Yield the differences between the entries of two streams in the same windows."""
+    for mine, theirs in _merged(_flat(source), _flat(target)):
         if mine != theirs:
-            yield Told(f"entry {StreamID.unpack(eid)}", fields_text(mine), fields_text(theirs))
+            (eid, _) = mine or theirs or (_ZERO, b"")
+            yield Mismatch(f"entry {StreamID.unpack(eid)}", _text(mine), _text(theirs))
 
 
-def fields_text(value: bytes | None) -> str:
-    """Return the fields of a stored value as one line."""
-    from kvstream.layout.values import decode_fields
-    from kvstream.types.records import Entry
-
-    if value is None:
+def _text(entry: tuple[PackedID, bytes] | None) -> str:
+    """Return the fields of an entry as one line."""
+    if entry is None:
         return ABSENT
-    pairs = Entry(StreamID(0, 0), decode_fields(value)).pairs
+    pairs = Entry(StreamID(0, 0), decode_fields(entry[1])).pairs
     text = ", ".join(f"{text_of(name)}: {text_of(content)}" for name, content in pairs)
     return "{" + (text if len(text) <= 4 * _SHOWN_BYTES else text[: 4 * _SHOWN_BYTES] + "...") + "}"
 
 
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+
+
 def _merged(
-    source: Iterable[Page], target: Iterable[Page]
-) -> Iterator[tuple[PackedID, bytes | None, bytes | None]]:
-    """Yield every ID of either, with the values that it has there."""
-    mine, theirs = _flat(source), _flat(target)
+    source: Iterable[_Row], target: Iterable[_Row]
+) -> Iterator[tuple[_Row | None, _Row | None]]:
+    """Pair the rows of two ascending lists by their first element, a packed ID."""
+    mine, theirs = iter(source), iter(target)
     left, right = next(mine, None), next(theirs, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left[0] < right[0]):
-            assert left is not None
-            yield left[0], left[1], None
+            yield left, None
             left = next(mine, None)
         elif left is None or right[0] < left[0]:
-            yield right[0], None, right[1]
+            yield None, right
             right = next(theirs, None)
         else:
-            yield left[0], left[1], right[1]
+            yield left, right
             left, right = next(mine, None), next(theirs, None)
 
 
@@ -267,8 +255,8 @@ def _flat(pages: Iterable[Page]) -> Iterator[tuple[PackedID, bytes]]:
 # --- states -----------------------------------------------------------------------------------
 
 
-def states(source: StreamState, target: StreamState, tolerance_ms: int = 0) -> Iterator[Told]:
-    """Yield what differs between two states; times within the tolerance are the same."""
+def states(source: StreamState, target: StreamState, tolerance_ms: int = 0) -> Iterator[Mismatch]:
+    """Yield the differences between two states; times within the tolerance are equal."""
     yield from _values(
         "",
         [
@@ -280,13 +268,15 @@ def states(source: StreamState, target: StreamState, tolerance_ms: int = 0) -> I
     for name, mine, theirs in _paired(source.groups, target.groups):
         what = f"group {text_of(name)}"
         if mine is None or theirs is None:
-            yield Told(what, _there(mine), _there(theirs))
+            yield Mismatch(what, _there(mine), _there(theirs))
         else:
             yield from _groups(what, mine, theirs, tolerance_ms)
     yield from _idempotency(source.idempotency, target.idempotency)
 
 
-def _groups(what: str, mine: GroupImage, theirs: GroupImage, tolerance_ms: int) -> Iterator[Told]:
+def _groups(
+    what: str, mine: GroupImage, theirs: GroupImage, tolerance_ms: int
+) -> Iterator[Mismatch]:
     yield from _values(
         f"{what}, ",
         [
@@ -297,23 +287,24 @@ def _groups(what: str, mine: GroupImage, theirs: GroupImage, tolerance_ms: int) 
     for name, one, other in _paired(mine.consumers, theirs.consumers):
         consumer = f"{what}, consumer {text_of(name)}"
         if one is None or other is None:
-            yield Told(consumer, _there(one), _there(other))
+            yield Mismatch(consumer, _there(one), _there(other))
         else:
             yield from _consumers(consumer, one, other, tolerance_ms)
     yield from _pending(what, mine.pending, theirs.pending, tolerance_ms)
     if mine.nacked != theirs.nacked and set(mine.nacked) == set(theirs.nacked):
-        yield Told(f"{what}, order of what was given back", _ids(mine.nacked), _ids(theirs.nacked))
+        order = f"{what}, order of entries released by XNACK"
+        yield Mismatch(order, _ids(mine.nacked), _ids(theirs.nacked))
 
 
 def _consumers(
     what: str, mine: ConsumerImage, theirs: ConsumerImage, tolerance_ms: int
-) -> Iterator[Told]:
+) -> Iterator[Mismatch]:
     for word, one, other in (
         ("seen time", mine.seen_ms, theirs.seen_ms),
         ("active time", mine.active_ms, theirs.active_ms),
     ):
         if abs(one - other) > tolerance_ms:
-            yield Told(f"{what}, {word}", str(one), str(other), may_move=True)
+            yield Mismatch(f"{what}, {word}", str(one), str(other), may_move=True)
 
 
 def _pending(
@@ -321,21 +312,15 @@ def _pending(
     mine: Iterable[PendingImage],
     theirs: Iterable[PendingImage],
     tolerance_ms: int,
-) -> Iterator[Told]:
-    """Yield what differs in two lists of pending entries, of which either may be empty."""
-    one, other = iter(mine), iter(theirs)
-    left, right = next(one, None), next(other, None)
-    while left is not None or right is not None:
-        if right is None or (left is not None and left.id < right.id):
-            assert left is not None
-            yield Told(_pending_name(what, left), f"of {text_of(left.owner)}", ABSENT)
-            left = next(one, None)
-        elif left is None or right.id < left.id:
-            yield Told(_pending_name(what, right), ABSENT, f"of {text_of(right.owner)}")
-            right = next(other, None)
-        else:
-            yield from _pending_pair(_pending_name(what, left), left, right, tolerance_ms)
-            left, right = next(one, None), next(other, None)
+) -> Iterator[Mismatch]:
+    """Yield the differences between two lists of pending entries."""
+    for one, other in _merged(mine, theirs):
+        if one is not None and other is not None:
+            yield from _pending_pair(_pending_name(what, one), one, other, tolerance_ms)
+        elif one is not None:
+            yield Mismatch(_pending_name(what, one), f"of {text_of(one.owner)}", ABSENT)
+        elif other is not None:
+            yield Mismatch(_pending_name(what, other), ABSENT, f"of {text_of(other.owner)}")
 
 
 def _pending_name(what: str, pending: PendingImage) -> str:
@@ -344,13 +329,13 @@ def _pending_name(what: str, pending: PendingImage) -> str:
 
 def _pending_pair(
     what: str, mine: PendingImage, theirs: PendingImage, tolerance_ms: int
-) -> Iterator[Told]:
+) -> Iterator[Mismatch]:
     if mine == theirs:
         return
     if mine.owner != theirs.owner:
-        yield Told(f"{what}, owner", _owner(mine.owner), _owner(theirs.owner))
+        yield Mismatch(f"{what}, owner", _owner(mine.owner), _owner(theirs.owner))
     elif mine.owner is not None and abs(mine.time_ms - theirs.time_ms) > tolerance_ms:
-        yield Told(f"{what}, time of delivery", str(mine.time_ms), str(theirs.time_ms))
+        yield Mismatch(f"{what}, time of delivery", str(mine.time_ms), str(theirs.time_ms))
     yield from _values(f"{what}, ", [("deliveries", mine.deliveries, theirs.deliveries)])
 
 
@@ -360,10 +345,10 @@ def _owner(name: bytes | None) -> str:
 
 def _idempotency(
     source: IdempotencyImage | None, target: IdempotencyImage | None
-) -> Iterator[Told]:
+) -> Iterator[Mismatch]:
     if source is None or target is None:
         if _producers(source) != _producers(target):
-            yield Told("idempotent IDs", _producers(source), _producers(target))
+            yield Mismatch("idempotent IDs", _producers(source), _producers(target))
         return
     yield from _values(
         "idempotency, ",
@@ -379,11 +364,11 @@ def _idempotency(
     for pid in sorted(mine.keys() | theirs.keys()):
         if mine.get(pid) != theirs.get(pid):
             what = f"idempotent IDs of producer {text_of(pid)}"
-            yield Told(what, _iids(mine.get(pid)), _iids(theirs.get(pid)))
+            yield Mismatch(what, _iids(mine.get(pid)), _iids(theirs.get(pid)))
 
 
-def _producers(told: IdempotencyImage | None) -> str:
-    return "none" if told is None or not told.producers else f"{len(told.producers)} producers"
+def _producers(image: IdempotencyImage | None) -> str:
+    return "none" if image is None or not image.producers else f"{len(image.producers)} producers"
 
 
 def _iids(iids: Sequence[tuple[bytes, StreamID]] | None) -> str:
@@ -393,10 +378,10 @@ def _iids(iids: Sequence[tuple[bytes, StreamID]] | None) -> str:
     return f"{len(iids)}: {shown}" + (", ..." if len(iids) > 3 else "")
 
 
-def _values(what: str, triples: Iterable[tuple[str, object, object]]) -> Iterator[Told]:
+def _values(what: str, triples: Iterable[tuple[str, object, object]]) -> Iterator[Mismatch]:
     for name, mine, theirs in triples:
         if mine is not None and theirs is not None and mine != theirs:
-            yield Told(what + name, text_of(mine), text_of(theirs))
+            yield Mismatch(what + name, text_of(mine), text_of(theirs))
 
 
 def _ids(packed: Sequence[PackedID]) -> str:
@@ -409,7 +394,7 @@ def _there(thing: object) -> str:
 
 
 def _paired(mine: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[bytes, Any, Any]]:
-    """Yield what either has, by name."""
+    """Pair the elements of two lists by name."""
     one, other = ({each.name: each for each in side} for side in (mine, theirs))
     for name in sorted(one.keys() | other.keys()):
         yield name, one.get(name), other.get(name)

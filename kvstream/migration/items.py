@@ -1,14 +1,7 @@
-"""Keys on their way: what every source gives and every target takes.
+"""The interface between sources and targets: items, selections, and the protocols of both.
 
-A source yields items one by one; what an item holds is read before the next is asked for. Sources
-that can be asked for one key at any time are *ranged*: stores and live servers.
-
-Pages of entries as nodes, where a source does not show the nodes that it keeps.
-
-They end about where those of a Redis with its usual settings would: their sizes are estimated, as
-whoever keeps nodes measures them. It knows no source.
-
-A stream as an RDB file or a DUMP has it: nothing is lost by reading it so.
+A source yields items one by one; the value of an item is read before the next item. A *ranged*
+source, a store or a live server, can also return a single key at any time.
 """
 
 import time
@@ -16,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, NoSuchKey
 from kvstream.layout.values import encode_flat
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import Kind, Loss
@@ -27,10 +20,10 @@ from kvstream.types.images import ID_BYTES, NodeImage, PackedID, StreamSource, S
 from kvstream.types.options import STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES
 
 _ENTRY_OVERHEAD = 9
-"""Bytes of an entry's flags, deltas and counts in a listpack, in most streams."""
+"""Estimated bytes of an entry's flags, deltas and counts in a listpack."""
 
 RawEntry = tuple[bytes, list[bytes]]
-"""An entry as a server replies it: its ID as text, and field, value, field, value ..."""
+"""An entry in a reply: its ID as text, and field, value, field, value ..."""
 
 
 def packed_id(text: bytes) -> PackedID:
@@ -40,7 +33,10 @@ def packed_id(text: bytes) -> PackedID:
 
 
 def nodes_of(entries: Iterable[RawEntry]) -> Iterator[NodeImage]:
-    """Yield entries as nodes; ``size`` is 0, since the node that the source has is not known."""
+    """Yield entries as nodes, which end about where those of Redis's defaults would.
+
+    Their ``size`` is 0: that of the source's nodes is unknown.
+    """
     ids: list[PackedID] = []
     values: list[bytes] = []
     first_names: list[bytes] = []
@@ -48,7 +44,7 @@ def nodes_of(entries: Iterable[RawEntry]) -> Iterator[NodeImage]:
     for text, flat in entries:
         value = encode_flat(flat)[0]
         names = flat[::2]
-        # A field takes a byte or two beside its bytes, in msgpack as in a listpack.
+        # A field takes one or two extra bytes, in msgpack as in a listpack.
         length = len(value) + _ENTRY_OVERHEAD - (shared if names == first_names else 0)
         if ids and (size + length > STREAM_NODE_MAX_BYTES or len(ids) == STREAM_NODE_MAX_ENTRIES):
             yield _image(first_names, ids, values)
@@ -69,9 +65,9 @@ def _image(names: list[bytes], ids: list[PackedID], values: list[bytes]) -> Node
 
 STREAM, STRING = "stream", "string"
 CARRIED = (STREAM, STRING)
-"""The kinds of keys that kvstream has; all others are named and skipped."""
+"""The types of keys that kvstream has; keys of other types are reported and skipped."""
 OWN_PREFIXES = (b"kvstream:migrate:", b"kvstream:follow:")
-"""Open the names of keys that a migration keeps at its target while it lasts."""
+"""Prefixes of temporary keys that a migration keeps at its target."""
 
 
 def now_ms() -> int:
@@ -79,26 +75,31 @@ def now_ms() -> int:
     return time.time_ns() // NANOSECONDS_PER_MS
 
 
+def gone(key: bytes) -> NoSuchKey:
+    """Return the error for a key that was deleted before it was read."""
+    return NoSuchKey(f"{key!r} was deleted before it was read: run again")
+
+
 class NotRead(KVStreamError):
-    """A source was asked for what only a read stream can tell."""
+    """The item is not a stream."""
 
 
 class Outline(NamedTuple):
-    """What there is to say of a stream before it is carried."""
+    """What is known of a stream without reading its entries."""
 
     entries: int
     bytes: int
     state: StreamState
     notes: list[Loss]
-    """What reading it this way loses."""
+    """What reading the stream will lose."""
 
 
 class Content(StreamSource, Protocol):
-    """A stream being read, and what this way of reading it cannot tell."""
+    """A stream that is being read, and what is lost by reading it this way."""
 
     @property
     def tells_counters(self) -> bool:
-        """Whether ``state`` surely tells how many entries were added, and what groups have read."""
+        """Whether ``state`` has entries-added and the entries-read of groups."""
         ...
 
     @property
@@ -108,12 +109,12 @@ class Content(StreamSource, Protocol):
 
     @property
     def corrections(self) -> list[str]:
-        """What its source told wrongly, and was counted anew; complete after ``state``."""
+        """Wrong counters of the source, which were counted again; complete after ``state``."""
         ...
 
     @property
     def inexact_ms(self) -> int:
-        """By how much times of delivery may be off; known after ``state``."""
+        """Error bound of delivery times; known after ``state``."""
         ...
 
 
@@ -129,32 +130,32 @@ class Item:
     db: int
     key: bytes
     kind: str
-    """TYPE's word for it."""
+    """The type, as TYPE names it."""
     expire_at_ms: int = 0
     """Unix milliseconds; 0: never."""
     inexact_ms: int = 0
-    """By how much times may be off that this source had to calculate."""
-    again: bool = False
-    """Whether what it holds can be read any number of times; else once, before the next item."""
+    """Error bound of times that the source had to compute."""
+    rereadable: bool = False
+    """Whether the value can be read any number of times; else once, before the next item."""
     size: int = 0
-    """Bytes of a value that is skipped, where the source tells."""
+    """Bytes of a value that is skipped, if the source tells."""
     stream: Callable[[], Content] | None = None
-    """Begin to read the stream."""
+    """Starts reading the stream."""
     value: Callable[[], bytes | None] | None = None
-    """Read the string; None: it has gone meanwhile."""
+    """Reads the string; returns None if it was deleted meanwhile."""
     between: Callable[[PackedID, PackedID], Iterator[Page]] | None = None
-    """Read the entries from one ID to another; ranged sources only."""
+    """Reads the entries from one ID to another; ranged sources only."""
     outline: Callable[[], Outline] | None = None
-    """Say what there is without reading it all, where the source can."""
+    """Returns the outline of the stream, if the source has it without reading all."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether the key's time has come: a file may still have it."""
+    def is_expired(self) -> bool:
+        """Whether the key has expired; a file may still contain it."""
         return bool(self.expire_at_ms and self.expire_at_ms <= now_ms())
 
     def content(self) -> Content:
         if self.stream is None:
-            raise NotRead(f"{self.key!r} is no stream")
+            raise NotRead(f"{self.key!r} is not a stream")
         return self.stream()
 
 
@@ -164,99 +165,99 @@ class Source(Protocol):
     ranged: bool
     """Whether ``item`` and ``Item.between`` work."""
     may_lose: bool
-    """Whether there are streams that it cannot read whole."""
+    """Whether reading may lose a part of a stream."""
     remarks: list[str]
-    """What was met there that is not carried and belongs to no key."""
+    """Messages about parts of the source that are not copied and belong to no key."""
 
     def size(self, selection: "Selection") -> int | None:
-        """Return how much there is to read, in the units of ``position``; None: nobody knows."""
+        """Return the amount to read, in the units of ``position``; None: unknown."""
         ...
 
     def position(self) -> int | None:
-        """Return how much has been read; None where that is the entries that have come."""
+        """Return the amount read so far; None: count the entries."""
         ...
 
     def items(self, selection: "Selection") -> Iterator[Item]:
-        """Yield the keys selected, each once, in the order of the place."""
+        """Yield the selected keys, each once, in the order of the place."""
         ...
 
     def item(self, db: int, key: bytes) -> Item | None:
-        """Return one key, None where it is not there; ranged sources only."""
+        """Return one key, or None if it does not exist; ranged sources only."""
         ...
 
     def close(self) -> None: ...
 
 
 class Done(NamedTuple):
-    """What became of a stream at its target."""
+    """The result of writing a stream."""
 
     entries: int
     corrections: list[str]
-    """Counters that were wrong, and have been counted anew."""
+    """Wrong counters, which were counted again."""
     resumed: int = 0
-    """Entries that an earlier run had brought there already."""
+    """Entries that an earlier run had written."""
 
 
 Consent = Callable[[list[Loss]], None]
-"""Told what is lost of a key before any of it can be seen; raises where that is not allowed."""
+"""Gets the losses of a key before it is visible; raises if one is not allowed."""
 
 
-class Reception(Protocol):
-    """What a target says before it is written."""
+class PlannedTarget(Protocol):
+    """A target that is only asked, not written."""
 
     @property
     def existing(self) -> Source | None:
-        """What is there already, as a ranged source; None where the place is made anew."""
+        """Its present keys as a ranged source; None for a new place."""
         ...
 
     def losses(self, state: StreamState) -> list[Loss]:
-        """Return what of a stream does not arrive."""
+        """Return the parts of a stream that the target cannot hold."""
         ...
 
     def close(self) -> None:
-        """Let go of the place; without ``finish`` an unfinished file is not left behind."""
+        """Close the place; a file without ``finish`` is removed."""
         ...
 
 
-class Target(Reception, Protocol):
+class Target(PlannedTarget, Protocol):
     """A place that is written."""
 
     may_lose: bool
-    """Whether there are streams that it cannot hold whole."""
+    """Whether the target may be unable to hold a part of a stream."""
 
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
     ) -> Done:
-        """Write a stream, which is seen whole or not at all.
+        """Write a stream, which becomes visible as a whole.
 
-        What an interrupted call with the same ``label`` has written is gone on with.
+        Resumes an interrupted call with the same ``label``.
         """
         ...
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None: ...
 
     def finish(self) -> None:
-        """Make all that was put there durable, and visible."""
+        """Make all keys durable and visible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which keys a migration is about."""
+    """The keys that a migration is about."""
 
     match: tuple[bytes, ...] = ()
-    """Redis patterns, of which one must fit; none: every key."""
+    """Glob patterns, one of which must match; none: every key."""
     databases: frozenset[int] | None = None
     """None: all."""
     without: frozenset[tuple[int, bytes]] = frozenset()
-    """Keys by their databases that are left to others."""
+    """Keys to exclude, each with its database."""
     _matchers: tuple[Callable[[bytes], bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_matchers", tuple(map(matcher, self.match)))
 
     def has(self, db: int, key: bytes) -> bool:
-        """Tell whether a key is selected; those that migrations keep for themselves never are."""
+        """Tell whether a key is selected; temporary keys of migrations never are."""
         if self.databases is not None and db not in self.databases:
             return False
         if key.startswith(OWN_PREFIXES) or (db, key) in self.without:
@@ -268,10 +269,10 @@ class Selection:
 
 
 class Counted:
-    """A stream whose entries are counted on their way."""
+    """Passes a stream on and counts its entries and bytes."""
 
     def __init__(self, content: Content, watch: Watch = lambda entries, bytes: None) -> None:
-        """``watch`` is told of the entries and bytes of each node."""
+        """``watch`` is called with the entries and bytes of each node."""
         self.entries = self.bytes = 0
         self._content = content
         self._watch = watch
@@ -306,7 +307,7 @@ class Counted:
 
 
 class ReadStream:
-    """A stream as a file or a payload has it."""
+    """A stream of an RDB file or a DUMP payload: nothing is lost by reading it."""
 
     def __init__(self, reading: StreamReading) -> None:
         self.notes: list[Loss] = []

@@ -1,32 +1,22 @@
-"""How far a migration has come: kept in a file, so that a run that was killed can be gone on with.
+"""Progress files: the journal of a run, which can be resumed, and the status of a follower.
 
 ::
 
-    <state>/<32 hex digits>.jsonl       of source, target and selection
+    <state>/<id>.jsonl      a run; id: 32 hex digits, a hash of source, target and selection
     line := {"begun": ms, "source": ..., "target": ..., "fingerprint": hex}
           | {"done": "copied", "db": 0, "key": name, "entries": 3, "bytes": 120}
           | {"at": ms, "keys": 5, "entries": 1000, "db": 0, "key": name}        progress
           | {"finished": ms, "keys": 7, "entries": 2000}
-    name := text, or {"base64": ...} where it is no UTF-8
+    name := text, or {"base64": ...} if it is not UTF-8
 
-A line is whole or it is not there: a last one without its newline is cut off. A kill leaves all
-lines before it; after a power cut a key may be noted that its target has lost, and so whoever goes
-on looks whether it is there. No line holds a password or a value.
-
-How far sources are followed: a file for each, beside the journals of runs, for those who look.
-
-::
-
-    <state>/<32 hex digits>.follower    of source, target and selection
+    <state>/<id>.follower   a follower
     file := {"source": text, "target": text, "begun": ms, "phase": text, "since": ms, "at": ms,
              "offset": n, "commands": n, "bytes": n, "behind": [bytes, seconds] | null}
 
-It is written anew each second, in one piece that never becomes shorter. Nobody goes on from it: the
-position is kept by the target. It has no password and no value in it.
-
-Files that one process holds and others look at: whether it is at work is told by the lock.
-
-A process that dies lets go of its files; so nothing has to be cleared away behind a kill.
+The working process holds a lock on its file, which ends with the process. A last line without its
+newline is cut off. After a power failure the journal may list a key that the target has lost, so a
+resumed run checks the target. A follower file is overwritten each second and never becomes shorter;
+it is only for status, since the target keeps the position. No file contains a password or a value.
 """
 
 import fcntl
@@ -51,9 +41,9 @@ _TRIES, _PAUSE_S = 5, 0.02
 
 
 def hold(path: Path, flags: int = 0) -> int:
-    """Open a file, made where there is none, and return its descriptor, locked.
+    """Open or create a file and lock it; return its descriptor.
 
-    StoreLocked where another process holds it.
+    Raises StoreLocked if another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, _MODE)
@@ -64,7 +54,7 @@ def hold(path: Path, flags: int = 0) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Hold the file, against all but those who only look whether somebody does."""
+    """Take the lock; ``is_held`` of another process may hold it for a moment."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +66,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_held(descriptor: int) -> bool:
-    """Tell whether a process holds a file that we have opened to look at."""
+    """Tell whether another process holds the lock of an open file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -86,29 +76,29 @@ def is_held(descriptor: int) -> bool:
 
 
 PROGRESS_S = 1.0
-"""Between two lines of progress."""
+"""Pause between two progress lines."""
 SUFFIX = ".jsonl"
 
 Name = tuple[int, bytes]
 
 
 def default_folder() -> Path:
-    """Return where journals are kept unless somebody says otherwise."""
+    """Return the default folder of progress files."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(home) / "kvstream" / "migrate"
 
 
 def identity_of(source: str, target: str, selection: Selection) -> str:
-    """Return what a migration is known by: the same command again goes on with the same one."""
+    """Return the name of a progress file; the same command has the same one, and resumes."""
     databases = sorted(selection.databases) if selection.databases is not None else None
     patterns = [pattern.hex() for pattern in selection.match]
-    told = json.dumps([source, target, patterns, databases])
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    text = json.dumps([source, target, patterns, databases])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(slots=True)
 class Status:
-    """What a journal tells."""
+    """The content of a journal."""
 
     identity: str
     source: str = ""
@@ -116,17 +106,17 @@ class Status:
     fingerprint: str = ""
     begun_ms: int = 0
     at_ms: int = 0
-    """Of the last line that has a time."""
+    """Time of the last line that has one."""
     finished_ms: int | None = None
     running: bool = False
-    """Whether a process holds the journal."""
+    """Whether a process holds the lock."""
     keys: int = 0
     entries: int = 0
     db: int = 0
     key: bytes | None = None
-    """The key that was being carried."""
+    """The key that is being copied."""
     done: dict[Name, int] = field(default_factory=dict)
-    """Entries of the keys that are at the target."""
+    """The keys that are copied, with their number of entries."""
 
     @property
     def state(self) -> str:
@@ -136,25 +126,25 @@ class Status:
 
 
 class Journal:
-    """The journal of one migration, held by the process that runs it."""
+    """The journal of one migration, locked by the process that runs it."""
 
     def __init__(
         self, folder: Path, identity: str, source: str, target: str, fingerprint: bytes = b""
     ) -> None:
-        """``fingerprint`` is of the source: from another one an earlier run is not gone on with."""
+        """Resume an interrupted run if ``fingerprint``, of the source, is the same; else begin."""
         self.path = folder / (identity + SUFFIX)
         self._descriptor = hold(self.path, os.O_APPEND)
         before = _read(self.path)
-        goes_on = before.finished_ms is None and before.fingerprint == fingerprint.hex()
-        self.resumed = before.done if goes_on else {}
-        """Keys, with their entries, that an interrupted run has brought to the target."""
-        self._told_at = 0.0
-        if not (goes_on and before.begun_ms):
-            os.ftruncate(self._descriptor, 0)
-            told = {"source": source, "target": target, "fingerprint": fingerprint.hex()}
-            self._write(begun=now_ms(), **told)
-        else:
+        resumes = before.finished_ms is None and before.fingerprint == fingerprint.hex()
+        self.resumed = before.done if resumes else {}
+        """Keys that an interrupted run has copied, with their number of entries."""
+        self._progress_at = 0.0
+        if resumes and before.begun_ms:
             _cut_tail(self._descriptor)
+        else:
+            os.ftruncate(self._descriptor, 0)
+            about = {"source": source, "target": target, "fingerprint": fingerprint.hex()}
+            self._write(begun=now_ms(), **about)
 
     def __enter__(self) -> Self:
         return self
@@ -166,7 +156,7 @@ class Journal:
         os.write(self._descriptor, json.dumps(values).encode() + b"\n")
 
     def done(self, carried: Carried) -> None:
-        """Note that a key is where it belongs."""
+        """Record that a key is at the target."""
         if carried.outcome in (Outcome.COPIED, Outcome.REPLACED, Outcome.SAME):
             self._write(
                 done=carried.outcome.value,
@@ -177,10 +167,10 @@ class Journal:
             )
 
     def progress(self, keys: int, entries: int, db: int, key: bytes) -> None:
-        """Note how far it is, now and then."""
+        """Record the progress, at most once in PROGRESS_S."""
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_S:
-            self._told_at = now
+        if now - self._progress_at >= PROGRESS_S:
+            self._progress_at = now
             self._write(at=now_ms(), keys=keys, entries=entries, db=db, key=_text(key))
 
     def finish(self, keys: int, entries: int) -> None:
@@ -188,28 +178,31 @@ class Journal:
 
 
 def statuses(folder: Path) -> Iterator[Status]:
-    """Yield what the journals of a folder tell, the latest first."""
-    paths = sorted(folder.glob("*" + SUFFIX), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in paths:
-        yield _read(path, look_for_holder=True)
+    """Yield the content of the journals of a folder, the latest first."""
+    for path in _latest_first(folder, SUFFIX):
+        yield _read(path, check_lock=True)
 
 
-def _read(path: Path, look_for_holder: bool = False) -> Status:
+def _latest_first(folder: Path, suffix: str) -> list[Path]:
+    return sorted(folder.glob("*" + suffix), key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _read(path: Path, check_lock: bool = False) -> Status:
     status = Status(path.stem)
     with path.open("rb") as file:
-        if look_for_holder:
+        if check_lock:
             status.running = is_held(file.fileno())
         for line in file:
             if not line.endswith(b"\n"):
                 break
             try:
-                _take(status, json.loads(line))
-            except (ValueError, KeyError, TypeError):  # none of ours: as if it were not there
+                _apply(status, json.loads(line))
+            except (ValueError, KeyError, TypeError):  # ignore an unknown line
                 continue
     return status
 
 
-def _take(status: Status, line: dict[str, Any]) -> None:
+def _apply(status: Status, line: dict[str, Any]) -> None:
     if "begun" in line:
         status.begun_ms = status.at_ms = line["begun"]
         status.source, status.target = line["source"], line["target"]
@@ -226,7 +219,7 @@ def _take(status: Status, line: dict[str, Any]) -> None:
 
 
 def _cut_tail(descriptor: int) -> None:
-    """Cut off what a power cut has left of a line."""
+    """Cut off a last line without a newline."""
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, 1 << 16, max(0, size - (1 << 16)))
     if tail and not tail.endswith(b"\n"):
@@ -246,14 +239,14 @@ def _name(value: str | dict[str, str]) -> bytes:
 
 FOLLOWER_SUFFIX = ".follower"
 WRITTEN_S = 1.0
-"""Between two writings, while the phase stays the same."""
+"""Pause between two writes in the same phase."""
 
 Behind = tuple[int, float]
-"""Bytes of the source's history that are not applied, and for how long the next has waited."""
+"""Bytes of the source's history that are not applied yet, and the seconds they have waited."""
 
 
 class Phase(StrEnum):
-    """What a follower is at."""
+    """What a follower is doing."""
 
     CONNECTING = "connecting"
     RECEIVING = "receiving a snapshot"
@@ -261,33 +254,33 @@ class Phase(StrEnum):
     FOLLOWING = "following"
     AWAITING = "waiting for the target"
     LEADING = "leading over"
-    """The source stands still: what is left is copied, and both are compared."""
+    """The source is paused: the rest is copied, and both are compared."""
     DONE = "led over"
 
 
 @dataclass(slots=True)
 class Followed:
-    """How far one source is followed."""
+    """The status of one follower."""
 
     source: str = ""
     target: str = ""
     begun_ms: int = 0
-    """When it was first followed into this target."""
+    """When the source was first followed into this target."""
     phase: Phase = Phase.CONNECTING
     since_ms: int = 0
-    """Since when it has been in this phase."""
+    """When this phase began."""
     at_ms: int = 0
-    """When all of this was so."""
+    """When the status was written."""
     offset: int = 0
-    """How far the target has come in the source's history."""
+    """The offset in the source's history that the target has reached."""
     commands: int = 0
-    """How many commands were applied."""
+    """Commands applied."""
     bytes: int = 0
-    """How many bytes have come from the source, snapshots among them."""
+    """Bytes received from the source, snapshots included."""
     behind: Behind | None = None
-    """None while nobody can tell."""
+    """None if unknown."""
     running: bool = False
-    """Whether a process holds the file."""
+    """Whether a process holds the lock."""
 
     @property
     def state(self) -> str:
@@ -297,19 +290,21 @@ class Followed:
 
 
 class FollowerNote:
-    """The file of one follower, held by the process that follows."""
+    """The status file of one follower, locked by the process that follows."""
 
     def __init__(self, folder: Path, identity: str, source: str, target: str) -> None:
-        """StoreLocked where another process follows the same source into the same target."""
+        """Raise StoreLocked if another process follows the same source into the same target."""
         self._descriptor = hold(folder / (identity + FOLLOWER_SUFFIX))
         before = _decoded(os.pread(self._descriptor, 1 << 16, 0))
-        goes_on = before is not None and before.phase is not Phase.DONE
-        self.told = before if before is not None and goes_on else Followed(begun_ms=now_ms())
-        self.told.source, self.told.target = source, target
-        self._commands, self._bytes = self.told.commands, self.told.bytes
+        if before is None or before.phase is Phase.DONE:
+            before = Followed(begun_ms=now_ms())
+        self.status = before
+        self.status.source, self.status.target = source, target
+        self.status.since_ms, self.status.phase = now_ms(), Phase.CONNECTING
+        self.status.behind = None
+        self._commands, self._bytes = before.commands, before.bytes
         self._size = os.fstat(self._descriptor).st_size
         self._written_at = 0.0
-        self.told.since_ms, self.told.phase, self.told.behind = now_ms(), Phase.CONNECTING, None
         self._write()
 
     def __enter__(self) -> Self:
@@ -320,73 +315,64 @@ class FollowerNote:
 
     @property
     def is_due(self) -> bool:
-        """Whether a second has passed since it was last written."""
+        """Whether the last write is WRITTEN_S ago."""
         return time.monotonic() - self._written_at >= WRITTEN_S
 
     def note(
         self, phase: Phase, offset: int, commands: int, bytes: int, behind: Behind | None
     ) -> None:
-        """Note how far it is; ``commands`` and ``bytes`` are of this process alone."""
-        told = self.told
-        if phase is not told.phase:
-            told.phase, told.since_ms = phase, now_ms()
-        told.offset, told.behind = offset, behind
-        told.commands, told.bytes = self._commands + commands, self._bytes + bytes
+        """Write the status; ``commands`` and ``bytes`` count from the start of this process."""
+        status = self.status
+        if phase is not status.phase:
+            status.phase, status.since_ms = phase, now_ms()
+        status.offset, status.behind = offset, behind
+        status.commands, status.bytes = self._commands + commands, self._bytes + bytes
         self._write()
 
     def _write(self) -> None:
-        told = self.told
-        told.at_ms = now_ms()
+        self.status.at_ms = now_ms()
         self._written_at = time.monotonic()
-        text = json.dumps(
-            {
-                "source": told.source,
-                "target": told.target,
-                "begun": told.begun_ms,
-                "phase": told.phase,
-                "since": told.since_ms,
-                "at": told.at_ms,
-                "offset": told.offset,
-                "commands": told.commands,
-                "bytes": told.bytes,
-                "behind": told.behind,
-            }
-        ).encode()
+        fields = {key: getattr(self.status, name) for key, name in _FIELDS.items()}
+        text = json.dumps(fields).encode()
         data = text.ljust(self._size - 1) + b"\n"
         os.pwrite(self._descriptor, data, 0)
         self._size = len(data)
 
 
 def followers(folder: Path) -> Iterator[Followed]:
-    """Yield what the files of a folder tell of followers, the latest first."""
-    paths = sorted(
-        folder.glob("*" + FOLLOWER_SUFFIX), key=lambda path: path.stat().st_mtime, reverse=True
-    )
-    for path in paths:
+    """Yield the status of the followers of a folder, the latest first."""
+    for path in _latest_first(folder, FOLLOWER_SUFFIX):
         with path.open("rb") as file:
             running = is_held(file.fileno())
-            told = _decoded(file.read())
-        if told is not None:
-            told.running = running
-            yield told
+            status = _decoded(file.read())
+        if status is not None:
+            status.running = running
+            yield status
+
+
+_FIELDS = {
+    "source": "source",
+    "target": "target",
+    "begun": "begun_ms",
+    "phase": "phase",
+    "since": "since_ms",
+    "at": "at_ms",
+    "offset": "offset",
+    "commands": "commands",
+    "bytes": "bytes",
+    "behind": "behind",
+}
+"""The keys of a follower's file, with the fields of ``Followed``."""
 
 
 def _decoded(data: bytes) -> Followed | None:
-    """Return what a file tells; None where it is none of ours."""
+    """Return the status in a file; None if it is not a status."""
     try:
-        told: dict[str, Any] = json.loads(data)
-        behind = told["behind"]
-        return Followed(
-            told["source"],
-            told["target"],
-            told["begun"],
-            Phase(told["phase"]),
-            told["since"],
-            told["at"],
-            told["offset"],
-            told["commands"],
-            told["bytes"],
-            None if behind is None else (int(behind[0]), float(behind[1])),
-        )
+        fields: dict[str, Any] = json.loads(data)
+        status = Followed(**{name: fields[key] for key, name in _FIELDS.items()})
+        status.phase = Phase(status.phase)
+        if status.behind is not None:
+            status.behind = int(status.behind[0]), float(status.behind[1])
     except (ValueError, KeyError, TypeError, IndexError):
         return None
+    return status

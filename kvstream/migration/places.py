@@ -1,12 +1,12 @@
-"""Places: what a text names, where streams come from or go to.
+"""Places that streams come from and go to, parsed from text.
 
 ::
 
     place := redis://... | rediss://... | unix://...      a server: Redis, Valkey or kvstream
-           | ["store:" | "rdb:" | "aof:"] path            by what is there, unless the prefix says
+           | ["store:" | "rdb:" | "aof:"] path            without a prefix the content decides
 
-A path that is not there yet is an RDB file where it ends in ``.rdb``, and the directory of a store
-otherwise. What a place shows of itself has no password in it. It opens nothing.
+A path that does not exist is an RDB file if it ends in ``.rdb``, else the directory of a store. The
+text of a place shows no password. Nothing is opened here.
 """
 
 import os
@@ -31,7 +31,7 @@ _RDB_SUFFIX, _AOF_SUFFIX = ".rdb", ".aof"
 
 
 class PlaceKind(StrEnum):
-    """What a place is."""
+    """The kind of a place."""
 
     STORE = "store"
     SERVER = "server"
@@ -41,20 +41,20 @@ class PlaceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place; ``address`` is a path, or a URL that may hold a password."""
+    """A place; ``address`` is a path, or a URL that may contain a password."""
 
     kind: PlaceKind
     address: str = field(repr=False)
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    """What to log in with, where the URL does not say it."""
+    """Credentials that the URL does not contain."""
 
     @property
     def path(self) -> Path:
         return Path(self.address)
 
     def __str__(self) -> str:
-        """What people are shown, and what a later run knows the place by: no password in it."""
+        """Return the text that users see and that identifies the place, without a password."""
         if self.kind is not PlaceKind.SERVER:
             return os.path.realpath(self.address)
         parts = urlsplit(self.address)
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def database(self) -> int | None:
-        """The database that a URL names; None where it names none."""
+        """The database in a URL; None if it has none."""
         if self.kind is not PlaceKind.SERVER:
             return None
         parts = urlsplit(self.address)
@@ -76,7 +76,7 @@ class Place:
 
     @property
     def has_password(self) -> bool:
-        """Whether the address itself holds a password, as others may see it."""
+        """Whether the address contains a password, which other users may see."""
         if self.kind is not PlaceKind.SERVER:
             return False
         parts = urlsplit(self.address)
@@ -84,9 +84,9 @@ class Place:
 
 
 def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
-    """Return the place that a text names; with ``create`` it may be yet to be made.
+    """Return the place that a text names; with ``create`` it need not exist.
 
-    Raises InvalidArgument where it is none, NoSuchStore where nothing is there.
+    Raises InvalidArgument for a text that names no place, NoSuchStore if nothing is there.
     """
     if isinstance(text, str) and text.startswith(_SERVERS):
         return Place(PlaceKind.SERVER, text)
@@ -99,7 +99,7 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
 
 
 def _existing(kind: PlaceKind, text: str, create: bool) -> Place:
-    refuse_url(text)  # again: what stands behind the prefix
+    refuse_url(text)  # again, without the prefix
     if not create:
         if not os.path.lexists(text):
             raise NoSuchStore(f"there is nothing at {text}")
@@ -108,12 +108,12 @@ def _existing(kind: PlaceKind, text: str, create: bool) -> Place:
 
 
 def _refuse_special(path: Path) -> None:
-    """Refuse what can be read once, or is waited at: files of Redis are read several times."""
-    with suppress(FileNotFoundError):  # a link to nothing: told by whoever opens it
+    """Raise InvalidArgument for pipes and devices: files of Redis are read several times."""
+    with suppress(FileNotFoundError):  # a dangling link: opening it fails
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise InvalidArgument(
-                f"{path} is {kind_of(mode)}, and is read several times: copy it to a file first"
+                f"{path} is {kind_of(mode)}, but must be read several times: copy it to a file"
             )
 
 
@@ -132,11 +132,14 @@ def _kind_of(path: Path) -> PlaceKind:
 
 
 def _kind_of_file(path: Path) -> PlaceKind:
-    """Look at how a file begins: an append-only one may do so as an RDB file does, by its name."""
+    """Return the kind of a file by its first bytes.
+
+    An append-only file may begin as an RDB file does: its suffix is checked before.
+    """
     with path.open("rb") as file:
         start = file.read(len(_MAGICS[0]))
     if start in _MAGICS:
         return PlaceKind.RDB
     if start.startswith(b"*"):
         return PlaceKind.AOF
-    raise InvalidArgument(f"{path} is no store, RDB file or append-only file")
+    raise InvalidArgument(f"{path} is not a store, RDB file or append-only file")

@@ -1,4 +1,4 @@
-"""An RDB file as a source, read from its beginning to its end, and as a target."""
+"""RDB files as sources and as targets."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from kvstream.migration.items import (
     Selection,
     Source,
 )
-from kvstream.migration.server_source import CountedGroups
+from kvstream.migration.spool import CountedGroups
 from kvstream.rdb.file_reader import (
     FileReader,
     FunctionRecord,
@@ -33,28 +33,28 @@ from kvstream.rdb.versions import NEWEST, Loss, Target, losses, reduce
 from kvstream.storage.files import replacing
 from kvstream.types.images import NodeImage, StreamState
 
-_FUNCTIONS = "functions are in the file, which kvstream does not have"
+_FUNCTIONS = "the file has functions, which kvstream does not support"
 
 
 class RdbSource:
-    """A file, read from its first key to its last each time that its items are asked for."""
+    """An RDB file that is read."""
 
     ranged = False
     may_lose = False
 
     def __init__(self, path: Path) -> None:
-        """Hold the file against its checksum: what is damaged is noticed before it is used."""
+        """Verify the file, so that damage is found before anything is copied."""
         self.remarks: list[str] = []
         self._path = path
         self._reader: FileReader | None = None
         with path.open("rb", buffering=0) as file:
-            if not verify(file):  # walk through it, so that it breaks off now
+            if not verify(file):  # no checksum, or damage: read it all
                 file.seek(0)
                 for _ in FileReader(file):
                     pass
 
     def close(self) -> None:
-        """Nothing is open between two readings."""
+        """Do nothing: the file is open only while it is read."""
 
     def size(self, selection: Selection) -> int | None:
         return self._path.stat().st_size
@@ -72,15 +72,15 @@ class RdbSource:
                 elif isinstance(record, FunctionRecord):
                     self._remark(_FUNCTIONS)
             if behind := os.fstat(file.fileno()).st_size - self._reader.offset:
-                self._remark(f"{behind} bytes behind the end of the file are not read")
+                self._remark(f"{behind} bytes behind the end of the RDB data are ignored")
 
     def _remark(self, text: str) -> None:
-        if text not in self.remarks:  # the items may be asked for twice
+        if text not in self.remarks:  # items may be read twice
             self.remarks.append(text)
 
     def item(self, db: int, key: bytes) -> Item | None:
-        """Nobody can ask for one key of a file."""
-        raise NotImplementedError("a file is read from its beginning to its end")
+        """Raise NotImplementedError: a file is not ranged."""
+        raise NotImplementedError("a file has no access by key")
 
 
 def _item_of(record: KeyRecord) -> Item:
@@ -95,14 +95,14 @@ def _item_of(record: KeyRecord) -> Item:
 
 
 class RdbTarget:
-    """A file that is written beside, and has its name once it is whole."""
+    """An RDB file that is written under a temporary name and then renamed."""
 
     existing: Source | None = None
 
     def __init__(self, path: Path, target: Target, replace: bool = False) -> None:
-        """RequestError where there is such a file, and it may not be replaced."""
+        """Raise RequestError if the file exists and ``replace`` is False."""
         if not replace and os.path.lexists(path):
-            raise RequestError(f"{path} is there already: --replace writes it anew")
+            raise RequestError(f"{path} is there already: --replace overwrites it")
         self._target = target
         self.may_lose = target.kind < NEWEST.kind
         self._closing = ExitStack()
@@ -112,7 +112,7 @@ class RdbTarget:
         self._finished = False
 
     def close(self) -> None:
-        """Remove what was written, unless it was finished."""
+        """Remove the file unless it is finished."""
         if not self._finished:
             abandoned = _Abandoned()
             self._closing.__exit__(_Abandoned, abandoned, None)
@@ -138,22 +138,21 @@ class RdbTarget:
                 yield node
 
         def state() -> StreamState:
-            told = counted.state()
-            consent([*content.notes, *self.losses(told)])
-            reduce(told, self._target)
-            return told
+            result = counted.state()
+            consent([*content.notes, *self.losses(result)])
+            reduce(result, self._target)
+            return result
 
         with CountedGroups(content) as counted:
             self._writer.stream(item.db, item.key, nodes(), state, item.expire_at_ms)
         return Done(entries, list(content.corrections))
 
     def _begin(self, item: Item) -> None:
-        """Note a key; a damaged file has one twice, and no server loads such a file."""
+        """Check that a key comes once: no server loads a file that has it twice."""
         name = item.db, item.key
         if name in self._written:
             raise RequestError(
-                f"key {item.key!r} comes twice in database {item.db}: no server would load such a "
-                "file"
+                f"key {item.key!r} comes twice in database {item.db}: no server loads such a file"
             )
         self._written.add(name)
 
@@ -163,7 +162,7 @@ class RdbTarget:
 
 
 class PlannedFile:
-    """What a file for a server of some version would not hold."""
+    """An RDB file that a plan is about."""
 
     existing: Source | None = None
 
@@ -174,8 +173,8 @@ class PlannedFile:
         return losses(state, self._target)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: no file is open."""
 
 
 class _Abandoned(Exception):
-    """What the file that is being written is told when it is not finished."""
+    """Makes the writer discard an unfinished file."""

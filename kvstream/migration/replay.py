@@ -1,8 +1,8 @@
-"""The commands of an append-only file, run on an open store, and keys that it cannot hold.
+"""Replay of an append-only file on an open store, and the keys that the store cannot hold.
 
-A log has only what succeeded, and all of it. So which keys are of a type that kvstream does not
-have, or strings that it cannot compute, is followed through every command that deletes, overwrites,
-renames or copies them; and a command for streams tells that its key is a stream by then.
+A log has all commands that succeeded. So keys of unsupported types, and strings that kvstream
+cannot compute, are tracked through every command that deletes, overwrites, renames or copies them.
+A stream command proves that its key is a stream at that point.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,20 +16,19 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import STREAM, STRING, Selection
 from kvstream.migration.replication.applying import Applier
-from kvstream.migration.replication.commands import Meaning, Name, Run
+from kvstream.migration.replication.commands import Name, Run, Translation
 from kvstream.operations import keyspace
 
 
-class Unheld(NamedTuple):
-    """A key whose value the store does not have, or has wrongly."""
+class Unsupported(NamedTuple):
+    """A key whose value the store lacks or has wrong."""
 
     kind: str
-    """TYPE's word for it; of a string with the command that changed it; "": perhaps there is none.
-    """
+    """The type; for a string also the command that changed it; "": the key may not exist."""
     expire_at_ms: int = 0
     size: int = 0
     why: str = ""
-    """Why a migration of this key is refused; "": it is named and skipped."""
+    """Why a migration of this key is refused; "": it is reported and skipped."""
 
     @property
     def type(self) -> str:
@@ -37,114 +36,118 @@ class Unheld(NamedTuple):
 
 
 class _Everything(Selection):
-    """All keys: those that an earlier migration made on the way have become others."""
+    """All keys: temporary keys of an earlier migration were renamed later in the log."""
 
     def has(self, db: int, key: bytes) -> bool:
         return True
 
 
 class Replay(Applier):
-    """Runs a log as Redis does that loads it: an XCLAIM leaves entries-read as it is."""
+    """Runs a log as Redis loads it: XCLAIM does not change entries-read."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, _Everything(), counts_reads=False)
-        self.unheld: dict[Name, Unheld] = {}
+        self.unsupported: dict[Name, Unsupported] = {}
         self._word = ""
-        """The command at hand."""
+        """The name of the current command."""
 
     def apply(self, txn: Txn, argv: Argv) -> None:
         self._word = argv[0].decode("ascii", "backslashreplace").upper()
         super().apply(txn, argv)
 
-    def read(self, argv: Argv) -> Meaning:
-        told = super().read(argv)
-        # A key that the store has is another one, which has gone by then.
-        told.runs += [
+    def read(self, argv: Argv) -> Translation:
+        translation = super().read(argv)
+        # A key of this name in the store is an older one, which was deleted before.
+        translation.runs += [
             Run(db, [b"DEL", key])
-            for (db, key), _ in told.became
-            if (db, key) not in self.unheld and not told.runs
+            for (db, key), _ in translation.retyped
+            if (db, key) not in self.unsupported and not translation.runs
         ]
-        if told.is_unheard:
+        if translation.is_opaque:
             self._doubt((self.db, word) for word in argv[1:])
-        return told
+        return translation
 
     def _doubt(self, names: Iterable[Name]) -> None:
-        """Note the words of a command that nobody knows: any of them may be a key."""
+        """Record the arguments of an unknown command: any of them may be a key."""
         why = f"the log has {self._word}, which kvstream does not know and may have changed it"
         for name in names:
             if len(name[1]) <= _DOUBTED_BYTES_MAX:
-                self.unheld.setdefault(name, Unheld("", why=why))
+                self.unsupported.setdefault(name, Unsupported("", why=why))
 
     def finish(self, txn: Txn) -> None:
-        """Forget doubts of what is no key of the store."""
-        for name, held in list(self.unheld.items()):
+        """Forget doubtful names that are not keys of the store."""
+        for name, held in list(self.unsupported.items()):
             if not held.kind and not keyspace.exists(txn, qualified(*name)):
-                del self.unheld[name]
+                del self.unsupported[name]
 
-    # --- what has been run ----------------------------------------------------------------------
+    # --- commands that were run -----------------------------------------------------------------
 
-    def flushed(self, told: Meaning) -> list[int]:
-        numbers = super().flushed(told)
-        for name in [name for name in self.unheld if name[0] in numbers]:
-            del self.unheld[name]
+    def flushed(self, translation: Translation) -> list[int]:
+        numbers = super().flushed(translation)
+        for name in [name for name in self.unsupported if name[0] in numbers]:
+            del self.unsupported[name]
         return numbers
 
     def note_run(self, run: Run) -> None:
         super().note_run(run)
         word = run.argv[0].upper()
-        if not self.unheld or word in _MOVES:
+        if not self.unsupported or word in _MOVES:
             return
         keys = [(run.db, key) for key in find(run.argv).keys_of(run.argv)]
         for name in keys:
-            held = self.unheld.get(name)
+            held = self.unsupported.get(name)
             if held is None:
                 continue
             if word in _EXPIRES:
-                self.unheld[name] = held._replace(expire_at_ms=_EXPIRES[word](run.argv))
+                self.unsupported[name] = held._replace(expire_at_ms=_EXPIRES[word](run.argv))
             elif word not in _GENERIC and not _leaves(word, held):
-                del self.unheld[name]
+                del self.unsupported[name]
 
     def note_refusal(self, run: Run, error: KVStreamError) -> None:
-        """Note a command that the server has run and the store does not: its keys are wrong now."""
+        """Record a command that the server has run and the store refuses: its keys are wrong."""
         word = run.argv[0].upper()
         names = [(run.db, key) for key in find(run.argv).keys_of(run.argv)]
         if word in _MOVES and isinstance(error, NoSuchKey):
             return
-        if all(name in self.unheld for name in names):  # it follows from what was met before
+        if all(name in self.unsupported for name in names):  # a consequence of an earlier refusal
             return
         self.refused[f"{self._word}: {error.reply}"] += 1
         kind = STREAM if word.startswith(b"X") else STRING
         why = f"{self._word} of the log was refused ({error.reply})"
         for name in names:
-            self.unheld.setdefault(name, Unheld(kind, why=why))
+            self.unsupported.setdefault(name, Unsupported(kind, why=why))
 
-    def note_done(self, told: Meaning) -> None:
-        if self.unheld:
-            self._note_held_moves(told)
-        for name, kind in told.became:
-            held = self.unheld.get(name)
+    def note_done(self, translation: Translation) -> None:
+        if self.unsupported:
+            self._note_unsupported_moves(translation)
+        for name, kind in translation.retyped:
+            held = self.unsupported.get(name)
             if held is None or held.kind != kind:
-                self.unheld[name] = Unheld(kind)
-        for name in told.again:
-            why = f"the log has {self._word}, a script that names it" if told.is_unheard else ""
-            self.unheld[name] = Unheld("unknown" if why else f"{STRING} ({self._word})", why=why)
+                self.unsupported[name] = Unsupported(kind)
+        for name in translation.recopy:
+            why = (
+                f"the log has {self._word}, a script that names it" if translation.is_opaque else ""
+            )
+            self.unsupported[name] = Unsupported(
+                "unknown" if why else f"{STRING} ({self._word})", why=why
+            )
 
-    def _note_held_moves(self, told: Meaning) -> None:
-        if told.moved is not None:
-            source, target, keeps = told.moved
-            held = self.unheld.get(source) if keeps else self.unheld.pop(source, None)
+    def _note_unsupported_moves(self, translation: Translation) -> None:
+        if translation.moved is not None:
+            source, target, keeps = translation.moved
+            held = self.unsupported.get(source) if keeps else self.unsupported.pop(source, None)
             if held is not None:
-                self.unheld[target] = held
-        if told.swapped is not None:
-            one, other = told.swapped
+                self.unsupported[target] = held
+        if translation.swapped is not None:
+            one, other = translation.swapped
             numbers = {one: other, other: one}
-            self.unheld = {
-                (numbers.get(db, db), key): held for (db, key), held in self.unheld.items()
+            self.unsupported = {
+                (numbers.get(db, db), key): held for (db, key), held in self.unsupported.items()
             }
 
 
-def _leaves(word: bytes, held: Unheld) -> bool:
-    """Tell whether a key is as wrong as before, behind a command that changed it."""
+def _leaves(word: bytes, held: Unsupported) -> bool:
+    """Tell whether a key is still unsupported after a command that changed it."""
     if word.startswith(b"X"):
         return held.type in (STREAM, *_UNSURE)
     return word in _AMENDS and held.type in (STRING, *_UNSURE)
@@ -152,14 +155,14 @@ def _leaves(word: bytes, held: Unheld) -> bool:
 
 _UNSURE = ("", "unknown")
 _DOUBTED_BYTES_MAX = 1024
-"""Words of unknown commands that are longer are taken for values: each doubt costs memory."""
+"""Longest argument of an unknown command that may be a key; longer ones count as values."""
 _MOVES = (b"RENAME", b"RENAMENX", b"MOVE", b"COPY", b"SWAPDB")
 _GENERIC = (b"TOUCH", b"EXPIRE", b"EXPIREAT", b"PEXPIRE")
-"""Commands of keys of any type."""
+"""Commands for keys of any type."""
 _EXPIRES: dict[bytes, Callable[[Argv], int]] = {
     b"PEXPIREAT": lambda argv: max(int(argv[2]), 1),
     b"PERSIST": lambda argv: 0,
 }
-"""Those of them by which a log tells of expiry, and the time that they set."""
+"""Commands that set the expiry in a log, and the time that they set."""
 _AMENDS = frozenset(b"APPEND SETRANGE INCR INCRBY INCRBYFLOAT INCREX DECR DECRBY".split())
-"""Commands that leave a part of the string as it was."""
+"""Commands that change a string in part."""

@@ -1,4 +1,4 @@
-"""``plan`` and ``run``: all keys of a source, one after the other."""
+"""``plan`` and ``run``: the loops over all keys of a source."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvstream.migration import differences
-from kvstream.migration.copy import Carried, LossRefused, Manner, Outcome, carry
+from kvstream.migration.copy import Carried, CopyOptions, LossRefused, Outcome, carry
 from kvstream.migration.items import (
     CARRIED,
     STREAM,
     Counted,
     Item,
     Outline,
-    Reception,
+    PlannedTarget,
     Selection,
     Source,
     Target,
@@ -24,7 +24,7 @@ from kvstream.migration.journal import Journal
 from kvstream.rdb.versions import Loss
 
 REFUSED_MAX = 1000
-"""Keys that are kept to be named where a run is refused for what it would lose."""
+"""Most keys that LossRefused names."""
 
 
 class Planned(NamedTuple):
@@ -34,9 +34,9 @@ class Planned(NamedTuple):
     key: bytes
     kind: str
     carried: bool
-    """False: it is of a kind that kvstream does not have."""
+    """Whether its type is supported."""
     exists: bool
-    """Whether a key of that name is at the target."""
+    """Whether the target has a key of that name."""
     entries: int = 0
     bytes: int = 0
     groups: int = 0
@@ -48,24 +48,24 @@ class Planned(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What a run has done."""
+    """The result of a run."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
-    """Keys of kinds that are not carried, by kind."""
+    """Keys of unsupported types, by type."""
     entries: int = 0
     """Entries of all streams that are at the target now."""
     bytes: int = 0
     resumed_keys: int = 0
     resumed_entries: int = 0
     losses: Counter[str] = field(default_factory=Counter)
-    """How many keys have lost what, as allowed."""
+    """The number of keys by loss."""
     noteworthy: list[Carried] = field(default_factory=list)
     """Keys that differ, were corrected or have lost something."""
 
     @property
     def complete(self) -> bool:
-        """Whether all that was to be carried is at the target."""
+        """Whether no key at the target differs."""
         return not self.outcomes[Outcome.DIFFERENT]
 
     @property
@@ -86,13 +86,13 @@ class Report:
 
 def plan(
     source: Source,
-    target: Reception | None,
+    target: PlannedTarget | None,
     selection: Selection,
     watch: Watch = lambda entries, bytes: None,
 ) -> Iterator[Planned]:
-    """Yield what there is and what would become of it; nothing is written.
+    """Yield each key with what ``run`` would do; nothing is written.
 
-    ``target`` None: only what is lost by reading the source is told.
+    Without a target only losses by reading the source are listed.
     """
     existing = None if target is None else target.existing
     for item in source.items(selection):
@@ -112,7 +112,9 @@ def _planned(item: Item, exists: bool) -> Planned:
     return Planned(item.db, item.key, item.kind, carried, exists, expire_at_ms=item.expire_at_ms)
 
 
-def _planned_stream(item: Item, target: Reception | None, exists: bool, watch: Watch) -> Planned:
+def _planned_stream(
+    item: Item, target: PlannedTarget | None, exists: bool, watch: Watch
+) -> Planned:
     outline, corrections = _outlined(item, watch)
     losses = outline.notes + ([] if target is None else target.losses(outline.state))
     return _planned(item, exists)._replace(
@@ -126,7 +128,7 @@ def _planned_stream(item: Item, target: Reception | None, exists: bool, watch: W
 
 
 def _outlined(item: Item, watch: Watch) -> tuple[Outline, list[str]]:
-    """Return what a stream is: as its source says, or by reading all of it."""
+    """Return the outline of a stream, from the source or by reading the stream."""
     if item.outline is not None:
         return item.outline(), []
     content = Counted(item.content(), watch)
@@ -138,37 +140,37 @@ def _outlined(item: Item, watch: Watch) -> tuple[Outline, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Who is told how a run goes on."""
+    """Callbacks about the progress of a run."""
 
     key: Callable[[Carried], None] = lambda carried: None
-    """Each key, when it has been dealt with."""
+    """Called after each key."""
     planning: Callable[[], None] = lambda: None
-    """That the source is looked through for losses first."""
+    """Called if the source is searched for losses first."""
 
 
 def run(
     source: Source,
     target: Target,
     selection: Selection,
-    manner: Manner,
+    options: CopyOptions,
     journal: Journal | None = None,
     told: Told | None = None,
 ) -> Report:
-    """Bring all selected keys to the target.
+    """Copy all selected keys to the target.
 
-    Raises LossRefused before anything is written where something would be lost that ``manner`` does
-    not allow. A key that is there and differs stays as it is, unless told otherwise: the report has
-    it. What is finished before an error stays.
+    Raises LossRefused, before anything is written, for a loss that ``options`` does not allow. An
+    existing key that differs stays, unless ``options.replace``; the report lists it. Keys that are
+    copied before an error stay.
     """
     told = told or Told()
     if target.may_lose or source.may_lose:
         told.planning()
-        _refuse_losses(source, target, selection, manner)
+        _refuse_losses(source, target, selection, options)
     report = Report()
     for item in source.items(selection):
         carried = _resumed(item, target, journal)
         if carried is None:
-            carried = carry(item, target, manner)
+            carried = carry(item, target, options)
             if journal is not None:
                 journal.done(carried)
         else:
@@ -182,10 +184,12 @@ def run(
     return report
 
 
-def _refuse_losses(source: Source, target: Target, selection: Selection, manner: Manner) -> None:
+def _refuse_losses(
+    source: Source, target: Target, selection: Selection, options: CopyOptions
+) -> None:
     refused: dict[bytes, list[Loss]] = {}
     for planned in plan(source, target, selection):
-        lost = [loss for loss in planned.losses if loss.name not in manner.allowed]
+        lost = options.refused(planned.losses)
         expired = planned.expire_at_ms and planned.expire_at_ms <= now_ms()
         if lost and not expired and len(refused) < REFUSED_MAX:
             refused[planned.key] = lost
@@ -194,9 +198,9 @@ def _refuse_losses(source: Source, target: Target, selection: Selection, manner:
 
 
 def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | None:
-    """Return a stream that an interrupted run has brought, if it is there as it was brought.
+    """Return the result of a stream that an interrupted run has copied, if both are unchanged.
 
-    Its entries are not read again; where its source has been changed since, it is as any other.
+    Entries are not read: counts and states are compared.
     """
     if journal is None or target.existing is None or item.kind != STREAM:
         return None
@@ -215,6 +219,6 @@ def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | N
 
 
 def _alike(source: Outline, target: Outline) -> bool:
-    """Tell whether two streams are the same, as far as can be seen without their entries."""
-    told = differences.states(source.state, target.state)
-    return source.entries == target.entries and all(each.may_move for each in told)
+    """Tell whether two streams are equal, as far as their outlines tell."""
+    found = differences.states(source.state, target.state)
+    return source.entries == target.entries and all(each.may_move for each in found)

@@ -1,35 +1,27 @@
-"""A live server as a target: streams by RESTORE, or by commands beside the key and then renamed.
+"""A live server as a target: streams by RESTORE, or by commands.
 
-A payload over the server's bulk limit goes in two: RESTORE of the state alone, and the entries by
-XADD; so nothing is lost however long a stream is. Where RESTORE is refused everything goes by
-commands. Either way it is built under a key of its own, which an interrupted run leaves for the
-next, and gets its name in one step.
+If a payload exceeds the server's bulk limit, RESTORE carries the state and XADD the entries: no
+stream is too long. If RESTORE is refused, commands carry everything, in the way in which Redis
+writes a stream into its append-only file. A stream that takes several commands is built under a
+staging key, which an interrupted run leaves for the next, and is then renamed.
 
-A stream as commands, as Redis writes it into its own log, and what that log leaves out.
-
-Pending entries whose message is gone cannot be made by XCLAIM: for the time being a placeholder
-stands where the message was, to be claimed and then deleted; XSETID sets right what that counts. No
-command sets when a consumer was seen or active.
+XCLAIM cannot make a pending entry whose message is deleted. So a placeholder is added in its place,
+claimed and deleted, and XSETID corrects the counters. No command sets the seen and active times of
+a consumer.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace as changed
-from itertools import groupby
+from dataclasses import replace as with_fields
+from itertools import chain, groupby
 
 import xxhash
 
 from kvstream.errors import RequestError
 from kvstream.layout.values import decode_fields
 from kvstream.migration.items import Consent, Content, Done, Item
-from kvstream.migration.server_source import (
-    ChunkFile,
-    Server,
-    ServerSource,
-    Spool,
-    Version,
-    count_read,
-    id_text,
-)
+from kvstream.migration.server import Server, Version, is_refused
+from kvstream.migration.server_source import ServerSource, id_text
+from kvstream.migration.spool import ChunkFile, Spool, count_read
 from kvstream.rdb.payload import dump
 from kvstream.rdb.versions import NEWEST, Loss, losses, reduce
 from kvstream.remote.connection import Connection, Word, Words, translated
@@ -38,10 +30,11 @@ from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import GroupImage, IdempotencyImage, NodeImage, PackedID, StreamState
 from kvstream.types.records import Entry
 
-COUNTERS_KNOWN: Version = (7, 0)
-IDEMPOTENCY_KNOWN: Version = (8, 6)
-NACK_KNOWN: Version = (8, 8)
-CONSUMERS_MADE: Version = (6, 2)
+HAS_COUNTERS: Version = (7, 0)
+HAS_IDEMPOTENCY: Version = (8, 6)
+HAS_NACK: Version = (8, 8)
+HAS_CREATECONSUMER: Version = (6, 2)
+"""The first versions of Redis with these features."""
 
 CLAIMED_MAX = 500
 """IDs of one XCLAIM or XDEL."""
@@ -49,26 +42,26 @@ PLACEHOLDER = (b"kvstream", b"placeholder")
 
 
 def losses_by_commands(state: StreamState, version: Version) -> Iterator[Loss]:
-    """Yield what commands do not carry to a server of a version."""
+    """Yield what commands cannot carry to a server of a version."""
     consumers = sum(len(group.consumers) for group in state.groups)
     if consumers:
-        text = "when consumers were seen and active: no command sets it"
+        text = "the seen and active times of consumers: no command sets them"
         yield Loss("active-time", consumers, text)
     nacked = sum(len(group.nacked) for group in state.groups)
-    if nacked and version < NACK_KNOWN:
-        yield Loss("nacked", nacked, "entries given back: they become pending with a consumer")
-    told = state.idempotency
-    if told is not None and (told.iids_added or told.iids_duplicates or told.producers):
-        if version < IDEMPOTENCY_KNOWN:
-            yield Loss("idempotency", len(told.producers), "what is remembered of producers")
+    if nacked and version < HAS_NACK:
+        yield Loss("nacked", nacked, "entries released by XNACK: they become pending again")
+    image = state.idempotency
+    if image is not None and (image.iids_added or image.iids_duplicates or image.producers):
+        if version < HAS_IDEMPOTENCY:
+            yield Loss("idempotency", len(image.producers), "the idempotent IDs of producers")
         else:
             yield Loss("idempotency", 1, "the counts of idempotent IDs added and refused")
-    if version < COUNTERS_KNOWN:
+    if version < HAS_COUNTERS:
         yield Loss("entries-added", 1, "entries added, greatest deleted ID and entries read")
 
 
 def adds(key: bytes, nodes: Iterable[NodeImage], after: PackedID) -> Iterator[Words]:
-    """Yield the XADDs of all entries behind an ID."""
+    """Yield the XADDs of all entries after an ID."""
     for node in nodes:
         if node.ids[-1] <= after:
             continue
@@ -85,7 +78,7 @@ def add_words(key: bytes, eid: PackedID, value: bytes) -> Words:
 def with_placeholders(
     key: bytes, nodes: Iterable[NodeImage], gone: list[PackedID], after: PackedID
 ) -> Iterator[Words]:
-    """Yield the XADDs of all entries, with a placeholder where a message has gone."""
+    """Yield the XADDs of all entries, with placeholders for deleted messages."""
     waiting = iter([eid for eid in gone if eid > after])
     following = next(waiting, None)
     for node in nodes:
@@ -101,7 +94,7 @@ def with_placeholders(
 
 
 def gone_of(state: StreamState, ids: Iterable[PackedID]) -> list[PackedID]:
-    """Return the pending IDs, of all groups, whose message is not in the stream."""
+    """Return the pending IDs of all groups whose message is deleted."""
     pending = sorted({each.id for group in state.groups for each in group.pending})
     gone: list[PackedID] = []
     living = iter(ids)
@@ -115,27 +108,24 @@ def gone_of(state: StreamState, ids: Iterable[PackedID]) -> list[PackedID]:
 
 
 def group_commands(key: bytes, group: GroupImage, version: Version) -> Iterator[Words]:
-    """Yield what makes a group, its consumers and its pending entries."""
+    """Yield the commands that make a group, its consumers and its pending entries."""
     read: Words = ()
-    if version >= COUNTERS_KNOWN and group.entries_read is not None:
+    if version >= HAS_COUNTERS and group.entries_read is not None:
         read = ("ENTRIESREAD", group.entries_read)
     yield ("XGROUP", "CREATE", key, group.name, str(group.last_delivered), "MKSTREAM", *read)
-    if version >= CONSUMERS_MADE:
+    if version >= HAS_CREATECONSUMER:
         for consumer in group.consumers:
             yield ("XGROUP", "CREATECONSUMER", key, group.name, consumer.name)
     spare = group.consumers[0].name if group.consumers else b"kvstream"
-    alike = groupby(group.pending, key=lambda each: (each.owner, each.time_ms, each.deliveries))
-    for (owner, time_ms, deliveries), entries in alike:
-        ids = [id_text(each.id) for each in entries]
-        how: tuple[Word, ...] = ("TIME", time_ms, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
-        for some in _parts(ids):
-            yield ("XCLAIM", key, group.name, owner or spare, 0, *some, *how)
-    if version >= NACK_KNOWN:
+    for ids, owner, time_ms, deliveries in group.pending.spans(CLAIMED_MAX):
+        options: tuple[Word, ...] = ("TIME", time_ms, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+        yield ("XCLAIM", key, group.name, owner or spare, 0, *map(id_text, ids), *options)
+    if version >= HAS_NACK:
         yield from _nacks(key, group)
 
 
 def _nacks(key: bytes, group: GroupImage) -> Iterator[Words]:
-    """Yield what gives entries back, in the order in which they were."""
+    """Yield the XNACKs of a group, in the order of redelivery."""
     counts = {each.id: each.deliveries for each in group.pending if each.owner is None}
     for deliveries, ids in groupby(group.nacked, key=counts.__getitem__):
         for some in _parts([id_text(eid) for eid in ids]):
@@ -143,28 +133,28 @@ def _nacks(key: bytes, group: GroupImage) -> Iterator[Words]:
             yield ("XNACK", key, group.name, "FAIL", "IDS", len(some), *some, *count)
 
 
-def idempotency_commands(key: bytes, told: IdempotencyImage, version: Version) -> Iterator[Words]:
-    """Yield what sets the limits of idempotent IDs, and what remembers them."""
-    if version < IDEMPOTENCY_KNOWN:
+def idempotency_commands(key: bytes, image: IdempotencyImage, version: Version) -> Iterator[Words]:
+    """Yield the commands that set the limits of idempotent IDs, and the IDs."""
+    if version < HAS_IDEMPOTENCY:
         return
-    limits = ("IDMP-DURATION", told.duration_s, "IDMP-MAXSIZE", told.maxsize)
+    limits = ("IDMP-DURATION", image.duration_s, "IDMP-MAXSIZE", image.maxsize)
     yield ("XCFGSET", key, *limits)
-    if version >= NACK_KNOWN:
-        for producer in told.producers:
+    if version >= HAS_NACK:
+        for producer in image.producers:
             for iid, eid in producer.iids:
                 yield ("XIDMPRECORD", key, producer.pid, iid, str(eid))
 
 
 def deletions(key: bytes, gone: list[PackedID]) -> Iterator[Words]:
-    """Yield what takes the placeholders away."""
+    """Yield the XDELs of the placeholders."""
     for some in _parts([id_text(eid) for eid in gone]):
         yield ("XDEL", key, *some)
 
 
 def counters(key: bytes, state: StreamState, entries: int, version: Version) -> Words:
-    """Return the command that sets the last ID and, where the server has them, the counters."""
+    """Return the XSETID that sets the last ID and, if the server has them, the counters."""
     words: Words = ("XSETID", key, str(state.last))
-    if version < COUNTERS_KNOWN:
+    if version < HAS_COUNTERS:
         return words
     added = entries if state.entries_added is None else max(state.entries_added, entries)
     deleted = state.max_deleted or StreamID(0, 0)
@@ -179,10 +169,9 @@ def _parts(ids: list[bytes]) -> Iterator[list[bytes]]:
 STAGED_PREFIX = b"kvstream:migrate:"
 BATCH_COMMANDS = 1000
 BATCH_BYTES = 1 << 20
-"""Commands, and bytes of them, that are sent at once."""
+"""Commands of one pipeline, and about how many bytes they take."""
 RESTORE_BYTES_MAX = 512 << 20
-"""Payload above which the entries go by themselves: a server does nothing else during a RESTORE."""
-_REFUSALS = ("unknown command", "NOPERM", "no permissions", "not allowed")
+"""Payload size above which XADDs carry the entries: RESTORE blocks the server."""
 _NOT_A_PAYLOAD = b"kvstream"
 
 
@@ -191,11 +180,11 @@ class ServerTarget:
 
     def __init__(self, server: Server) -> None:
         if server.is_cluster:
-            raise RequestError("a node of a cluster takes only some of the keys: no target")
+            raise RequestError("a node of a cluster cannot be a target: it takes only some keys")
         self._server = server
         self._target = server.about.target
         self.restores = self._has_restore()
-        """Whether RESTORE is there, and this user may use it."""
+        """Whether this user may run RESTORE."""
         self.may_lose = not self.restores or self._target.kind < NEWEST.kind
         self.existing = ServerSource(server)
 
@@ -203,7 +192,7 @@ class ServerTarget:
         self._server.close()
 
     def finish(self) -> None:
-        """Nothing is left to do: each key is there once it was put."""
+        """Do nothing: each key is visible once it is put."""
 
     def losses(self, state: StreamState) -> list[Loss]:
         if self.restores:
@@ -241,16 +230,16 @@ class ServerTarget:
     # --- RESTORE --------------------------------------------------------------------------------
 
     def _has_restore(self) -> bool:
-        """Ask for what cannot be done, and see whether that is why it is refused."""
+        """Send a damaged payload: only a server that has RESTORE complains of the payload."""
         try:
             connection = self._server.connection(self._server.place.database or 0)
             connection.do("RESTORE", STAGED_PREFIX + b"probe", 0, _NOT_A_PAYLOAD)
         except RequestError as error:
-            return not any(said in str(error) for said in _REFUSALS)
+            return not is_refused(error)
         return True
 
     def _restored(self, item: Item, spool: Spool, replace: bool) -> bool:
-        """Send a stream as one payload; False where it is too large for that."""
+        """Send a stream as one payload; return False if it is too large."""
         most = min(self._server.bulk_bytes_max, RESTORE_BYTES_MAX)
         payload = dump(self._target, spool.nodes(), spool.state, spool.node_count)
         with ChunkFile(payload, most) as file:
@@ -266,7 +255,7 @@ class ServerTarget:
         return STAGED_PREFIX + name.encode()
 
     def _publish(self, item: Item, staged: bytes, replace: bool) -> None:
-        """Give a stream that is complete its name, its expiry with it, in one step."""
+        """Rename a complete stream to its key and set its expiry, in one transaction."""
         connection = self._server.connection(item.db)
         commands: list[Words] = [("DEL", _note_of(staged))]
         if item.expire_at_ms:
@@ -278,7 +267,7 @@ class ServerTarget:
 
 
 class _Building:
-    """A stream that is built under another name, command by command."""
+    """Builds a stream under its staging key, command by command."""
 
     def __init__(
         self, server: Server, item: Item, spool: Spool, staged: bytes, restores: bool
@@ -292,7 +281,7 @@ class _Building:
         self._restores = restores
 
     def build(self) -> int:
-        """Build it, and return how many entries were there already."""
+        """Build the stream; return how many entries an earlier run had added."""
         state, spool = self._spool.state, self._spool
         gone = [] if self._restores else gone_of(state, spool.ids())
         after, resumed = self._resumed(gone)
@@ -308,12 +297,12 @@ class _Building:
         return resumed
 
     def _begin(self) -> None:
-        """Make it anew; the note that tells what is being built comes last."""
+        """Delete an earlier attempt and write the note that identifies this one."""
         connection, note = self._connection, _note_of(self._staged)
         connection.do("DEL", note)
         connection.do("DEL", self._staged)
         if self._restores:
-            bare = changed(
+            bare = with_fields(
                 self._spool.state,
                 length=0,
                 last=MIN_ID,
@@ -332,44 +321,45 @@ class _Building:
         connection.do("SET", note, self._fingerprint())
 
     def _fingerprint(self) -> bytes:
-        """Return what tells the stream being built from one that was changed since."""
+        """Return a digest of the state; it differs if the source has changed since."""
         target = self._server.about.target
         digest = xxhash.xxh3_128()
-        for chunk in dump(target, iter(()), changed(self._spool.state, length=0), 0):
+        for chunk in dump(target, iter(()), with_fields(self._spool.state, length=0), 0):
             digest.update(chunk)
         return f"{digest.hexdigest()} {self._spool.entries}".encode()
 
     def _resumed(self, gone: list[PackedID]) -> tuple[PackedID | None, int]:
-        """Return the last entry that an earlier run has added, and how many there are."""
+        """Return the last entry that an earlier run has added, and the number of its entries."""
         connection, staged = self._connection, self._staged
         noted = connection.ask("GET", _note_of(staged))
         if noted is None or noted != self._fingerprint():
             return None, 0
         if not connection.ask("EXISTS", staged):
             return (None, 0) if self._restores else (MIN_ID.packed, 0)
-        told = members(connection.ask("XINFO", "STREAM", staged))
-        last = StreamID.parse(told["last-generated-id"]).packed
-        waiting = sorted([*gone, *self._spool.ids()]) if gone else self._spool.ids()
-        expected = sum(1 for eid in waiting if eid <= last)
-        return (last, told["length"]) if expected == told["length"] else (None, 0)
+        info = members(connection.ask("XINFO", "STREAM", staged))
+        last = StreamID.parse(info["last-generated-id"]).packed
+        expected = sum(eid <= last for eid in chain(gone, self._spool.ids()))
+        return (last, info["length"]) if expected == info["length"] else (None, 0)
 
     def _groups(self, gone: list[PackedID]) -> Iterator[Words]:
-        """Yield what makes the groups and takes the placeholders away; again where it was begun."""
+        """Yield the commands of all groups, and delete the placeholders.
+
+        Groups that an earlier run has made are destroyed first.
+        """
         state, staged = self._spool.state, self._staged
-        if not self._spool.entries and not gone:  # a stream that is empty, and yet there
+        if not self._spool.entries and not gone:  # creates an empty stream
             yield ("XADD", staged, "MAXLEN", 0, "0-1", *PLACEHOLDER)
         else:
-            for told in map(members, self._connection.ask("XINFO", "GROUPS", staged)):
-                yield ("XGROUP", "DESTROY", staged, told["name"])
+            for info in map(members, self._connection.ask("XINFO", "GROUPS", staged)):
+                yield ("XGROUP", "DESTROY", staged, info["name"])
         for group in state.groups:
             yield from group_commands(staged, group, self._version)
         if state.idempotency is not None:
-            told_of = state.idempotency
-            yield from idempotency_commands(staged, told_of, self._version)
+            yield from idempotency_commands(staged, state.idempotency, self._version)
         yield from deletions(staged, gone)
 
     def _send(self, commands: Iterable[Words]) -> None:
-        """Send commands in batches; the first error reply ends it."""
+        """Send commands in batches; raise the first error."""
         batch: list[Words] = []
         size = 0
         for words in commands:
@@ -387,13 +377,13 @@ def _note_of(staged: bytes) -> bytes:
 
 
 def _busy(key: bytes) -> RequestError:
-    return RequestError(f"{key!r} is there already, and has been made meanwhile")
+    return RequestError(f"{key!r} was created meanwhile: run again to compare it")
 
 
 def _restore(
     server: Server, item: Item, key: bytes, file: ChunkFile, replace: bool, lasting: bool = False
 ) -> None:
-    """Send RESTORE with a payload from a file, chunk by chunk."""
+    """Send RESTORE with a payload from a file, chunk by chunk; ``lasting``: without expiry."""
     ttl = 0 if lasting else item.expire_at_ms
     words: list[bytes] = [b"RESTORE", key, b"%d" % ttl]
     options = [b"REPLACE"] if replace else []
@@ -401,7 +391,7 @@ def _restore(
         options.append(b"ABSTTL")
     count = len(words) + 1 + len(options)
     with translated(writing=True):
-        connection = server.raw(item.db)
+        connection = server.socket_connection(item.db)
         try:
             connection.send_packed_command(_framed(count, words, file, options))
             connection.read_response()

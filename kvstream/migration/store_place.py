@@ -1,9 +1,9 @@
-"""A store in a directory, as a source and as a target."""
+"""Stores as sources and as targets."""
 
 from collections.abc import Iterator
 from functools import partial
 
-from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
+from kvstream.errors import InvalidArgument, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.migration.items import (
     STREAM,
@@ -15,6 +15,7 @@ from kvstream.migration.items import (
     Outline,
     Page,
     Selection,
+    gone,
 )
 from kvstream.operations import info, keyspace, strings
 from kvstream.operations.load import StreamImage
@@ -24,11 +25,11 @@ from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage, PackedID, StreamState
 
 ROWS = 1000
-"""Entries that are read at once."""
+"""Entries of one read."""
 
 
 class StoredStream:
-    """A stream of a store, as it was in one moment."""
+    """A stream of a store at one moment."""
 
     tells_counters = True
 
@@ -88,7 +89,7 @@ class StoreSource:
         kind, expire_at_ms = store.type(key), self._expiry(db, key)
         if kind == "none" or expire_at_ms is None:
             return None
-        item = Item(db, key, kind, expire_at_ms, again=True)
+        item = Item(db, key, kind, expire_at_ms, rereadable=True)
         if kind == STREAM:
             item.stream = partial(_content, store, key)
             item.between = partial(_between, store, key)
@@ -107,7 +108,7 @@ class StoreSource:
 def _content(store: Store, key: bytes) -> Content:
     image = store.image(key)
     if image is None:
-        raise NoSuchKey(f"{key!r} has gone while it was about to be read")
+        raise gone(key)
     return StoredStream(image)
 
 
@@ -124,7 +125,7 @@ def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Itera
 def _outline(store: Store, key: bytes) -> Outline:
     image = store.image(key)
     if image is None:
-        raise NoSuchKey(f"{key!r} has gone while it was about to be read")
+        raise gone(key)
     with image:
         state = image.state()
     size = store.engine.run(info.usage, qualified(store.db, key)) or 0
@@ -132,7 +133,7 @@ def _outline(store: Store, key: bytes) -> Outline:
 
 
 class StoreTarget:
-    """A store that is written; a stream in it is seen once it is whole."""
+    """A store that is written; a stream becomes visible as a whole."""
 
     may_lose = False
 
@@ -143,7 +144,7 @@ class StoreTarget:
         self.existing = StoreSource(store)
 
     def close(self) -> None:
-        """Close the store; one that was made for a run that wrote nothing is not left behind."""
+        """Close the store; if it was created by a run without success, remove it."""
         self._store.engine.close(discard=not self._finished)
 
     def finish(self) -> None:
@@ -156,7 +157,7 @@ class StoreTarget:
     def _database(self, item: Item) -> Store:
         if not 0 <= item.db < len(self._databases):
             raise InvalidArgument(
-                f"database {item.db}, of key {item.key!r}: a store has {len(self._databases)}"
+                f"key {item.key!r} is in database {item.db}, but a store has {len(self._databases)}"
             )
         return self._databases[item.db]
 
@@ -181,7 +182,7 @@ class StoreTarget:
         if resumed and loaded.entries != entries:
             self._database(item).delete(item.key)
             raise RequestError(
-                f"{item.key!r} has lost entries since an interrupted run began with it: run again"
+                f"the source has deleted entries of {item.key!r} since the last run: run again"
             )
         return Done(loaded.entries, [*content.corrections, *loaded.corrections], resumed)
 
@@ -191,7 +192,7 @@ class StoreTarget:
 
 
 class PlannedStore:
-    """A store that may be written, looked at; or none yet."""
+    """A store that a plan is about; it need not exist."""
 
     def __init__(self, store: Store | None) -> None:
         self.existing = None if store is None else StoreSource(store)

@@ -278,14 +278,12 @@ def _ranks(image: GroupImage, told: list[str]) -> dict[PackedID, int]:
 
 def _runs(image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
     """Yield the pending entries as runs: neighbours that share owner, time and count."""
-    for ids, owner, time_ms, deliveries in image.pending.spans():
+    for ids, owner, time_ms, deliveries in image.pending.spans(RUN_IDS_MAX):
         count = min(deliveries, COUNT_MAX)
         if owner is None:
-            yield Run(ids[0], ids, b"", 0, count, ranks[ids[0]])
-            continue
-        for at in range(0, len(ids), RUN_IDS_MAX):
-            part = ids[at : at + RUN_IDS_MAX]
-            yield Run(part[0], part, owner, max(0, time_ms), count)
+            yield from (Run(eid, [eid], b"", 0, count, ranks[eid]) for eid in ids)
+        else:
+            yield Run(ids[0], ids, owner, max(0, time_ms), count)
 
 
 def trees_needed(state: StreamState) -> int:

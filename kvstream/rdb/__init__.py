@@ -1,5 +1,16 @@
-"""Redis's own bytes of a stream, in RDB files and DUMP payloads, to and from images of it.
+"""Redis's own format of a stream, in RDB files and DUMP payloads, read and written as an image.
 
-Knows no store, no file and no socket: bytes come from an object or a function, and go out in
-pieces. What a stream is apart from its bytes is in kvstream/types/images.py.
+Knows no store and no socket: bytes come from an object or a function, and go out in pieces. The
+image of a stream is in kvstream/types/images.py.
 """
+
+from typing import TYPE_CHECKING
+
+from kvstream.layout.compiled import compiled
+
+if TYPE_CHECKING:
+    from kvstream.rdb import _compiled as twins
+else:
+    twins = compiled("kvstream.rdb._compiled")
+
+__all__ = ["twins"]

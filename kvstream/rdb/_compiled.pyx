@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Compiled twins of what every node of a stream goes through; the grammars are in lzf.py, nodes.py.
+"""Compiled twins of primitives.py, lzf.py, nodes.py and streams.py, which have the grammars.
 
-Each takes the plain case alone and returns None for all else, damage included: the Python twin
-then has its say. Nothing is read beyond the bytes given.
+Each handles plain input and returns None for all other input, damage included: then the Python
+function does the work. Nothing is read beyond the bytes given.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -75,14 +75,14 @@ cdef enum:
     HEADER_BYTES = 6
     FRAME_BYTES = 7
     TERMINATOR = 0xFF
-    PENDING_BYTES = 24  # of a pending entry before its deliveries
-    UNCOUNTED = 65535  # what the header says of so many elements or more
+    PENDING_BYTES = 24  # a pending entry without its delivery count
+    UNCOUNTED = 65535  # the header's count of so many elements or more
     DELETED = 1
     SAME_FIELDS = 2
     FLAGS = 3
     COUNT_MAX = 65535  # pairs of a msgpack map16
-    PAIRS_NEAR = 32  # so many names are compared with each other
-    DIGITS_MAX = 20  # of 64 bits, with the sign
+    PAIRS_NEAR = 32  # up to so many names are compared pairwise
+    DIGITS_MAX = 20  # digits of 64 bits, with the sign
     TABLE_BITS = 14
     TABLE_SIZE = 16384
     DISTANCE_MAX = 8192
@@ -96,7 +96,7 @@ cdef enum:
 # --- the checksum ---------------------------------------------------------------------------------
 
 
-cdef uint64_t SUMS[8][256]  # of a byte that so many others follow
+cdef uint64_t SUMS[8][256]  # the CRC of a byte with 0 to 7 zero bytes behind it
 
 
 cdef void fill_sums() noexcept:
@@ -116,7 +116,7 @@ fill_sums()
 
 
 cdef uint64_t add_to_crc(uint64_t crc, Bytes at, Py_ssize_t size) noexcept nogil:
-    while size >= 8:  # eight bytes at a time: they do not wait for each other
+    while size >= 8:  # eight table lookups that do not depend on each other
         crc ^= load64(at)
         crc = (
             SUMS[7][crc & 0xFF]
@@ -138,7 +138,7 @@ cdef uint64_t add_to_crc(uint64_t crc, Bytes at, Py_ssize_t size) noexcept nogil
 
 
 def crc64(const unsigned char[::1] data, uint64_t crc=0):
-    """Do what ``crc64`` of crc64.py does."""
+    """Twin of ``crc64_in_python`` of primitives.py."""
     cdef Py_ssize_t size = data.shape[0]
     if size == 0:
         return crc
@@ -151,7 +151,7 @@ def crc64(const unsigned char[::1] data, uint64_t crc=0):
 
 
 cdef bint expand(Bytes at, Bytes end, Room to, Room stop) noexcept nogil:
-    """Fill the room with what compressed bytes hold; False where they do not just fill it."""
+    """Decompress into a buffer; return False unless the output fills it exactly."""
     cdef Room start = to
     cdef Py_ssize_t control, length, distance
     while at < end:
@@ -195,7 +195,7 @@ cdef bint expand(Bytes at, Bytes end, Room to, Room stop) noexcept nogil:
 
 
 def decompress(bytes data not None, Py_ssize_t size):
-    """Return the ``size`` bytes that ``data`` holds, or None."""
+    """Twin of ``decompress_in_python`` of lzf.py; None for damage."""
     cdef Bytes at = <Bytes>PyBytes_AS_STRING(data)
     cdef Room to
     if size <= 0:
@@ -229,7 +229,7 @@ cdef inline Room put_copy(Room to, Py_ssize_t offset, Py_ssize_t length) noexcep
 
 
 cdef Room squeeze(Bytes data, Py_ssize_t size, Py_ssize_t *seen, Room to) noexcept nogil:
-    """Write the bytes compressed; ``seen`` is the table of the places of three bytes each."""
+    """Compress; ``seen`` is a hash table of the offsets of three bytes."""
     cdef Py_ssize_t at = 0, literal = 0, before, length, most
     cdef uint32_t three, slot
     while at + 3 <= size:
@@ -258,7 +258,7 @@ cdef Room squeeze(Bytes data, Py_ssize_t size, Py_ssize_t *seen, Room to) noexce
 
 
 def compress(bytes data not None):
-    """Do what ``compress_in_python`` of lzf.py does."""
+    """Twin of ``compress_in_python`` of lzf.py."""
     cdef Py_ssize_t seen[TABLE_SIZE]
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), room = size + size // LITERAL_MAX + 1
     cdef Room start = <Room>PyMem_Malloc(room)
@@ -283,7 +283,7 @@ cdef struct Growing:
 
 
 cdef int reserve(Growing *to, Py_ssize_t more) except -1:
-    """Have room for so many bytes more."""
+    """Grow to hold ``more`` further bytes."""
     cdef Room grown
     cdef Py_ssize_t room
     if to.room - to.used >= more:
@@ -306,7 +306,7 @@ cdef struct Scratch:
 
 
 cdef inline int take_elements(Cursor *from_, Scratch *to, Py_ssize_t count) except -1:
-    """Take so many elements; 0 where there are fewer. Room is made for no more than may follow."""
+    """Take ``count`` elements; return 0 if there are fewer."""
     cdef Py_ssize_t i
     cdef Element *grown
     if count > (from_.end - from_.at) // 2:
@@ -337,7 +337,7 @@ cdef inline Py_ssize_t text_size(const Element *element) noexcept nogil:
 
 
 cdef inline Bytes text_of(const Element *element, unsigned char *room) noexcept nogil:
-    """Return the text of an element: an integer's is made in a room of DIGITS_MAX."""
+    """Return the string of an element; an integer is formatted into ``room`` of DIGITS_MAX bytes."""
     cdef uint64_t left
     cdef Py_ssize_t at
     if element.data != NULL:
@@ -374,7 +374,7 @@ cdef inline bint is_same(const Element *one, const Element *other) noexcept nogi
 
 
 cdef bint is_distinct(const Element *names, Py_ssize_t count, Py_ssize_t step):
-    """Tell whether names differ from each other, each ``step`` elements from the one before."""
+    """Tell whether names, ``step`` elements apart, are all different."""
     cdef Py_ssize_t i, j
     if count > PAIRS_NEAR:
         return len({make_text(&names[i * step]) for i in range(count)}) == count
@@ -391,7 +391,7 @@ cdef inline Room pack_element(Room to, const Element *element) noexcept nogil:
 
 
 cdef inline Room pack_head(Room to, bint distinct, Py_ssize_t count) noexcept nogil:
-    """Write what a stored value of so many fields opens with."""
+    """Write the head of a stored value with ``count`` fields."""
     if distinct:
         to[0] = UNIQUE
         return pack_map_head(to + 1, count)
@@ -447,7 +447,7 @@ cdef struct Entry:
 cdef inline int take_entry(
     Cursor *from_, Scratch *scratch, const Master *master, Entry *to, int64_t *elements
 ) except -1:
-    """Take an entry: its own elements into the scratch. 0 where it is not plain."""
+    """Take an entry, its elements into the scratch; return 0 if it is not plain."""
     cdef int64_t flags = 0, ms = 0, seq = 0, count = master.count, told = 0
     cdef Py_ssize_t parts
     if not (
@@ -490,7 +490,7 @@ cdef inline object make_id(uint64_t ms, uint64_t seq):
 
 
 cdef inline Py_ssize_t measured(const Element *element) noexcept nogil:
-    """Return the bytes that an element should take."""
+    """Return the bytes that an element takes as Redis encodes it."""
     if element.data == NULL:
         return integer_size(element.number)
     return element_size(element.data, element.size)
@@ -522,7 +522,7 @@ cdef class Names:
         PyMem_Free(self.ends)
 
     cdef int take(self, Cursor *from_, Py_ssize_t count, Scratch *scratch) except -1:
-        """Take so many names; 0 where there are fewer."""
+        """Take ``count`` names; return 0 if there are fewer."""
         cdef Bytes start = from_.at
         cdef Py_ssize_t i, size
         cdef Cursor own
@@ -566,7 +566,7 @@ cdef class Names:
         return 1
 
     cdef bint are(self, const Element *parts, Py_ssize_t count):
-        """Tell whether an entry's own names are these."""
+        """Tell whether the names of an entry are these."""
         cdef Py_ssize_t i
         if count != self.count:
             return False
@@ -584,7 +584,7 @@ cdef Py_ssize_t room_for(const Element *parts, Py_ssize_t count) noexcept nogil:
 
 
 cdef Py_ssize_t put_same(Growing *to, const Element *values, Names names) except -1:
-    """Write the stored value of an entry that has the fields of its node; return its measure."""
+    """Write the stored value of an entry with the names of its node; return its measure."""
     cdef Py_ssize_t count = names.count, i, start = 0, size, total
     cdef Bytes packed = names.packed.start
     cdef Room at
@@ -602,7 +602,7 @@ cdef Py_ssize_t put_same(Growing *to, const Element *values, Names names) except
 
 
 cdef Py_ssize_t put_own(Growing *to, const Element *parts, Py_ssize_t count, Names names) except -1:
-    """Write the stored value of an entry that has fields of its own; return its measure."""
+    """Write the stored value of an entry with names of its own; return its measure."""
     cdef bint distinct = is_distinct(parts, count, 2)
     cdef bint same = names.are(parts, count)
     cdef Py_ssize_t i, total
@@ -622,10 +622,10 @@ cdef Py_ssize_t put_own(Growing *to, const Element *parts, Py_ssize_t count, Nam
 
 
 cdef struct Taken:
-    Growing rows  # as layout/packing.py tells
+    Growing rows  # packed rows as in layout/packing.py
     Py_ssize_t count
     Py_ssize_t bytes_  # of the values
-    int64_t measure  # bytes of the listpack, less what is gone and the counters
+    int64_t measure  # bytes of the listpack without deleted entries and the counters
     int64_t told
     int64_t appended
     uint64_t first_ms
@@ -640,7 +640,7 @@ cdef int take_node(
     Bytes key, Bytes data, Py_ssize_t size, Py_ssize_t most, Py_ssize_t entry_most,
     Scratch *scratch, Names names, Taken *to,
 ) except -1:
-    """Take all entries of a listpack, as rows behind those that are there; 0 for what is odd."""
+    """Take all entries of a listpack and append them as rows; return 0 if one is not plain."""
     cdef Py_ssize_t at, length
     cdef int64_t zero = 1, elements, told, i
     cdef bint below
@@ -702,9 +702,9 @@ cdef int take_node(
 def decode_node(
     bytes key not None, bytes listpack not None, Py_ssize_t most, Py_ssize_t entry_most
 ):
-    """Do what ``decode_in_python`` of nodes.py does, or return None.
+    """Twin of ``decode_in_python`` of nodes.py.
 
-    None also for stored values of more than ``most`` bytes, and for one above ``entry_most``.
+    Returns None also for values of more than ``most`` bytes together, or one above ``entry_most``.
     """
     cdef Scratch scratch
     cdef Taken taken
@@ -744,7 +744,7 @@ def decode_node(
 
 
 cdef inline bint take_length(Cursor *from_, Py_ssize_t *length) noexcept nogil:
-    """Take the length of a string that is not an integer; False for all else."""
+    """Take the length of a plain STRING; return False for any other."""
     cdef Py_ssize_t left = from_.end - from_.at
     cdef unsigned char head
     if left < 5:
@@ -772,7 +772,7 @@ cdef inline bint take_length(Cursor *from_, Py_ssize_t *length) noexcept nogil:
 cdef int take_listpack(
     Cursor *from_, Growing *room, Py_ssize_t ratio, Bytes *data, Py_ssize_t *size
 ) except -1:
-    """Take the string that a node's listpack is, expanded into a room; 0 for what is odd."""
+    """Take the STRING of a listpack, decompressed into ``room``; return 0 if it is not plain."""
     cdef Py_ssize_t compressed = 0
     if from_.end - from_.at < 1:
         return 0
@@ -807,10 +807,10 @@ def read_nodes(
     tuple limits not None,
     Names names not None,
 ):
-    """Read plain nodes as long as they are whole, above ``last`` and not odd, ``most`` of them.
+    """Read up to ``most`` whole and plain nodes above ``last``.
 
-    Returns how many bytes they take, and what PackedNode is made of for each. ``limits`` are those
-    of packed.py.
+    Returns their bytes, and the arguments of a PackedNode for each. ``limits`` are ``_LIMITS`` of
+    nodes.py.
     """
     cdef Py_ssize_t ratio, growth, free, entry_most, batch, size = 0, used = 0
     cdef Bytes first = <Bytes>PyBytes_AS_STRING(buffer) + start, data = NULL, key
@@ -878,7 +878,7 @@ def read_nodes(
 
 
 cdef int put_master(Growing *to, tuple names, Py_ssize_t living) except -1:
-    """Write the header's room and the master entry; 0 where a name is no bytes."""
+    """Write room for the header, and the master entry; return 0 if a name is not bytes."""
     cdef Py_ssize_t i, count = PyTuple_GET_SIZE(names)
     cdef object name
     cdef Room at
@@ -901,7 +901,7 @@ cdef int put_master(Growing *to, tuple names, Py_ssize_t living) except -1:
 
 
 cdef bint has_names(Cursor cursor, Py_ssize_t count, tuple names) noexcept:
-    """Tell whether the fields that follow have these names."""
+    """Tell whether the next fields have these names."""
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, i
     cdef object name
@@ -917,7 +917,7 @@ cdef bint has_names(Cursor cursor, Py_ssize_t count, tuple names) noexcept:
 
 
 cdef int put_entry(Growing *to, bytes value, tuple names, int64_t ms, int64_t seq) except -1:
-    """Write an entry of a stored value; 0 where it is not plain."""
+    """Write an entry from a stored value; return 0 if it is not plain."""
     cdef Bytes data = NULL
     cdef Py_ssize_t size = 0, count, i
     cdef bint same
@@ -949,7 +949,7 @@ cdef int put_entry(Growing *to, bytes value, tuple names, int64_t ms, int64_t se
 
 
 cdef object finish(Growing *to):
-    """Make the listpack of what was written."""
+    """Return the listpack that was written."""
     cdef int64_t count = min(to.elements, <int64_t>UNCOUNTED)
     cdef int i
     reserve(to, 1)
@@ -993,7 +993,7 @@ cdef object encode(bytes key, tuple names, list ids, list values, Growing *to):
 
 
 def encode_node(bytes key not None, tuple names not None, list ids not None, list values not None):
-    """Do what ``encode_in_python`` of nodes.py does, or return None."""
+    """Twin of ``encode_in_python`` of nodes.py."""
     cdef Growing to
     to.start = NULL
     to.used = to.room = to.elements = 0
@@ -1012,7 +1012,7 @@ cdef struct Delivery:
 
 
 cdef inline bint take_delivery(Bytes at, Bytes end, Delivery *to) noexcept nogil:
-    """Look at a pending entry; False where it is not whole, or no such thing."""
+    """Parse a pending entry; return False if it is not whole or not plain."""
     cdef Py_ssize_t left = end - at - PENDING_BYTES
     cdef unsigned char head
     if left < 1:
@@ -1037,7 +1037,7 @@ cdef inline bint take_delivery(Bytes at, Bytes end, Delivery *to) noexcept nogil
 
 
 def decode_pending(bytes data not None, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t most):
-    """Return IDs, times and counts of the whole entries there are, as arrays, and their bytes."""
+    """Return IDs, times and counts of the next whole entries, and their size."""
     cdef Bytes first = <Bytes>PyBytes_AS_STRING(data) + start, at = first
     cdef Bytes end = <Bytes>PyBytes_AS_STRING(data) + stop
     cdef Py_ssize_t room = min(most, (stop - start) // (PENDING_BYTES + 1)), count = 0
@@ -1087,7 +1087,7 @@ cdef inline Room put_length(Room to, uint64_t number) noexcept nogil:
 
 
 def encode_pending(bytes ids not None, int64_t[::1] times, uint64_t[::1] deliveries):
-    """Do what ``encode_in_python`` of pending.py does."""
+    """Twin of ``encode_columns_in_python`` of streams.py."""
     cdef Py_ssize_t count = times.shape[0], i, j
     cdef Bytes from_ = <Bytes>PyBytes_AS_STRING(ids)
     cdef Room start, at
@@ -1108,7 +1108,7 @@ def encode_pending(bytes ids not None, int64_t[::1] times, uint64_t[::1] deliver
 
 
 def find_ids(ids, bytes wanted not None):
-    """Do what ``positions_in_python`` of pending.py does."""
+    """Twin of ``find_ids_in_python`` of streams.py."""
     cdef const unsigned char[::1] view = ids
     cdef Py_ssize_t total = view.shape[0] // ID_BYTES, count = PyBytes_GET_SIZE(wanted) // ID_BYTES
     cdef Py_ssize_t i, low = 0, high, middle, step
@@ -1117,7 +1117,7 @@ def find_ids(ids, bytes wanted not None):
     made = PyBytes_FromStringAndSize(NULL, count * 8)
     cdef int64_t *places = <int64_t *>PyBytes_AS_STRING(made)
     for i in range(count):
-        step = 1  # what is wanted next is mostly near
+        step = 1  # the next ID is mostly near
         high = low
         while high < total and memcmp(first + high * ID_BYTES, eid, ID_BYTES) < 0:
             low = high + 1

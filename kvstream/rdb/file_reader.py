@@ -1,8 +1,7 @@
-"""The keys of an RDB file, read from its beginning to its end, however large it is.
+"""Reading of RDB files of any size, record by record.
 
-All records are walked; their grammar is in opcodes.py. Streams and plain strings come out to be
-read, other objects are passed over and named. What nobody knows is an error: nothing tells where
-it would end. This module knows no store, and of files only that they can be read.
+The grammar of records is in versions.py. Streams and plain strings can be read; other objects are
+skipped and named. An unknown record is an error: nothing tells where it ends.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ _LONG_AGO_MS = 1
 
 @dataclass(frozen=True, slots=True)
 class AuxRecord:
-    """What a server wrote of itself: ``redis-ver``, ``ctime``, ``repl-id`` and the like."""
+    """A field about the server: ``redis-ver``, ``ctime``, ``repl-id`` and the like."""
 
     name: bytes
     value: bytes
@@ -51,12 +50,12 @@ class AuxRecord:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRecord:
-    """A library of functions, which was passed over."""
+    """A library of functions, which was skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleAuxRecord:
-    """What a module keeps beside all keys, which was passed over."""
+    """Data that a module keeps outside keys, which was skipped."""
 
     module: str
     """Its name and version."""
@@ -64,23 +63,23 @@ class ModuleAuxRecord:
 
 @dataclass(slots=True)
 class KeyRecord:
-    """What every key has."""
+    """The fields that all kinds of keys have."""
 
     db: int
     key: bytes
     expire_at_ms: int | None
-    """Unix milliseconds, above 0; they may have passed."""
+    """Unix milliseconds, above 0; they may be past."""
     idle_s: int | None
-    """Seconds since its last use, where the server evicts keys by that."""
+    """Seconds since its last use, if the server evicts by LRU."""
     freq: int | None
-    """Redis's counter of its uses, where the server evicts keys by that."""
+    """Redis's counter of its uses, if the server evicts by LFU."""
     offset: int
-    """Where in the file its object begins."""
+    """Offset of its object in the file."""
 
 
 @dataclass(slots=True)
 class StreamRecord(KeyRecord):
-    """A stream. What of it is not read before the next record is passed over."""
+    """A stream; the part that is unread when the next record is asked for is skipped."""
 
     type: int
     stream: StreamReading
@@ -88,19 +87,19 @@ class StreamRecord(KeyRecord):
 
 @dataclass(slots=True)
 class StringRecord(KeyRecord):
-    """A plain string. If it is not read before the next record it is passed over."""
+    """A plain string; it is skipped if it is unread when the next record is asked for."""
 
     _reader: Reader | None
 
     def value(self) -> bytes:
         """Read the string, once."""
         if self._reader is None:
-            raise ValueError("the string has been read, or passed over")
+            raise ValueError("the string has been read or skipped")
         reader, self._reader = self._reader, None
         return reader.string()
 
     def skip(self) -> None:
-        """Pass over the string if it is unread."""
+        """Skip the string if it is unread."""
         if self._reader is not None:
             reader, self._reader = self._reader, None
             reader.skip_string()
@@ -108,12 +107,12 @@ class StringRecord(KeyRecord):
 
 @dataclass(slots=True)
 class OtherRecord(KeyRecord):
-    """A key that is neither, which was passed over."""
+    """A key of another type, which was skipped."""
 
     kind: str
-    """As TYPE says: list, set, zset, hash, array or module."""
+    """As TYPE names it: list, set, zset, hash, array or module."""
     encoding: str
-    """As OBJECT ENCODING says; of a module its name and version."""
+    """As OBJECT ENCODING names it; for a module its name and version."""
     size: int
     """Bytes of the object in the file."""
 
@@ -122,18 +121,16 @@ Record = AuxRecord | FunctionRecord | ModuleAuxRecord | StreamRecord | StringRec
 
 
 class FileReader:
-    """Iterates over the records of a file; BadPayload, with offset and key, where it is damaged.
+    """Iterates over the records of a file; raises BadPayload, with offset and key, for damage.
 
-    ``file`` is anything with ``read``, and stays the caller's. Damage is noticed where it stands,
-    except for what the checksum alone can tell: that comes in place of the last step. Whoever must
-    not begin before that calls ``verify``. Bytes behind the end are not looked at, as no server
-    does: an append-only file has its commands there, a diskless sync its mark.
+    ``file`` is anything with ``read``; the caller closes it. The checksum is compared at the end:
+    call ``verify`` to check it first. Bytes behind the end are ignored: an append-only file has its
+    commands there, a diskless replication its end mark.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._reader = Reader(file.read)
         self._ended = False
-        self._summed = False
         self._open: StreamRecord | StringRecord | None = None
         self._templates = Templates()
         self._db = 0
@@ -143,7 +140,7 @@ class FileReader:
         self._types = OBJECT_TYPES[dialect]
 
     def _forget(self) -> None:
-        """Begin with a key of which nothing is known."""
+        """Reset the fields of the next key."""
         self._expire_at_ms: int | None = None
         self._idle_s: int | None = None
         self._freq: int | None = None
@@ -151,20 +148,15 @@ class FileReader:
 
     @property
     def offset(self) -> int:
-        """Bytes of the file that were walked; after the last record, those of the RDB itself."""
+        """Bytes of the file that were read; after the last record, the size of the RDB itself."""
         return self._reader.offset
 
-    @property
-    def summed(self) -> bool:
-        """Whether the file had a checksum, and it was right: known at the end."""
-        return self._summed
-
     def __iter__(self) -> Iterator[Record]:
-        """Give the records; once more begun, go on where it was left."""
+        """Yield the records; a second iteration continues the first."""
         while not self._ended:
-            self._pass_over()
+            self._skip_open()
             if self._reader.ended():
-                raise self._reader.bad("the file has no end: it was cut off")
+                raise self._reader.bad("the file has no end: it is truncated")
             at = self._reader.offset
             number = self._reader.byte()
             opcode = self._opcodes.get(number)
@@ -175,8 +167,8 @@ class FileReader:
             elif (record := _READ[opcode](self)) is not None:
                 yield record
 
-    def _pass_over(self) -> None:
-        """Get behind the key that was given out last."""
+    def _skip_open(self) -> None:
+        """Skip the unread part of the last record."""
         record, self._open = self._open, None
         if isinstance(record, StreamRecord):
             record.stream.skip()
@@ -185,14 +177,14 @@ class FileReader:
         self._reader.key = None
 
     def _finish(self) -> None:
-        """Hold the file against its checksum."""
+        """Compare the checksum; 0 means that there is none."""
         self._ended = True
         found, at = self._reader.crc, self._reader.offset
-        if self.header.has_checksum:
-            told = self._reader.little(CRC_BYTES)
-            self._summed = _agree(told, found, at)
+        stored = self._reader.little(CRC_BYTES) if self.header.has_checksum else 0
+        if stored not in (0, found):
+            raise BadPayload(f"the checksum is {stored:016x}, but {found:016x} is computed", at)
 
-    # --- records that are no keys ---------------------------------------------------------------
+    # --- records that are not keys --------------------------------------------------------------
 
     def _aux(self) -> AuxRecord:
         return AuxRecord(self._reader.string(), self._reader.string())
@@ -223,7 +215,7 @@ class FileReader:
     def _hash_template(self) -> None:
         self._templates.learn(self._reader)
 
-    # --- what is told of the next key -----------------------------------------------------------
+    # --- fields of the next key -----------------------------------------------------------------
 
     def _expire_ms(self) -> None:
         self._expire(self._reader.time(), 1)
@@ -232,7 +224,7 @@ class FileReader:
         self._expire(self._reader.little(4, signed=True), _MS)
 
     def _expire(self, at: int, unit_ms: int) -> None:
-        # 0 says "never" everywhere else, but not in a file.
+        # In a file a time of 0 is long ago; in kvstream 0 means never.
         self._expire_at_ms = None if at == _NO_EXPIRY else max(at * unit_ms, _LONG_AGO_MS)
 
     def _idle(self) -> None:
@@ -264,7 +256,7 @@ class FileReader:
         return self._open
 
     def _other(self, number: int, kind: ObjectType) -> tuple[str, int]:
-        """Pass over an object; return its encoding and size."""
+        """Skip an object; return its encoding and size."""
         reader, encoding = self._reader, kind.encoding
         at = reader.offset
         if number == MODULE:
@@ -272,22 +264,22 @@ class FileReader:
         elif number == HASH_BY_TEMPLATE:
             self._templates.skip_hash(reader)
         elif kind.skip is None:
-            raise reader.bad(f"where a {kind.name} {kind.encoding} ends cannot be told", at)
+            raise reader.bad(f"the end of a {kind.name} {kind.encoding} cannot be found", at)
         else:
             kind.skip(reader)
         return encoding, reader.offset - at
 
     def _unknown(self, number: int, at: int) -> BadPayload:
-        """Return the error of a byte without a meaning, with the key that may follow it."""
-        told = f"{self.header.magic} version {self.header.version}"
-        error = self._reader.bad(f"object type or opcode {number} is unknown in {told}", at)
-        with suppress(BadPayload):  # it may be no key
+        """Return the error for an unknown byte, with the key that may follow it."""
+        version = f"{self.header.magic} version {self.header.version}"
+        error = self._reader.bad(f"object type or opcode {number} is unknown in {version}", at)
+        with suppress(BadPayload):  # it may not be a key
             error.key = self._reader.string(_SHOWN_KEY_MAX)
         return error
 
 
 _SHOWN_KEY_MAX = 1 << 16
-"""Bytes of a key that are worth reading to name it in an error."""
+"""Longest key that an error names."""
 
 _READ: dict[Opcode, Callable[[FileReader], Record | None]] = {
     Opcode.AUX: FileReader._aux,
@@ -310,32 +302,25 @@ _READ: dict[Opcode, Callable[[FileReader], Record | None]] = {
 def _header(reader: Reader) -> tuple[Header, Dialect]:
     try:
         header = Header.decode(reader.take(MAGIC_BYTES))
-    except BadPayload:  # shorter than that
+    except BadPayload:  # too short
         header = None
     if header is None:
-        raise BadPayload("no RDB file begins like this", 0)
+        raise BadPayload("the file does not begin as an RDB file does", 0)
     dialect = header.dialect
     if dialect is None:
         raise BadPayload(
-            f"{header.magic} files of version {header.version} are not known: known are REDIS 1 to "
+            f"{header.magic} version {header.version} is not known: known are REDIS 1 to "
             f"{VERSION_MAX} and VALKEY {VALKEY_VERSION}",
             0,
         )
     return header, dialect
 
 
-def _agree(told: int, found: int, at: int) -> bool:
-    """Tell whether there is a checksum; BadPayload where it is wrong."""
-    if told not in (0, found):
-        raise BadPayload(f"the checksum is {told:016x}, of these bytes it is {found:016x}", at)
-    return told != 0
-
-
 def verify(file: BinaryIO) -> bool:
-    """Tell whether a file ends with the checksum of all before it; it is read in one pass.
+    """Tell whether a file ends with the right checksum, in one pass without decoding.
 
-    False says little: it may have none, or be damaged, or have more bytes behind its end. Only
-    walking through it tells which. BadPayload where no RDB file begins like this.
+    False has several causes: no checksum, damage, or bytes behind the end. Only FileReader tells
+    them apart. Raises BadPayload if the file does not begin as an RDB file does.
     """
     reader = Reader(file.read)
     header, _ = _header(reader)
@@ -346,6 +331,6 @@ def verify(file: BinaryIO) -> bool:
         ready = max(len(held) - CRC_BYTES, 0)
         crc = crc64(held[:ready], crc)
         held = held[ready:] + chunk
-    body, told = held[:-CRC_BYTES], held[-CRC_BYTES:]
+    body, stored = held[:-CRC_BYTES], held[-CRC_BYTES:]
     is_ended = body[-1:] == bytes((NUMBERS[Opcode.EOF],))
-    return is_ended and crc64(body, crc) == int.from_bytes(told, "little")
+    return is_ended and crc64(body, crc) == int.from_bytes(stored, "little")

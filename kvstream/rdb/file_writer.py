@@ -1,13 +1,13 @@
-"""An RDB file as a Redis or Valkey of a chosen version loads it, written from beginning to end.
+"""Writing of RDB files that a Redis or Valkey of a chosen version loads.
 
 ::
 
     file    := magic aux* section* 0xFF crc
     section := SELECTDB, RESIZEDB, (EXPIRE_MS?, type, key, object)*
 
-What is counted while it is written (the nodes of a stream, the keys of a section) is put in its
-place afterwards, and the checksum with it; nothing is read again. Memory is one node and one
-buffer. This module knows no store, and of files only that they can be written and wound back.
+Counts of nodes and keys are not known before their data is written. Room is left for them, and the
+writer seeks back to fill it; the checksum is corrected without reading. Memory is one node and one
+buffer.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +28,7 @@ from kvstream.rdb.versions import CRC_BYTES, NUMBERS, VALKEY_VERSION, Header, Op
 from kvstream.types.images import NodeImage, StreamState
 
 BUFFER_BYTES = 1 << 20
-"""Bytes gathered before they are summed and written: small streams are put right within it."""
+"""Bytes that are buffered before they are written: counts of small streams change in the buffer."""
 
 _UNKNOWN = encode_fixed_length(0)
 _SELECTDB, _RESIZEDB, _EXPIRE_MS, _AUX, _EOF = (
@@ -39,17 +39,17 @@ _STRING = bytes((skipping.STRING,))
 
 
 class FileWriter:
-    """Writes keys into a file; ``finish`` makes it one that a server loads.
+    """Writes keys into a file; ``finish`` makes it complete.
 
-    The file is opened for writing bytes, can seek, and is empty. Keys of a database may come in
-    several runs, but no key twice: no server loads such a file. Nothing is synced; a file that
-    must be there whole or not at all goes through ``durable_files.replacing``.
+    The file is binary, seekable and empty. Keys of a database may come in several runs, but no key
+    twice: no server loads such a file. Nothing is synced; ``storage.files.replacing`` makes a file
+    atomic.
     """
 
     def __init__(
         self, file: BinaryIO, target: Target, *, compress: bool = True, ctime_s: int | None = None
     ) -> None:
-        """``compress`` is Redis's ``rdbcompression``; ``ctime_s`` tells when the data was so."""
+        """``compress`` is Redis's ``rdbcompression``; ``ctime_s`` the Unix time of the data."""
         self._out = _Output(file)
         self._target = target
         self._compress = compress
@@ -72,7 +72,7 @@ class FileWriter:
         return self._out.size
 
     def aux(self, name: bytes, value: bytes) -> None:
-        """Tell something of the server; servers pass over names that they do not know."""
+        """Write a field about the server; servers ignore names that they do not know."""
         self._out.write(_AUX + encode_string(name) + encode_string(value))
 
     def string(self, db: int, key: bytes, value: bytes, expire_at_ms: int = 0) -> None:
@@ -88,9 +88,10 @@ class FileWriter:
         state: StreamState | Callable[[], StreamState],
         expire_at_ms: int = 0,
     ) -> None:
-        """Write a stream, whose state may be known after its last node only.
+        """Write a stream; a callable ``state`` is called after the last node.
 
-        The state holds nothing that the target cannot (see ``targets.reduce``): ValueError.
+        Raises ValueError if the state has something that the target cannot hold
+        (``versions.reduce`` removes it).
         """
         out, kind = self._out, self._target.kind
         self._key(bytes((kind,)), db, key, expire_at_ms)
@@ -126,13 +127,13 @@ class FileWriter:
     def _end_section(self) -> None:
         section, self._section = self._section, None
         if section is not None:
-            # From the back: what is put in place may take less room than was kept for it.
+            # Last one first: a count may take fewer bytes than its room.
             self._out.put(section.at + FIXED_LENGTH_BYTES, section.expiring)
             self._out.put(section.at, section.keys)
 
 
 class _Section:
-    """The keys that are written after one SELECTDB."""
+    """The keys after one SELECTDB."""
 
     def __init__(self, db: int, at: int) -> None:
         self.db = db
@@ -141,7 +142,7 @@ class _Section:
 
 
 class _Counted:
-    """Passes nodes on, and counts them."""
+    """Passes nodes on and counts them."""
 
     def __init__(self, nodes: Iterable[NodeImage]) -> None:
         self._nodes = nodes
@@ -154,7 +155,7 @@ class _Counted:
 
 
 class _Output:
-    """Gathers bytes, sums them, and puts lengths in their places that were kept for them."""
+    """Buffers bytes, sums them, and fills in counts."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -172,8 +173,10 @@ class _Output:
             self._flush()
 
     def put(self, at: int, number: int) -> None:
-        """Write ``number`` where ``_UNKNOWN`` was written: in its shortest form if nothing of that
-        has been written yet, so that small streams are byte for byte as a server writes them."""
+        """Replace the ``_UNKNOWN`` at an offset by ``number``.
+
+        In the buffer it takes its shortest form, so small streams equal those of a server.
+        """
         inside = at - self._written
         if inside >= 0:
             self._buffer[inside : inside + FIXED_LENGTH_BYTES] = encode_length(number)
@@ -182,7 +185,7 @@ class _Output:
             self._overwrite(at, encode_fixed_length(number))
 
     def _overwrite(self, at: int, data: bytes) -> None:
-        # Sums are linear: that of the difference is what the whole sum changes by.
+        # CRCs are linear: the CRC changes by that of the difference.
         change = bytes(old ^ new for old, new in zip(_UNKNOWN, data, strict=True))
         behind = self._written - at - len(data)
         self._crc ^= joined(crc64(change), 0, behind)

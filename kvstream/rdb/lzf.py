@@ -1,4 +1,4 @@
-"""LZF, by which Redis compresses strings of more than 20 bytes in its files and payloads.
+"""LZF, the compression of strings above 20 bytes in Redis's files and payloads.
 
 ::
 
@@ -7,13 +7,13 @@
     copy    := lllooooo o(u8)               l + 2 bytes, 1 <= l <= 6
              | 111ooooo l(u8) o(u8)         l + 9 bytes
 
-A copy repeats what stands o + 1 bytes before the end of what there is, and may overlap it.
+A copy repeats the output from o + 1 bytes before its end; it may overlap itself.
 """
 
-from kvstream.rdb.compiled import twins
+from kvstream.rdb import twins
 
 RATIO_MAX = 88
-"""Three bytes copy 264 at the most."""
+"""Most growth: three bytes copy 264."""
 
 _LITERAL_MAX = 32
 _COPY_MIN = 3
@@ -27,13 +27,13 @@ _U32_MAX = (1 << 32) - 1
 
 
 class BadCompression(ValueError):
-    """The bytes are no LZF, or not of so many bytes."""
+    """The bytes are not LZF, or not of the given size."""
 
 
 def decompress(data: bytes, size: int) -> bytes:
-    """Return the ``size`` bytes that ``data`` holds, or raise BadCompression.
+    """Return the ``size`` bytes that ``data`` holds; raise BadCompression for damage.
 
-    ``size`` is allocated at once: the caller has held it against RATIO_MAX.
+    ``size`` is allocated at once: the caller has checked it against RATIO_MAX.
     """
     if twins is not None:
         found = twins.decompress(data, size)
@@ -66,20 +66,20 @@ def decompress_in_python(data: bytes, size: int) -> bytes:
     except IndexError:
         raise BadCompression("compressed bytes end within a copy") from None
     if at != len(data) or len(found) != size:
-        raise BadCompression(f"compressed bytes are not of {size} bytes")
+        raise BadCompression(f"compressed bytes do not hold {size} bytes")
     return bytes(found)
 
 
 def _copy(found: bytearray, distance: int, length: int) -> None:
     if distance > len(found):
-        raise BadCompression("compressed bytes copy what is not there")
+        raise BadCompression("compressed bytes copy from before their beginning")
     start = len(found) - distance
     piece = found[start : start + length]
     found += (piece * (length // distance + 1))[:length]
 
 
 def compress(data: bytes) -> bytes:
-    """Return ``data`` in LZF, which may take more bytes than it has."""
+    """Return ``data`` as LZF, which may be longer than ``data``."""
     return compress_in_python(data) if twins is None else twins.compress(data)
 
 

@@ -1,4 +1,4 @@
-"""The payload of DUMP and RESTORE: one value of a key, without the key.
+"""Payloads of DUMP and RESTORE: the value of one key.
 
 ::
 
@@ -12,31 +12,29 @@ from struct import Struct
 
 from kvstream.errors import BadPayload
 from kvstream.rdb.primitives import Reader, crc64, encode_string
+from kvstream.rdb.skipping import STRING
 from kvstream.rdb.streams import StreamReading, encode_stream
-from kvstream.rdb.versions import STREAM_KINDS, VALKEY_VERSION, VERSION_MAX, Target
+from kvstream.rdb.versions import CRC_BYTES, STREAM_KINDS, VALKEY_VERSION, VERSION_MAX, Target
 from kvstream.types.images import NodeImage, StreamState
 
-STRING = 0
-
 _FOOTER = Struct("<HQ")
-_CRC_BYTES = 8
 _WRONG_FOOTER = "DUMP payload version or checksum are wrong"
 
 
 def restore(payload: bytes) -> StreamReading | bytes:
-    """Return the stream of a payload, to be read, or the value of a plain string.
+    """Return the stream of a payload, still to be read, or the value of a plain string.
 
-    BadPayload, here or while the stream is read, where it is none, has something behind it, or is
-    of a version that is not known.
+    Raises BadPayload, here or while the stream is read, for damage, another type or an unknown
+    version.
     """
     end = len(payload) - _FOOTER.size
     if end < 1:
-        raise BadPayload(f"{len(payload)} bytes are no payload", message=_WRONG_FOOTER)
+        raise BadPayload(f"{len(payload)} bytes are not a payload", message=_WRONG_FOOTER)
     version, crc = _FOOTER.unpack_from(payload, end)
     if version > VERSION_MAX and version != VALKEY_VERSION:
         raise BadPayload(f"version {version} is not known", end, _WRONG_FOOTER)
-    if crc64(memoryview(payload)[:-_CRC_BYTES]) != crc:
-        raise BadPayload("the checksum is another one", end + 2, _WRONG_FOOTER)
+    if crc64(memoryview(payload)[:-CRC_BYTES]) != crc:
+        raise BadPayload("the checksum is wrong", end + 2, _WRONG_FOOTER)
     reader = Reader(payload, stop=end)
     kind = reader.byte()
     if kind in STREAM_KINDS:
@@ -45,14 +43,14 @@ def restore(payload: bytes) -> StreamReading | bytes:
         raise BadPayload(f"type {kind} is neither a stream nor a string", 0)
     value = reader.string()
     if not reader.ended():
-        raise reader.bad("something follows the string")
+        raise reader.bad("bytes follow the string")
     return value
 
 
 def dump(
     target: Target, nodes: Iterable[NodeImage], state: StreamState, node_count: int
 ) -> Iterator[bytes]:
-    """Yield the payload of a stream in pieces; ValueError as ``encode_stream`` raises it."""
+    """Yield the payload of a stream in pieces; raises ValueError as ``encode_stream`` does."""
     return _sealed(target, target.kind, encode_stream(target.kind, nodes, state, node_count))
 
 
@@ -62,7 +60,7 @@ def dump_string(target: Target, value: bytes) -> bytes:
 
 
 def _sealed(target: Target, kind: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a type, the object's pieces, and the footer."""
+    """Yield the type, the pieces of the object, and the footer."""
     head = bytes((kind,))
     crc = crc64(head)
     yield head
@@ -70,4 +68,4 @@ def _sealed(target: Target, kind: int, pieces: Iterable[bytes]) -> Iterator[byte
         crc = crc64(piece, crc)
         yield piece
     version = target.version.to_bytes(2, "little")
-    yield version + crc64(version, crc).to_bytes(_CRC_BYTES, "little")
+    yield version + crc64(version, crc).to_bytes(CRC_BYTES, "little")

@@ -1,4 +1,4 @@
-"""The pieces that all of Redis's files and payloads are made of.
+"""The pieces of Redis's files and payloads: lengths, strings, IDs, times, and their checksum.
 
 ::
 
@@ -10,12 +10,9 @@
     RAW-ID   := ms(u64) seq(u64)                                        big-endian
     MS-TIME  := i64                                                     little-endian; Unix ms
 
-Every length is held against a bound before anything is taken or made, and nothing is made larger
-than the bytes that have really come allow.
-
-The checksum at the end of Redis's files and payloads: CRC-64 of the polynomial of Jones.
-
-It starts from 0 and is not inverted at the end, so that sums of parts can be joined.
+Every length is checked against a bound before memory is allocated for it. The checksum is CRC-64
+with the polynomial of Jones. It starts from 0 and is not inverted at the end, so the checksums of
+parts can be joined.
 """
 
 import re
@@ -23,17 +20,16 @@ from collections.abc import Callable
 from struct import Struct
 
 from kvstream.errors import BadPayload
-from kvstream.rdb import lzf
-from kvstream.rdb.compiled import twins
-from kvstream.types.ids import PACKED, U64_MAX, StreamID
+from kvstream.rdb import lzf, twins
+from kvstream.types.ids import U64_MAX, StreamID
+from kvstream.types.images import ID_BYTES
 from kvstream.types.options import MEGABYTE
 
 POLYNOMIAL = 0x95AC9329AC4BC9B5
-"""With its bits in reverse order: the highest one stands for x to the power of 0."""
+"""Bits in reverse order: the highest one is the coefficient of x to the power of 0."""
 
 _ONE = 1 << 63
 _BYTE = _ONE >> 8
-_U64_MAX = (1 << 64) - 1
 
 
 def _entry(byte: int) -> int:
@@ -54,25 +50,25 @@ def crc64_in_python(data: bytes | memoryview, crc: int = 0) -> int:
 
 
 def crc64(data: bytes | memoryview, crc: int = 0) -> int:
-    """Return the sum of ``data``, which goes on from ``crc``, the sum of what came before it."""
+    """Return the CRC-64 of ``data``; ``crc`` is that of the bytes before it."""
     return crc64_in_python(data, crc) if twins is None else twins.crc64(data, crc)
 
 
 def _product(left: int, right: int) -> int:
-    """Multiply two polynomials over GF(2), modulo the CRC's own."""
+    """Multiply two polynomials over GF(2), modulo that of the CRC."""
     product = 0
     while left:
         if left & _ONE:
             product ^= right
-        left = left << 1 & _U64_MAX
+        left = left << 1 & U64_MAX
         right = right >> 1 ^ (POLYNOMIAL if right & 1 else 0)
     return product
 
 
 def joined(first: int, second: int, second_size: int) -> int:
-    """Return the sum of two parts, of their sums and of the bytes of the second.
+    """Return the CRC-64 of two parts, from their CRCs and the size of the second.
 
-    So a part that is known last, as a count at the front, costs no second reading of the rest.
+    So a count at the front can be written last, without reading the rest again.
     """
     power = _BYTE
     while second_size:
@@ -84,15 +80,14 @@ def joined(first: int, second: int, second_size: int) -> int:
 
 
 Source = bytes | Callable[[int], bytes]
-"""All bytes; or what gives at most so many more of them, none at the end, like ``file.read``."""
+"""All bytes, or a function like ``file.read``, which returns b"" at the end."""
 
 STRING_BYTES_MAX = 512 * MEGABYTE
 """Longest key or name: Redis's ``proto-max-bulk-len``."""
 
 CHUNK_BYTES = 1 << 18
-"""Bytes asked for at a time: few calls, and all of it stays in the processor's cache."""
+"""Bytes of one read: few calls, and small enough for the processor's cache."""
 
-ID_BYTES = 16
 FIXED_LENGTH_BYTES = 9
 
 _LEN14, _LEN32, _LEN64, _SPECIAL = 0x40, 0x80, 0x81, 0xC0
@@ -111,10 +106,10 @@ _I63, _I64 = 1 << 63, 1 << 64
 
 
 class Reader:
-    """Takes the pieces off the front of a source, and keeps their count and checksum."""
+    """Takes pieces off the front of a source; keeps the offset and the checksum."""
 
     def __init__(self, source: Source, *, start: int = 0, stop: int | None = None) -> None:
-        """``start`` and ``stop`` cut a part out of a source of bytes."""
+        """``start`` and ``stop`` bound the part to read, if the source is bytes."""
         given = isinstance(source, bytes)
         self._buffer: bytes = source if isinstance(source, bytes) else b""
         self._source = None if isinstance(source, bytes) else source
@@ -122,49 +117,49 @@ class Reader:
         self._at = self._summed = start if given else 0
         self._before = 0  # bytes that came before the buffer
         self.key: bytes | None = None
-        """The key that is being read, where there are several: errors name it."""
+        """The key that is being read in a file: errors name it."""
         self._crc = 0
 
     # --- where it is ----------------------------------------------------------------------------
 
     @property
     def offset(self) -> int:
-        """Bytes of the source before the next piece."""
+        """Offset of the next piece in the source."""
         return self._before + self._at
 
     @property
     def crc(self) -> int:
-        """The CRC-64 of all that was taken."""
+        """The CRC-64 of all bytes taken."""
         taken = memoryview(self._buffer)[self._summed : self._at]
         self._crc = crc64(taken, self._crc)
         self._summed = self._at
         return self._crc
 
     def ended(self) -> bool:
-        """Tell whether nothing is left, which may wait for more to come."""
+        """Tell whether the source is at its end; may wait for more bytes."""
         return self._at == self._end and not self._fetch(1)
 
     def rest(self) -> bytes:
-        """Return the bytes that were fetched and not taken."""
+        """Return the bytes that are buffered and not taken."""
         return self._buffer[self._at : self._end]
 
     def window(self, size: int) -> tuple[bytes, int, int]:
-        """Return bytes, and from where to where in them is what comes next.
+        """Return the buffer, and the bounds of the next bytes in it, without taking them.
 
-        At least ``size`` bytes where so many are left; they are still to be taken, or skipped.
+        There are at least ``size`` bytes, unless the source ends before.
         """
         if self._end - self._at < size:
             self._fetch(size)
         return self._buffer, self._at, self._end
 
     def bad(self, reason: str, at: int | None = None) -> BadPayload:
-        """Return the error of damage at ``at``, or here."""
+        """Return the error for damage at ``at``, or at the current offset."""
         error = BadPayload(reason, self.offset if at is None else at)
         error.key = self.key
         return error
 
     def _fetch(self, size: int) -> bool:
-        """Have ``size`` bytes in the buffer; False where there are not so many."""
+        """Fill the buffer to ``size`` bytes; return False if the source ends before."""
         if self._source is None:
             return size <= self._end - self._at
         _ = self.crc
@@ -182,7 +177,7 @@ class Reader:
     # --- bytes ----------------------------------------------------------------------------------
 
     def take(self, size: int) -> bytes:
-        """Take ``size`` bytes, which the caller has bounded."""
+        """Take ``size`` bytes; the caller has checked the bound."""
         at = self._at
         if size > self._end - at:
             self._need(size)
@@ -192,7 +187,7 @@ class Reader:
 
     def _need(self, size: int) -> None:
         if not self._fetch(size):
-            raise self.bad(f"{size} bytes are announced, {self._end - self._at} are left")
+            raise self.bad(f"{size} bytes are needed, {self._end - self._at} are left")
 
     def byte(self) -> int:
         """Take a byte."""
@@ -204,7 +199,7 @@ class Reader:
         return self._buffer[at]
 
     def skip(self, size: int) -> None:
-        """Pass over ``size`` bytes, of which few are in memory at a time."""
+        """Skip ``size`` bytes, a chunk at a time."""
         while size > (left := self._end - self._at):
             self._at = self._end
             size -= left
@@ -212,7 +207,7 @@ class Reader:
         self._at += size
 
     def little(self, size: int, *, signed: bool = False) -> int:
-        """Take a little-endian number of ``size`` bytes."""
+        """Take a little-endian integer of ``size`` bytes."""
         return int.from_bytes(self.take(size), "little", signed=signed)
 
     # --- pieces ---------------------------------------------------------------------------------
@@ -234,10 +229,10 @@ class Reader:
             return int.from_bytes(self.take(4), "big")
         if head == _LEN64:
             return int.from_bytes(self.take(8), "big")
-        raise self.bad(f"no length begins with byte {head:#04x}", at)
+        raise self.bad(f"byte {head:#04x} begins no length", at)
 
     def signed_length(self) -> int:
-        """Take a LEN that holds a number of either sign."""
+        """Take a LEN that holds a signed number."""
         number = self.length()
         return number if number < _I63 else number - _I64
 
@@ -253,7 +248,7 @@ class Reader:
         if head == _LZF:
             return self._decompressed(most, at)
         if (width := _INTEGER_BYTES.get(head)) is None:
-            raise self.bad(f"no string begins with byte {head:#04x}", at)
+            raise self.bad(f"byte {head:#04x} begins no string", at)
         return b"%d" % self.little(width, signed=True)
 
     def _decompressed(self, most: int, at: int) -> bytes:
@@ -266,7 +261,7 @@ class Reader:
             raise self.bad(str(error), at) from None
 
     def skip_string(self) -> None:
-        """Pass over a STRING, of any length."""
+        """Skip a STRING of any length."""
         at = self.offset
         head = self.byte()
         if head < _SPECIAL:
@@ -278,18 +273,18 @@ class Reader:
         elif head in _INTEGER_BYTES:
             self.skip(_INTEGER_BYTES[head])
         else:
-            raise self.bad(f"no string begins with byte {head:#04x}", at)
+            raise self.bad(f"byte {head:#04x} begins no string", at)
 
     def length_id(self) -> StreamID:
         """Take a LEN-ID."""
         return StreamID(self.length(), self.length())
 
     def raw_id(self) -> bytes:
-        """Take a RAW-ID, as the 16 bytes that it is."""
+        """Take the 16 bytes of a RAW-ID."""
         return self.take(ID_BYTES)
 
     def time(self) -> int:
-        """Take a MS-TIME."""
+        """Take an MS-TIME."""
         return self.little(8, signed=True)
 
 
@@ -308,12 +303,12 @@ def encode_length(number: int) -> bytes:
 
 
 def encode_fixed_length(number: int) -> bytes:
-    """Return a LEN of FIXED_LENGTH_BYTES, to be written over once the number is known."""
+    """Return a LEN of FIXED_LENGTH_BYTES, which can be overwritten when the number is known."""
     return _U64.pack(_LEN64, number)
 
 
 def encode_string(data: bytes, *, compress: bool = False) -> bytes:
-    """Return a STRING as Redis writes it: short decimals as integers, long ones as LZF if asked."""
+    """Return a STRING as Redis writes it: a short decimal as an integer, else LZF if asked for."""
     if len(data) <= _INTEGER_TEXT_MAX and _CANONICAL.fullmatch(data):
         number = int(data)
         for head, width in _INTEGER_BYTES.items():
@@ -332,10 +327,5 @@ def encode_id(eid: StreamID) -> bytes:
     return encode_length(eid.ms) + encode_length(eid.seq)
 
 
-def encode_raw_id(eid: StreamID) -> bytes:
-    """Return a RAW-ID."""
-    return PACKED(*eid)
-
-
 encode_time = _TIME.pack
-"""Return a MS-TIME."""
+"""Return an MS-TIME."""

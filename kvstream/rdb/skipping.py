@@ -1,4 +1,4 @@
-"""Objects that are no streams, found their end of: nothing in a file says how long one is.
+"""Skipping of objects that are not streams: a file does not tell how long an object is.
 
 ::
 
@@ -16,7 +16,7 @@
     x*        := LEN n, n times x
     text double := u8 n, n bytes; 253, 254 and 255 stand alone
 
-What is inside of a packed STRING is not looked at. Knows no file, no key, and no stream.
+A packed STRING, such as a ziplist, is not decoded.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from kvstream.rdb.primitives import Reader
 from kvstream.rdb.versions import Dialect
 
 TEMPLATES_MAX = 1 << 20
-"""Hash templates that are remembered; a file with more is no honest one."""
+"""Most hash templates of a file."""
 
 _TEXT_ALONE = 253
 _ARRAY_CURSOR = 1
@@ -42,12 +42,14 @@ Rule = Callable[[Reader], object]
 
 
 class ObjectType(NamedTuple):
-    """What an object is, in the words of TYPE and OBJECT ENCODING, and how to get behind it."""
+    """The type of an object."""
 
     name: str
+    """As TYPE names it."""
     encoding: str
+    """As OBJECT ENCODING names it."""
     skip: Rule | None
-    """None where nobody can."""
+    """Skips an object; None if its end cannot be found."""
 
 
 def _string(reader: Reader) -> None:
@@ -78,7 +80,7 @@ def _in_turn(*rules: Rule) -> Rule:
 
 def _each(*rules: Rule) -> Rule:
     def skip(reader: Reader) -> None:
-        # Every rule takes a byte at least, so a count that lies ends where the input does.
+        # Each rule takes at least one byte, so a wrong count ends with the input.
         for _ in range(reader.length()):
             for rule in rules:
                 rule(reader)
@@ -87,7 +89,7 @@ def _each(*rules: Rule) -> Rule:
 
 
 def module_name(number: int) -> str:
-    """Return the name and the version of a module type, which are its number."""
+    """Return the name and version that the number of a module type encodes."""
     letters = number >> _MODULE_VERSION_BITS
     name = "".join(
         _MODULE_CHARS[letters >> _MODULE_NAME_BITS * place & 63]
@@ -104,42 +106,42 @@ _MODULE_VALUES: dict[int, Rule] = {1: _length, 2: _length, 3: _four, 4: _eight, 
 
 
 def skip_module_values(reader: Reader) -> None:
-    """Go behind the values that a module wrote, and their end."""
+    """Skip the values of a module and their end."""
     while (code := reader.length()) != _MODULE_END:
         rule = _MODULE_VALUES.get(code)
         if rule is None:
-            raise reader.bad(f"{code} is no code of a module's value")
+            raise reader.bad(f"{code} is not a code of a module value")
         rule(reader)
 
 
 def skip_module(reader: Reader) -> str:
-    """Go behind the number of a module and its values; return its name and version."""
+    """Skip the number and the values of a module; return its name and version."""
     name = module_name(reader.length())
     skip_module_values(reader)
     return name
 
 
 def skip_lengths(reader: Reader, count: int) -> None:
-    """Go behind so many numbers."""
+    """Skip ``count`` LENs."""
     for _ in range(count):
         reader.length()
 
 
 def skip_key_metadata(reader: Reader) -> None:
-    """Go behind what modules have attached to the next key."""
+    """Skip the metadata that modules attach to the next key."""
     for _ in range(reader.length()):
         _four(reader)
         skip_module_values(reader)
 
 
 def skip_slot_import(reader: Reader) -> None:
-    """Go behind the name and the slots of an import that was under way."""
+    """Skip the name and the slots of an unfinished import."""
     _string(reader)
     _each(_length, _length)(reader)
 
 
 def skip_function_pre_release(reader: Reader) -> None:
-    """Go behind a library as release candidates of Redis 7.0 wrote it."""
+    """Skip a library as release candidates of Redis 7.0 wrote it."""
     _string(reader)
     _string(reader)
     if reader.length():
@@ -159,7 +161,7 @@ def _array(reader: Reader) -> None:
         elif tag in _ARRAY_NUMBERS:
             _eight(reader)
         else:
-            raise reader.bad(f"{tag} is no kind of an array's element")
+            raise reader.bad(f"{tag} is not a kind of array element")
 
 
 STRING = 0
@@ -203,11 +205,11 @@ OBJECT_TYPES: dict[Dialect, dict[int, ObjectType]] = {
     Dialect.REDIS: _SHARED | _REDIS,
     Dialect.VALKEY: _SHARED | _VALKEY,
 }
-"""By dialect and type; the types of streams are not here."""
+"""By dialect and type, without the types of streams."""
 
 
 class Templates:
-    """How many fields each hash template of a file has: hashes that refer to one do not say."""
+    """The number of fields of each hash template of a file; hashes refer to templates."""
 
     def __init__(self) -> None:
         self._fields: dict[int, int] = {}
@@ -218,14 +220,14 @@ class Templates:
         for _ in range(fields):
             _string(reader)
         if len(self._fields) == TEMPLATES_MAX:
-            raise reader.bad(f"there are more than {TEMPLATES_MAX} hash templates")
+            raise reader.bad(f"the file has more than {TEMPLATES_MAX} hash templates")
         self._fields[number] = fields
 
     def skip_hash(self, reader: Reader) -> None:
-        """Go behind a hash that refers to a template."""
+        """Skip a hash that refers to a template."""
         number = reader.length()
         fields = self._fields.get(number)
         if fields is None:
-            raise reader.bad(f"there is no hash template {number}")
+            raise reader.bad(f"hash template {number} is not defined")
         for _ in range(fields):
             _string(reader)

@@ -1,7 +1,4 @@
-"""A stream object as Redis writes it, read as an image: nodes first, then all else.
-
-The pieces are those of primitives.py, a listpack is one of nodes.py, pending lists are in
-pending.py; [21] marks what that type of stream, and those after it, have.
+"""Stream objects of RDB files and DUMP payloads, read as an image and written from one.
 
 ::
 
@@ -11,25 +8,19 @@ pending.py; [21] marks what that type of stream, and those after it, have.
                    [26] idempotency
     node        := STRING(key: 16 bytes) STRING(listpack)
     group       := STRING(name) LEN-ID(last delivered)  [19] LEN(entries read, or -1)
-                   pending  LEN(n) consumer*n  [27] LEN(n) RAW-ID*n
-    consumer    := STRING(name) MS-TIME(seen)  [21] MS-TIME(active, or -1)  LEN(n) RAW-ID*n
+                   pending  LEN(n) consumer*n  [27] ids(nacked)
+    pending     := LEN(n) (RAW-ID MS-TIME(delivered) LEN(deliveries))*n      ascending
+    consumer    := STRING(name) MS-TIME(seen)  [21] MS-TIME(active, or -1)  ids(pending)
+    ids         := LEN(n) RAW-ID*n
     idempotency := LEN(duration) LEN(maximum) LEN(n) producer*n  LEN(added) LEN(duplicates)
     producer    := STRING(pid) LEN(n) (STRING(iid) LEN-ID)*n
 
-An image as a stream object, as Redis itself writes it; the grammar is in streams.py.
+[21] marks fields of that stream type and the later ones. Pieces in capitals are those of
+primitives.py, listpacks are those of nodes.py. The lists of consumers tell who owns a pending
+entry; an entry in none of them was released by XNACK, and is in the list of those.
 
-What loaders check is made to hold: length and first entry are counted, groups, consumers and
-pending entries stand in their order, and no counter contradicts another.
-
-The pending entries of a group: its own list with times and counts, and its consumers' of IDs.
-
-::
-
-    pending := LEN(n) (RAW-ID MS-TIME(delivered) LEN(deliveries))*n      ascending
-    ids     := LEN(n) RAW-ID*n
-
-The lists of consumers say whose an entry is; one in none of them was given back by XNACK, and
-stands in the list of those.
+The writer makes everything true that loaders check: it counts length and first entry, sorts groups
+and consumers, and lets no counter contradict another.
 """
 
 from array import array
@@ -37,7 +28,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from kvstream.errors import BadPayload
-from kvstream.rdb.compiled import twins
+from kvstream.rdb import twins
 from kvstream.rdb.nodes import NODE_BYTES_MAX, NodesReader, decode_node, encode_node
 from kvstream.rdb.primitives import (
     Reader,
@@ -64,20 +55,20 @@ from kvstream.types.options import STREAM_IDMP_DURATION_S, STREAM_IDMP_MAXSIZE
 
 _ENTRY_BYTES_MIN = ID_BYTES + 8 + 1
 _PIECE = 1 << 12
-"""Entries that are read or written at once: some hundred kilobytes."""
+"""Pending entries that are read or written at once: about a hundred kilobytes."""
 
 Columns = tuple[bytes, "array[int]", "array[int]"]
-"""IDs, times and counts of deliveries."""
+"""IDs, times and delivery counts of pending entries."""
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- reading pending entries ----------------------------------------------------------------------
 
 
-def read(reader: Reader, table: PendingTable) -> None:
-    """Read the list of a group into an empty table, where it belongs to nobody yet."""
+def read_pending(reader: Reader, table: PendingTable) -> None:
+    """Read the pending list of a group into an empty table, without owners."""
     left = reader.length()
     while left:
-        columns = _take_some(reader, min(left, _PIECE))
+        columns = _read_columns(reader, min(left, _PIECE))
         try:
             table.extend_columns(*columns)
         except ValueError as error:
@@ -85,19 +76,19 @@ def read(reader: Reader, table: PendingTable) -> None:
         left -= len(columns[1])
 
 
-def _take_some(reader: Reader, most: int) -> Columns:
-    """Take at least one entry, and at most so many."""
+def _read_columns(reader: Reader, most: int) -> Columns:
+    """Read one to ``most`` pending entries."""
     if twins is not None:
         found = twins.decode_pending(*reader.window(most * _ENTRY_BYTES_MIN), most)
         if found is not None:
             ids, times, deliveries, size = found
             reader.skip(size)
             return ids, array("q", times), array("Q", deliveries)
-    return take_in_python(reader, most)
+    return read_columns_in_python(reader, most)
 
 
-def take_in_python(reader: Reader, count: int) -> Columns:
-    """Take so many entries, in Python."""
+def read_columns_in_python(reader: Reader, count: int) -> Columns:
+    """Read ``count`` pending entries in Python."""
     ids, times, deliveries = bytearray(), array("q"), array("Q")
     for _ in range(count):
         ids += reader.raw_id()
@@ -106,20 +97,20 @@ def take_in_python(reader: Reader, count: int) -> Columns:
     return bytes(ids), times, deliveries
 
 
-def give(reader: Reader, table: PendingTable, owner: bytes) -> None:
-    """Read the list of a consumer, and give it what it has."""
+def read_owned(reader: Reader, table: PendingTable, owner: bytes) -> None:
+    """Read the ID list of a consumer, and make it the owner of these entries."""
     at = reader.offset
     ids = reader.take(ID_BYTES * reader.length(len(table)))
-    find = positions_in_python if twins is None else twins.find_ids
+    find = find_ids_in_python if twins is None else twins.find_ids
     found = find(table.packed_ids, ids)
     if found is None:
-        raise reader.bad(f"consumer {owner!r} has what is not pending in its group", at)
+        raise reader.bad(f"consumer {owner!r} has an entry that is not pending in its group", at)
     if not table.give_all(array("q", found), owner):
-        raise reader.bad(f"consumer {owner!r} has what another one has", at)
+        raise reader.bad(f"consumer {owner!r} has an entry of another consumer", at)
 
 
-def positions_in_python(ids: bytes | bytearray, wanted: bytes) -> bytes | None:
-    """Return the places of ascending IDs among ascending IDs, None where one is not there."""
+def find_ids_in_python(ids: bytes | bytearray, wanted: bytes) -> bytes | None:
+    """Return the positions of ascending IDs among ascending IDs; None if one is missing."""
     found, place = array("q"), -1
     places = range(len(ids) // ID_BYTES)
     for at in range(0, len(wanted), ID_BYTES):
@@ -132,44 +123,44 @@ def positions_in_python(ids: bytes | bytearray, wanted: bytes) -> bytes | None:
 
 
 def read_ids(reader: Reader, most: int) -> list[PackedID]:
-    """Read a list of at most so many IDs."""
+    """Read a list of at most ``most`` IDs."""
     return [reader.raw_id() for _ in range(reader.length(most))]
 
 
 def check_owners(group: GroupImage) -> None:
-    """Refuse entries that belong to nobody, and are not among those given back, or otherwise."""
+    """Raise BadPayload unless the entries without an owner are those released by XNACK."""
     ownerless = group.pending.ownerless()
     if ownerless != sorted(group.nacked):
         odd = set(ownerless).symmetric_difference(group.nacked) or set(group.nacked)
         eid = StreamID.unpack(min(odd))
-        raise BadPayload(f"entry {eid} is pending for nobody, or was given back oddly")
+        raise BadPayload(f"entry {eid} has no owner and was not released by XNACK, or vice versa")
 
 
-def skip(reader: Reader) -> None:
-    """Pass over the list of a group."""
+def skip_pending(reader: Reader) -> None:
+    """Skip the pending list of a group."""
     left = reader.length()
     while left:
-        left -= len(_take_some(reader, min(left, _PIECE))[1])
+        left -= len(_read_columns(reader, min(left, _PIECE))[1])
 
 
 def skip_ids(reader: Reader) -> None:
-    """Pass over a list of IDs."""
+    """Skip a list of IDs."""
     reader.skip(ID_BYTES * reader.length())
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing pending entries ----------------------------------------------------------------------
 
 
-def write(table: PendingTable) -> Iterator[bytes]:
-    """Yield the list of a group."""
+def encode_pending(table: PendingTable) -> Iterator[bytes]:
+    """Yield the pending list of a group in pieces."""
     yield encode_length(len(table))
-    encode = encode_in_python if twins is None else twins.encode_pending
+    encode = encode_columns_in_python if twins is None else twins.encode_pending
     for start in range(0, len(table), _PIECE):
         yield encode(*table.columns(start, start + _PIECE))
 
 
-def encode_in_python(ids: bytes, times: "array[int]", deliveries: "array[int]") -> bytes:
-    """Return entries without their number, made in Python."""
+def encode_columns_in_python(ids: bytes, times: "array[int]", deliveries: "array[int]") -> bytes:
+    """Return pending entries without their count, in Python."""
     parts = []
     for at, (time_ms, count) in enumerate(zip(times, deliveries, strict=True)):
         parts.append(ids[ID_BYTES * at : ID_BYTES * (at + 1)])
@@ -178,33 +169,35 @@ def encode_in_python(ids: bytes, times: "array[int]", deliveries: "array[int]") 
     return b"".join(parts)
 
 
-def write_ids(ids: bytes) -> bytes:
-    """Return a list of IDs, given as one string of bytes."""
+def encode_ids(ids: bytes) -> bytes:
+    """Return a list of IDs, given side by side."""
     return encode_length(len(ids) // ID_BYTES) + ids
 
 
+# --- reading streams ------------------------------------------------------------------------------
+
 GROUPS_MAX = 1 << 17
-"""Groups of a stream: each takes ten bytes of a payload, and a hundred times as much in memory."""
+"""Groups of a stream: each takes ten bytes of a payload, and a thousand of memory."""
 
 _UNKNOWN = -1
 _NODES_AHEAD, _NODES_ALONE = 1024, 16
-"""Nodes that are read at once, at the most; and of a payload, which may be taken step by step."""
+"""Most nodes that are read at once from a file, and from a payload, which may be read in steps."""
 _WINDOW_BYTES = 1 << 16
-"""Bytes that are there before nodes are read many at a time, where so many are left."""
+"""Bytes that are buffered before nodes are read many at a time."""
 
 
 class StreamReading:
-    """A stream that is being read, node by node: a StreamSource."""
+    """A stream that is being read node by node: a StreamSource."""
 
     def __init__(self, reader: Reader, kind: int, *, alone: bool = False) -> None:
-        """BadPayload where ``kind`` is no type of streams; ``alone``: nothing may follow it."""
+        """Raise BadPayload if ``kind`` is not a stream type; ``alone``: nothing may follow it."""
         if kind not in STREAM_KINDS:
-            raise reader.bad(f"type {kind} is none of the streams that are known")
+            raise reader.bad(f"type {kind} is not a known type of stream")
         self.kind = Kind(kind)
         self.entries = 0
-        """Living entries of the nodes that were taken."""
+        """Living entries of the nodes read so far."""
         self.corrections: list[str] = []
-        """What nodes said of themselves that was not so."""
+        """Wrong counters of nodes, which were counted again."""
         self._reader = reader
         self._alone = alone
         self._last: PackedID = b""
@@ -215,14 +208,14 @@ class StreamReading:
         self._ended = False
 
     def nodes(self) -> Iterator[NodeImage]:
-        """Return the nodes that have not been taken; taking one raises BadPayload for damage."""
+        """Return an iterator over the unread nodes; it raises BadPayload for damage."""
         return self._nodes
 
     def state(self) -> StreamState:
-        """Return the rest as its source tells it; nodes that were not taken are passed over.
+        """Return the state that follows the nodes; unread nodes are skipped.
 
-        Counters that the type has not are None. Consumers of types that do not tell when they were
-        active were so when they were seen: Redis has it the same way.
+        Counters that the stream type lacks are None. Without an active time a consumer was last
+        active when it was last seen, as in Redis.
         """
         for _ in self._nodes:
             pass
@@ -235,9 +228,9 @@ class StreamReading:
         return state
 
     def skip(self) -> None:
-        """Go to the end of the stream, and decode nothing that was not taken.
+        """Skip the rest of the stream without decoding it.
 
-        BadPayload where ``state`` has failed: nobody knows where the stream goes on.
+        Raises BadPayload after a failed ``state``: the position is unknown then.
         """
         if self._ended:
             return
@@ -259,7 +252,7 @@ class StreamReading:
     def _end(self) -> None:
         self._ended = True
         if self._alone and not self._reader.ended():
-            raise self._reader.bad("something follows the stream")
+            raise self._reader.bad("bytes follow the stream")
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -274,7 +267,7 @@ class StreamReading:
             yield held
 
     def _images(self, told: int) -> Iterator[NodeImage]:
-        """Yield the nodes that have entries: many at a time where they are plain, else one."""
+        """Yield the nodes that have entries: plain ones many at a time, others one by one."""
         compiled = NodesReader()
         while self._nodes_begun < told:
             buffer, start, stop = self._reader.window(_WINDOW_BYTES)
@@ -293,7 +286,7 @@ class StreamReading:
                     yield image
 
     def _read_node(self) -> NodeImage | None:
-        """Return a node, None where nothing in it lives."""
+        """Return a node, or None if it has no living entries."""
         at = self._reader.offset
         key = self._reader.string(ID_BYTES)
         data = self._reader.string(NODE_BYTES_MAX)
@@ -306,9 +299,9 @@ class StreamReading:
             raise self._reader.bad(f"node {StreamID.unpack(key)} is out of order", at)
         self._last = node.ids[-1] if node.ids else self._last
         self.entries += len(node.ids)
-        if node.told != len(node.ids) or not node.ids:
+        if node.claimed != len(node.ids) or not node.ids:
             self.corrections.append(
-                f"node {StreamID.unpack(key)} tells of {node.told} entries, and has {len(node.ids)}"
+                f"node {StreamID.unpack(key)} claims {node.claimed} entries and has {len(node.ids)}"
             )
         if not node.ids:
             return None
@@ -345,7 +338,7 @@ class StreamReading:
         if self.kind >= Kind.COUNTERS:
             told = reader.signed_length()
             group.entries_read = None if told == _UNKNOWN else told
-        read(reader, group.pending)
+        read_pending(reader, group.pending)
         names = set()
         for _ in range(reader.length()):
             at = reader.offset
@@ -366,14 +359,14 @@ class StreamReading:
     def _read_consumer(self, group: GroupImage) -> ConsumerImage:
         name, seen_ms = self._reader.string(), self._reader.time()
         active_ms = self._reader.time() if self.kind >= Kind.ACTIVE_TIMES else seen_ms
-        give(self._reader, group.pending, name)
+        read_owned(self._reader, group.pending, name)
         return ConsumerImage(name, seen_ms, active_ms)
 
 
 def _ending_before(node: NodeImage, following: NodeImage) -> NodeImage:
-    """Return a node whose deleted entries do not reach into the next one.
+    """Return a node whose last deleted entry is below the next node.
 
-    They may where XSETID has gone back below them before the next one was begun.
+    It is not if XSETID set a lower ID before the next node was begun.
     """
     if node.last is None or node.last < following.first:
         return node
@@ -387,7 +380,7 @@ def _skip_groups(reader: Reader, kind: Kind) -> None:
         reader.length_id()
         if kind >= Kind.COUNTERS:
             reader.length()
-        skip(reader)
+        skip_pending(reader)
         for _ in range(reader.length()):
             reader.skip_string()
             reader.skip(16 if kind >= Kind.ACTIVE_TIMES else 8)
@@ -414,6 +407,7 @@ def _read_idempotency(reader: Reader) -> IdempotencyImage:
     return image
 
 
+# --- writing streams ------------------------------------------------------------------------------
 def encode_stream(
     kind: Kind,
     nodes: Iterable[NodeImage],
@@ -422,12 +416,12 @@ def encode_stream(
     *,
     compress: bool = False,
 ) -> Iterator[bytes]:
-    """Yield a stream object in pieces, one for a node.
+    """Yield a stream object in pieces, one per node.
 
-    Without ``node_count`` the first piece is a LEN of FIXED_LENGTH_BYTES that says 0, to be written
-    over. ``compress`` makes LZF of nodes and names. ``state`` is asked for after the last node, as
-    many a source knows it then only. ValueError where it holds what ``kind`` does not
-    (``targets.reduce`` takes it out), nodes are out of order, or not so many as was said.
+    Without ``node_count`` the first piece is a LEN of FIXED_LENGTH_BYTES with the number 0, to be
+    overwritten. ``compress`` applies LZF to nodes and names. A callable ``state`` is called after
+    the last node. Raises ValueError if the state has something that ``kind`` cannot hold
+    (``versions.reduce`` removes it), if nodes are out of order, or if their count is wrong.
     """
     if isinstance(state, StreamState):
         _refuse_what_is_lost(kind, state)
@@ -436,7 +430,7 @@ def encode_stream(
     for node in nodes:
         yield written.add(node, compress)
     if node_count not in (None, written.nodes):
-        raise ValueError(f"{node_count} nodes were announced, and {written.nodes} came")
+        raise ValueError(f"the stream has {written.nodes} nodes, not {node_count}")
     if not isinstance(state, StreamState):
         state = state()
         _refuse_what_is_lost(kind, state)
@@ -452,11 +446,11 @@ def _refuse_what_is_lost(kind: Kind, state: StreamState) -> None:
     if kind < Kind.IDEMPOTENCY and state.idempotency is not None:
         raise ValueError(f"type {kind} has no idempotent producers")
     if kind < Kind.NACKED and any(group.pending.ownerless() for group in state.groups):
-        raise ValueError(f"type {kind} has no entries that belong to nobody")
+        raise ValueError(f"type {kind} has no pending entries without an owner")
 
 
 class _Written:
-    """The nodes that were written: what the counters behind them must agree with."""
+    """What the counters must agree with: the number of nodes and entries, first and last ID."""
 
     def __init__(self) -> None:
         self.nodes = 0
@@ -467,7 +461,7 @@ class _Written:
 
     @property
     def last(self) -> StreamID:
-        """The last entry ever put into the nodes."""
+        """The last entry ever added to the nodes."""
         return StreamID.unpack(self._last) if self._last else MIN_ID
 
     def add(self, node: NodeImage, compress: bool) -> bytes:
@@ -498,20 +492,20 @@ def _group(kind: Kind, group: GroupImage, compress: bool) -> Iterator[bytes]:
     yield encode_string(group.name, compress=compress) + encode_id(group.last_delivered)
     if kind >= Kind.COUNTERS:
         yield encode_length(_UNKNOWN if group.entries_read is None else group.entries_read)
-    yield from write(group.pending)
+    yield from encode_pending(group.pending)
     owned = group.pending.ids_by_owner()
     yield encode_length(len(group.consumers))
     for consumer in sorted(group.consumers):
         yield encode_string(consumer.name, compress=compress) + encode_time(consumer.seen_ms)
         if kind >= Kind.ACTIVE_TIMES:
             yield encode_time(consumer.active_ms)
-        yield write_ids(owned.pop(consumer.name, b""))
+        yield encode_ids(owned.pop(consumer.name, b""))
     if owned:
-        raise ValueError(f"group {group.name!r} has entries of {min(owned)!r}, who is no consumer")
+        raise ValueError(f"group {group.name!r} has entries of {min(owned)!r}, not a consumer")
     if kind >= Kind.NACKED:
         if sorted(group.nacked) != group.pending.ownerless():
-            raise ValueError(f"group {group.name!r} has entries of nobody without an order")
-        yield write_ids(b"".join(group.nacked))
+            raise ValueError(f"group {group.name!r}: nacked does not list the ownerless entries")
+        yield encode_ids(b"".join(group.nacked))
 
 
 def _idempotency(image: IdempotencyImage | None, compress: bool) -> Iterator[bytes]:

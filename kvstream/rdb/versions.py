@@ -1,9 +1,4 @@
-"""Which servers read which bytes of a stream, and what an older one cannot hold.
-
-A server reads its own type of streams and all before it, in payloads of its own RDB version or a
-lower one. Valkey takes versions above 11 and below 80 for foreign, so that what is for it says 11.
-
-The numbers that frame an RDB file: its magic, its opcodes, and which server gave them a meaning.
+"""RDB versions and opcodes, the types of stream objects, and what older servers cannot hold.
 
 ::
 
@@ -12,10 +7,10 @@ The numbers that frame an RDB file: its magic, its opcodes, and which server gav
     magic  := "REDIS" version(4 digits) | "VALKEY" version(3 digits)
     record := opcode(u8) fields | type(u8) key(STRING) object
 
-Redis and Valkey agree on everything up to version 11. From then on they give the same numbers other
-meanings, so what a number says depends on the dialect, which is told by magic and version together.
-
-The types of stream objects. Each has all that those before it have, and something more.
+Redis and Valkey agree up to version 11. After that they give the same numbers other meanings: magic
+and version together tell the dialect. Each type of stream object has the fields of those before it,
+and more. A server reads its own type of streams and all before it, in payloads of its own RDB
+version or a lower one. Valkey refuses versions 12 to 79, so payloads for it say 11.
 """
 
 from collections.abc import Callable
@@ -34,13 +29,13 @@ CRC_SINCE = 5
 SHARED_LAST = 11
 """The last version on which Redis and Valkey agree."""
 VERSION_MAX = 16
-"""The highest version of Redis: met in payloads of Redis 8.10, whose files say 15."""
+"""The highest version of Redis: that of payloads of Redis 8.10, whose files say 15."""
 VALKEY_VERSION = 80
-"""The version of Valkey 9, whose streams are those of Redis 7.2. It leaves 12 to 79 to Redis."""
+"""The version of Valkey 9, whose streams are those of Redis 7.2."""
 
 
 class Dialect(Enum):
-    """Whose meaning the numbers have."""
+    """The server that defines the numbers."""
 
     SHARED = "shared"
     """Up to version 11: Redis to 7.2, Valkey to 8, and others."""
@@ -49,7 +44,7 @@ class Dialect(Enum):
 
 
 class Opcode(Enum):
-    """A record that is no key, and its fields."""
+    """A record that is not a key, and its fields."""
 
     AUX = "STRING name, STRING value"
     SELECTDB = "LEN"
@@ -87,8 +82,7 @@ OPCODES: dict[Dialect, dict[int, Opcode]] = {
     Dialect.REDIS: {**_SHARED, 243: Opcode.KEY_META, 242: Opcode.HASH_TEMPLATE},
     Dialect.VALKEY: {**_SHARED, 243: Opcode.SLOT_IMPORT},
 }
-"""By dialect and first byte. Valkey's 242 carries commands between the keys and is not here: a file
-that has it is refused."""
+"""By dialect and first byte. Valkey's 242, commands between keys, is refused."""
 
 NUMBERS = {opcode: number for table in OPCODES.values() for number, opcode in table.items()}
 """The byte of each opcode."""
@@ -103,7 +97,7 @@ class Header(NamedTuple):
 
     @property
     def dialect(self) -> Dialect | None:
-        """Whose numbers the file has; None for a version that no known server writes."""
+        """The dialect of the file; None for an unknown version."""
         if self.magic == "VALKEY":
             return Dialect.VALKEY if self.version == VALKEY_VERSION else None
         if self.version <= SHARED_LAST:
@@ -112,7 +106,7 @@ class Header(NamedTuple):
 
     @property
     def has_checksum(self) -> bool:
-        """Whether a checksum follows the end."""
+        """Whether the file ends with a checksum."""
         return self.version >= CRC_SINCE
 
     def encode(self) -> bytes:
@@ -122,7 +116,7 @@ class Header(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Header | None":
-        """Return the header in nine bytes, None where they are none."""
+        """Return the header in nine bytes; None if they are not one."""
         for magic in ("REDIS", "VALKEY"):
             digits = data[len(magic) :]
             if data.startswith(magic.encode()) and len(data) == MAGIC_BYTES and digits.isdigit():
@@ -132,29 +126,29 @@ class Header(NamedTuple):
 
 
 class Kind(IntEnum):
-    """The byte that says how a stream is written; compares with what a feature came with."""
+    """The type byte of a stream object; compare it with the type that brought a feature."""
 
     LISTPACKS = 15
     """Redis 5.0: entries, groups, consumers, pending entries."""
     COUNTERS = 19
     """Redis 7.0: first ID, highest deleted ID, entries added, entries read."""
     ACTIVE_TIMES = 21
-    """Redis 7.2 and Valkey: when a consumer was last given anything."""
+    """Redis 7.2 and Valkey: active times of consumers."""
     IDEMPOTENCY = 26
     """Redis 8.6: idempotent producers."""
     NACKED = 27
-    """Redis 8.8: entries given back, which belong to nobody."""
+    """Redis 8.8: entries released by XNACK, which have no owner."""
 
 
 STREAM_KINDS = frozenset(Kind)
 
 
 NACKED_CONSUMER = b"kvstream-nacked"
-"""Has what was given back by XNACK where the target cannot leave it without an owner."""
+"""Owns the entries released by XNACK if the target requires an owner."""
 
 
 class Target(NamedTuple):
-    """A kind of server: the type of streams and the RDB version that it writes itself."""
+    """A server version: the type of streams and the RDB version that it writes."""
 
     name: str
     kind: Kind
@@ -181,18 +175,18 @@ TARGETS = {each.name: each for each in (*_REDIS, VALKEY)}
 
 
 def target(name: str) -> Target:
-    """Return the target of a name such as ``redis:7.2``; InvalidArgument names all."""
+    """Return the target of a name such as ``redis:7.2``; raise InvalidArgument for another."""
     try:
         return TARGETS[name]
     except KeyError:
         names = ", ".join(TARGETS)
-        raise InvalidArgument(f"{name!r} is no target version: take one of {names}") from None
+        raise InvalidArgument(f"{name!r} is not a target version: use one of {names}") from None
 
 
 def target_of(version: str, *, valkey: bool = False) -> Target:
-    """Return the target of a server that tells this version: the newest that it is not older than.
+    """Return the newest target that is not newer than a server's version.
 
-    InvalidArgument for a server before 5.0, and for text that is no version.
+    Raises InvalidArgument for servers before 5.0, and for text that is not a version.
     """
     if valkey:
         return VALKEY
@@ -206,34 +200,34 @@ def _release(version: str) -> tuple[int, int]:
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0] or "0"
     if not (major.isdecimal() and minor.isdecimal()):
-        raise InvalidArgument(f"{version!r} is no version of a server")
+        raise InvalidArgument(f"{version!r} is not a version of a server")
     return int(major), int(minor)
 
 
-# --- what is lost ---------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------
 
 
 class Loss(NamedTuple):
-    """Something of a stream that a target cannot hold."""
+    """A part of a stream that a target cannot hold."""
 
     name: str
-    """By which it is allowed."""
+    """A key of LOSSES."""
     affected: int
-    """Consumers, groups, entries or counters, as the name says."""
+    """Number of consumers, groups, entries or counters, as the name says."""
     text: str
-    """What is done instead."""
+    """What happens instead."""
 
 
 LOSSES = {
-    "active-time": "consumers were last active when they were last seen",
-    "entries-added": "the entries there are count as all that were ever added",
-    "max-deleted": "no entry counts as deleted",
-    "entries-read": "the target works out itself, or not, how much a group has read",
-    "nacked": f"what was given back is consumer {NACKED_CONSUMER.decode()!r}'s, in no order",
+    "active-time": "the active time of a consumer becomes its seen time",
+    "entries-added": "entries-added becomes the number of entries",
+    "max-deleted": "the greatest deleted ID is forgotten",
+    "entries-read": "the target estimates how many entries a group has read",
+    "nacked": f"entries released by XNACK go to consumer {NACKED_CONSUMER.decode()!r}, unordered",
     "idempotency": "entries that a producer sends again are added again",
-    "idempotency-limits": "the target's own limits hold for idempotent producers",
+    "idempotency-limits": "the target's own limits apply to idempotent producers",
 }
-"""All names, and what is done instead."""
+"""All losses by name, with what happens instead."""
 
 
 def _lost_active_times(state: StreamState) -> int:
@@ -262,7 +256,7 @@ def _lost_entries_read(state: StreamState) -> int:
 
 
 def _lag(state: StreamState, group: GroupImage) -> int | None:
-    """Return how far a loader that is not told takes a group to be behind, if it can tell."""
+    """Return the lag that a loader without entries-read computes; None if it cannot."""
     last, first = group.last_delivered, state.first or MIN_ID
     if not state.length:
         return 0
@@ -294,11 +288,11 @@ _COUNTED: dict[str, tuple[Kind, Callable[[StreamState], int]]] = {
     "idempotency": (Kind.IDEMPOTENCY, _lost_iids),
     "idempotency-limits": (Kind.IDEMPOTENCY, _lost_limits),
 }
-"""The type that a loss ends with, and how many things are lost before it."""
+"""The first type that holds a part, and a function that counts what older types lose."""
 
 
 def losses(state: StreamState, target: Target) -> list[Loss]:
-    """Return what a stream loses on the way to a target; nothing is changed."""
+    """Return what a stream loses at a target."""
     return [
         Loss(name, affected, LOSSES[name])
         for name, (held_from, count) in _COUNTED.items()
@@ -307,9 +301,9 @@ def losses(state: StreamState, target: Target) -> list[Loss]:
 
 
 def reduce(state: StreamState, target: Target) -> None:
-    """Take out of a state what a target cannot hold, in the way that ``losses`` tells.
+    """Remove from a state what a target cannot hold, as ``losses`` describes.
 
-    What a type merely does not write stays as it is.
+    Fields that the target's type merely does not write stay.
     """
     if target.kind < Kind.IDEMPOTENCY:
         state.idempotency = None

@@ -1,4 +1,1 @@
-"""The way to servers over redis-py: connections, errors as kvstream's, replies as its records.
-
-The command line, migration and Spark go this way; it knows none of them.
-"""
+"""Access to servers over redis-py: connections, errors as kvstream's, replies as its records."""

@@ -1,9 +1,7 @@
-"""The way to a server: commands go there as words, and replies come back as they are.
+"""Connections to servers: commands go out as words, replies come back undecoded.
 
-It knows no command, and of redis-py as little as can be: how it connects and frames. Its callbacks,
-which turn fields into dicts and lose those that repeat, stay out.
-
-What goes wrong on the way to a server, as errors of kvstream that tell no password.
+redis-py connects and frames. Its response callbacks are off: they turn fields into dicts and lose
+repeated names. Its errors become kvstream's; no error shows a password.
 """
 
 import os
@@ -26,21 +24,22 @@ from kvstream.errors import (
     UnknownOutcome,
     WrongType,
 )
+from kvstream.remote.replies import sections_of
 
 if TYPE_CHECKING:
     import redis
 
 
 class ServerUnavailable(StoreError):
-    """No server answers there, or not now."""
+    """No server answers at the address, or not at the moment."""
 
 
 class ServerLoading(ServerUnavailable):
-    """The server reads its data set, and will answer when it is done."""
+    """The server is loading its data set and answers when that is done."""
 
 
 class AccessDenied(StoreError):
-    """The server wants a user and a password that it knows."""
+    """The server does not accept this user and password."""
 
 
 class ClientMissing(StoreError):
@@ -56,19 +55,22 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
     "BUSY": ServerUnavailable,
     "NOREPLICAS": ServerUnavailable,
 }
-"""By the first word of an error reply; all others are refusals of the request."""
+"""Errors by the first word of a reply; any other word is a RequestError."""
 
 _PIPELINED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
-"""What redis-py puts before an error of a pipeline: the whole command, with its values."""
+"""The prefix of redis-py's pipeline errors: the whole command, values included."""
 
 _UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
-"""What redis-py says of a connection that was never made."""
+"""redis-py's error for a connection that was never made."""
 
 
 @contextmanager
 def translated(*, writing: bool = False) -> Iterator[None]:
-    """Raise the errors of redis-py as kvstream's; ``writing``: what is lost may have been done."""
-    from redis import RedisError  # here, since it is there when this is needed, and else may not be
+    """Raise errors of redis-py as kvstream's.
+
+    ``writing``: a lost connection raises UnknownOutcome, since the command may have run.
+    """
+    from redis import RedisError  # redis-py is optional
 
     try:
         yield
@@ -77,7 +79,7 @@ def translated(*, writing: bool = False) -> Iterator[None]:
 
 
 def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamError:
-    """Return the error of kvstream that says the same."""
+    """Return the kvstream error for an error of redis-py."""
     from redis import exceptions
 
     said = _PIPELINED.sub("", str(error)).strip() or type(error).__name__
@@ -98,10 +100,10 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
 
 
 def is_tls_refusal(error: BaseException | None) -> bool:
-    """Tell whether TLS failed for a reason that trying again does not mend, as a certificate."""
-    passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    """Tell whether TLS failed for a reason that a retry does not mend, such as a certificate."""
+    temporary = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     while error is not None:
-        if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
+        if isinstance(error, ssl.SSLError) and not isinstance(error, temporary):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -133,24 +135,30 @@ Words = Sequence[Word]
 
 CONNECT_S = 5.0
 REPLY_S = 60.0
-"""How long to wait for a connection and its first reply, and for any other one, where the URL does
-not say otherwise."""
+"""Timeouts of connecting and of a reply, unless the URL sets its own."""
 BLOCK_S_MAX = 5.0
-"""Longest wait of one blocking read: a lost connection is noticed after it."""
+"""Longest wait of one blocking read; a lost connection is noticed after it."""
 TRIES = 100
-"""How often work is done anew because others have written meanwhile."""
+"""Attempts of an optimistic transaction."""
 
 _DATABASE = re.compile("/?|/[0-9]+")
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://... or unix:///PATH[?db=DB]"
 
 
-def connect(url: str, connect_s: float = CONNECT_S, reply_s: float = REPLY_S) -> "redis.Redis":
+def connect(
+    url: str,
+    connect_s: float = CONNECT_S,
+    reply_s: float = REPLY_S,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+) -> "redis.Redis":
     """Return a client of the server at a URL; nothing is sent before the first command.
 
-    Nothing is sent twice: whoever repeats a write must know that it is one. Timeouts may stand in
-    the URL, as in ``?socket_timeout=300``. Raises InvalidArgument, without the URL in it, and
-    ClientMissing where redis-py is not installed.
+    A failed command is never repeated: it may be a write. The URL may set timeouts, as in
+    ``?socket_timeout=300``. ``user`` and ``password`` replace those of the URL. Raises
+    InvalidArgument, which does not show the URL, and ClientMissing if redis-py is not installed.
     """
     try:
         import redis
@@ -170,33 +178,41 @@ def connect(url: str, connect_s: float = CONNECT_S, reply_s: float = REPLY_S) ->
         )
         settings = client.connection_pool.connection_kwargs
         settings |= {"protocol": 2, "decode_responses": False}
-        client.connection_pool.connection_class(**settings)  # options that are none fail here
+        given = {"username": user, "password": password}
+        settings |= {name: value for name, value in given.items() if value is not None}
+        client.connection_pool.connection_class(**settings)  # fails for unknown options
     except (ValueError, TypeError, redis.RedisError):
         hint = "" if "://" in url else "; a directory is given as --store, or as a path"
-        raise InvalidArgument(f"that is no URL of a server: {FORM}{hint}") from None
+        raise InvalidArgument(f"not a URL of a server: {FORM}{hint}") from None
     for name in _FILES:
         if name in settings and not os.access(settings[name], os.R_OK):
             raise InvalidArgument(f"{name} of the URL cannot be read: {settings[name]}")
     return client
 
 
+def socket_connection(client: "redis.Redis") -> Any:
+    """Return a new connection of redis-py, for bytes that the caller frames itself."""
+    pool = client.connection_pool
+    return pool.connection_class(**(pool.connection_kwargs | {"protocol": 2}))
+
+
 def _check(url: str) -> None:
-    """Refuse with ValueError what redis-py would pass over in silence."""
+    """Raise ValueError for parts of a URL that redis-py ignores."""
     parts = urlsplit(url)
-    (parts.hostname or "").encode("idna")  # what no resolver takes is a ValueError too
+    (parts.hostname or "").encode("idna")  # ValueError for a name that no resolver takes
     if parts.fragment:
         raise ValueError("a # must be written %23")
     if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
-        raise ValueError("the database is no number")
+        raise ValueError("the database is not a number")
 
 
 class Connection:
-    """Commands to one database of a server; errors are kvstream's."""
+    """Sends commands to one database of a server; errors are kvstream's."""
 
     def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
-        """``db`` None: the one that the URL names."""
+        """``db`` None: the database that the URL names."""
         client.response_callbacks.clear()
-        self._client: Any = client  # whose methods for plain commands have no types
+        self.client: Any = client  # its methods for plain commands are untyped
         settings = client.connection_pool.connection_kwargs
         if db is not None:
             settings["db"] = db
@@ -204,15 +220,36 @@ class Connection:
         self._block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def greet(self) -> None:
-        """See that a server is there which speaks RESP, and lets this user in."""
-        with suppress(RequestError):  # such as NOPERM: not every user may send a PING
+        """Check that a server is there, speaks RESP and accepts this user."""
+        with suppress(RequestError):  # such as NOPERM: not every user may send PING
             self.ask("PING")
 
+    def info(self, section: str) -> dict[str, Any]:
+        """Return the fields of a section of INFO."""
+        return sections_of(self.ask("INFO", section)).get(section, {})
+
+    def key_pages(
+        self, *options: Word, wanted: Callable[[bytes], bool] = lambda key: True
+    ) -> Iterator[list[bytes]]:
+        """Yield the wanted keys by pages of SCAN, each key once; pages may be empty.
+
+        ``options`` are SCAN's, such as MATCH. A key that exists all the time is found.
+        """
+        seen: set[bytes] = set()  # SCAN may return a key twice
+        cursor: Word = 0
+        while True:
+            cursor, found = self.ask("SCAN", cursor, *options, "COUNT", KEYS_PAGE)
+            keys = [key for key in dict.fromkeys(found) if key not in seen and wanted(key)]
+            seen.update(keys)
+            yield keys
+            if int(cursor) == 0:
+                return
+
     def block_words(self, seconds: float | None) -> Words:
-        """Return how long a read waits: ``seconds``, or less; None: not at all."""
+        """Return the words that make a read wait ``seconds``, or less; None: not at all."""
         if seconds is None:
             return ()
         return ("BLOCK", max(1, round(min(seconds, self._block_s_max) * 1000)))
@@ -220,68 +257,90 @@ class Connection:
     def ask(self, *words: Word) -> Any:
         """Return the reply to a command that changes nothing."""
         with translated():
-            return self._client.execute_command(*words)
+            return self.client.execute_command(*words)
 
     def do(self, *words: Word) -> Any:
         """Return the reply to a command that changes something."""
         with translated(writing=True):
-            return self._client.execute_command(*words)
+            return self.client.execute_command(*words)
 
     def ask_all(self, commands: Iterable[Words]) -> list[Any]:
-        """Return the replies to commands that change nothing, sent together; errors among them."""
-        import redis
-
-        with translated(), self._client.pipeline(transaction=False) as pipeline:
-            for words in commands:
-                pipeline.execute_command(*words)
-            return [
-                error_of(reply) if isinstance(reply, redis.RedisError) else reply
-                for reply in pipeline.execute(raise_on_error=False)
-            ]
-
-    def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
-        """Return the replies to commands that change nothing, all of one moment."""
-        with translated(), self._client.pipeline() as pipeline:
+        """Pipeline commands that change nothing; return their replies, errors among them."""
+        with translated(), self.client.pipeline(transaction=False) as pipeline:
             return _executed(pipeline, commands)
 
+    def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
+        """Run commands that change nothing in one transaction, and return their replies."""
+        with translated(), self.client.pipeline() as pipeline:
+            return checked(_executed(pipeline, commands))
+
     def do_all(self, commands: Iterable[Words]) -> list[Any]:
-        """Run commands in one transaction, and return their replies."""
-        with translated(writing=True), self._client.pipeline() as pipeline:
+        """Run commands in one transaction, and return their replies; raise the first error."""
+        return checked(self.try_all(commands))
+
+    def try_all(self, commands: Iterable[Words]) -> list[Any]:
+        """Run commands in one transaction, and return their replies, errors among them."""
+        with translated(writing=True), self.client.pipeline() as pipeline:
             return _executed(pipeline, commands)
 
     def do_many(self, commands: Iterable[Words]) -> list[Any]:
-        """Run commands that are sent together, each for itself; raises the first error of them."""
-        with translated(writing=True), self._client.pipeline(transaction=False) as pipeline:
-            return _executed(pipeline, commands)
+        """Pipeline commands without a transaction, and raise the first error."""
+        with translated(writing=True), self.client.pipeline(transaction=False) as pipeline:
+            return checked(_executed(pipeline, commands))
 
     def optimistically(self, keys: Sequence[bytes], work: Callable[[list[Words]], T]) -> T:
-        """Run in one transaction the commands that ``work`` lists, unless a key has changed.
+        """Run the commands that ``work`` lists in one transaction that watches ``keys``.
 
-        Then ``work`` is done again.
+        If another client changes a key first, ``work`` is called again.
         """
         from redis import WatchError
 
         for _ in range(TRIES):
-            with translated(writing=True), self._client.pipeline() as pipeline:
+            with translated(writing=True), self.client.pipeline() as pipeline:
                 if keys:
                     pipeline.watch(*keys)
                 commands: list[Words] = []
                 done = work(commands)
                 pipeline.multi()
                 try:
-                    _executed(pipeline, commands)
+                    checked(_executed(pipeline, commands))
                 except WatchError:
                     continue
                 return done
         raise RequestError("others write to the same stream all the time: try again")
 
 
-def _executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
-    """Return the replies to a transaction; raises the first error among them."""
-    for words in commands:
-        pipeline.execute_command(*words)
-    replies: list[Any] = pipeline.execute(raise_on_error=False)
+def checked(replies: list[Any]) -> list[Any]:
+    """Return replies; raise the first error among them."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
     return replies
+
+
+def _executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
+    """Return the replies to commands; errors among them are kvstream's."""
+    from redis import RedisError
+
+    for words in commands:
+        pipeline.execute_command(*words)
+    return [
+        error_of(reply) if isinstance(reply, RedisError) else reply
+        for reply in pipeline.execute(raise_on_error=False)
+    ]
+
+
+PAGE_MIN, PAGE_MAX = 10, 2000
+"""Entries of the first page of a stream, and of the largest."""
+PAGE_BYTES = 4 << 20
+"""About how many bytes a page may hold: large entries come few at a time."""
+PAGE_GROWTH = 4
+"""How many times longer than the last a page may be: large entries may follow small ones."""
+KEYS_PAGE = 1000
+
+
+def next_page(flats: Sequence[Sequence[bytes]]) -> int:
+    """Return how many entries to ask for next, by the fields and values of the last page."""
+    size = sum(sum(map(len, flat)) for flat in flats)
+    fitting = PAGE_BYTES * len(flats) // max(size, 1)
+    return max(1, min(PAGE_MAX, PAGE_GROWTH * len(flats), fitting))

@@ -1,4 +1,4 @@
-"""Replies of a server, in RESP2, as the library's records. It knows no connection."""
+"""Decoding of RESP2 replies into the library's records."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ class RemoteConsumerInfo:
     pending: int
     idle: int
     inactive: int | None
-    """-1: never; None: a server before Redis 7.2 does not tell."""
+    """-1: never; None: unknown, on servers before Redis 7.2."""
 
 
 class TooOld(RequestError):
@@ -47,7 +47,7 @@ class TooOld(RequestError):
 
 
 def members(flat: list[Any]) -> Members:
-    """Return name, value, name, value ... as a mapping."""
+    """Return a flat list of names and values as a mapping."""
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
@@ -63,29 +63,29 @@ def id_or_none(raw: bytes | None) -> StreamID | None:
 
 
 def fields_of(flat: list[bytes]) -> Fields:
-    """Return the fields of an entry; those that repeat are all kept."""
+    """Return the fields of an entry, with repeated names."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     return fields if 2 * len(fields) == len(flat) else RepeatedFields(tuple(flat))
 
 
 def entry_of(raw: list[Any]) -> Entry:
     """Return an entry: ID, fields, and where a CLAIM read tells them idle time and deliveries."""
-    eid, flat, *told = raw
-    return Entry(StreamID.parse(eid), fields_of(flat), *told)
+    eid, flat, *claimed = raw
+    return Entry(StreamID.parse(eid), fields_of(flat), *claimed)
 
 
 def history_entry_of(raw: list[Any]) -> HistoryEntry:
-    """Return an entry that may have been deleted while it was pending."""
+    """Return a pending entry, which may be deleted."""
     return entry_of(raw) if raw[1] is not None else DeletedEntry(StreamID.parse(raw[0]))
 
 
 def entries_of(raw: Iterable[list[Any] | None] | None) -> list[Entry]:
-    """Return entries; none for nil."""
+    """Return entries; an empty list for nil."""
     return [entry_of(each) for each in raw or () if each is not None]
 
 
 def claimed_of(raw: list[Any] | None, justid: bool) -> list[Entry] | list[BareEntry]:
-    """Return the entries of XCLAIM; with ``justid`` there are IDs alone."""
+    """Return the entries of XCLAIM; with ``justid`` they have no fields."""
     if justid:
         return [BareEntry(StreamID.parse(eid)) for eid in raw or ()]
     return entries_of(raw)
@@ -109,7 +109,7 @@ def streams_of(raw: list[Any] | None) -> dict[bytes, list[HistoryEntry]]:
 
 
 def stream_info_of(raw: list[Any]) -> StreamInfo:
-    """Return XINFO STREAM; a server without idempotent IDs remembers none, for no time."""
+    """Return XINFO STREAM; idempotency counters are 0 if the server lacks them."""
     values = members(raw)
     first, last = values.get("first-entry"), values.get("last-entry")
     return StreamInfo(
@@ -165,7 +165,7 @@ def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
 
 
 def group_detail_of(raw: list[Any]) -> GroupDetail:
-    """Return one group of XINFO STREAM FULL; where nobody can give back, nothing is so."""
+    """Return one group of XINFO STREAM FULL; nacked-count is 0 if the server lacks XNACK."""
     values = members(raw)
     return GroupDetail(
         name=values["name"],
@@ -198,7 +198,7 @@ def _consumer_detail_of(raw: list[Any]) -> ConsumerDetail:
 
 
 def sections_of(text: bytes) -> dict[str, dict[str, Any]]:
-    """Return the sections of INFO by name, each with its fields; whole numbers are numbers."""
+    """Return the sections of INFO by name, with their fields; decimal values become integers."""
     sections: dict[str, dict[str, Any]] = {}
     fields: dict[str, Any] = {}
     for line in text.decode("utf-8", "replace").splitlines():

@@ -1,17 +1,12 @@
-"""The compiled twins of the wire protocol, where they are installed and not refused.
+"""The compiled twins of the wire protocol; None if they are not installed or not wanted."""
 
-As with those of kvstream.layout.compiled, the Python functions beside each use do the same.
-"""
+from typing import TYPE_CHECKING
 
-import os
+from kvstream.layout.compiled import compiled
 
-from kvstream.layout.compiled import PURE_VARIABLE
-
-try:
-    if os.environ.get(PURE_VARIABLE) == "1":
-        raise ImportError(f"{PURE_VARIABLE} is set")
+if TYPE_CHECKING:
     from kvstream.resp import _wire as twins
-except ImportError:
-    twins = None  # type: ignore[assignment]
+else:
+    twins = compiled("kvstream.resp._wire")
 
 __all__ = ["twins"]

@@ -1,4 +1,4 @@
-"""The time, as the store sees it. Tests pass a clock of their own."""
+"""The clock of a store; tests pass one of their own."""
 
 import time
 from typing import Protocol
@@ -7,10 +7,10 @@ NANOSECONDS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """A source of the wall-clock time."""
+    """A wall clock."""
 
     def now_ms(self) -> int:
-        """Return the Unix time in milliseconds; it may step back, stop or jump."""
+        """Return the Unix time in milliseconds; it may jump forwards and backwards."""
         ...
 
 
@@ -22,7 +22,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that is set by hand."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.ms = now_ms

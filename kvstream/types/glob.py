@@ -1,21 +1,21 @@
 r"""Redis's glob patterns: ``*``, ``?``, ``[a-c]``, ``[^a]`` and ``\x``.
 
-A pattern is turned into steps once; matching walks the text with one point to fall back to, so that
-time is bounded by pattern times text and no pattern can exhaust the stack (CVE-2024-31228).
+A pattern is compiled to steps. Matching keeps only the last star to backtrack to, so its time is at
+most pattern times text, and no pattern exhausts the stack (CVE-2024-31228).
 """
 
 from collections.abc import Callable
 
 _STAR = None
 _Step = frozenset[int] | None
-"""The bytes that may stand there, or any run of bytes."""
+"""The bytes that match, or None for any run of bytes."""
 _ANY_BYTE = frozenset(range(256))
 _STARS_MAX = 1000
-"""A pattern of more stars than Redis follows matches nothing, there and here."""
+"""Most stars of a pattern: one with more matches nothing, as in Redis."""
 
 
 def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool]:
-    """Return the test of a pattern; it takes the whole text."""
+    """Return a function that tells whether a whole text matches."""
     if ignore_case:
         steps = _steps(pattern.lower())
         return lambda text: _matches(steps, text.lower())
@@ -52,7 +52,7 @@ def _steps(pattern: bytes) -> list[_Step]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
-    """Return the bytes of a class whose ``[`` ends before ``at``, and where the class ends."""
+    """Return the bytes of the class that begins at ``at``, after its ``[``, and its end."""
     negated = pattern[at : at + 1] == b"^"
     at += negated
     allowed: set[int] = set()

@@ -1,8 +1,7 @@
 """Stream IDs: two unsigned 64-bit numbers, milliseconds and sequence, ordered as one of 128 bits.
 
-Rules of parsing are Redis's: ``123`` alone is ``123-0``, or ``123-18446744073709551615`` as the
-end of a range; ``-`` and ``+`` are the least and the greatest ID where a range may stand; ``(id``
-excludes its bound.
+Parsing follows Redis: ``123`` alone is ``123-0``, or ``123-18446744073709551615`` as the end of a
+range; in ranges ``-`` and ``+`` are the least and the greatest ID, and ``(id`` excludes an ID.
 """
 
 import re
@@ -28,9 +27,9 @@ class StreamID(NamedTuple):
     """The ID of an entry; compares and sorts as a 128-bit number."""
 
     ms: int
-    """Milliseconds, of the Unix epoch where the store made the ID."""
+    """Milliseconds; since the Unix epoch if the store made the ID."""
     seq: int
-    """Position among the entries of one millisecond."""
+    """Sequence number within the millisecond."""
 
     def __str__(self) -> str:
         return f"{self[0]}-{self[1]}"
@@ -43,7 +42,7 @@ class StreamID(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """The 16 bytes of the ID in rows: big-endian, so that bytes sort as IDs do."""
+        """The ID as 16 bytes, big-endian, which sort as IDs do."""
         return _PACKED.pack(*self)
 
     @classmethod
@@ -53,10 +52,10 @@ class StreamID(NamedTuple):
 
     @classmethod
     def parse(cls, value: "IDLike", missing_seq: int = 0) -> "StreamID":
-        """Return the ID that ``value`` names, or raise InvalidID.
+        """Return the ID that ``value`` names; raise InvalidID for any other value.
 
         ``value`` is a StreamID, a (ms, seq) pair, the text ``ms`` or ``ms-seq``, an int of
-        milliseconds, or a datetime: local time where it has no zone.
+        milliseconds, or a datetime, which is local time without a time zone.
         """
         if type(value) is StreamID:
             return value
@@ -73,7 +72,7 @@ class StreamID(NamedTuple):
         return cls(ms, seq)
 
     def next(self) -> "StreamID":
-        """Return the ID right above; IDsExhausted at the greatest one."""
+        """Return the ID right above; raise IDsExhausted at the greatest."""
         if self.seq < U64_MAX:
             return StreamID(self.ms, self.seq + 1)
         if self.ms < U64_MAX:
@@ -81,7 +80,7 @@ class StreamID(NamedTuple):
         raise IDsExhausted("The stream has exhausted the last possible ID")
 
     def previous(self) -> "StreamID":
-        """Return the ID right below; InvalidID at 0-0."""
+        """Return the ID right below; raise InvalidID at 0-0."""
         if self.seq > 0:
             return StreamID(self.ms, self.seq - 1)
         if self.ms > 0:
@@ -90,7 +89,7 @@ class StreamID(NamedTuple):
 
 
 def is_ascending(ids: Sequence[StreamID] | Sequence[bytes]) -> bool:
-    """Tell whether IDs, packed or not, each are above the one before."""
+    """Tell whether each ID, packed or not, is above the one before."""
     return all(map(lt, ids, islice(ids, 1, None)))  # type: ignore[arg-type]
 
 
@@ -100,12 +99,12 @@ def ascending(ids: Sequence[StreamID]) -> list[StreamID]:
 
 
 def ascending_packed(ids: Sequence[bytes]) -> Sequence[bytes]:
-    """Do the same with packed IDs: fast where they are nearly so already."""
+    """Return packed IDs in ascending order, each once."""
     return ids if is_ascending(ids) else sorted(dict.fromkeys(ids))
 
 
 def ascending_parts(ids: Sequence[StreamID]) -> Iterator[Sequence[StreamID]]:
-    """Yield IDs in parts side by side, of which each is ascending and distinct."""
+    """Split IDs into consecutive parts that are ascending and distinct."""
     at = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or ids[end] <= ids[end - 1]:
@@ -116,13 +115,13 @@ def ascending_parts(ids: Sequence[StreamID]) -> Iterator[Sequence[StreamID]]:
 IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime
 
 PACKED = _PACKED.pack
-"""Make the 16 bytes of an ID of its two numbers."""
+"""Return the 16 bytes of an ID, from its two numbers."""
 
 UNPACKED = _PACKED.unpack
-"""Make the two numbers of an ID of its 16 bytes."""
+"""Return the two numbers of an ID, from its 16 bytes."""
 
 new_id = partial(tuple.__new__, StreamID)
-"""Make a StreamID of a pair without running Python code: the hot way."""
+"""Return a StreamID of a pair without running Python code."""
 
 MIN_ID = StreamID(0, 0)
 MAX_ID = StreamID(U64_MAX, U64_MAX)
@@ -155,7 +154,7 @@ def _is(value: IDLike, sign: str) -> bool:
 
 
 def _bound(value: IDLike, missing_seq: int) -> tuple[StreamID, bool]:
-    """Return the ID of a range's bound, and whether it is excluded."""
+    """Return the ID of a bound, and whether it is excluded."""
     if isinstance(value, str | bytes):
         if value[:1] in ("(", b"("):
             return StreamID.parse(value[1:], missing_seq), True
@@ -187,11 +186,11 @@ def range_end(value: IDLike) -> StreamID:
 
 
 AddID = StreamID | int | None
-"""The ID that XADD asks for: a whole one, ``ms-*`` as its ms alone, ``*`` as None."""
+"""The ID argument of XADD: a whole ID, the ms of ``ms-*``, or None for ``*``."""
 
 
 def parse_add_id(value: IDLike) -> AddID:
-    """Return the ID that XADD asks for: ``*``, ``ms-*`` or a whole one."""
+    """Parse the ID argument of XADD: ``*``, ``ms-*`` or a whole ID."""
     if isinstance(value, str | bytes):
         text = _ascii(value)
         if text == b"*":

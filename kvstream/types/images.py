@@ -1,9 +1,8 @@
-"""A stream as a whole, apart from where it is kept: what DUMP, migration and backups carry.
+"""The image of a stream, independent of its storage: the form that DUMP and migration carry.
 
-An image is read in the order of Redis's own files: nodes first, one at a time, then the state that
-closes them. So a stream of any length passes through the memory of one node and its pending lists.
-Entries are pairs of a packed ID (16 bytes, big-endian) and a value as kvstream stores it
-(layout/values.py): equal entries have equal bytes.
+An image is read in the order of Redis's files: nodes one at a time, then the state. So a stream of
+any length needs the memory of one node and its pending lists. An entry is a packed ID (16 bytes,
+big-endian) and a stored value (layout/values.py); equal entries have equal bytes.
 """
 
 from array import array
@@ -22,7 +21,7 @@ PackedID = bytes
 """An ID as 16 bytes, which sort as IDs do."""
 
 NEVER = -1
-"""The active time of a consumer that was never given anything."""
+"""The active time of a consumer that never got an entry."""
 
 ID_BYTES = 16
 _NOBODY = -1
@@ -31,10 +30,10 @@ _EACH_ID = Struct(f"{ID_BYTES}s")
 
 @dataclass(slots=True, eq=False)
 class NodeImage:
-    """Entries that Redis keeps in one listpack."""
+    """The entries of one listpack of Redis."""
 
     first: PackedID
-    """The master ID: the first entry ever put into the node, living or not."""
+    """The master ID: the first entry ever added to the node, living or deleted."""
     names: tuple[bytes, ...]
     """The field names of that first entry."""
     ids: list[PackedID]
@@ -42,15 +41,15 @@ class NodeImage:
     values: list[bytes]
     """Their stored values, in the same order."""
     appended: int
-    """Entries ever put into the node: the living, and those deleted inside it."""
+    """Entries ever added to the node, living or deleted."""
     size: int
-    """Bytes of the listpack, deleted entries included; 0 where the source cannot tell."""
+    """Bytes of the listpack with deleted entries; 0 if unknown."""
     last: PackedID | None = None
-    """The last entry ever put into the node, living or not; None: the last living one."""
+    """The last entry ever added to the node, living or deleted; None: the last living one."""
 
     @property
     def count(self) -> int:
-        """How many entries live."""
+        """The number of living entries."""
         return len(self.ids)
 
     @property
@@ -69,11 +68,11 @@ class NodeImage:
         return self.ids[-1]
 
     def _replace(self, **changed: Any) -> "NodeImage":
-        """Return the same with other values of some fields."""
+        """Return a copy with other values of some fields."""
         return NodeImage(**{name: getattr(self, name) for name in _NODE_FIELDS} | changed)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether all fields are equal, however the entries are held."""
+        """Compare all fields, also with a subclass."""
         if not isinstance(other, NodeImage):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in _NODE_FIELDS)
@@ -89,14 +88,14 @@ class PendingImage(NamedTuple):
 
     id: PackedID
     owner: bytes | None
-    """None where XNACK gave it back."""
+    """None if XNACK has released it."""
     time_ms: int
-    """Unix milliseconds of the last delivery; 0 where it was given back."""
+    """Unix milliseconds of the last delivery; 0 if XNACK has released it."""
     deliveries: int
 
 
 class PendingTable:
-    """The pending entries of a group, ascending by ID: 40 bytes each, so that millions fit."""
+    """The pending entries of a group, ascending by ID, in 40 bytes each."""
 
     def __init__(self) -> None:
         self._ids = bytearray()
@@ -107,7 +106,7 @@ class PendingTable:
         self._numbers: dict[bytes, int] = {}
 
     def add(self, eid: PackedID, owner: bytes | None, time_ms: int, deliveries: int) -> None:
-        """Add an entry above all others; ValueError where it is not."""
+        """Add an entry; raise ValueError unless its ID is above all others."""
         if self._ids and eid <= self._ids[-ID_BYTES:]:
             raise ValueError(f"pending entry {StreamID.unpack(eid)} is out of order")
         self._ids += eid
@@ -118,7 +117,7 @@ class PendingTable:
     def extend(
         self, ids: Sequence[PackedID], owner: bytes | None, time_ms: int, deliveries: int
     ) -> None:
-        """Add entries that share all else, ascending and above all others; else ValueError."""
+        """Add ascending entries that share the other fields; raise ValueError as ``add`` does."""
         count = len(ids)
         if not count:
             return
@@ -131,7 +130,7 @@ class PendingTable:
         self._owners.extend(repeat(_NOBODY if owner is None else self._number(owner), count))
 
     def extend_columns(self, ids: bytes, times_ms: "array[int]", deliveries: "array[int]") -> None:
-        """Add entries that belong to nobody yet, column by column; else as ``extend`` does."""
+        """Add ascending entries without owners, by column; raise ValueError as ``add`` does."""
         count = len(ids) // ID_BYTES
         each = [*_EACH_ID.iter_unpack(self._ids[-ID_BYTES:]), *_EACH_ID.iter_unpack(ids)]
         if not all(map(lt, each, each[1:])):
@@ -144,17 +143,17 @@ class PendingTable:
         self._owners.extend(repeat(_NOBODY, count))
 
     def columns(self, start: int, stop: int) -> tuple[bytes, "array[int]", "array[int]"]:
-        """Return IDs, times and deliveries of the entries between two places."""
+        """Return IDs, times and deliveries of the entries between two indexes."""
         ids = bytes(self._ids[ID_BYTES * start : ID_BYTES * stop])
         return ids, self._times[start:stop], self._deliveries[start:stop]
 
     @property
     def packed_ids(self) -> bytearray:
-        """The IDs of all entries, one after the other; not to be changed."""
+        """The IDs of all entries, side by side; do not change them."""
         return self._ids
 
     def ids_by_owner(self) -> dict[bytes, bytes]:
-        """Return the IDs that each consumer has, one after the other, of those that have any."""
+        """Return the IDs of each consumer with entries, side by side."""
         found: defaultdict[int, list[PackedID]] = defaultdict(list)
         for number, (eid,) in zip(self._owners, _EACH_ID.iter_unpack(self._ids), strict=True):
             found[number].append(eid)
@@ -162,7 +161,7 @@ class PendingTable:
         return {self._names[number]: b"".join(ids) for number, ids in found.items()}
 
     def give_all(self, places: Iterable[int], owner: bytes) -> bool:
-        """Make the entries at these places a consumer's; False where one is owned already."""
+        """Set the owner of the entries at these indexes; return False if one has an owner."""
         number, owners = self._number(owner), self._owners
         for at in places:
             if owners[at] != _NOBODY:
@@ -171,7 +170,7 @@ class PendingTable:
         return True
 
     def give(self, eid: PackedID, owner: bytes) -> bool:
-        """Make an ownerless entry a consumer's; False where it is not here, or is owned."""
+        """Set the owner of an entry; return False if it is missing or has an owner."""
         at = self._position(eid)
         if at is None or self._owners[at] != _NOBODY:
             return False
@@ -179,28 +178,27 @@ class PendingTable:
         return True
 
     def owners(self) -> list[bytes]:
-        """Return the consumers that have any of the entries, or had when it was added."""
+        """Return the consumers that own an entry, or owned one when it was added."""
         return list(self._names)
 
-    def spans(self) -> Iterator[tuple[list[PackedID], bytes | None, int, int]]:
-        """Yield neighbours that share owner, time and deliveries: their IDs, and what they share.
+    def spans(self, most: int) -> Iterator[tuple[list[PackedID], bytes | None, int, int]]:
+        """Yield runs of at most ``most`` neighbours that share owner, time and deliveries.
 
-        An entry that belongs to nobody comes alone.
+        Each comes as the IDs and the three values that they share.
         """
-        at = 0
-        for shared, same in groupby(zip(self._owners, self._times, self._deliveries, strict=True)):
-            end = at + sum(1 for _ in same)
-            number, time_ms, deliveries = shared
-            raw = bytes(self._ids[ID_BYTES * at : ID_BYTES * end])
-            ids = [raw[start : start + ID_BYTES] for start in range(0, len(raw), ID_BYTES)]
-            if number == _NOBODY:
-                yield from (([eid], None, time_ms, deliveries) for eid in ids)
-            else:
-                yield ids, self._names[number], time_ms, deliveries
-            at = end
+        start = 0
+        shared = zip(self._owners, self._times, self._deliveries, strict=True)
+        for (number, time_ms, deliveries), same in groupby(shared):
+            stop = start + len(list(same))
+            owner = None if number == _NOBODY else self._names[number]
+            for at in range(start, stop, most):
+                packed = bytes(self._ids[ID_BYTES * at : ID_BYTES * min(at + most, stop)])
+                ids = [packed[i : i + ID_BYTES] for i in range(0, len(packed), ID_BYTES)]
+                yield ids, owner, time_ms, deliveries
+            start = stop
 
     def ownerless(self) -> list[PackedID]:
-        """Return the entries that belong to nobody."""
+        """Return the IDs of the entries without an owner."""
         if _NOBODY not in self._owners:
             return []
         return [self._id(at) for at, number in enumerate(self._owners) if number == _NOBODY]
@@ -231,19 +229,6 @@ class PendingTable:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def alike(self, most: int) -> Iterator[tuple[list[PackedID], bytes | None, int, int]]:
-        """Yield neighbours that share owner, time and deliveries, at most so many at a time."""
-        start = 0
-        shared = zip(self._owners, self._times, self._deliveries, strict=True)
-        for (number, time_ms, deliveries), each in groupby(shared):
-            stop = start + len(list(each))
-            owner = None if number == _NOBODY else self._names[number]
-            for at in range(start, stop, most):
-                packed = bytes(self._ids[ID_BYTES * at : ID_BYTES * min(at + most, stop)])
-                ids = [packed[i : i + ID_BYTES] for i in range(0, len(packed), ID_BYTES)]
-                yield ids, owner, time_ms, deliveries
-            start = stop
-
     def __iter__(self) -> Iterator[PendingImage]:
         for at, number in enumerate(self._owners):
             owner = None if number == _NOBODY else self._names[number]
@@ -256,7 +241,7 @@ class ConsumerImage(NamedTuple):
     name: bytes
     seen_ms: int
     active_ms: int
-    """-1: it was never given anything."""
+    """-1: it never got an entry."""
 
 
 @dataclass(slots=True)
@@ -266,25 +251,25 @@ class GroupImage:
     name: bytes
     last_delivered: StreamID
     entries_read: int | None
-    """None where it cannot be known."""
+    """None if unknown."""
     consumers: list[ConsumerImage] = field(default_factory=list)
     """By name, as Redis keeps them."""
     pending: PendingTable = field(default_factory=PendingTable)
     nacked: list[PackedID] = field(default_factory=list)
-    """The ownerless entries of ``pending``, in the order in which they are handed out again."""
+    """The ownerless entries of ``pending``, in the order of redelivery."""
 
 
 class ProducerImage(NamedTuple):
-    """What is remembered of an idempotent producer."""
+    """The idempotent IDs of a producer."""
 
     pid: bytes
     iids: list[tuple[bytes, StreamID]]
-    """Idempotent IDs with the entries that they made, oldest first."""
+    """Idempotent IDs with the IDs of their entries, oldest first."""
 
 
 @dataclass(slots=True)
 class IdempotencyImage:
-    """What a stream remembers of idempotent producers."""
+    """The idempotent producers of a stream, and their limits."""
 
     duration_s: int
     maxsize: int
@@ -295,10 +280,10 @@ class IdempotencyImage:
 
 @dataclass(slots=True)
 class StreamState:
-    """All of a stream but its entries, as its source tells it.
+    """Everything of a stream except its entries, as its source has it.
 
-    A counter that the source's format has not is None; whoever restores the stream finds it out by
-    Redis's rules for such files, or better. ``length`` may be wrong: real files have such.
+    A counter that the source's format lacks is None; restoring the stream computes it. ``length``
+    may be wrong, as it is in some real files.
     """
 
     length: int
@@ -308,7 +293,7 @@ class StreamState:
     entries_added: int | None = None
     groups: list[GroupImage] = field(default_factory=list)
     idempotency: IdempotencyImage | None = None
-    """None: nothing was ever set or remembered, the server's own limits hold."""
+    """None: nothing is set or remembered, and the server's limits apply."""
 
 
 class StreamSource(Protocol):

@@ -1,4 +1,4 @@
-"""What reads give back: frozen values, named in Redis's words. IDs are StreamIDs, names bytes."""
+"""The results of reads, with Redis's names; IDs are StreamIDs, names are bytes."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Fields = dict[bytes, bytes]
 
 
 class RepeatedFields(dict[bytes, bytes]):
-    """The fields of an entry in which a field name stands more than once."""
+    """The fields of an entry with a repeated field name."""
 
     def __init__(self, flat: tuple[bytes, ...]) -> None:
         super().__init__(zip(flat[::2], flat[1::2], strict=True))
@@ -23,9 +23,9 @@ class Entry(NamedTuple):
     id: StreamID
     fields: Fields
     idle_ms: int | None = None
-    """Milliseconds since the delivery before this one, where a CLAIM read told it."""
+    """Milliseconds since the previous delivery; only after a read with CLAIM."""
     deliveries: int | None = None
-    """How often it had been delivered before this read, where a CLAIM read told it."""
+    """Number of previous deliveries; only after a read with CLAIM."""
 
     @property
     def flat(self) -> tuple[bytes, ...]:
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class BareEntry(NamedTuple):
-    """An entry without its fields: what a claim with ``justid`` returns."""
+    """An entry without its fields, as a claim with ``justid`` returns it."""
 
     id: StreamID
     fields: None = None
@@ -66,7 +66,7 @@ class DeletedEntry(BareEntry):
 
 
 HistoryEntry = Entry | DeletedEntry
-"""What a read of pending entries shows."""
+"""An entry in a read of pending entries."""
 AnyEntry = Entry | BareEntry
 
 
@@ -75,9 +75,9 @@ class PendingEntry(NamedTuple):
 
     id: StreamID
     consumer: bytes
-    """Empty when the entry was given back by XNACK and belongs to nobody."""
+    """Empty if XNACK has released the entry."""
     idle_ms: int
-    """Milliseconds since the last delivery; -1 when it belongs to nobody."""
+    """Milliseconds since the last delivery; -1 if XNACK has released the entry."""
     deliveries: int
 
 
@@ -89,22 +89,22 @@ class PendingSummary:
     min_id: StreamID | None
     max_id: StreamID | None
     consumers: dict[bytes, int]
-    """Pending entries of each consumer that has any, by name."""
+    """The number of pending entries of each consumer that has any."""
 
 
 class Claimed(NamedTuple):
-    """What XAUTOCLAIM did in one call."""
+    """The result of XAUTOCLAIM."""
 
     cursor: StreamID
-    """Where the next call goes on; 0-0 when the whole list has been seen."""
+    """Start of the next call; 0-0 at the end of the list."""
     entries: list[Entry]
     """The claimed entries."""
     deleted: list[StreamID]
-    """Pending IDs whose message is gone: dropped from the list."""
+    """Pending IDs of deleted messages, which were removed from the list."""
 
 
 class ClaimedIDs(NamedTuple):
-    """What XAUTOCLAIM did in one call with ``justid``: as ``Claimed``, without any fields."""
+    """The result of XAUTOCLAIM with ``justid``: as ``Claimed``, without fields."""
 
     cursor: StreamID
     entries: list[BareEntry]
@@ -124,7 +124,7 @@ class StreamInfo:
     entries_added: int
     recorded_first_entry_id: StreamID
     idmp_duration: int
-    """Seconds for which an idempotent ID is remembered."""
+    """Seconds for which idempotent IDs are remembered."""
     idmp_maxsize: int
     pids_tracked: int
     iids_tracked: int
@@ -144,9 +144,9 @@ class GroupInfo:
     pending: int
     last_delivered_id: StreamID
     entries_read: int | None
-    """None where it cannot be known by Redis's rules."""
+    """None if unknown by Redis's rules."""
     lag: int | None
-    """Entries not yet delivered, by Redis's rules; None where these cannot tell."""
+    """Entries not yet delivered; None if unknown by Redis's rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class ConsumerInfo:
     name: bytes
     pending: int
     idle: int
-    """Since it last asked for anything."""
+    """Milliseconds since its last command."""
     inactive: int
-    """Since something was last delivered to it; -1: never."""
+    """Milliseconds since it last got an entry; -1: never."""
 
 
 class PendingDetail(NamedTuple):
@@ -207,23 +207,23 @@ class StreamDetail:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One broken invariant that ``check`` found."""
+    """A broken invariant found by ``check``."""
 
     place: str
-    """The key, group or row it is about."""
+    """The key, group or row."""
     message: str
     repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLoad:
-    """A load of a stream that is under way, or was interrupted and can be gone on with."""
+    """A load of a stream that is running, or was interrupted."""
 
     label: bytes
-    """Empty where nobody can go on with it."""
+    """Resumes the load; empty if it cannot be resumed."""
     db: int
     key: bytes
     last: StreamID
-    """The last entry that is there already."""
+    """The last entry loaded."""
     entries: int
     begun_ms: int

@@ -120,7 +120,7 @@ def test_nack_gives_back_and_sets_the_delivery_count(orders: Program) -> None:
     assert rows[0]["deliveries"] > 1_000_000
     assert rows[1]["deliveries"] == 7
     shown = orders.lines("pending", "orders", "billing", "--list")[1].split()
-    assert shown[3:5] == ["(nobody)", "-"]
+    assert shown[3:5] == ["(none)", "-"]
     assert orders.one("nack", "orders", "billing", LAST, code=1) == {"released": 0}
     assert orders.one("nack", "orders", "billing", LAST, "--force") == {"released": 1}
 
@@ -174,7 +174,7 @@ def test_autoclaim_goes_on_from_its_cursor(orders: Program) -> None:
     assert ids(step["entries"]) == [FIRST]
     assert step["cursor"] == SECOND
     lines = orders.lines(*autoclaim, "-n", "1", "--justid")
-    assert lines[-2:] == ["1 entry claimed", f"go on with --start {SECOND}"]
+    assert lines[-2:] == ["1 entry claimed", f"continue with --start {SECOND}"]
 
 
 def test_autoclaim_can_step_through_everything(orders: Program) -> None:

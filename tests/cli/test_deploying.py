@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from kvstream.cli.exits import ExitCode
+from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.serve import serve
 from kvstream.server.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
 from kvstream.server.runtime.limits import DESCRIPTORS

@@ -45,7 +45,7 @@ def test_add_takes_ids_as_redis_does(kvstream: Program) -> None:
     assert kvstream.one("add", "s", "a=1", "--id", "5-3") == {"id": "5-3"}
     assert kvstream.one("add", "s", "a=1", "--id", "5-*") == {"id": "5-4"}
     assert "equal or smaller" in kvstream("add", "s", "a=1", "--id", "5-4", code=1).stderr
-    assert "is no ID" in kvstream("add", "s", "a=1", "--id", "x", code=2).stderr
+    assert "is not an ID" in kvstream("add", "s", "a=1", "--id", "x", code=2).stderr
 
 
 def test_add_trims_in_the_same_commit(orders: Program) -> None:
@@ -141,7 +141,7 @@ def test_len_counts(orders: Program) -> None:
 def test_del_deletes_and_ends_with_1_when_nothing_was_there(orders: Program) -> None:
     assert orders.one("del", "orders", FIRST, SECOND, "9-9") == {"deleted": 2}
     assert orders.lines("del", "orders", FIRST, code=1) == ["0 entries deleted"]
-    assert "is no ID" in orders("del", "orders", "x", code=2).stderr
+    assert "is not an ID" in orders("del", "orders", "x", code=2).stderr
 
 
 def test_del_takes_ids_from_stdin(orders: Program) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from kvstream.cli import main
 from kvstream.cli.parameters import examples_of
@@ -37,7 +38,9 @@ def words_of(line: str) -> list[str]:
     """Return the words that an example gives to kvstream, without the pipes around it."""
     words = shlex.split(line)
     start = words.index(PROGRAM) + 1
-    end = next((at for at, word in enumerate(words) if at > start and word in ("|", ">")), None)
+    end = next(
+        (at for at, word in enumerate(words) if at > start and word in ("|", ">", ">>")), None
+    )
     return words[start:end]
 
 
@@ -54,6 +57,12 @@ def test_every_command_has_help_and_an_example_of_itself(name: str) -> None:
             assert parameter.help, parameter.name
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_fits_80_columns(name: str) -> None:
+    help = CliRunner().invoke(main, [*name.split(), "--help"], terminal_width=80).stdout
+    assert max(map(len, help.splitlines())) <= 80
+
+
 def test_every_group_has_an_example() -> None:
     groups = [each for each in main.commands.values() if isinstance(each, click.Group)]
     assert groups
@@ -67,7 +76,7 @@ def test_every_example_runs_as_it_stands(
     monkeypatch.chdir(tmp_path)
     rows = '{"sku": "x"}\n{"sku": "y"}\n'
     Path("orders.jsonl").write_text(rows)
-    Path("stations.csv").write_text("time,degrees\n2023/11/14 22:00,7.5\n")
+    Path("temps.csv").write_text("day,degrees\n2023/11/14,7.5\n")
     orders(*words_of(line), input=rows)
 
 

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from kvstream import Store
-from kvstream.cli import rows
+from kvstream.cli import file_formats
 from kvstream.cli.export import export
-from kvstream.cli.rows import FIELDS_COLUMN, ID_COLUMN
-from kvstream.cli.session import DirectorySession, LocalStore
+from kvstream.cli.file_formats import FIELDS_COLUMN, ID_COLUMN
+from kvstream.cli.local_store import LocalStore
+from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
 SECOND = "1700000001000-0"
@@ -85,7 +86,7 @@ def test_what_cells_cannot_hold_is_json_in_a_column_of_its_own(
 def test_fields_beyond_the_greatest_number_of_columns_are_json(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "COLUMNS_MAX", 2)
+    monkeypatch.setattr(file_formats, "COLUMNS_MAX", 2)
     kvstream("add", "s", "a=1", "b=2", "c=3", "--id", "1-0")
     table = list(csv.reader(kvstream.lines("export", "s", "--format", "csv")))
     assert table == [[ID_COLUMN, "a", "b", FIELDS_COLUMN], ["1-0", "", "", table[1][3]]]
@@ -95,7 +96,7 @@ def test_fields_beyond_the_greatest_number_of_columns_are_json(
 def test_a_file_that_exists_is_replaced_only_where_asked(orders: Program, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("precious\n")
-    assert "--resume goes on with it" in orders("export", "orders", str(path), code=1).stderr
+    assert "continue it with --resume" in orders("export", "orders", str(path), code=1).stderr
     assert path.read_text() == "precious\n"
     orders("export", "orders", str(path), "--overwrite")
     assert len(path.read_text().splitlines()) == 5
@@ -151,8 +152,12 @@ def test_resuming_adds_what_has_come_since(orders: Program, tmp_path: Path) -> N
     [
         ("out.jsonl", "some text\n", "not JSON"),
         ("out.jsonl", '{"a": 1}\n', "its last line has no ID"),
-        ("out.csv", "a,b\n1,2\n", "its columns are not"),
-        ("out.csv", f'{ID_COLUMN},{FIELDS_COLUMN}\nx,"{{}}"\n1-0,{{}}\n', "follows a broken one"),
+        ("out.csv", "a,b\n1,2\n", "its columns do not go from"),
+        (
+            "out.csv",
+            f'{ID_COLUMN},{FIELDS_COLUMN}\nx,"{{}}"\n1-0,{{}}\n',
+            "follows an incomplete one",
+        ),
     ],
 )
 def test_a_file_that_is_no_export_is_not_touched(
@@ -161,7 +166,7 @@ def test_a_file_that_is_no_export_is_not_touched(
     path = tmp_path / name
     path.write_text(content)
     shown = orders("export", "orders", str(path), "--resume", code=1).stderr
-    assert "is no export to go on with" in shown
+    assert "is not an export that can be resumed" in shown
     assert reason in shown
     assert path.read_text() == content
 

@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.cli import entries
-from kvstream.cli.entries import looks
+from kvstream.cli.entries import poll_store
 from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
@@ -84,7 +84,7 @@ def test_tail_sees_a_stream_made_anew_with_lower_ids(
     assert rows == [{"id": "5-0", "fields": {"n": "new"}}]
 
 
-def test_a_burst_is_shown_in_bounded_looks(
+def test_a_burst_is_shown_in_bounded_poll_store(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entries, "_PAGE", 2)
@@ -110,7 +110,7 @@ def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
             holder.close()
 
     monkeypatch.setattr(entries, "sleep", pause)
-    seen = looks(session, lambda store, wait_s: len(store.stream("orders")), 0)
+    seen = poll_store(session, lambda store, wait_s: len(store.stream("orders")), 0)
     assert list(islice(seen, 2)) == [5, 5]
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

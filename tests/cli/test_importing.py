@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream import Store
-from kvstream.cli.importing import command
-from kvstream.cli.importing import commits as import_batches
+from kvstream.cli.importing import batches, command
 from kvstream.cli.session import IMPORT_PREFIX
 from tests.cli.program import Program
 
@@ -33,7 +32,7 @@ def note_of(program: Program) -> Any:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows a commit, so that few rows make several."""
-    monkeypatch.setattr(import_batches, "BATCH_ROWS", 2)
+    monkeypatch.setattr(batches, "BATCH_ROWS", 2)
 
 
 def lines(*numbers: int) -> str:
@@ -130,19 +129,19 @@ def test_wrong_usage_is_refused(kvstream: Program, arguments: list[str]) -> None
     ("options", "line", "reason"),
     [
         ([], '{"a": ', "not JSON"),
-        ([], '{"id": "x", "fields": {"a": 1}}', "'x' is no ID"),
-        ([], '{"id": "0-0", "fields": {"a": 1}}', "0-0 is no ID of an entry"),
-        ([], '{"id": "1-1", "fields": {"a": 1}}', "1-1 does not lie above 9-0"),
-        ([], '{"id": "9-0", "fields": {"a": 1}}', "the stream has 9-0 with other fields"),
-        ([], '{"id": "8-*", "fields": {"a": 1}}', "8-* does not lie above 9-0"),
-        (["--id-column", "id"], '{"a": 1}', "no 'id'"),
+        ([], '{"id": "x", "fields": {"a": 1}}', "'x' is not an ID"),
+        ([], '{"id": "0-0", "fields": {"a": 1}}', "0-0 cannot be the ID of an entry"),
+        ([], '{"id": "1-1", "fields": {"a": 1}}', "1-1 is not greater than 9-0"),
+        ([], '{"id": "9-0", "fields": {"a": 1}}', "the stream has an entry 9-0 with other fields"),
+        ([], '{"id": "8-*", "fields": {"a": 1}}', "8-* is not greater than 9-0"),
+        (["--id-column", "id"], '{"a": 1}', "no field 'id'"),
         (["--id-column", "id"], '{"id": "10-0"}', "no fields beside the ID"),
-        (["--time-column", "t", "--time-format", "s"], '{"t": "noon"}', "'noon' is no time"),
-        (["--time-column", "t"], '{"t": "noon"}', "'noon' is no time"),
-        (["--time-column", "t", "--time-format", "%Y"], '{"t": "noon"}', "'noon' is no time"),
+        (["--time-column", "t", "--time-format", "s"], '{"t": "noon"}', "'noon' is not a time"),
+        (["--time-column", "t"], '{"t": "noon"}', "'noon' is not a time"),
+        (["--time-column", "t", "--time-format", "%Y"], '{"t": "noon"}', "'noon' is not a time"),
         (["--format", "csv"], "a,b\n1,2,3", "3 cells, but the header has 2"),
         (["--format", "csv"], 'a,b\n"1"x,2', "not CSV"),
-        (["--format", "csv"], "a,b\n,", "every cell is empty"),
+        (["--format", "csv"], "a,b\n,", "all cells are empty"),
         (["--format", "csv"], 'kvstream:id,kvstream:fields\n10-0,"{"', "kvstream:fields: not JSON"),
     ],
 )
@@ -168,7 +167,7 @@ def test_good_lines_before_a_bad_one_stay_and_it_is_gone_on_with_once_mended(
     assert "3 entries added" in stopped
     path.write_text(lines(1, 2, 3, 4, 5))
     result = kvstream("import", "s", str(path))
-    assert "going on at line 4 of rows.jsonl" in result.stderr
+    assert "resuming at line 4 of rows.jsonl" in result.stderr
     assert [int(fields["n"]) for fields in fields_of(kvstream)] == [1, 2, 3, 4, 5]
 
 
@@ -196,7 +195,7 @@ def test_rows_that_are_there_with_their_ids_are_passed_over(kvstream: Program) -
     kvstream("import", "s", input=text)
     again = kvstream.one("import", "s", input=text + '{"id": "4-1", "fields": {"n": 4}}\n')
     assert (again["added"], again["present"]) == (1, 3)
-    assert kvstream.lines("import", "s", input=text) == ["0 entries added, 3 there already"]
+    assert kvstream.lines("import", "s", input=text) == ["0 entries added, 3 already there"]
 
 
 def test_rows_with_ids_and_rows_that_get_new_ones_may_take_turns(kvstream: Program) -> None:
@@ -215,7 +214,7 @@ def test_rows_that_repeat_within_one_commit_are_there_already(kvstream: Program)
     assert (done["added"], done["present"]) == (1, 2)
     other = '{"id": "6-1", "fields": {"n": 1}}\n{"id": "6-1", "fields": {"n": 2}}\n'
     refused = kvstream("import", "s", input=other, code=1).stderr
-    assert "line 2: the stream has 6-1 with other fields; 1 entry added" in refused
+    assert "line 2: the stream has an entry 6-1 with other fields; 1 entry added" in refused
 
 
 def test_new_ids_may_be_given_to_all_rows(kvstream: Program) -> None:
@@ -282,7 +281,7 @@ def test_a_csv_file_goes_on_after_its_header(
     with path.open("a") as file:
         file.write("3,d\n4,e,f\n")
     shown = kvstream("import", "s", str(path), code=1).stderr
-    assert "going on at line 5 of rows.csv" in shown
+    assert "resuming at line 5 of rows.csv" in shown
     assert "rows.csv: line 6: 3 cells" in shown
     assert [fields["n"] for fields in fields_of(kvstream)] == ["1", "2", "3"]
 
@@ -293,7 +292,7 @@ def test_a_note_that_somebody_has_overwritten_is_refused(kvstream: Program, tmp_
     kvstream("import", "s", str(path))
     note = note_of(kvstream)["stream"]
     kvstream("add", note, "offset=x")
-    assert "is no note of an import" in kvstream("import", "s", str(path), code=1).stderr
+    assert "has no valid progress" in kvstream("import", "s", str(path), code=1).stderr
     assert kvstream.one("import", "s", str(path), "--again")["added"] == 1
 
 
@@ -346,16 +345,16 @@ def test_an_empty_input_is_no_error(kvstream: Program) -> None:
 def test_large_batches_are_bounded_in_bytes(
     kvstream: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_batches, "BATCH_BYTES", 50)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 50)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"n": "x" * 40}) + "\n" for _ in range(5)))
     commits = []
-    original = import_batches.Import._commit
+    original = batches.Import._commit
 
-    def counted(run: import_batches.Import, batch: list[Any]) -> Any:
+    def counted(run: batches.Import, batch: list[Any]) -> Any:
         commits.append(len(batch))
         return original(run, batch)
 
-    monkeypatch.setattr(import_batches.Import, "_commit", counted)
+    monkeypatch.setattr(batches.Import, "_commit", counted)
     kvstream("import", "s", str(path))
     assert commits == [1] * 5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream import BareEntry, ClaimedIDs, Entry, Outcome, StreamID
-from kvstream.cli.rows import (
+from kvstream.cli.json_values import (
     Unreadable,
     bytes_json,
     dumps,

@@ -52,8 +52,8 @@ def test_ls_shows_plain_strings_which_are_keys_and_no_streams(orders: Program) -
     assert orders.one("rename", "lock", "lock:2") == {"renamed": True}
     for command in (["export", "lock:2"], ["range", "lock:2"], ["len", "lock:2"]):
         refusal = orders(*command, code=1).stderr
-        assert "'lock:2' is a string, and no stream" in refusal
-    assert "is a string, and no stream" in orders("import", "lock:2", code=1, input="").stderr
+        assert "'lock:2' is a string, not a stream" in refusal
+    assert "is a string, not a stream" in orders("import", "lock:2", code=1, input="").stderr
     assert orders.one("rm", "lock:2") == {"deleted": 1}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.cli.exits import ExitCode
+from kvstream.cli.exit_codes import ExitCode
 from kvstream.errors import InvalidArgument
 from tests.cli.program import Program
 

@@ -77,7 +77,7 @@ def test_recover_gives_up_what_is_lost_only_where_asked(orders: Program) -> None
     assert "watermark" in orders("recover", code=4).stderr
     lines = orders.lines("recover", "--accept-loss")
     assert lines[0].startswith("recovered: ")
-    assert "nobody knows what" in lines[2]
+    assert "an unknown number of writes" in lines[2]
     assert "before-recovery-1" in lines[-1]
     assert orders.one("len", "orders") == {"length": 5}
     assert orders.one("recover")["damage"] is None
@@ -136,5 +136,5 @@ def test_a_store_that_is_not_there_is_named_and_not_made(
 ) -> None:
     shown = kvstream(*command, code=5).stderr
     where = f"there is no store in {kvstream.directory}"
-    assert shown == f"Error: {where} (name another, or make one with add or import)\n"
+    assert shown == f"Error: {where} (name another one, or create a store with add or import)\n"
     assert not kvstream.directory.exists()

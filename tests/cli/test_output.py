@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from kvstream import Entry, Store, StreamID
 from kvstream.cli import main
-from kvstream.cli.maintenance import _told
-from kvstream.cli.output import PAGE, Output, meter
-from kvstream.cli.places import complete_names
+from kvstream.cli.maintenance import _report_text
+from kvstream.cli.output import PAGE, Output, progress_bar
+from kvstream.cli.session import complete_names
 from kvstream.cli.tables import count_column, id_columns, name_column, plain
 from kvstream.storage.recovery import RecoveryReport
 from tests.cli.program import Program
@@ -115,7 +115,7 @@ def test_json_is_ascii_where_the_terminal_is(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("total", [None, 10])
 def test_a_bar_shows_rows_and_their_rate_on_a_terminal(total: int | None) -> None:
-    with on_terminal() as terminal, meter("import [x]", total, quiet=False) as watch:
+    with on_terminal() as terminal, progress_bar("import [x]", total, quiet=False) as watch:
         watch(5, 1234)
     shown = terminal.getvalue()
     assert "import [x]" in shown
@@ -123,7 +123,7 @@ def test_a_bar_shows_rows_and_their_rate_on_a_terminal(total: int | None) -> Non
 
 
 def test_no_bar_is_shown_where_it_would_be_in_the_way() -> None:
-    with on_terminal() as terminal, meter("import", 10, quiet=True) as watch:
+    with on_terminal() as terminal, progress_bar("import", 10, quiet=True) as watch:
         watch(5, 5)
     assert terminal.getvalue() == ""
 
@@ -132,9 +132,9 @@ def test_a_recovery_tells_what_was_lost() -> None:
     report = RecoveryReport(
         Path("store"), 7, 5, damage="the log is torn", promised=9, skipped_records=True
     )
-    lines = _told(report).splitlines()
+    lines = _report_text(report).splitlines()
     assert lines[0] == "recovered: 7 rows read, all sound"
-    assert lines[2] == "given up: writes 6 to 9 (4)"
+    assert lines[2] == "lost: writes 6 to 9 (4)"
     assert "check --repair" in lines[3]
 
 

@@ -125,7 +125,7 @@ def test_what_is_none_of_them_is_a_usage_error_that_names_it(
 
 @pytest.mark.parametrize("text", ["redis://h", "file:///a", "s3://b", 5])
 def test_a_path_is_no_url_and_no_number(text: object) -> None:
-    with pytest.raises(click.BadParameter, match=r"\.\.\. is |5 is no path"):
+    with pytest.raises(click.BadParameter, match=r"\.\.\. is |5 is not a path"):
         PathOnly().convert(text, None, None)
 
 

@@ -1,6 +1,6 @@
 """docs/cli.md is what the commands say of themselves."""
 
-from kvstream.cli.exits import MEANINGS, ExitCode
+from kvstream.cli.exit_codes import MEANINGS, ExitCode
 from kvstream.cli.reference import reference
 from tests.cli.program import ROOT
 

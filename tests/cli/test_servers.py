@@ -18,11 +18,10 @@ from redis import exceptions
 
 from kvstream import Entry, RequestError, StreamID, UnknownOutcome
 from kvstream.cli import main
-from kvstream.cli.contracts import Changes
-from kvstream.cli.exits import ExitCode, code_of
-from kvstream.cli.places import complete_names
+from kvstream.cli.exit_codes import ExitCode, code_of
 from kvstream.cli.remote import stream as remote_stream
 from kvstream.cli.remote.store import RemoteStore
+from kvstream.cli.session import Changes, complete_names
 from kvstream.remote import connection
 from kvstream.remote.connection import Connection, connect, error_of
 from kvstream.remote.replies import TooOld, stream_info_of
@@ -266,11 +265,11 @@ def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["check"], "stop it, and --store DIR"),
+        (["check"], "stop the server and use --store DIR"),
         (["recover"], "--store DIR, not --url"),
         (["serve"], "--store DIR, not --url"),
         (["checkpoint", "there"], "leave NEW_DIRECTORY out"),
-        (["bench", "--directory", "."], "not for --url"),
+        (["bench", "--directory", "."], "not --url"),
     ],
 )
 def test_what_needs_the_files_of_a_store_says_so(
@@ -282,7 +281,7 @@ def test_what_needs_the_files_of_a_store_says_so(
 
 def test_the_durability_is_that_of_the_server(orders: Program) -> None:
     shown = refusal("--url", url_of(orders), "--durability", "always", "ls", code=2)
-    assert "a server has been told at its start" in shown
+    assert "was chosen when it started" in shown
 
 
 @pytest.mark.places("redis")
@@ -306,8 +305,8 @@ def test_what_an_older_server_lacks_it_says_itself(
 def test_other_types_are_keys_and_no_streams(orders: Program) -> None:
     with client_of(orders) as client:
         client.hset("cart", "sku", "a1")
-    assert "'cart' is a hash, and no stream" in orders("range", "cart", code=1).stderr
-    assert "'cart' is a hash, and no stream" in orders("import", "cart", code=1, input="").stderr
+    assert "'cart' is a hash, not a stream" in orders("range", "cart", code=1).stderr
+    assert "'cart' is a hash, not a stream" in orders("import", "cart", code=1, input="").stderr
     assert orders.lines("ls", "cart")[1].split() == ["cart", "hash", "-", "-", "-", "never"]
 
 
@@ -346,7 +345,7 @@ def test_compact_has_the_server_compact(orders: Program) -> None:
 
 @pytest.mark.places("redis")
 def test_a_server_without_a_log_has_nothing_to_compact(orders: Program) -> None:
-    assert "keeps no append-only file" in orders("compact", code=1).stderr
+    assert "has no append-only file" in orders("compact", code=1).stderr
 
 
 def test_stats_show_what_info_tells(orders: Program) -> None:
@@ -372,7 +371,7 @@ def test_bench_measures_over_the_connection_and_leaves_nothing(orders: Program) 
 def test_entries_come_whole_whatever_their_number_and_size(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_stream, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(connection, "PAGE_BYTES", 1000)
     with client_of(kvstream) as client:
         for size in (*[1] * 30, *[400] * 30, *[5000] * 3, *[1] * 30):
             client.xadd("s", {"x": "x" * size})

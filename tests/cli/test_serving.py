@@ -71,7 +71,7 @@ def test_it_says_what_it_serves_and_how_durable(tmp_path: Path) -> None:
         lines,
     ):
         assert re.fullmatch(rf"kvstream \S+ serves {tmp_path}/data at 127.0.0.1:\d+", lines[0])
-        assert lines[1] == "durability always: every answered write survives power loss"
+        assert lines[1] == "durability always: an acknowledged write survives power loss"
         assert lines[2] == f"connect with: redis-cli -h 127.0.0.1 -p {port_of(lines)}"
 
 
@@ -98,9 +98,9 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
         ("port = ", "Invalid value (at end of document)"),
         ("port = 70000", "kvstream.toml: port: 70000 is not in the range 0<=x<=65535"),
         ('durability = "often"', "'often' is not one of"),
-        ("config = 5", "config is no table"),
+        ("config = 5", "config must be a table"),
         ("[config]\nnosuch = 1", "unknown settings: config.nosuch"),
-        ("[config]\ntimeout = 1", "timeout is an option, and stands above the table config"),
+        ("[config]\ntimeout = 1", "timeout is an option: move it above the table config"),
         ('[config]\nslowlog-max-len = "x"', "argument couldn't be parsed into an integer"),
         ("[config]\nport = 1\nhz = 0", "port is an option"),
         ("[config]\nhz = -1", "argument must be between 0 and"),

@@ -22,19 +22,20 @@ from rich.console import Console
 from kvstream import Store, StreamID
 from kvstream.cli import main
 from kvstream.cli.parameters import examples_of
+from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
-from kvstream.cli.top import sources, view
+from kvstream.cli.top import samplers, view
 from kvstream.cli.top.command import top
-from kvstream.cli.top.frames import (
+from kvstream.cli.top.samplers import GROUPS_MAX, ServerSampler, StoreSampler
+from kvstream.cli.top.samples import (
     SORTS,
-    Frame,
-    GroupFrame,
-    Server,
-    StreamFrame,
+    GroupSample,
+    Sample,
+    ServerSample,
+    StreamSample,
     lines_of,
     with_rates,
 )
-from kvstream.cli.top.sources import GROUPS_MAX, ServerSource, StoreSource
 from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
 from tests.cli.program import ENVIRONMENT, Program
@@ -71,13 +72,13 @@ def client(url: str) -> Iterator["redis.Redis"]:
 
 
 @pytest.fixture
-def source(url: str) -> Iterator[Callable[..., ServerSource]]:
-    """Make sources of the server: ``source(most=5)``."""
+def sampler(url: str) -> Iterator[Callable[..., ServerSampler]]:
+    """Make samplers of the server: ``sampler(most=5)``."""
     connections: list[Connection] = []
 
-    def made(match: bytes = b"*", most: int = 100) -> ServerSource:
+    def made(match: bytes = b"*", most: int = 100) -> ServerSampler:
         connections.append(Connection(connect(url)))
-        return ServerSource(connections[-1], "here", match, most)
+        return ServerSampler(connections[-1], "here", match, most)
 
     yield made
     for connection in connections:
@@ -182,27 +183,27 @@ def test_each_order_puts_another_line_first(url: str, client: "redis.Redis") -> 
 
 
 def test_rates_are_taken_between_two_looks(
-    source: Callable[..., ServerSource], client: "redis.Redis"
+    sampler: Callable[..., ServerSampler], client: "redis.Redis"
 ) -> None:
     fill(client)
-    looking = source()
-    before = looking.frame()
+    looking = sampler()
+    before = looking.sample()
     for _ in range(20):
         client.xadd("lone", {"f": "v"})
     client.delete("orders")
     client.xadd("orders", {"f": "v"})
     time.sleep(0.1)
-    after = looking.frame()
+    after = looking.sample()
     seconds = after.taken - before.taken
-    frame = with_rates(after, before)
-    assert {stream.name: stream.rate for stream in frame.streams} == {
+    sample = with_rates(after, before)
+    assert {stream.name: stream.rate for stream in sample.streams} == {
         b"lone": pytest.approx(20 / seconds),
         b"orders": None,  # another one
     }
-    assert frame.server is not None
-    assert frame.server.command_rate >= 20 / seconds
-    assert frame.server.in_rate > 0
-    assert lines_of(frame, "rate")[0].stream.name == b"lone"
+    assert sample.server is not None
+    assert sample.server.command_rate >= 20 / seconds
+    assert sample.server.in_rate > 0
+    assert lines_of(sample, "rate")[0].stream.name == b"lone"
     assert with_rates(before, None) is before
 
 
@@ -224,43 +225,43 @@ def test_many_streams_cost_no_more_than_those_that_are_shown(
 
 
 def test_a_walk_over_many_keys_goes_on_with_the_next_look(
-    source: Callable[..., ServerSource], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+    sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "SCAN_COUNT", 10)
-    monkeypatch.setattr(sources, "FIRST_WALK_S", 0.0)
-    monkeypatch.setattr(sources, "WALK_S", 0.0)
+    monkeypatch.setattr(samplers, "SCAN_COUNT", 10)
+    monkeypatch.setattr(samplers, "FIRST_SCAN_S", 0.0)
+    monkeypatch.setattr(samplers, "SCAN_S", 0.0)
     for number in range(95):
         client.xadd(f"s{number:02}", {"f": "v"})
-    looking = source(most=3)
-    frames = [looking.frame()]
-    assert not frames[0].whole
-    assert "still being searched" in "".join(view.head(frames[0]))
-    while not frames[-1].whole:
-        frames.append(looking.frame())
-        assert len(frames) < 50
-    assert frames[-1].left_out == 92
-    client.delete(*(stream.name for stream in frames[-1].streams))
+    looking = sampler(most=3)
+    samples = [looking.sample()]
+    assert not samples[0].whole
+    assert "still being scanned" in "".join(view.head(samples[0]))
+    while not samples[-1].whole:
+        samples.append(looking.sample())
+        assert len(samples) < 50
+    assert samples[-1].left_out == 92
+    client.delete(*(stream.name for stream in samples[-1].streams))
     for _ in range(30):
-        last = looking.frame()
+        last = looking.sample()
     assert len(last.streams) == 3
     assert not {stream.name for stream in last.streams} & {
-        stream.name for stream in frames[-1].streams
+        stream.name for stream in samples[-1].streams
     }
 
 
 def test_what_goes_or_changes_between_the_looks_is_passed_over(
-    source: Callable[..., ServerSource], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+    sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("gone", "string", "stays"):
         client.xadd(name, {"f": "v"})
         client.xgroup_create(name, "g", "0")
         client.xreadgroup("g", "c", {name: ">"})
-    looking = source()
-    assert len(looking.frame().streams) == 3
+    looking = sampler()
+    assert len(looking.sample().streams) == 3
     client.delete("gone")
     client.set("string", "now")
-    monkeypatch.setattr(looking, "_walk", lambda: None)  # they go just after it
-    (stream,) = looking.frame().streams
+    monkeypatch.setattr(looking, "_scan", lambda: None)  # they go just after it
+    (stream,) = looking.sample().streams
     assert stream.name == b"stays"
     assert [group.pending for group in stream.groups] == [1]
 
@@ -326,11 +327,11 @@ def test_the_server_may_be_named_before_the_command_or_in_the_environment(served
 
 def test_a_server_that_only_resembles_redis_is_shown_as_far_as_it_goes() -> None:
     told = {"redis_version": "7\x1b[31m", "connected_clients": "many", "used_memory": "12.7"}
-    server = sources.server_of(told)
+    server = samplers.server_sample_of(told)
     assert server.version == r"Redis 7\x1b[31m"
     assert (server.clients, server.memory, server.command_rate) == (0, 12, 0.0)
-    with pytest.raises(RequestError, match="tells nothing of itself"):
-        sources.server_of({})
+    with pytest.raises(RequestError, match="INFO names no version"):
+        samplers.server_sample_of({})
 
 
 def test_without_any_place_it_says_how_to_name_one() -> None:
@@ -360,7 +361,7 @@ def test_a_store_that_nobody_holds_is_looked_into(orders: Program) -> None:
 def test_a_store_that_a_server_holds_is_seen_by_its_url(orders: Program) -> None:
     with Store.open(orders.directory):
         result = orders("top", "--once", code=3)
-    assert "watch it by --url" in result.stderr
+    assert "watch it with --url" in result.stderr
 
 
 def test_a_store_of_many_streams_shows_some(
@@ -374,9 +375,9 @@ def test_a_store_of_many_streams_shows_some(
     )
     told = json.loads(result.stdout)
     assert (len(told["streams"]), told["left_out"], told["whole"]) == (3, 4, True)
-    monkeypatch.setattr(sources, "FIRST_WALK_S", 0.0)
+    monkeypatch.setattr(samplers, "FIRST_SCAN_S", 0.0)
     result = CliRunner().invoke(main, ["--store", str(tmp_path / "many"), "top", "--once"])
-    assert "still being searched" in result.stdout
+    assert "still being scanned" in result.stdout
 
 
 def test_the_examples_run_as_they_stand(served: Served) -> None:
@@ -454,7 +455,7 @@ def test_a_server_that_goes_is_told_and_the_last_look_stays(served: Served) -> N
     terminal = Terminal("--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
     terminal.await_text(b"orders")
     served.stop()
-    terminal.await_text(b"no answer for a while")
+    terminal.await_text(b"no answer: ")
     terminal.await_text(b"orders")
     assert terminal.end(signal.SIGINT) == 130
     assert LEAVE in terminal.said
@@ -480,10 +481,10 @@ def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
     assert process.returncode == 130
 
 
-def _drawn(frame: Frame, height: int, trouble: str = "", width: int = 120) -> list[str]:
+def _drawn(sample: Sample, height: int, trouble: str = "", width: int = 120) -> list[str]:
     console = Console(file=StringIO(), width=width, height=height, highlight=False)
     with console.capture() as capture:
-        console.print(view.live(frame, "name", width, height, trouble))
+        console.print(view.live(sample, "name", width, height, trouble))
     return capture.get().splitlines()
 
 
@@ -492,24 +493,18 @@ def test_a_frame_is_never_higher_than_the_terminal(served: Served, tmp_path: Pat
     for number in range(40):
         client.xadd(f"s{number:02}", {"f": "v"})
     connection = Connection(connect(f"redis://127.0.0.1:{served.port}"))
-    frame = ServerSource(connection, "here", b"*", 30).frame()
+    sample = ServerSampler(connection, "here", b"*", 30).sample()
     connection.close()
     for height in (12, 24, 60):
-        lines = _drawn(frame, height, "no answer")
+        lines = _drawn(sample, height, "no answer")
         assert len(lines) <= height
         assert [line for line in lines if line.startswith("s0")]
-    assert "more lines" in _drawn(frame, 12)[-1]
-    assert any("no answer" in line for line in _drawn(frame, 12, "no answer"))
+    assert "more lines" in _drawn(sample, 12)[-1]
+    assert any("no answer" in line for line in _drawn(sample, 12, "no answer"))
 
 
 def test_a_store_is_drawn_too(orders: Program) -> None:
-    class Opened:
-        path = orders.directory
-
-        def reading(self) -> Store:
-            return Store.open(self.path, read_only=True)
-
-    lines = _drawn(StoreSource(Opened(), b"*", 10).frame(), 24)
+    lines = _drawn(StoreSampler(DirectorySession(orders.directory), b"*", 10).sample(), 24)
     assert lines[0].startswith(str(orders.directory)[:40])
     assert any(line.startswith("orders:2025") for line in lines)
 
@@ -522,10 +517,10 @@ def test_a_store_is_drawn_too(orders: Program) -> None:
 )
 def test_numbers_are_whole_on_terminals_of_any_width(name: bytes, width: int) -> None:
     length, lag, pending = 10**15 - 1, 123_456_789_012, 856_000
-    group = GroupFrame(name, 3, lag, pending, 90_000_000)
-    stream = StreamFrame(name, length, length, StreamID(1, 1), 10**12, [group], rate=12_345.0)
-    server = Server("kvstream 1.0", 10**6, 10**4, 12, 10**12, 1, 1, 1, 98_765.0, 1e9, 1e9)
-    drawn = _drawn(Frame("a" * 90, 0.0, 10**9, server, [stream]), 24, width=width)
+    group = GroupSample(name, 3, lag, pending, 90_000_000)
+    stream = StreamSample(name, length, length, StreamID(1, 1), 10**12, [group], rate=12_345.0)
+    server = ServerSample("kvstream 1.0", 10**6, 10**4, 12, 10**12, 1, 1, 1, 98_765.0, 1e9, 1e9)
+    drawn = _drawn(Sample("a" * 90, 0.0, 10**9, server, [stream]), 24, width=width)
     shown = " ".join(line.strip() for line in drawn)
     for number in (length, lag, pending, 98_765, 10**9, 10**4):
         assert re.search(rf"(?<![0-9,]){number:,}(?![0-9,])", shown), (number, drawn)

@@ -40,7 +40,7 @@ def test_a_plan_shows_each_key_and_writes_nothing(source: RedisServer, tmp_path:
     assert next(row for row in rows if row["key"] == "a list")["target"] == "skipped"
     assert not (tmp_path / "store").exists()
     text = run("plan", source.url, str(tmp_path / "store")).stdout
-    assert "8 keys to carry, 1 to skip" in text
+    assert "8 keys to migrate, 1 to skip" in text
 
 
 def test_a_run_is_verified_and_known_to_status(source: RedisServer, tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_a_password_comes_from_the_environment_or_a_file(
     assert run("run", source.url, there, *ann, "--source-password-file", str(file)).stderr == ""
     with_password = source.url.replace("redis://", "redis://ann:secret@")
     told = run("run", with_password, there)
-    assert "others on this machine see the password" in told.stderr
+    assert "other users of this machine can see the password" in told.stderr
     assert "secret" not in told.stdout + told.stderr
 
 
 def test_a_password_is_asked_for_where_somebody_is_there(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.cli.migrate._somebody_is_there", lambda: True)
+    monkeypatch.setattr("kvstream.cli.migrate._can_prompt", lambda: True)
     rights = {"keys": ["*"], "commands": ["+@all"]}
     source.client().acl_setuser("ann", enabled=True, passwords=["+secret"], **rights)
     source.client().xadd("s", {"a": 1})
@@ -111,7 +111,7 @@ def test_databases_are_named_behind_the_command(source: RedisServer, tmp_path: P
     for option, value in (("--db", "3"), ("--store", "x"), ("--url", source.url)):
         result = CliRunner().invoke(main, [option, value, "migrate", "status"])
         assert result.exit_code == 2
-        assert "--db of its own" in result.stderr
+        assert "name SOURCE and TARGET after it" in result.stderr
 
 
 @pytest.mark.parametrize(

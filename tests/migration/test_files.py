@@ -94,7 +94,7 @@ def test_what_an_older_server_cannot_hold_is_refused_until_it_is_allowed(
 
 
 def test_a_loss_of_no_known_name_cannot_be_allowed(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="no loss is called 'activ-time': they are active-ti"):
+    with pytest.raises(InvalidArgument, match="unknown loss 'activ-time': use active-time"):
         run(tmp_path / "here", tmp_path / "there", allow_loss=["activ-time", "nacked"])
     assert list(tmp_path.iterdir()) == []
 
@@ -195,7 +195,7 @@ def test_a_file_with_bytes_behind_its_end_says_how_many(
     opened = migration.open_source(migration.parse_place(file))
     for _ in range(2):
         assert [item.key for item in opened.items(Selection())] == [b"s"]
-        assert opened.remarks == ["40 bytes behind the end of the file are not read"]
+        assert opened.remarks == ["40 bytes behind the end of the RDB data are ignored"]
 
 
 def test_a_file_without_a_checksum_is_walked_through_before_anything_is_written(

@@ -59,7 +59,7 @@ def test_what_is_not_there_yet_is_a_store_or_a_file_by_its_name(tmp_path: Path) 
 
 def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(InvalidArgument, match="no store, RDB file or append-only file"):
+    with pytest.raises(InvalidArgument, match="not a store, RDB file or append-only file"):
         parse_place(tmp_path / "text")
 
 
@@ -86,16 +86,16 @@ def test_pairs_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         run(store, store)
     with pytest.raises(InvalidArgument, match="choose database 3"):
         run(store, "redis://host/3")
-    with pytest.raises(InvalidArgument, match="named for an RDB file"):
+    with pytest.raises(InvalidArgument, match="only an RDB file takes a version"):
         list(plan(store, tmp_path / "other", target_version="redis:7.0"))
-    with pytest.raises(InvalidArgument, match="read, not written"):
+    with pytest.raises(InvalidArgument, match="cannot be written"):
         run(store, tmp_path / "out.aof")
-    with pytest.raises(InvalidArgument, match="take one of"):
+    with pytest.raises(InvalidArgument, match="use one of"):
         run(store, tmp_path / "out.rdb", target_version="redis:1")
 
 
 @pytest.mark.parametrize("name", ["piped.rdb", "piped.aof", "piped"])
 def test_a_pipe_is_refused_and_not_waited_at(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(InvalidArgument, match=f"{name} is a named pipe, and is read several times"):
+    with pytest.raises(InvalidArgument, match=f"{name} is a named pipe, but must be"):
         parse_place(tmp_path / name)

@@ -142,7 +142,7 @@ def assert_same(following: Following, played: list[Argv]) -> None:
     ours = without(state_of(following.ask), "read", "seen")
     theirs = without(state_of(following.source.ask), "read", "seen")
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in journal.again:
+        if name not in journal.recopy:
             assert ours.get(name) == theirs.get(name), (name, journal, played)
 
 
@@ -160,7 +160,7 @@ def test_one_key_of_a_pattern_is_followed_and_others_are_not(
             source.ask(*command.split())
         following.catch_up()
         assert state_of(following.ask).keys() == {(0, b"in:a"), (2, b"in:n"), (2, b"in:d")}
-        assert following.target.journal.again == {(0, b"in:c")}
+        assert following.target.journal.recopy == {(0, b"in:c")}
         source.ask("FLUSHALL")
         following.catch_up()
         assert state_of(following.ask) == {}

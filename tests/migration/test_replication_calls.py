@@ -116,7 +116,7 @@ def test_status_tells_of_a_follower_while_it_is_at_work_and_after_a_kill(
 def test_a_password_of_a_target_is_asked_for_too(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.cli.migrate._somebody_is_there", lambda: True)
+    monkeypatch.setattr("kvstream.cli.migrate._can_prompt", lambda: True)
     server = ServerProcess(tmp_path / "store")
     try:
         with server.asker() as asker:
@@ -136,4 +136,4 @@ def test_options_that_say_nothing_of_a_followed_source_are_refused(
     words = ["migrate", "run", "redis://127.0.0.1:1", str(tmp_path / "store"), "--follow", option]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
-    assert "is of no use with --follow" in result.stderr
+    assert "cannot be used with --follow" in result.stderr

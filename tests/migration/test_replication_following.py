@@ -68,7 +68,7 @@ class Followed:
         )
 
     def compare(self) -> None:
-        again = self.follower.target.journal.again
+        again = self.follower.target.journal.recopy
         ours = without(state_of(asking(self.store.engine)), "read", "seen")
         theirs = without(state_of(self.source.ask), "read", "seen")
         differing = {

@@ -197,7 +197,7 @@ def test_a_target_that_stays_away_is_told_of_and_waited_for(source: Source, tmp_
         following.wait_for("the target is away")
         [line] = [line for line in following.said if "away" in line]
         assert str(target.port) in line or "does not answer" in line or "may or may not" in line
-        assert "waiting for it until it is back, or this is stopped" in line
+        assert "waiting until it is back" in line
         assert "every 5 s" in line
         until(lambda: following.phase is Phase.AWAITING)
         target.start()

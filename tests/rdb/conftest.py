@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.rdb.compiled import twins as compiled
+from kvstream.rdb import twins as compiled
 from tests.operations.fixtures import redis_server
 from tests.rdb.redis_files import RedisFiles
 

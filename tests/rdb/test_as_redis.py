@@ -232,7 +232,7 @@ def test_entries_that_belong_to_nobody_are_refused_by_it(redis: RedisServer) -> 
     assert payload.endswith(own, 0, -10)
     orphaned = sealed(payload[: -10 - len(own)] + b"\x00")
     assert redis("RESTORE", "t", 0, orphaned) == Error(b"ERR Bad data format")
-    with pytest.raises(BadPayload, match="is pending for nobody"):
+    with pytest.raises(BadPayload, match="has no owner and was not released"):
         read(orphaned)
 
 

@@ -89,10 +89,8 @@ def test_every_key_of_a_server_is_told_with_kind_encoding_database_and_expiry(
         assert verify(file) == (checksum == "yes")
         file.seek(0)
         reader = FileReader(file)
-        assert not reader.summed
         for _ in reader:
             pass
-        assert reader.summed == (checksum == "yes")
         assert reader.offset == path.stat().st_size
 
 
@@ -125,7 +123,7 @@ def test_a_string_can_be_read_once_and_only_in_its_turn() -> None:
     first, second = next(reader), next(reader)
     assert isinstance(first, StringRecord)
     assert isinstance(second, StringRecord)
-    with pytest.raises(ValueError, match="passed over"):
+    with pytest.raises(ValueError, match="or skipped"):
         first.value()
     assert second.value() == SHRINKING
     with pytest.raises(ValueError, match="has been read"):
@@ -185,7 +183,7 @@ def test_hashes_that_share_a_template_are_as_long_as_it() -> None:
         ("hash", "template-array")
     ] * 2
     assert isinstance(last, StringRecord)
-    with pytest.raises(BadPayload, match="no hash template 5"):
+    with pytest.raises(BadPayload, match="hash template 5 is not defined"):
         list(FileReader(io.BytesIO(built(record(32, length(5)), magic=b"REDIS0015"))))
 
 
@@ -275,7 +273,7 @@ def test_an_unknown_type_is_refused_with_its_offset_and_key(magic: bytes, type_:
 
 
 def test_a_module_of_a_release_candidate_cannot_be_passed_over() -> None:
-    with pytest.raises(BadPayload, match="ends cannot be told") as caught:
+    with pytest.raises(BadPayload, match="cannot be found") as caught:
         list(FileReader(io.BytesIO(built(record(6, length(1) + b"?" * 9)))))
     assert caught.value.key == b"k"
 
@@ -295,7 +293,7 @@ def test_a_module_of_a_release_candidate_cannot_be_passed_over() -> None:
 )
 def test_what_does_not_begin_like_one_is_no_file(data: bytes) -> None:
     for read in (FileReader, verify):
-        with pytest.raises(BadPayload, match="no RDB file begins like this") as caught:
+        with pytest.raises(BadPayload, match="does not begin as an RDB file does") as caught:
             read(io.BytesIO(data))
         assert caught.value.offset == 0
 
@@ -307,7 +305,7 @@ def test_a_version_that_no_server_writes_is_refused_before_anything_else(magic: 
     whole = built(record(0, string(b"1")), magic=magic)
     for data in (whole, magic + built(record(0, string(b"1")))[9:]):  # the checksum, too, is wrong
         for read in (FileReader, verify):
-            with pytest.raises(BadPayload, match=f"version {int(magic[-3:])} are not known"):
+            with pytest.raises(BadPayload, match=f"version {int(magic[-3:])} is not known"):
                 read(io.BytesIO(data))
 
 

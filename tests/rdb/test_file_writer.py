@@ -110,7 +110,8 @@ def test_a_file_for_any_target_is_read_again(redis_files: Start, tmp_path: Path)
             records = list(reader)
         assert {r.type for r in records if isinstance(r, StreamRecord)} == {to.kind}, to
         assert AuxRecord(b"ctime", b"1700000000") in records
-        assert reader.summed
+    with (tmp_path / "copy.rdb").open("rb") as file:
+        assert verify(file)
 
 
 def test_a_server_loads_what_was_written_for_an_older_one(redis_files: Start) -> None:

@@ -50,7 +50,7 @@ def test_a_known_node_is_read(decode: Decode) -> None:
         values=[flat(b"a", b"1"), flat(b"a", b"hello"), flat(b"b", b"-70000", b"c", b"007")],
         appended=3,
         last=StreamID(2, 1).packed,
-        told=3,
+        claimed=3,
     )
 
 
@@ -66,7 +66,7 @@ def test_nodes_come_back_by_both_twins(node: NodeImage) -> None:
     found = decode_node(node.first, data)
     assert found == decode_in_python(node.first, data)
     assert image(found, node.first) == node
-    assert found.told == len(node.ids)
+    assert found.claimed == len(node.ids)
 
 
 def test_the_compiled_twin_takes_every_plain_node_itself(twins: Any) -> None:
@@ -103,7 +103,7 @@ def test_deleted_entries_are_passed_over_and_counted(decode: Decode) -> None:
         values=[flat(b"f", b"2")],
         appended=3,
         last=StreamID(3, 1).packed,
-        told=1,
+        claimed=1,
     )
 
 
@@ -116,7 +116,7 @@ def test_a_node_of_deleted_entries_alone_has_none(decode: Decode) -> None:
 @BY_BOTH
 def test_a_wrong_count_of_living_entries_is_told_and_not_believed(decode: Decode) -> None:
     found = decode(KEY, encode([2, 0, 1, b"f", 0, *entry(2, 0, 0, 1), *entry(3, 1, 0, 1)]))
-    assert (len(found.ids), found.told, found.appended) == (1, 2, 2)
+    assert (len(found.ids), found.claimed, found.appended) == (1, 2, 2)
 
 
 @BY_BOTH
@@ -218,16 +218,16 @@ def test_entries_of_many_fields_come_back(decode: Decode) -> None:
 ONE = entry(2, 0, 0, 1)
 DAMAGED: list[tuple[str, list[Element], str]] = [
     ("nothing", [], "ends too early"),
-    ("a text for a count", [b"x", 0, 1, b"f", 0, *ONE], "text where an integer belongs"),
-    ("fewer than none", [-1, 2, 1, b"f", 0, *ONE], "counts below zero"),
-    ("no fields told", [1, 0, -1, 0, *ONE], "counts below zero"),
+    ("a text for a count", [b"x", 0, 1, b"f", 0, *ONE], "string in place of an integer"),
+    ("fewer than none", [-1, 2, 1, b"f", 0, *ONE], "negative count"),
+    ("no fields told", [1, 0, -1, 0, *ONE], "negative count"),
     ("no end of the master entry", [1, 0, 1, b"f", 1, *ONE], "master entry"),
     ("an entry too few", [2, 0, 1, b"f", 0, *ONE], "ends too early"),
-    ("an entry too many", [1, 0, 1, b"f", 0, *ONE, *ONE], "goes on behind"),
+    ("an entry too many", [1, 0, 1, b"f", 0, *ONE, *ONE], "has bytes behind"),
     ("the same ID twice", [2, 0, 1, b"f", 0, *ONE, *ONE], "out of order"),
     ("an ID below the key", [1, 0, 1, b"f", 0, *entry(2, 0, -1, 1)], "out of order"),
     ("unknown flags", [1, 0, 1, b"f", 0, *entry(6, 0, 0, 1)], "flags 6"),
-    ("a wrong end", [1, 0, 1, b"f", 0, 2, 0, 0, 1, 5], "does not end as it begins"),
+    ("a wrong end", [1, 0, 1, b"f", 0, 2, 0, 0, 1, 5], "the element count of an entry is wrong"),
     ("no fields", [1, 0, 0, 0, 2, 0, 0, 3], "has no fields"),
     ("no fields of its own", [1, 0, 1, b"f", 0, 0, 0, 0, 0, 4], "has no fields"),
     ("more fields than there are", [1, 0, 1, b"f", 0, 0, 0, 0, 1 << 60, 4], "ends too early"),

@@ -12,7 +12,7 @@ from kvstream.layout.listpack import elements_size, node_size
 from kvstream.layout.packing import pack_rows, unpack_in_python, unpack_rows
 from kvstream.meta.bulk_fill import fit_in_python, names_of
 from kvstream.rdb import nodes as packed
-from kvstream.rdb.compiled import twins
+from kvstream.rdb import twins
 from kvstream.rdb.nodes import BATCH_BYTES, NodesReader, PackedNode, encode, encode_node
 from kvstream.rdb.primitives import Reader, encode_length, encode_string
 from kvstream.rdb.streams import StreamReading

@@ -135,17 +135,17 @@ def test_what_is_too_short_is_no_payload(payload: bytes) -> None:
 
 def test_a_checksum_of_zero_is_checked_too() -> None:
     """In a file it would mean that there is none."""
-    with pytest.raises(BadPayload, match="the checksum is another one"):
+    with pytest.raises(BadPayload, match="the checksum is wrong"):
         restore(next(iter(GOLDEN.values()))[:-8] + bytes(8))
 
 
 @CASES
 def test_nothing_may_follow_the_stream(target: Target, payload: bytes) -> None:
     stream = reading(sealed(payload[:-10] + b"\x00"))
-    with pytest.raises(BadPayload, match="something follows the stream"):
+    with pytest.raises(BadPayload, match="bytes follow the stream"):
         stream.state()
     stream = reading(sealed(payload[:-10] + b"\x00"))
-    with pytest.raises(BadPayload, match="something follows the stream"):
+    with pytest.raises(BadPayload, match="bytes follow the stream"):
         stream.skip()
 
 
@@ -184,5 +184,5 @@ def test_a_plain_string_comes_back(value: bytes) -> None:
 
 
 def test_nothing_may_follow_a_plain_string() -> None:
-    with pytest.raises(BadPayload, match="something follows the string"):
+    with pytest.raises(BadPayload, match="bytes follow the string"):
         restore(sealed(b"\x00\x01ab"))

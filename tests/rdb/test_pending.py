@@ -28,16 +28,16 @@ def test_pending_lists_are_written_and_read_alike(
     for eid, time_ms, deliveries in sorted(entries):
         group.pending.add(eid.packed, b"c", time_ms, deliveries)
     columns = group.pending.columns(0, len(entries))
-    data = streams.encode_in_python(*columns)
+    data = streams.encode_columns_in_python(*columns)
     assert twins.encode_pending(*columns) == data
     count = min(most, len(entries))
-    slow = streams.take_in_python(Reader(data), count)
+    slow = streams.read_columns_in_python(Reader(data), count)
     fast = twins.decode_pending(data, 0, len(data), most)
     if fast is None:
         assert not entries
     else:
         assert fast[:3] == (slow[0], slow[1].tobytes(), slow[2].tobytes())
-        assert fast[3] == len(streams.encode_in_python(*slow))
+        assert fast[3] == len(streams.encode_columns_in_python(*slow))
 
 
 @settings(max_examples=200)
@@ -53,5 +53,5 @@ def test_ids_are_found_alike(
     if sound:
         wanted = sorted(set(wanted).intersection(ids))
     found = twins.find_ids(b"".join(ids), b"".join(wanted))
-    assert found == streams.positions_in_python(b"".join(ids), b"".join(wanted))
+    assert found == streams.find_ids_in_python(b"".join(ids), b"".join(wanted))
     assert not sound or found is not None

@@ -15,7 +15,6 @@ from kvstream.rdb.primitives import (
     encode_fixed_length,
     encode_id,
     encode_length,
-    encode_raw_id,
     encode_string,
     encode_time,
 )
@@ -108,7 +107,7 @@ def test_long_strings_are_compressed_if_asked_and_if_it_pays() -> None:
 
 def test_ids_and_times_come_back() -> None:
     eid = StreamID(1700000000000, U64_MAX)
-    reader = Reader(encode_id(eid) + encode_raw_id(eid) + encode_time(-1) + encode_time(1 << 40))
+    reader = Reader(encode_id(eid) + eid.packed + encode_time(-1) + encode_time(1 << 40))
     assert (reader.length_id(), reader.raw_id()) == (eid, eid.packed)
     assert (reader.time(), reader.time()) == (-1, 1 << 40)
     assert reader.ended()
@@ -133,18 +132,18 @@ def test_a_part_is_read_alone() -> None:
     assert (reader.byte(), reader.take(2)) == (ord("b"), b"cd")
     assert reader.ended()
     assert reader.crc == crc64(b"bcd")
-    with pytest.raises(BadPayload, match="1 bytes are announced, 0 are left, at byte 4"):
+    with pytest.raises(BadPayload, match="1 bytes are needed, 0 are left, at byte 4"):
         reader.byte()
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ("c0", "no length begins with byte 0xc0, at byte 1"),
-        ("82", "no length begins with byte 0x82, at byte 1"),
-        ("8000", "4 bytes are announced, 1 are left, at byte 2"),
-        ("40", "1 bytes are announced, 0 are left"),
-        ("", "1 bytes are announced, 0 are left"),
+        ("c0", "byte 0xc0 begins no length, at byte 1"),
+        ("82", "byte 0x82 begins no length, at byte 1"),
+        ("8000", "4 bytes are needed, 1 are left, at byte 2"),
+        ("40", "1 bytes are needed, 0 are left"),
+        ("", "1 bytes are needed, 0 are left"),
         ("4100", "a length of 256 is above 255, at byte 1"),
     ],
 )
@@ -159,15 +158,15 @@ def test_a_length_that_is_none_is_refused(data: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ("c4", "no string begins with byte 0xc4"),
-        ("83", "no length begins with byte 0x83"),
+        ("c4", "byte 0xc4 begins no string"),
+        ("83", "byte 0x83 begins no length"),
         ("81ffffffffffffffff", "a string of 18446744073709551615 bytes is above 1000"),
-        ("05ffff", "5 bytes are announced, 2 are left"),
-        ("c3020300", "2 bytes are announced, 1 are left"),
+        ("05ffff", "5 bytes are needed, 2 are left"),
+        ("c3020300", "2 bytes are needed, 1 are left"),
         ("c302810000000100000000ffff", "a length of 4294967296 is above 1000"),
         ("c30140ffff", "1 compressed bytes cannot hold 255"),
-        ("c3020300ff", "compressed bytes are not of 3 bytes"),
-        ("c301c0", "no length begins with byte 0xc0"),
+        ("c3020300ff", "compressed bytes do not hold 3 bytes"),
+        ("c301c0", "byte 0xc0 begins no length"),
     ],
 )
 def test_a_string_that_is_none_is_refused(data: str, reason: str) -> None:
@@ -198,6 +197,6 @@ def test_what_is_announced_is_not_allocated_before_it_comes() -> None:
         asked.append(size)
         return b"\x81" + (1 << 29).to_bytes(8, "big") if len(asked) == 1 else b""
 
-    with pytest.raises(BadPayload, match="536870912 bytes are announced, 0 are left"):
+    with pytest.raises(BadPayload, match="536870912 bytes are needed, 0 are left"):
         Reader(source).string()
     assert max(asked) <= 1 << 20

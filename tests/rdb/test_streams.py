@@ -137,7 +137,7 @@ def test_a_wrong_count_of_a_node_is_reported() -> None:
     reading = StreamReading(Reader(raw([(ONE, listpack(0, 1, living=1))], 2)), Kind.LISTPACKS)
     reading.state()
     assert reading.entries == 2
-    assert reading.corrections == ["node 1-0 tells of 1 entries, and has 2"]
+    assert reading.corrections == ["node 1-0 claims 1 entries and has 2"]
 
 
 def test_a_node_in_which_nothing_lives_is_passed_over_and_reported() -> None:
@@ -145,7 +145,7 @@ def test_a_node_in_which_nothing_lives_is_passed_over_and_reported() -> None:
     reading = StreamReading(Reader(data), Kind.LISTPACKS)
     assert [found.first for found in reading.nodes()] == [TWO]
     assert reading.state().length == 1
-    assert reading.corrections == ["node 1-0 tells of 0 entries, and has 0"]
+    assert reading.corrections == ["node 1-0 claims 0 entries and has 0"]
 
 
 def test_an_empty_stream_with_a_group_is_a_stream() -> None:
@@ -163,7 +163,7 @@ def test_an_empty_stream_with_a_group_is_a_stream() -> None:
         ([(TWO, listpack(0)), (ONE, listpack(0))], 2, "node 1-0 is out of order"),
         ([(ONE, listpack(0, 5)), (StreamID(1, 3).packed, listpack(0))], 3, "out of order"),
         ([(ONE, encode([]))], 0, "a node ends too early, at byte|a node ends too early"),
-        ([(ONE, b"")], 0, "tells another size"),
+        ([(ONE, b"")], 0, "claims another size"),
         ([(ONE, listpack(0)[:-1] + b"\xfe")], 1, "terminator, at byte 31 of the node|terminator"),
         ([], 1, "a stream of 1 entries has no nodes"),
     ],
@@ -198,14 +198,14 @@ def group(
     [
         ([ONE, ONE], {b"c": [ONE]}, "out of order"),
         ([TWO, ONE], {b"c": [ONE, TWO]}, "out of order"),
-        ([ONE], {b"c": [TWO]}, "has what is not pending in its group"),
-        ([ONE, TWO], {b"c": [TWO, ONE]}, "has what is not pending in its group"),
-        ([ONE, TWO], {b"c": [ONE, ONE]}, "has what is not pending in its group"),
+        ([ONE], {b"c": [TWO]}, "has an entry that is not pending in its group"),
+        ([ONE, TWO], {b"c": [TWO, ONE]}, "has an entry that is not pending in its group"),
+        ([ONE, TWO], {b"c": [ONE, ONE]}, "has an entry that is not pending in its group"),
         ([ONE], {b"c": [ONE, ONE]}, "a length of 2 is above 1"),
-        ([ONE], {b"c": [ONE], b"d": [ONE]}, "has what another one has"),
+        ([ONE], {b"c": [ONE], b"d": [ONE]}, "has an entry of another consumer"),
         ([ONE], {b"c": [ONE], b"c'": []}, "comes twice"),
-        ([ONE, TWO], {b"c": [ONE]}, "entry 2-0 is pending for nobody"),
-        ([ONE], {}, "entry 1-0 is pending for nobody"),
+        ([ONE, TWO], {b"c": [ONE]}, "entry 2-0 has no owner and was not released"),
+        ([ONE], {}, "entry 1-0 has no owner and was not released"),
     ],
 )
 def test_pending_lists_that_loaders_refuse_are_refused(
@@ -217,10 +217,10 @@ def test_pending_lists_that_loaders_refuse_are_refused(
 @pytest.mark.parametrize(
     ("nacked", "reason"),
     [
-        ([], "entry 2-0 is pending for nobody"),
-        ([ONE], "entry 1-0 is pending for nobody, or was given back oddly"),
-        ([TWO, TWO], "entry 2-0 is pending for nobody, or was given back oddly"),
-        ([SIX], "entry 2-0 is pending for nobody"),
+        ([], "entry 2-0 has no owner and was not released"),
+        ([ONE], "entry 1-0 has no owner and was not released by XNACK"),
+        ([TWO, TWO], "entry 2-0 has no owner and was not released by XNACK"),
+        ([SIX], "entry 2-0 has no owner and was not released"),
         ([ONE, TWO, SIX], "a length of 3 is above 2"),
     ],
 )
@@ -276,7 +276,7 @@ def test_a_stream_has_so_many_groups_at_most() -> None:
 
 
 def test_a_type_that_is_none_of_streams_is_refused_at_once() -> None:
-    with pytest.raises(BadPayload, match="type 18 is none of the streams that are known"):
+    with pytest.raises(BadPayload, match="type 18 is not a known type of stream"):
         StreamReading(Reader(b""), 18)
 
 
@@ -336,9 +336,9 @@ def without_an_order() -> GroupImage:
 @pytest.mark.parametrize(
     ("kind", "found", "reason"),
     [
-        (Kind.IDEMPOTENCY, owned_by_nobody(), "has no entries that belong to nobody"),
-        (Kind.COUNTERS, owned_by_a_stranger(), "entries of b'c', who is no consumer"),
-        (Kind.NACKED, without_an_order(), "entries of nobody without an order"),
+        (Kind.IDEMPOTENCY, owned_by_nobody(), "has no pending entries without an owner"),
+        (Kind.COUNTERS, owned_by_a_stranger(), "entries of b'c', not a consumer"),
+        (Kind.NACKED, without_an_order(), "nacked does not list the ownerless entries"),
     ],
 )
 def test_groups_that_would_be_refused_are_not_written(
@@ -362,8 +362,8 @@ def test_producers_are_not_dropped_in_silence() -> None:
     [
         ([node(TWO), node(ONE)], 2, "node 1-0 is out of order"),
         ([node(ONE), node(ONE)], 2, "node 1-0 is out of order"),
-        ([node(ONE)], 2, "2 nodes were announced, and 1 came"),
-        ([node(ONE), node(TWO)], 1, "1 nodes were announced, and 2 came"),
+        ([node(ONE)], 2, "the stream has 1 nodes, not 2"),
+        ([node(ONE), node(TWO)], 1, "the stream has 2 nodes, not 1"),
     ],
 )
 def test_nodes_out_of_order_or_number_are_not_written(

@@ -1,1 +1,1 @@
-"""A live Redis or Valkey as a source: its snapshot, then its command stream, up to the cut-over."""
+"""Following a live Redis or Valkey: its snapshot, its command stream, and the cut-over."""

@@ -1,18 +1,15 @@
-"""What a command means that a Redis server sends to its replicas, in commands of kvstream.
+"""Translation of a Redis command stream into kvstream commands, sans-IO.
 
-Most are run as they are. What is not:
+Most commands run unchanged. The exceptions:
 
-- Redis writes ``~`` as ``=`` with what is left, and lets the LIMIT behind it stand; XADD with IDMP
-  comes with its ID. From clients both are errors.
-- A key may come from one that we have not: one of another type, or one that is not followed.
-- Commands that kvstream has not may put another type in the place of a key that we have.
+- Redis replicates ``~`` as ``=`` with the exact threshold but keeps the LIMIT, and XADD with IDMP
+  has an explicit ID; clients may send neither.
+- RENAME, MOVE and COPY may read a key that the target lacks, because of its type or because it is
+  not followed.
+- Commands of types that kvstream lacks may replace a key that the target has.
 
-This module is pure: it looks at one command and at which keys are followed, never at a store.
-
-One source's commands in order: in which database each is, what it means, what is owed to it.
-
-A command that the source has run and that the target refuses is no reason to stop: its keys are
-noted, to be copied from the source as a whole. This module knows no target.
+If the target refuses a command that the source has run, its keys are recorded; they are copied
+whole at the cut-over.
 """
 
 from collections import Counter
@@ -26,47 +23,47 @@ from kvstream.commands.streams import POLICIES
 from kvstream.commands.table import COMMANDS, find
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey, RequestError
 from kvstream.migration.items import Selection
-from kvstream.migration.replication.foreign import SILENT_MODULES, foreign
 from kvstream.operations.append import automatic_iid
-from kvstream.rdb.skipping import OBJECT_TYPES
-from kvstream.rdb.versions import Dialect
+from kvstream.rdb.skipping import OBJECT_TYPES, STRING
+from kvstream.rdb.versions import STREAM_KINDS, Dialect
 
 Name = tuple[int, bytes]
-"""A key and the database that it is in."""
+"""A database and a key."""
 
 
 class Run(NamedTuple):
-    """A command of kvstream, in a database."""
+    """A command to run in a database."""
 
     db: int
     argv: list[bytes]
 
 
 @dataclass(slots=True)
-class Meaning:
-    """What is to be done for one command."""
+class Translation:
+    """The effect of one command of the source."""
 
     runs: list[Run] = field(default_factory=list)
-    again: list[Name] = field(default_factory=list)
-    """Keys whose value only the source can tell: they are to be copied whole."""
+    """The commands to run for it."""
+    recopy: list[Name] = field(default_factory=list)
+    """Keys that must be copied whole, since only the source has their value."""
     is_known: bool = True
-    """False: kvstream has no such command; what it does to keys that we have is in ``runs``."""
-    is_unheard: bool = False
-    """Nobody can tell which keys it has changed, but that ``again`` may name some of them."""
-    became: list[tuple[Name, str]] = field(default_factory=list)
-    """Keys of a type that kvstream does not have, with that type."""
+    """Whether kvstream has the command."""
+    is_opaque: bool = False
+    """Whether the command may have changed keys that it does not name."""
+    retyped: list[tuple[Name, str]] = field(default_factory=list)
+    """Keys that now have a type that kvstream lacks, with that type."""
     flushed: list[int] = field(default_factory=list)
-    """Databases whose followed keys are all gone."""
+    """Databases whose followed keys are deleted."""
     moved: tuple[Name, Name, bool] | None = None
-    """From where to where a value went, and whether it stays there as well."""
+    """Source and target of a value, and whether the source keeps it."""
     swapped: tuple[int, int] | None = None
-    """Databases that were exchanged, both of them followed."""
+    """Two followed databases that were swapped."""
     is_exchange: bool = False
-    """What is followed was exchanged for what is not: all of it is to be copied anew."""
+    """Whether a followed database was swapped with another: everything must be copied again."""
 
 
 class Context(NamedTuple):
-    """The database that a command is for, and what is followed."""
+    """The selected database, and the keys that are followed."""
 
     db: int
     selection: Selection
@@ -78,21 +75,21 @@ class Context(NamedTuple):
         return Run(self.db if db is None else db, list(argv))
 
 
-Rule = Callable[[Context, Argv], Meaning]
+Rule = Callable[[Context, Argv], Translation]
 EVERY_DATABASE = -1
-"""In place of a database that was flushed: all of them."""
+"""Stands for all databases in ``flushed``."""
 
-_KEPT_TYPES = (0, 15, 19, 21, 26, 27)
-"""The first bytes of payloads of what kvstream keeps: strings and streams."""
+_KEPT_TYPES = (STRING, *STREAM_KINDS)
+"""The types of payloads that kvstream can restore."""
 SILENT = frozenset(
     b"asking auth client cluster config debug echo function latency memory module multi ping "
     b"pfselftest publish readonly readwrite replconf script slowlog spublish wait waitaof".split()
 )
-"""Commands that touch no key: nothing is lost where they are passed over."""
+"""Commands that change no key and can be ignored."""
 
 
-def meaning(db: int, argv: Argv, selection: Selection) -> Meaning:
-    """Return what a command of the stream means."""
+def translate(db: int, argv: Argv, selection: Selection) -> Translation:
+    """Return the translation of a command of the source."""
     context = Context(db, selection)
     word = argv[0].lower()
     rule = _RULES.get(word)
@@ -103,29 +100,31 @@ def meaning(db: int, argv: Argv, selection: Selection) -> Meaning:
         found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
     if found is None:
         return _foreign(context, argv)
-    return _as_it_is(context, found, argv)
+    return _unchanged(context, found, argv)
 
 
-def _as_it_is(context: Context, command: Command, argv: Argv) -> Meaning:
+def _unchanged(context: Context, command: Command, argv: Argv) -> Translation:
     keys = command.keys_of(argv) if Flag.WRITE in command.flags else []
-    return Meaning([context.run(*argv)]) if keys and all(map(context.has, keys)) else Meaning()
+    return (
+        Translation([context.run(*argv)]) if keys and all(map(context.has, keys)) else Translation()
+    )
 
 
 # --- many keys ----------------------------------------------------------------------------------
 
 
 def _each(step: int) -> Rule:
-    """Return the rule of a command of keys alone, or of keys and values."""
+    """Return the rule for arguments that are keys (1), or keys and values (2)."""
 
-    def rule(context: Context, argv: Argv) -> Meaning:
+    def rule(context: Context, argv: Argv) -> Translation:
         wanted = _wanted(context, argv[1:], step)
-        return Meaning([context.run(argv[0], *wanted)] if wanted else [])
+        return Translation([context.run(argv[0], *wanted)] if wanted else [])
 
     return rule
 
 
 def _wanted(context: Context, words: Sequence[bytes], step: int) -> list[bytes]:
-    """Return the words that belong to keys which are followed."""
+    """Return the arguments that belong to followed keys."""
     return [
         word
         for at in range(0, len(words), step)
@@ -134,89 +133,88 @@ def _wanted(context: Context, words: Sequence[bytes], step: int) -> list[bytes]:
     ]
 
 
-def _msetex(context: Context, argv: Argv) -> Meaning:
+def _msetex(context: Context, argv: Argv) -> Translation:
     end = 2 + 2 * _number(argv, 1)
     wanted = _wanted(context, argv[2:end], 2)
     count = b"%d" % (len(wanted) // 2)
-    return Meaning([context.run(argv[0], count, *wanted, *argv[end:])] if wanted else [])
+    return Translation([context.run(argv[0], count, *wanted, *argv[end:])] if wanted else [])
 
 
 def _number(argv: Argv, at: int) -> int:
     return int(argv[at]) if len(argv) > at and argv[at].isdigit() else 0
 
 
-# --- keys that become others --------------------------------------------------------------------
+# --- moved keys -----------------------------------------------------------------------------------
 
 
 def _moved(
     context: Context, source: bytes, target: bytes, db: int, argv: Argv, keeps: bool
-) -> Meaning:
-    """Return what it means that a key has come to have what another one had.
+) -> Translation:
+    """Return the translation of a command that moves a value from one key to another.
 
-    Where we have no such source, being of a type that we do not keep, the target is gone with it:
-    that is why it is deleted first.
+    The target key is deleted first: the source key may have a type that kvstream lacks.
     """
     has_source, has_target = context.has(source), context.has(target, db)
     if (source, context.db) == (target, db):
-        return Meaning()
+        return Translation()
     runs = [context.run(b"DEL", target, db=db)] if has_target else []
     if has_source and has_target:
         moved = ((context.db, source), (db, target), keeps)
-        return Meaning([*runs, context.run(*argv)], moved=moved)
+        return Translation([*runs, context.run(*argv)], moved=moved)
     if has_source and not keeps:
         runs.append(context.run(b"DEL", source))
-    return Meaning(runs, again=[(db, target)] if has_target else [])
+    return Translation(runs, recopy=[(db, target)] if has_target else [])
 
 
-def _rename(context: Context, argv: Argv) -> Meaning:
+def _rename(context: Context, argv: Argv) -> Translation:
     return _moved(context, argv[1], argv[2], context.db, argv, keeps=False)
 
 
-def _move(context: Context, argv: Argv) -> Meaning:
+def _move(context: Context, argv: Argv) -> Translation:
     return _moved(context, argv[1], argv[1], _number(argv, 2), argv, keeps=False)
 
 
-def _copy(context: Context, argv: Argv) -> Meaning:
+def _copy(context: Context, argv: Argv) -> Translation:
     words = [word.upper() for word in argv[3:]]
     db = _number(argv, 4 + words.index(b"DB")) if b"DB" in words else context.db
     return _moved(context, argv[1], argv[2], db, argv, keeps=True)
 
 
-def _restore(context: Context, argv: Argv) -> Meaning:
-    """Return what a payload means: the key, or that it is of a type that we do not keep."""
+def _restore(context: Context, argv: Argv) -> Translation:
+    """Return the translation of RESTORE: the key, or a type that kvstream lacks."""
     if not context.has(argv[1]):
-        return Meaning()
+        return Translation()
     gone = context.run(b"DEL", argv[1])
     if argv[3][:1] and argv[3][0] not in _KEPT_TYPES:
         kind = OBJECT_TYPES[Dialect.REDIS].get(argv[3][0])
-        became = [((context.db, argv[1]), "unknown" if kind is None else kind.name)]
-        return Meaning([gone], is_known=False, became=became)
-    return Meaning([gone, context.run(b"RESTORE", *argv[1:])])
+        retyped = [((context.db, argv[1]), "unknown" if kind is None else kind.name)]
+        return Translation([gone], is_known=False, retyped=retyped)
+    return Translation([gone, context.run(b"RESTORE", *argv[1:])])
 
 
-# --- whole databases ----------------------------------------------------------------------------
+# --- databases ------------------------------------------------------------------------------------
 
 
-def _flushdb(context: Context, _argv: Argv) -> Meaning:
-    return Meaning(flushed=[context.db] if context.selection.has_database(context.db) else [])
+def _flushdb(context: Context, _argv: Argv) -> Translation:
+    return Translation(flushed=[context.db] if context.selection.has_database(context.db) else [])
 
 
-def _swapdb(context: Context, argv: Argv) -> Meaning:
+def _swapdb(context: Context, argv: Argv) -> Translation:
     both = _number(argv, 1), _number(argv, 2)
     followed = sum(map(context.selection.has_database, both))
     if followed == 1:
-        return Meaning(is_exchange=True)
-    return Meaning([context.run(*argv)], swapped=both) if followed else Meaning()
+        return Translation(is_exchange=True)
+    return Translation([context.run(*argv)], swapped=both) if followed else Translation()
 
 
-# --- entries ------------------------------------------------------------------------------------
+# --- XADD and XTRIM -------------------------------------------------------------------------------
 
 _TRIMS = (b"MAXLEN", b"MINID")
 
 
 @dataclass(slots=True)
 class _Options:
-    """The options of an XADD or XTRIM as they are to be run."""
+    """The options of XADD or XTRIM."""
 
     kept: list[bytes] = field(default_factory=list)
     approximate: bool = False
@@ -226,14 +224,14 @@ class _Options:
 
     @property
     def words(self) -> list[bytes]:
-        """The options but for what only clients are asked for, or may not say."""
+        """The options to run; a LIMIT is valid only behind ``~``."""
         if self.approximate and self.limit is not None:
             return [*self.kept, b"LIMIT", self.limit]
         return self.kept
 
 
 def _options(argv: Argv) -> tuple[_Options, int]:
-    """Return the options behind the key, and where they end."""
+    """Return the options after the key, and the index of their end."""
     options, at = _Options(), 2
     while at < len(argv):
         word = argv[at].upper()
@@ -251,7 +249,7 @@ def _options(argv: Argv) -> tuple[_Options, int]:
         elif word == b"IDMPAUTO":
             options.pid = argv[at + 1]
             at += 2
-        elif word == b"NOMKSTREAM":  # it was there, or nothing would have come
+        elif word == b"NOMKSTREAM":  # replicated only if the stream existed
             at += 1
         elif word in POLICIES:
             options.kept.append(argv[at])
@@ -261,89 +259,141 @@ def _options(argv: Argv) -> tuple[_Options, int]:
     return options, at
 
 
-def _xadd(context: Context, argv: Argv) -> Meaning:
+def _xadd(context: Context, argv: Argv) -> Translation:
     key = argv[1]
     if not context.has(key):
-        return Meaning()
+        return Translation()
     options, at = _options(argv)
     if not options.kept and options.pid is None:
-        return Meaning([context.run(argv[0], key, *argv[at:])])
-    if options.pid is not None and argv[at : at + 1] == [b"*"]:  # nothing but a client says that
-        return Meaning([context.run(*argv)])
+        return Translation([context.run(argv[0], key, *argv[at:])])
+    if options.pid is not None and argv[at : at + 1] == [b"*"]:  # as a client sends it
+        return Translation([context.run(*argv)])
     runs = [context.run(argv[0], key, *options.words, *argv[at:])]
     if options.pid is not None:
         iid = automatic_iid(argv[at + 1 :]) if options.iid is None else options.iid
         runs.append(context.run(b"XIDMPRECORD", key, options.pid, iid, argv[at]))
-    return Meaning(runs)
+    return Translation(runs)
 
 
-def _xtrim(context: Context, argv: Argv) -> Meaning:
+def _xtrim(context: Context, argv: Argv) -> Translation:
     if not context.has(argv[1]):
-        return Meaning()
+        return Translation()
     options, at = _options(argv)
-    return Meaning([context.run(argv[0], argv[1], *options.words, *argv[at:])])
+    return Translation([context.run(argv[0], argv[1], *options.words, *argv[at:])])
 
 
-# --- commands that kvstream has not -------------------------------------------------------------
+# --- commands of other types --------------------------------------------------------------------
+
+_FIRST, _BOTH = slice(1, 2), slice(1, 3)
+_TRIPLES = slice(1, None, 3)
+_COUNTED = slice(0)
+"""Stands for a count of keys behind the command."""
 
 
-def _foreign(context: Context, argv: Argv) -> Meaning:
-    """Return what a command means that is not in the table: nothing to the keys that we have."""
+def _rows(kind: str, words: str, keys: slice = _FIRST) -> dict[bytes, tuple[str, slice]]:
+    return {word.encode(): (kind, keys) for word in words.split()}
+
+
+_COMMANDS: dict[bytes, tuple[str, slice]] = (
+    _rows("list", "lpush rpush lpushx rpushx linsert lset ltrim lrem lpop rpop")
+    | _rows("list", "lmove rpoplpush blmove brpoplpush", _BOTH)
+    | _rows("list", "blpop brpop", slice(1, -1))
+    | _rows("list", "lmpop", _COUNTED)
+    | _rows("set", "sadd srem spop")
+    | _rows("set", "smove", _BOTH)
+    | _rows("hash", "hset hmset hsetnx hincrby hincrbyfloat hdel hgetdel hgetex hsetex")
+    | _rows("hash", "hexpire hpexpire hexpireat hpexpireat hpersist")
+    | _rows("zset", "zadd zincrby zrem zpopmin zpopmax geoadd")
+    | _rows("zset", "zremrangebyrank zremrangebyscore zremrangebylex")
+    | _rows("zset", "bzpopmin bzpopmax", slice(1, -1))
+    | _rows("zset", "zmpop", _COUNTED)
+    | _rows("vectorset", "vadd vrem vsetattr")
+    | _rows("module", "json.mset ts.madd", _TRIPLES)
+    | _rows("module", "ts.createrule ts.deleterule", _BOTH)
+)
+"""Write commands of types that kvstream lacks, in small letters: the type, and the key arguments.
+
+The source replicates only what succeeded. So the keys have that type, or had it until the command
+removed the last element.
+"""
+
+_MODULES = tuple(b"json. ts. bf. cf. cms. topk. tdigest. graph. ft.sug ai.tensor".split())
+"""Prefixes of the commands of known modules, whose first argument is the key."""
+
+SILENT_MODULES = (b"ft.", b"_ft.")
+"""Prefixes of commands of indexes, which write no key."""
+
+
+def foreign(argv: Argv) -> tuple[str, list[bytes]] | None:
+    """Return the type and the keys of a command; None for an unknown command."""
+    word = argv[0].lower()
+    found = _COMMANDS.get(word)
+    if found is None:
+        return ("module", list(argv[_FIRST])) if word.startswith(_MODULES) else None
+    kind, place = found
+    if place is _COUNTED:
+        count = int(argv[1]) if len(argv) > 1 and argv[1].isdigit() else 0
+        place = slice(2, 2 + count)
+    return kind, list(argv[place])
+
+
+def _foreign(context: Context, argv: Argv) -> Translation:
+    """Return the translation of a command that kvstream lacks: it runs nothing."""
     word = argv[0].lower()
     found = foreign(argv)
     if found is None:
         is_silent = word in SILENT
-        return Meaning(
-            is_known=is_silent, is_unheard=not is_silent and not word.startswith(SILENT_MODULES)
+        return Translation(
+            is_known=is_silent, is_opaque=not is_silent and not word.startswith(SILENT_MODULES)
         )
     kind, keys = found
-    became = [((context.db, key), kind) for key in keys if context.has(key)]
-    return Meaning(is_known=False, became=became)
+    retyped = [((context.db, key), kind) for key in keys if context.has(key)]
+    return Translation(is_known=False, retyped=retyped)
 
 
 def _replaces(kind: str) -> Rule:
-    """Return the rule of a command that puts another type in the place of its first key."""
+    """Return the rule for a command that replaces its first key by another type."""
 
-    def rule(context: Context, argv: Argv) -> Meaning:
+    def rule(context: Context, argv: Argv) -> Translation:
         return _replaced(context, argv[1:2], kind)
 
     return rule
 
 
-def _replaced(context: Context, keys: Sequence[bytes], kind: str) -> Meaning:
+def _replaced(context: Context, keys: Sequence[bytes], kind: str) -> Translation:
     wanted = [key for key in keys if context.has(key)]
-    became = [((context.db, key), kind) for key in wanted]
+    retyped = [((context.db, key), kind) for key in wanted]
     runs = [context.run(b"DEL", *wanted)] if wanted else []
-    return Meaning(runs, is_known=False, became=became)
+    return Translation(runs, is_known=False, retyped=retyped)
 
 
 def _stores(kind: str, *words: bytes) -> Rule:
-    """Return the rule of a command whose option names the key that gets the result."""
+    """Return the rule for a command that stores its result at a key named by an option."""
 
-    def rule(context: Context, argv: Argv) -> Meaning:
+    def rule(context: Context, argv: Argv) -> Translation:
         given = [argv[at + 1] for at, word in enumerate(argv[:-1]) if word.upper() in words]
         return _replaced(context, given[-1:], kind)
 
     return rule
 
 
-def _changes(context: Context, argv: Argv) -> Meaning:
-    """Tell of a string that is written in a way that kvstream cannot."""
+def _changes(context: Context, argv: Argv) -> Translation:
+    """Return the translation of a write to a string that kvstream cannot perform."""
     keys = [(context.db, key) for key in argv[1:2] if context.has(key)]
-    return Meaning(again=keys, is_known=False)
+    return Translation(recopy=keys, is_known=False)
 
 
-def _bitop(context: Context, argv: Argv) -> Meaning:
-    """Tell of a string that takes the place of a key of any type."""
+def _bitop(context: Context, argv: Argv) -> Translation:
+    """Return the translation of BITOP, which replaces a key by a string."""
     keys = [(context.db, key) for key in argv[2:3] if context.has(key)]
-    return Meaning([context.run(b"DEL", key) for _, key in keys], again=keys, is_known=False)
+    return Translation([context.run(b"DEL", key) for _, key in keys], recopy=keys, is_known=False)
 
 
-def _script(context: Context, argv: Argv) -> Meaning:
-    """Tell of a script that was sent as such: before Redis 5, that is what was done."""
+def _script(context: Context, argv: Argv) -> Translation:
+    """Return the translation of a script; Redis before 5 replicates scripts, not their effects."""
     keys = argv[3 : 3 + _number(argv, 2)]
     again = [(context.db, key) for key in keys if context.has(key)]
-    return Meaning(again=again, is_known=False, is_unheard=True)
+    return Translation(recopy=again, is_known=False, is_opaque=True)
 
 
 _RULES: dict[bytes, Rule] = {
@@ -359,7 +409,7 @@ _RULES: dict[bytes, Rule] = {
     b"restore": _restore,
     b"restore-asking": _restore,
     b"flushdb": _flushdb,
-    b"flushall": lambda context, argv: Meaning(flushed=[EVERY_DATABASE]),
+    b"flushall": lambda context, argv: Translation(flushed=[EVERY_DATABASE]),
     b"swapdb": _swapdb,
     b"xadd": _xadd,
     b"xtrim": _xtrim,
@@ -378,116 +428,104 @@ _RULES: dict[bytes, Rule] = {
 
 
 AGAIN_MAX = 100_000
-"""Keys that are noted to be copied again; where there are more, everything had better be."""
+"""Most keys to be copied again; with more of them following ends."""
 _DELETIONS = (b"DEL", b"UNLINK")
 _RENAMES = (b"RENAME", b"RENAMENX")
 
 
 class SourceExchanged(RequestError):
-    """SWAPDB has put a database that is not followed in the place of one that is."""
+    """SWAPDB has swapped a followed database with one that is not followed."""
 
 
 class Interpreter:
-    """What is known of the stream of one source."""
+    """The state of one source's command stream: its database, and the keys to copy again."""
 
     def __init__(self, selection: Selection, databases: int, db: int = 0) -> None:
-        """``databases`` is how many the target has, ``db`` where the next command belongs."""
+        """``databases`` is the number of the target's databases, ``db`` the selected one."""
         self.selection = selection
         self._databases = databases
         self.db = db
-        self.in_unit = False
-        """Inside MULTI: what has come is to be committed together with what comes until EXEC."""
         self.applied = 0
-        """Commands that were run, or had nothing to do with what is followed."""
+        """Commands that were run, or changed no followed key."""
         self.skipped: Counter[str] = Counter()
-        """Commands that kvstream has not, by name."""
+        """Commands that kvstream lacks, by name."""
         self.refused: Counter[str] = Counter()
-        """What was refused although the source ran it: by command and error."""
-        self.again: set[Name] = set()
-        """Keys that are to be copied from the source as a whole."""
+        """Refused commands that the source has run, by command and error."""
+        self.recopy: set[Name] = set()
+        """Keys that must be copied whole from the source."""
 
-    def read(self, argv: Argv) -> Meaning:
-        """Return what a command means; SourceExchanged where it cannot be followed at all."""
-        control = _CONTROL.get(argv[0].lower())
-        if control is not None:
-            control(self, argv)
-            return Meaning()
-        told = meaning(self.db, argv, self.selection)
-        if told.is_exchange:
+    def read(self, argv: Argv) -> Translation:
+        """Return the translation of the next command; raise SourceExchanged for such a SWAPDB."""
+        word = argv[0].lower()
+        if word in _CONTROL:
+            if word == b"select":
+                self._select(argv)
+            return Translation()
+        translation = translate(self.db, argv, self.selection)
+        if translation.is_exchange:
             raise SourceExchanged(
-                "SWAPDB of the source has exchanged a database that is followed with another"
+                "SWAPDB of the source has swapped a followed database with another"
             )
-        if told.is_known:
+        if translation.is_known:
             self.applied += 1
         else:
             self.skipped[argv[0].decode("utf-8", "backslashreplace").lower()] += 1
-        return told
+        return translation
 
     def _select(self, argv: Argv) -> None:
         self.db = int(argv[1])
         if not 0 <= self.db < self._databases:
             raise InvalidArgument(
-                f"the source uses database {self.db}, and the target has only {self._databases}"
+                f"the source uses database {self.db}, but the target has only {self._databases}"
             )
 
-    def _begin(self, argv: Argv) -> None:
-        self.in_unit = True
-
-    def _end(self, argv: Argv) -> None:
-        self.in_unit = False
-
-    def flushed(self, told: Meaning) -> list[int]:
-        """Return the databases whose followed keys are to be deleted."""
-        whole = EVERY_DATABASE in told.flushed
-        numbers = list(range(self._databases)) if whole else told.flushed
-        self.again.difference_update([name for name in self.again if name[0] in numbers])
+    def flushed(self, translation: Translation) -> list[int]:
+        """Return the databases whose followed keys must be deleted."""
+        whole = EVERY_DATABASE in translation.flushed
+        numbers = list(range(self._databases)) if whole else translation.flushed
+        self.recopy.difference_update([name for name in self.recopy if name[0] in numbers])
         return [db for db in numbers if self.selection.has_database(db)]
 
     def note_run(self, run: Run) -> None:
-        """Note that a command was run."""
-        if self.again and run.argv[0].upper() in _DELETIONS:
-            self.again.difference_update((run.db, key) for key in run.argv[1:])
+        """Record a command that was run."""
+        if self.recopy and run.argv[0].upper() in _DELETIONS:
+            self.recopy.difference_update((run.db, key) for key in run.argv[1:])
 
     def note_refusal(self, run: Run, error: KVStreamError) -> None:
-        """Note that a command was refused; a key that we never had may well be renamed."""
+        """Record a command that was refused; renaming a key that is not followed is ignored."""
         if isinstance(error, NoSuchKey) and run.argv[0].upper() in _RENAMES:
             return
         names = [(run.db, key) for key in find(run.argv).keys_of(run.argv)]
-        if any(name not in self.again for name in names):  # else it follows from the first one
+        if any(name not in self.recopy for name in names):  # count only the first refusal of a key
             word = run.argv[0].decode("ascii", "replace").upper()
             self.refused[f"{word}: {error.reply}"] += 1
         for name in names:
             self._copy_again(name)
 
-    def note_done(self, told: Meaning) -> None:
-        """Note that all of a command was run: keys that are owed have their new names."""
-        if self.again:
-            self._note_moves(told)
-        for name in told.again:
+    def note_done(self, translation: Translation) -> None:
+        """Record that all commands of a translation were run."""
+        if self.recopy:
+            self._note_moves(translation)
+        for name in translation.recopy:
             self._copy_again(name)
 
-    def _note_moves(self, told: Meaning) -> None:
-        if told.moved is not None and told.moved[0] in self.again:
-            source, target, keeps = told.moved
-            self.again.add(target)
+    def _note_moves(self, translation: Translation) -> None:
+        if translation.moved is not None and translation.moved[0] in self.recopy:
+            source, target, keeps = translation.moved
+            self.recopy.add(target)
             if not keeps:
-                self.again.discard(source)
-        if told.swapped is not None:
-            one, other = told.swapped
+                self.recopy.discard(source)
+        if translation.swapped is not None:
+            one, other = translation.swapped
             numbers = {one: other, other: one}
-            moved = [(numbers.get(db, db), key) for db, key in self.again]
-            self.again.clear()  # the journal has the same set
-            self.again.update(moved)
+            moved = [(numbers.get(db, db), key) for db, key in self.recopy]
+            self.recopy.clear()  # shared with the journal, so changed in place
+            self.recopy.update(moved)
 
     def _copy_again(self, name: Name) -> None:
-        if len(self.again) >= AGAIN_MAX:
+        if len(self.recopy) >= AGAIN_MAX:
             raise RequestError(f"more than {AGAIN_MAX} keys cannot be followed command by command")
-        self.again.add(name)
+        self.recopy.add(name)
 
 
-_CONTROL: dict[bytes, Callable[[Interpreter, Argv], None]] = {
-    b"select": Interpreter._select,
-    b"multi": Interpreter._begin,
-    b"exec": Interpreter._end,
-    b"discard": Interpreter._end,
-}
+_CONTROL = (b"select", b"multi", b"exec", b"discard")

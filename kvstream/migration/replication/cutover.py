@@ -1,17 +1,12 @@
-"""What the command stream does not tell, copied at the cut-over from a source that stands still.
+"""The cut-over: pauses the source, copies what its commands do not carry, and compares both places.
 
-That is: when consumers were seen and active, reads of their own pending entries, the order of what
-was given back; before Redis 7.2 how many entries a group has read; and whole keys that could not be
-followed command by command.
+Redis does not replicate seen and active times, deliveries by reads of pending entries, the order of
+entries released by XNACK, and before 7.2 entries-read. These, and keys that could not be followed,
+are copied while the source is paused. If the comparison finds a difference the source is unpaused
+and followed further.
 
-The cut-over: the source stands still, what is left is copied, both are compared, and it is done.
-
-Until the comparison has found both equal nothing is final: the source is let go, and followed on.
-
-CLIENT PAUSE WRITE on a source: nobody writes to it while this is held, whatever becomes of us.
-
-A pause ends by itself after a few seconds and is prolonged meanwhile: should we be killed, the
-source goes on serving.
+CLIENT PAUSE WRITE ends by itself after a few seconds and is renewed meanwhile: if this process is
+killed, the source continues to serve.
 """
 
 import threading
@@ -25,16 +20,17 @@ from typing import Protocol, Self
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.migration.copy import Manner, Outcome, carry
+from kvstream.migration.copy import CopyOptions, Outcome, carry
 from kvstream.migration.items import CARRIED, STREAM, Item, Selection, Source
 from kvstream.migration.journal import Phase
 from kvstream.migration.replication.commands import Name
 from kvstream.migration.replication.following import Follower, source_offset
 from kvstream.migration.runner import run
-from kvstream.migration.server_source import INEXACT_MS, PagedStream, Server, ServerSource
+from kvstream.migration.server import Server
+from kvstream.migration.server_source import INEXACT_MS, PagedStream, ServerSource
 from kvstream.migration.server_target import ServerTarget
 from kvstream.migration.store_place import StoreTarget
-from kvstream.migration.verification import Comparing, Verification, verify
+from kvstream.migration.verification import Verification, VerifyOptions, verify
 from kvstream.operations import keyspace
 from kvstream.operations.load import restate
 from kvstream.remote.connection import Connection
@@ -42,21 +38,21 @@ from kvstream.store import Store
 from kvstream.types.images import ConsumerImage, GroupImage, PendingImage, PendingTable, StreamState
 
 ACTIVE_TIMES_SINCE = (7, 2)
-"""The first version of Redis that tells when a consumer was given something."""
+"""The first version of Redis with active times of consumers."""
 
 
 @dataclass(slots=True)
 class Settled:
-    """What was copied."""
+    """What the cut-over has copied."""
 
     streams: int = 0
     """Streams whose groups, counters and idempotent IDs were copied."""
     keys: int = 0
-    """Keys that were copied as a whole."""
+    """Keys that were copied whole."""
 
 
-class StoreArrival:
-    """A store that has followed a source, which nobody writes to any more."""
+class StoreCutoverTarget:
+    """A store that has followed a source."""
 
     def __init__(self, server: Server, store: Store, selection: Selection) -> None:
         self._source = ServerSource(server)
@@ -66,10 +62,10 @@ class StoreArrival:
         self._selection = selection
         self.existing: Source = self._target.existing
 
-    def settle(self, again: set[Name]) -> Settled:
-        """Copy the state of every stream, and whole the keys of ``again``."""
+    def settle(self, recopy: set[Name]) -> Settled:
+        """Copy the state of every stream, and the keys of ``recopy`` whole."""
         settled = Settled()
-        left = set(again)
+        left = set(recopy)
         for item in self._source.items(self._selection):
             name = item.db, item.key
             if name in left and item.kind in CARRIED:
@@ -84,14 +80,14 @@ class StoreArrival:
 
     def _copy(self, item: Item) -> None:
         self._store.engine.run(keyspace.delete, qualified(item.db, item.key))
-        carry(item, self._target, Manner())
+        carry(item, self._target, CopyOptions())
 
     def _restate(self, item: Item) -> bool:
         ours = self.existing.item(item.db, item.key)
         if ours is None or ours.outline is None:
-            return False  # verification tells
+            return False  # the verification reports it
         content = item.content()
-        if not isinstance(content, PagedStream):  # its state stands behind its entries
+        if not isinstance(content, PagedStream):  # the state follows the nodes
             for _ in content.nodes():
                 pass
         state, before = content.state(), ours.outline().state
@@ -102,7 +98,7 @@ class StoreArrival:
         return False
 
     def _merge(self, state: StreamState, ours: StreamState) -> None:
-        """Keep what we know better: moments that the source has told when they were."""
+        """Keep exact times of the target, which the source's commands carried."""
         known = {group.name: group for group in ours.groups}
         for group in state.groups:
             before = known.get(group.name)
@@ -112,8 +108,8 @@ class StoreArrival:
                     group.consumers = list(_active(group, before))
 
 
-class ServerArrival:
-    """A server that has followed a source: each key that differs is put there anew."""
+class ServerCutoverTarget:
+    """A server that has followed a source; each key that differs is copied whole."""
 
     def __init__(self, server: Server, target: Server, selection: Selection) -> None:
         self._source = ServerSource(server)
@@ -122,10 +118,10 @@ class ServerArrival:
         self._selection = selection
         self.existing: Source = ServerSource(target)
 
-    def settle(self, again: set[Name]) -> Settled:
-        """Copy the keys that differ; ``again`` are among them, or at the source no more."""
-        report = run(self._source, self._target, self._selection, Manner(replace=True))
-        for db, key in again:
+    def settle(self, recopy: set[Name]) -> Settled:
+        """Copy the keys that differ; delete those of ``recopy`` that the source lacks."""
+        report = run(self._source, self._target, self._selection, CopyOptions(replace=True))
+        for db, key in recopy:
             if self._source.item(db, key) is None:
                 self._served.connection(db).do("DEL", key)
         return Settled(keys=report.outcomes[Outcome.REPLACED] + report.outcomes[Outcome.COPIED])
@@ -142,7 +138,7 @@ def _active(group: GroupImage, before: GroupImage) -> Iterator[ConsumerImage]:
 
 
 def _timed(pending: PendingTable, before: PendingTable) -> PendingTable:
-    """Return pending entries, with the times of those before that are all but the same."""
+    """Return pending entries, with the times of ``before`` that are within INEXACT_MS."""
     merged = PendingTable()
     known = iter(before)
     old: PendingImage | None = next(known, None)
@@ -158,19 +154,20 @@ def _timed(pending: PendingTable, before: PendingTable) -> PendingTable:
 
 
 PAUSE_MS = 6_000
-"""How long the source stands still after we have died; no pause that was begun is shorter."""
+"""Length of a pause: the source stays paused for so long after this process dies."""
 PROLONG_S = 1.5
+"""Pause between two renewals."""
 
 
 class PauseRefused(RequestError):
-    """The source cannot be paused, or not by this user."""
+    """The source has no CLIENT PAUSE WRITE, or does not allow it to this user."""
 
 
 class Paused:
-    """Holds writes of all clients of a source back, from ``with`` to its end."""
+    """A context manager that blocks the writes of all clients of a source."""
 
     def __init__(self, connection: Connection) -> None:
-        """``connection`` is used by nobody else meanwhile."""
+        """Nothing else may use the connection meanwhile."""
         self._connection = connection
         self._over = threading.Event()
         self._error: KVStreamError | None = None
@@ -196,15 +193,12 @@ class Paused:
                 return
 
     def check(self) -> None:
-        """Raise what has ended the pause, if anything has."""
+        """Raise the error that has ended the pause, if any."""
         if self._error is not None:
             raise self._error
 
     def leave(self, seconds: float) -> None:
-        """Let the pause end by itself so many seconds from now, or when it would have anyway.
-
-        There is no moment in between: whoever waits to write would do so in it.
-        """
+        """Let the pause end by itself after ``seconds``, without a gap in which clients write."""
         self._stop()
         self.check()
         self._pause(max(1, round(seconds * 1000)))
@@ -215,9 +209,9 @@ class Paused:
             self._thread.join()
 
     def end(self) -> None:
-        """Let everybody write again."""
+        """Unpause the source."""
         self._stop()
-        with suppress(KVStreamError):  # it ends by itself soon
+        with suppress(KVStreamError):  # the pause ends by itself soon
             self._connection.do("CLIENT", "UNPAUSE")
 
     def __exit__(
@@ -233,23 +227,23 @@ class Paused:
 
 
 NEAR_BYTES = 64 << 10
-"""So little is left to be applied when the source is paused: a moment's work."""
+"""Most bytes left to apply when the source is paused."""
 QUIET_S = 3.0
-"""A source that cannot be paused must have been silent for so long."""
+"""Seconds without writes that a source must have if it cannot be paused."""
 
 
 class SourceWritten(RequestError):
-    """The source was written to while it had to stand still."""
+    """A client wrote to the source during the cut-over."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutOver:
-    """What a cut-over has done."""
+    """The result of a cut-over."""
 
     is_paused: bool
-    """The source was paused, and is for as long as was asked for."""
+    """Whether the source was paused, and still is for the time asked for."""
     stood_s: float
-    """For how long nothing could be written before the target was ready."""
+    """Seconds without writes before the target was ready."""
     settled: Settled
     verification: Verification
 
@@ -258,42 +252,47 @@ class CutOver:
         return self.verification.equal
 
 
-class Arrival(Protocol):
+class CutoverTarget(Protocol):
     """The target of a cut-over."""
 
     existing: Source
-    """What it has."""
+    """Its keys."""
 
-    def settle(self, again: set[Name]) -> Settled:
-        """Copy what the command stream does not tell, and whole the keys of ``again``."""
+    def settle(self, recopy: set[Name]) -> Settled:
+        """Copy the state that commands do not carry, and the keys of ``recopy`` whole."""
         ...
 
 
 class Switch:
-    """Leads one follower over."""
+    """Performs the cut-over of one follower."""
 
     def __init__(
         self,
         follower: Follower,
         server: Server,
-        arrival: Arrival,
+        target: CutoverTarget,
         selection: Selection,
         said: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``server`` is the source, over connections beside the one that is followed."""
+        """``server`` is the source, over other connections than the follower's."""
         self._follower = follower
         self._server = server
-        self._arrival = arrival
+        self._target = target
         self._selection = selection
         self._said = said
 
     def run(self, leave_paused_s: float, watch: Callable[[], object] = lambda: None) -> CutOver:
-        """Lead over, and leave the source paused for some time.
+        """Switch over, and leave the source paused for ``leave_paused_s``.
 
-        ``watch`` is called now and then until the source is paused. Where both differ the result
-        says so, and the source is as it was before; so it is where something fails.
+        ``watch`` is called several times a second until the source is paused. If both differ, or
+        after an error, the source is unpaused.
         """
-        self._follow_until(lambda: (watch(), self._behind() <= NEAR_BYTES)[1])
+
+        def is_near() -> bool:
+            watch()
+            return self._behind() <= NEAR_BYTES
+
+        self._follow_until(is_near)
         paused = Paused(self._server.connection(0))
         try:
             with paused, self._leading():
@@ -303,7 +302,7 @@ class Switch:
                 else:
                     paused.end()
         except PauseRefused as error:
-            self._said(f"{error}; stop all that writes to it: waiting for it to be silent")
+            self._said(f"{error}; stop all clients that write to it: waiting until it is silent")
             self._await_silence()
             with self._leading():
                 done = self._lead(is_paused=False)
@@ -314,7 +313,7 @@ class Switch:
 
     @contextmanager
     def _leading(self) -> Iterator[None]:
-        """Be known to lead over; afterwards the source is followed, unless all is done."""
+        """Report the phase of the cut-over, and of following after it."""
         self._follower.enter(Phase.LEADING)
         try:
             yield
@@ -328,10 +327,10 @@ class Switch:
         journal = self._follower.target.journal
         self._said("copying the state of groups")
         with self._follower.kept_alive():
-            settled = self._arrival.settle(journal.again)
+            settled = self._target.settle(journal.recopy)
             self._said("comparing source and target")
-            how = Comparing(self._selection, tolerance_ms=INEXACT_MS)
-            verification = verify(ServerSource(self._server), self._arrival.existing, how)
+            options = VerifyOptions(self._selection, tolerance_ms=INEXACT_MS)
+            verification = verify(ServerSource(self._server), self._target.existing, options)
         self._follow_to(self._offset())
         if self._follower.writes != written:
             raise SourceWritten("the source was written to during the cut-over: nothing is final")
@@ -350,7 +349,7 @@ class Switch:
         self._follower.follow(lambda: self._follower.is_following and done())
 
     def _await_silence(self) -> None:
-        """Follow until nothing has been written for some time."""
+        """Follow until the source has had no writes for QUIET_S."""
         seen, since = self._follower.writes, time.monotonic()
 
         def is_silent() -> bool:

@@ -1,4 +1,4 @@
-"""A source and the target that follows it, from open to cut-over, as programs start them."""
+"""A source and the target that follows it: opening both, following, and the cut-over."""
 
 import tempfile
 import time
@@ -12,16 +12,16 @@ from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.migration.replication.applying import SnapshotLoader
 from kvstream.migration.replication.cutover import (
-    Arrival,
     CutOver,
-    ServerArrival,
-    StoreArrival,
+    CutoverTarget,
+    ServerCutoverTarget,
+    StoreCutoverTarget,
     Switch,
 )
 from kvstream.migration.replication.following import Follower, Lag, source_offset
 from kvstream.migration.replication.targets import FollowingServer, FollowingStore
 from kvstream.migration.replication.targets import Target as Following
-from kvstream.migration.server_source import Server
+from kvstream.migration.server import Server
 from kvstream.migration.server_target import ServerTarget
 from kvstream.store import Store
 
@@ -41,21 +41,21 @@ class Pair:
 
     @property
     def offset(self) -> int:
-        """How far the source has been followed."""
+        """The offset in the source's history that the target has reached."""
         return self._follower.offset
 
     @property
     def commands(self) -> int:
-        """How many commands have been applied."""
+        """Commands applied."""
         return self._follower.commands
 
     @property
     def received(self) -> int:
-        """How many bytes have come from the source."""
+        """Bytes received from the source."""
         return self._follower.received
 
     def lag(self) -> Behind | None:
-        """Ask how many bytes and seconds the target is behind; None while nobody can tell."""
+        """Return the bytes and seconds that the target is behind; None if unknown."""
         if not self._follower.is_following:
             return None
         try:
@@ -67,26 +67,26 @@ class Pair:
         return self._lag.behind(self._follower.offset, now_s)
 
     def follow(self, until: Callable[[], bool]) -> None:
-        """Keep the target in step until told otherwise; it is asked several times a second."""
+        """Follow until ``until`` is true; it is called several times a second."""
         self._follower.follow(until)
 
     def cut_over(
         self, leave_paused_s: float, watch: Callable[[], object] = lambda: None
     ) -> CutOver:
-        """Follow until the target is level, and lead over."""
+        """Follow until the target has caught up, then switch over."""
         return self._switch.run(leave_paused_s, watch)
 
 
 def check_followed(source: Place, target: Place) -> None:
-    """Refuse places of which the one cannot be followed, or not into the other."""
+    """Raise InvalidArgument unless a server is followed into a store or a server."""
     if source.kind is not PlaceKind.SERVER:
-        raise InvalidArgument("a source that is followed is a live server: redis://...")
+        raise InvalidArgument("only a live server can be followed: redis://...")
     if target.kind not in (PlaceKind.STORE, PlaceKind.SERVER):
-        raise InvalidArgument("a source is followed into a store, or into a kvstream server")
+        raise InvalidArgument("a source is followed into a store or a kvstream server")
 
 
 def open_end(place: Place) -> End:
-    """Open a target that is to follow a source; whoever opens it closes it."""
+    """Open a target that will follow a source; the caller closes it."""
     return Server(place) if place.kind is PlaceKind.SERVER else Store.open(place.path)
 
 
@@ -94,9 +94,9 @@ def open_end(place: Place) -> End:
 def open_pair(
     server: Server, place: Place, end: End, selection: Selection, state: Path, said: Said
 ) -> Iterator[Pair]:
-    """Have a target follow a server, and let go of both at the end: it can be gone on with.
+    """Return a context manager that connects an open target to a server.
 
-    ``end`` is the target at ``place``, open; ``state`` the folder in which is told how far it is.
+    ``end`` is the open target at ``place``; ``state`` the folder of the status file.
     """
     source = str(server.place)
     identity = identity_of(source, str(place), selection)
@@ -104,32 +104,33 @@ def open_pair(
         note = stack.enter_context(FollowerNote(state, identity, source, str(place)))
         if isinstance(end, Store):
             following: Following = FollowingStore(end.engine, source, selection)
-            arrival: Arrival = StoreArrival(server, end, selection)
+            target: CutoverTarget = StoreCutoverTarget(server, end, selection)
             load = SnapshotLoader(end, selection)
             spool = place.path.with_name(place.path.name + ".snapshot.rdb")
         else:
             if end.about.name != "kvstream":
                 raise RequestError(
-                    f"{end.about.shown} cannot follow: the target is a kvstream server"
+                    f"{end.about.shown} cannot follow: use a store or a kvstream server as target"
                 )
             following = FollowingServer(end, source, selection)
-            arrival = ServerArrival(server, end, selection)
+            target = ServerCutoverTarget(server, end, selection)
             load = SnapshotLoader(ServerTarget(end), selection)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstream-follow-"))
             spool = Path(folder) / "snapshot.rdb"
 
         def seen(phase: Phase) -> None:
-            if phase is not note.told.phase or note.is_due:
+            if phase is not note.status.phase or note.is_due:
                 behind = pair.lag() if phase is Phase.FOLLOWING else None
                 note.note(phase, pair.offset, pair.commands, pair.received, behind)
 
         def note_last() -> None:
-            told = note.told
-            note.note(told.phase, pair.offset, pair.commands, pair.received, told.behind)
+            status = note.status
+            note.note(status.phase, pair.offset, pair.commands, pair.received, status.behind)
 
-        follower = Follower(lambda: server.client(0), following, spool, load, said, seen)
+        client = server.connection(0).client
+        follower = Follower(lambda: client, following, spool, load, said, seen)
         stack.callback(follower.close)
         stack.callback(note_last)
-        switch = Switch(follower, server, arrival, selection, said)
+        switch = Switch(follower, server, target, selection, said)
         pair = Pair(server, follower, switch)
         yield pair

@@ -1,23 +1,22 @@
-"""The replica's side of Redis replication: bytes in, events out; no socket, no store, no clock.
+"""The replica's side of Redis replication, sans-IO: bytes in, events out.
 
 ::
 
-    we say     handshake := PING [AUTH] REPLCONF-listening-port REPLCONF-capa PSYNC
+    replica    handshake := PING REPLCONF-listening-port REPLCONF-capa PSYNC
                PSYNC     := "PSYNC" replid offset      the next byte wanted; "?" and -1: any
                ack       := "REPLCONF" "ACK" offset
-    they say   greeting  := a line for each of ours; then
+    source     replies   := a line for each request of the handshake; then
                sync      := "+FULLRESYNC" replid offset CRLF snapshot stream
                           | "+CONTINUE" [replid] CRLF stream
                snapshot  := LF* "$" length CRLF byte*length
                           | LF* "$EOF:" mark(40) CRLF byte* mark
-               stream    := request*                 as clients send them; no replies are wanted
+               stream    := request*                   without replies
 
-An offset counts the bytes of the stream. That of a command is the one behind its last byte: whoever
-has applied it asks for what follows it. Lines are bounded, and so are requests.
+An offset counts the bytes of the stream; that of a command is behind its last byte. Lines and
+requests have a maximum length. The connection is authenticated before the handshake.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from kvstream.errors import ProtocolError, ReplicationRefused, SourceNotReady
@@ -28,13 +27,13 @@ LINE_MAX: Final = 64 << 10
 """Bytes of a line of the handshake."""
 REPLID_BYTES: Final = 40
 MARK_BYTES: Final = 40
-PASSING = (b"NOMASTERLINK", b"LOADING", b"MASTERDOWN", b"BUSY", b"TRYAGAIN")
-"""Refusals that pass: the source has not got its own data yet, or is held up."""
+TEMPORARY = (b"NOMASTERLINK", b"LOADING", b"MASTERDOWN", b"BUSY", b"TRYAGAIN")
+"""Error codes of a source that is not ready yet."""
 _EOF_HEAD: Final = b"EOF:"
 
 
 class Position(NamedTuple):
-    """A place in the history of a server: its stream up to there has been applied."""
+    """A position in the history of a server: the stream up to the offset is applied."""
 
     replid: bytes
     offset: int
@@ -44,7 +43,7 @@ NOWHERE = Position(NO_HISTORY, -1)
 
 
 class FullSync(NamedTuple):
-    """A snapshot comes, of the history at this position."""
+    """A snapshot of the data at this position follows."""
 
     position: Position
 
@@ -54,17 +53,17 @@ class SnapshotData(NamedTuple):
 
 
 class SnapshotEnd(NamedTuple):
-    """The snapshot is whole; the stream follows once an acknowledgement was sent."""
+    """The snapshot is complete; the stream follows after an acknowledgement."""
 
 
 class Continued(NamedTuple):
-    """The stream goes on where it was asked to, maybe under another replid."""
+    """The stream continues at the position asked for, maybe with another replid."""
 
     position: Position
 
 
 class Received(NamedTuple):
-    """A command, and the offset behind it."""
+    """A command, and the offset after it."""
 
     argv: Request
     end: int
@@ -73,27 +72,13 @@ class Received(NamedTuple):
 Event: TypeAlias = FullSync | SnapshotData | SnapshotEnd | Continued | Received
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Who we are to the source."""
-
-    username: bytes | None
-    password: bytes
-
-    @property
-    def words(self) -> list[bytes]:
-        if self.username is None:
-            return [b"AUTH", self.password]
-        return [b"AUTH", self.username, self.password]
-
-
 def request(*words: bytes) -> bytes:
-    """Return a request in bytes."""
+    """Return the bytes of a request."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
 
 
 def size_of(argv: Request) -> int:
-    """Return the bytes that a request takes in the stream, where it is written as Redis does."""
+    """Return the bytes that a request takes in the stream, as Redis encodes it."""
     size = len(b"*%d\r\n" % len(argv))
     for word in argv:
         size += len(word) + len(b"%d" % len(word)) + 5
@@ -101,22 +86,16 @@ def size_of(argv: Request) -> int:
 
 
 class Replica:
-    """One connection to a source, from its first byte on.
+    """The protocol of one connection to a source.
 
-    ``feed`` what comes and look at its events in order; send what ``outgoing`` gives. Where the
-    source refuses, or what it sends is no replication, an error is raised for good.
+    ``feed`` the bytes received and handle the events in order; send the bytes of ``outgoing``. The
+    object is not usable after an error.
     """
 
-    def __init__(
-        self,
-        position: Position = NOWHERE,
-        port: int = 0,
-        credentials: Credentials | None = None,
-    ) -> None:
-        """``port`` is the one that the source shows for us: nobody can connect to it."""
+    def __init__(self, position: Position = NOWHERE) -> None:
         self.position = position
-        """Behind the last command that was given out."""
-        self._steps = self._handshake(port, credentials)
+        """The position after the last command returned."""
+        self._steps = self._handshake()
         self._buffer = b""
         self._outgoing = bytearray()
         self._read: Callable[[list[Event]], bool] = self._greeting
@@ -125,14 +104,11 @@ class Replica:
         self._mark = b""
         self._say()
 
-    def _handshake(self, port: int, credentials: Credentials | None) -> list[list[bytes]]:
+    def _handshake(self) -> list[list[bytes]]:
         replid, offset = self.position
-        steps = [[b"PING"]]
-        if credentials is not None:
-            steps = [credentials.words, *steps]  # before it a PING may be refused
         return [
-            *steps,
-            [b"REPLCONF", b"listening-port", b"%d" % port],
+            [b"PING"],
+            [b"REPLCONF", b"listening-port", b"0"],  # nobody can connect to this replica
             [b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"],
             [b"PSYNC", replid, b"%d" % (offset if replid == NO_HISTORY else offset + 1)],
         ]
@@ -141,16 +117,16 @@ class Replica:
         self._outgoing += request(*self._steps[0])
 
     def outgoing(self) -> bytes:
-        """Return what is to be sent, once."""
+        """Return the bytes to send, once."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return what the bytes that came next tell.
+        """Return the events in the next bytes.
 
-        Raises ReplicationRefused where the source will not, SourceNotReady where it cannot yet, and
-        ProtocolError where the bytes are none of a source.
+        Raises ReplicationRefused for a refusal, SourceNotReady for a temporary one, and
+        ProtocolError for bytes that are not the protocol.
         """
         events: list[Event] = []
         self._buffer += data
@@ -160,18 +136,18 @@ class Replica:
 
     @staticmethod
     def ack(offset: int) -> bytes:
-        """Return the bytes that tell the source how far we are."""
+        """Return the bytes of an acknowledgement."""
         return request(b"REPLCONF", b"ACK", b"%d" % offset)
 
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self) -> bytes | None:
-        """Take a line; None where its end has not come. Empty ones only say: still there."""
+        """Take a line, or None if it is incomplete; empty lines only keep the link alive."""
         self._buffer = self._buffer.lstrip(b"\n")
         end = self._buffer.find(b"\n")
         if end < 0:
             if len(self._buffer) > LINE_MAX:
-                raise ProtocolError("the source sends a line without an end: is it a Redis server?")
+                raise ProtocolError("the source sends an endless line: is it a Redis server?")
             return None
         line, self._buffer = self._buffer[:end].removesuffix(b"\r"), self._buffer[end + 1 :]
         return line
@@ -184,7 +160,7 @@ class Replica:
         if line[:1] == b"-":
             self._refused(said[0], line[1:])
         if line[:1] != b"+":
-            raise ProtocolError(f"the source answers {said[0].decode()} with {_shown(line)}")
+            raise ProtocolError(f"the source replies to {said[0].decode()} with {_shown(line)}")
         if self._steps:
             self._say()
         else:
@@ -192,9 +168,9 @@ class Replica:
         return True
 
     def _refused(self, word: bytes, error: bytes) -> None:
-        """Raise what a refusal means."""
+        """Raise the error for a refusal."""
         text = f"the source refuses {word.decode()}: {_shown(error)}"
-        raise (SourceNotReady if error.split(b" ")[0] in PASSING else ReplicationRefused)(text)
+        raise (SourceNotReady if error.split(b" ")[0] in TEMPORARY else ReplicationRefused)(text)
 
     def _begin(self, line: bytes, events: list[Event]) -> None:
         words = line.split()
@@ -208,7 +184,7 @@ class Replica:
             events.append(Continued(self.position))
             self._read = self._commands
         else:
-            raise ProtocolError(f"the source answers PSYNC with {_shown(line)}")
+            raise ProtocolError(f"the source replies to PSYNC with {_shown(line)}")
 
     # --- the snapshot ---------------------------------------------------------------------------
 
@@ -272,7 +248,7 @@ class Replica:
 
 def _replid(word: bytes) -> bytes:
     if len(word) != REPLID_BYTES or not word.isalnum():
-        raise ProtocolError(f"the source names its history {_shown(word)}")
+        raise ProtocolError(f"the source sends an invalid replication ID: {_shown(word)}")
     return word
 
 

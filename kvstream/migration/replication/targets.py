@@ -1,20 +1,15 @@
-"""A kvstream server that follows a source: commands and journal go there as one transaction each.
+"""The targets of a follower: an open store, or a kvstream server.
 
-The server expires keys by its own clock meanwhile; what that or a refused command has changed is
-found at the cut-over, when every key is compared.
-
-Where the commands of a source go: an open store, where data and journal are one commit.
-
-How far a source has been followed: one string key of the target, written with every commit.
+The position in the source is a string key of the target, written in the transaction of each batch
+of commands. So neither kill -9 nor a lost connection makes a command run twice or not at all.
 
 ::
 
     journal := JSON {"state": "loading" | "following", "source": text, "replid": text, "offset": n,
                      "db": n, "again": [[db, hex of key]*], "skipped": {name: n}, "refused": {..}}
 
-As it is in the commit of what it tells of, neither kill -9 nor a lost link can make us apply a
-command twice, or leave one out. The database is part of it: a source that goes on where it was
-asked to does not say SELECT again.
+The selected database is part of it: a source that continues does not send SELECT again. A server
+target expires keys by its own clock; differences are found at the cut-over.
 """
 
 import hashlib
@@ -31,35 +26,35 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import Selection
 from kvstream.migration.replication.applying import NOTHING_EXPIRES, Applier, clear
-from kvstream.migration.replication.commands import Interpreter, Meaning, Name, Run
+from kvstream.migration.replication.commands import Interpreter, Name, Run, Translation
 from kvstream.migration.replication.protocol import NOWHERE, Position, Received
-from kvstream.migration.server_source import Server
+from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
-from kvstream.remote.connection import ServerUnavailable, Words, error_of, translated
+from kvstream.remote.connection import ServerUnavailable, Words
 
 JOURNAL_PREFIX = b"kvstream:follow:"
-"""Opens the names of journals: no migration takes them for keys of its own."""
+"""Prefix of journal keys; no migration copies them."""
 
 
 class State(StrEnum):
-    """What a target has of its source."""
+    """The part of the source that a target has."""
 
     LOADING = "loading"
-    """A part of a snapshot: nothing of it is to be used."""
+    """A part of a snapshot, not usable."""
     FOLLOWING = "following"
-    """All up to the position."""
+    """Everything up to the position."""
 
 
 @dataclass(slots=True)
 class Journal:
-    """The position in a source's history that a target stands at, and what is owed to it."""
+    """The position of a target in the source's history, and the keys to copy again."""
 
     source: str
     state: State = State.LOADING
     position: Position = NOWHERE
     db: int = 0
-    """The database that the next command is for."""
-    again: set[Name] = field(default_factory=set)
+    """The selected database."""
+    recopy: set[Name] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
@@ -71,7 +66,7 @@ class Journal:
                 "replid": self.position.replid.decode(),
                 "offset": self.position.offset,
                 "db": self.db,
-                "again": sorted([db, key.hex()] for db, key in self.again),
+                "again": sorted([db, key.hex()] for db, key in self.recopy),
                 "skipped": self.skipped,
                 "refused": self.refused,
             }
@@ -79,80 +74,80 @@ class Journal:
 
     @classmethod
     def decode(cls, value: bytes) -> "Journal":
-        """Return the journal that was written; Corruption where it is none."""
+        """Return the journal of a stored value; raise Corruption for damage."""
         try:
-            told = json.loads(value)
+            fields = json.loads(value)
             return cls(
-                str(told["source"]),
-                State(told["state"]),
-                Position(told["replid"].encode(), int(told["offset"])),
-                int(told["db"]),
-                {(int(db), bytes.fromhex(key)) for db, key in told["again"]},
-                Counter(told["skipped"]),
-                Counter(told["refused"]),
+                str(fields["source"]),
+                State(fields["state"]),
+                Position(fields["replid"].encode(), int(fields["offset"])),
+                int(fields["db"]),
+                {(int(db), bytes.fromhex(key)) for db, key in fields["again"]},
+                Counter(fields["skipped"]),
+                Counter(fields["refused"]),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Corruption(f"the journal of a follower is damaged: {value[:80]!r}") from error
 
 
 def journal_key(source: str, selection: Selection) -> bytes:
-    """Return the key of the journal of one source and what is followed of it."""
+    """Return the key of the journal of a source and a selection."""
     databases = None if selection.databases is None else sorted(selection.databases)
-    told = json.dumps([source, [pattern.hex() for pattern in selection.match], databases])
-    return JOURNAL_PREFIX + hashlib.sha256(told.encode()).hexdigest()[:16].encode()
+    text = json.dumps([source, [pattern.hex() for pattern in selection.match], databases])
+    return JOURNAL_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16].encode()
 
 
 JOURNAL_DB = 0
 
 
 class Target(Protocol):
-    """What follows a source, whatever it is."""
+    """A place that follows a source."""
 
     journal: Journal
-    passing: tuple[type[Exception], ...]
-    """What its calls raise while it cannot be reached: ``recover`` goes on when it is back."""
+    unavailable: tuple[type[Exception], ...]
+    """Errors that it raises while it cannot be reached; call ``recover`` to continue."""
 
     def recover(self) -> None:
-        """Read how far it has come: the last call has been done, or not."""
+        """Read the journal: the last commit may have been done or not."""
         ...
 
     def begin(self) -> None:
-        """Have nothing of the source, and note that a snapshot is being loaded."""
+        """Delete the followed keys, and record that a snapshot is being loaded."""
         ...
 
     def loaded(self, position: Position, db: int) -> None:
-        """Note that all of a snapshot is there."""
+        """Record that a snapshot is loaded."""
         ...
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
-        """Run whole units, and note the position behind them."""
+        """Run commands, and record the position after them, in one transaction."""
         ...
 
     def finish(self) -> None:
-        """Forget the journal: the source is followed no more."""
+        """Delete the journal: following has ended."""
         ...
 
 
 def refuse_others(keys: Iterable[list[bytes]]) -> None:
-    """Refuse a target that has keys of its own where those of the source are to be."""
+    """Raise RequestError if the target has keys of its own among those to follow."""
     for found in keys:
         if found:
             raise RequestError(
-                f"the target has keys already, as {found[0]!r}: a source is followed into an empty "
-                "place, or into the one that has followed it before"
+                f"the target has keys already, such as {found[0]!r}: follow into an empty place, "
+                "or into the one that has followed this source before"
             )
 
 
-def owe(journal: Journal, stream: Interpreter) -> None:
-    """Let what is noted of a stream be what its journal tells."""
-    stream.again = journal.again
+def _share_notes(journal: Journal, stream: Interpreter) -> None:
+    """Make a stream record its keys and counts in the journal."""
+    stream.recopy = journal.recopy
     stream.skipped, stream.refused = journal.skipped, journal.refused
 
 
 class FollowingStore:
     """An open store that follows a source; nothing expires in it meanwhile."""
 
-    passing: tuple[type[Exception], ...] = ()
+    unavailable: tuple[type[Exception], ...] = ()
 
     def __init__(self, engine: Engine, source: str, selection: Selection) -> None:
         self._engine = engine
@@ -166,7 +161,7 @@ class FollowingStore:
         self._applier = self._new_applier(self.journal.db)
 
     def _keys(self) -> Iterator[list[bytes]]:
-        """Yield the keys of each database that are followed."""
+        """Yield the followed keys of each database."""
         for db in range(self._engine.options.databases):
             if self._selection.has_database(db):
                 _, keys = self._engine.run(keyspace.scan, db, 0, 1 << 62)
@@ -174,11 +169,11 @@ class FollowingStore:
 
     def _new_applier(self, db: int) -> Applier:
         applier = Applier(self._engine, self._selection, db)
-        owe(self.journal, applier)
+        _share_notes(self.journal, applier)
         return applier
 
     def recover(self) -> None:
-        """A store in this process is never away."""
+        """Do nothing: a store in this process is always available."""
 
     def begin(self) -> None:
         self.journal = Journal(self.journal.source)
@@ -199,7 +194,7 @@ class FollowingStore:
     def commit(self, commands: Sequence[Received], position: Position) -> None:
         with self._engine.transaction() as txn:
             if any(command.argv[0].upper() == b"SWAPDB" for command in commands):
-                keyspace.delete(txn, self._key)  # it would wander with its database
+                keyspace.delete(txn, self._key)  # else the journal would move with its database
             self._applier.apply_all(txn, [command.argv for command in commands])
             self.journal.position, self.journal.db = position, self._applier.db
             self._write(txn)
@@ -213,13 +208,13 @@ class FollowingStore:
 
 
 _CLEARED = 1000
-"""Keys that are deleted at once."""
+"""Keys of one UNLINK."""
 
 
 class FollowingServer:
-    """A server that follows a source."""
+    """A kvstream server that follows a source."""
 
-    passing: tuple[type[Exception], ...] = (ServerUnavailable, UnknownOutcome)
+    unavailable: tuple[type[Exception], ...] = (ServerUnavailable, UnknownOutcome)
 
     def __init__(self, server: Server, source: str, selection: Selection) -> None:
         self._server = server
@@ -230,7 +225,7 @@ class FollowingServer:
         self.recover()
 
     def recover(self) -> None:
-        """Read the journal, which a transaction whose reply was lost has written, or not."""
+        """Read the journal, which tells whether a transaction without a reply was done."""
         value = self._server.connection(JOURNAL_DB).ask("GET", self._key)
         self.journal = Journal(self._source) if value is None else Journal.decode(value)
         if value is None:
@@ -238,8 +233,8 @@ class FollowingServer:
         self._stream = self._new_stream(self.journal.db)
 
     def _count_databases(self) -> int:
-        told = self._server.connection(JOURNAL_DB).ask("CONFIG", "GET", "databases")
-        return int(told[1]) if told else 16
+        reply = self._server.connection(JOURNAL_DB).ask("CONFIG", "GET", "databases")
+        return int(reply[1]) if reply else 16
 
     def _followed(self) -> list[int]:
         return [db for db in range(self._databases) if self._selection.has_database(db)]
@@ -250,7 +245,7 @@ class FollowingServer:
 
     def _new_stream(self, db: int) -> Interpreter:
         stream = Interpreter(self._selection, self._databases, db)
-        owe(self.journal, stream)
+        _share_notes(self.journal, stream)
         return stream
 
     def begin(self) -> None:
@@ -271,32 +266,32 @@ class FollowingServer:
         self._execute([])
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
-        done: list[Meaning] = []
+        done: list[Translation] = []
         runs: list[Run] = []
         for command in commands:
-            told = self._stream.read(command.argv)
-            for db in self._stream.flushed(told) if told.flushed else ():
+            translation = self._stream.read(command.argv)
+            for db in self._stream.flushed(translation) if translation.flushed else ():
                 runs.append(Run(db, self._flush_words(db)))
-            runs += told.runs
-            done.append(told)
+            runs += translation.runs
+            done.append(translation)
         self.journal.position, self.journal.db = position, self._stream.db
         self._execute(runs)
-        for told in done:
-            self._stream.note_done(told)
+        for translation in done:
+            self._stream.note_done(translation)
 
     def _flush_words(self, db: int) -> list[bytes]:
-        """Return the command that deletes what is followed of a database, as it is by now."""
+        """Return the command that deletes the followed keys of a database."""
         if not self._selection.match:
             return [b"FLUSHDB"]
         return [b"DEL", b"", *self._keys(db)]
 
     def _execute(self, runs: list[Run]) -> None:
-        """Run commands, and write the journal, as one transaction."""
+        """Run commands and write the journal in one transaction."""
         words: list[Words] = []
         places: list[tuple[int, Run]] = []
         db = JOURNAL_DB
         if any(run.argv[0].upper() == b"SWAPDB" for run in runs):
-            words.append(("DEL", self._key))  # it would wander with its database
+            words.append(("DEL", self._key))  # else the journal would move with its database
         for run in runs:
             if run.db != db:
                 words.append(("SELECT", run.db))
@@ -314,21 +309,10 @@ class FollowingServer:
                 self._stream.note_run(run)
 
     def _replies(self, words: list[Words]) -> list[Any]:
-        """Return the replies to a transaction, errors among them; the last one must be none."""
-        import redis
-
-        with (
-            translated(writing=True),
-            self._server.client(JOURNAL_DB).pipeline(transaction=True) as pipeline,
-        ):
-            for each in words:
-                pipeline.execute_command(*each)
-            replies = [
-                error_of(reply) if isinstance(reply, redis.RedisError) else reply
-                for reply in pipeline.execute(raise_on_error=False)
-            ]
+        """Return the replies to a transaction, errors among them; the last must not be one."""
+        replies = self._server.connection(JOURNAL_DB).try_all(words)
         if isinstance(replies[-1], KVStreamError):
-            raise RequestError(f"the target does not keep how far it is: {replies[-1]}")
+            raise RequestError(f"the target cannot record the position: {replies[-1]}")
         return replies
 
     def finish(self) -> None:

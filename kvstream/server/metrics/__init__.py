@@ -1,1 +1,1 @@
-"""What is measured of a server, and how Prometheus gets it."""
+"""Metrics of a server for Prometheus, and its health."""

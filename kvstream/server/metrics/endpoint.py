@@ -1,11 +1,8 @@
-"""The HTTP server of metrics and health: threads of its own, so that it answers for a loop that
-hangs. It knows paths and answers, and not what they tell.
+"""The HTTP endpoint for /metrics and /healthz, on a port of its own.
 
-One thread reads all requests and writes all answers, so no number of connections that say nothing,
-half of a request, or read nothing, keeps another one waiting. Pages that take time are made by
-threads beside it, a few at once.
-
-Metrics and health of one server on a port of their own, where the options ask for it.
+It runs in threads of its own, so it answers even if the event loop of the server hangs. One thread
+reads all requests and writes all responses, so a connection that sends or reads nothing does not
+delay others. Pages that take time are made by further threads, a few at once.
 """
 
 import selectors
@@ -24,7 +21,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.errors import InvalidArgument
-from kvstream.server.metrics.metric import Meter, View
+from kvstream.server.metrics.metric import ServerHistograms, View
 from kvstream.server.metrics.sample import Sampler
 from kvstream.server.net.asyncio_server import Listener, listening
 
@@ -33,23 +30,20 @@ if TYPE_CHECKING:
 
 
 REQUESTS_MAX = 8
-"""Pages that are made at once; one more is refused with 503. A scraper asks for one."""
+"""Pages that are made at once; another request gets 503. A scraper asks for one at a time."""
 CONNECTIONS_MAX = 64
-"""Connections at a time; for one more an old one is closed."""
+"""Maximum number of connections; a new one replaces an old one."""
 REQUEST_S = 10.0
-"""A client that takes longer, from its connection to the end of the answer, is cut off."""
-HEAD_MAX = 16 << 10
-"""Bytes of a request."""
+"""Time of a client from its connection to the end of the response; then it is disconnected."""
+REQUEST_BYTES_MAX = 16 << 10
 BACKLOG = 128
-"""Connections that the system keeps while none is taken."""
 NO_DESCRIPTORS_PAUSE_S = 0.1
-"""How long nobody is accepted where that fails."""
-_ENDS = (b"\r\n\r\n", b"\n\n")
-"""What a request ends with."""
+"""Pause after no connection could be accepted."""
+_REQUEST_ENDS = (b"\r\n\r\n", b"\n\n")
 
 
-class Answer(NamedTuple):
-    """What a path answers."""
+class Response(NamedTuple):
+    """An HTTP response."""
 
     status: HTTPStatus
     headers: dict[str, str]
@@ -57,16 +51,16 @@ class Answer(NamedTuple):
 
 
 Headers = Mapping[str, str]
-Page = Callable[[Headers], Answer]
+Page = Callable[[Headers], Response]
 
 
-def plain(status: HTTPStatus, text: str) -> Answer:
-    """Return an answer of one line."""
-    return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, f"{text}\n".encode())
+def plain(status: HTTPStatus, text: str) -> Response:
+    """Return a response of one line of text."""
+    return Response(status, {"Content-Type": "text/plain; charset=utf-8"}, f"{text}\n".encode())
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Turns the bytes of one request into those of its answer: no socket."""
+    """Turns the bytes of a request into the bytes of its response, without a socket."""
 
     server_version, sys_version = "kvstream", ""
 
@@ -81,32 +75,32 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     @property
-    def answer(self) -> bytes:
+    def response(self) -> bytes:
         assert isinstance(self.wfile, BytesIO)
         return self.wfile.getvalue()
 
     def do_GET(self) -> None:
         page = self._pages.get(self.path.partition("?")[0])
         if page is None:
-            answer = plain(HTTPStatus.NOT_FOUND, "there are: " + " ".join(self._pages))
+            response = plain(HTTPStatus.NOT_FOUND, "known paths: " + " ".join(self._pages))
         else:
-            answer = page(self.headers)  # type: ignore[arg-type]
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
+            response = page(self.headers)  # type: ignore[arg-type]
+        self.send_response(response.status)
+        for name, value in response.headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Length", str(len(response.body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing: a request every few seconds is no news."""
+        """Do not log requests: scrapers send one every few seconds."""
 
 
-def _busy(headers: Headers) -> Answer:
-    return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once: ask again later")
+def _busy(headers: Headers) -> Response:
+    return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: try again later")
 
 
 def _path_of(request: bytes) -> str:
@@ -116,101 +110,101 @@ def _path_of(request: bytes) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One client, who asks once."""
+    """A connection, for one request."""
 
     socket: socket.socket
-    until: float
-    """When it is cut off; nothing that it sends or reads moves that."""
+    deadline: float
+    """The time at which it is closed, whatever it sends or reads."""
     request: bytearray = field(default_factory=bytearray)
-    answer: memoryview = field(default_factory=lambda: memoryview(b""))
-    """What has yet to be written."""
-    asked: bool = False
-    """The request is whole, and not answered yet."""
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
+    """The rest of the response."""
+    is_requested: bool = False
+    """Whether the request is complete and the response is not."""
 
 
 class Endpoint:
-    """Answers GET on some paths."""
+    """An HTTP server that answers GET on some paths."""
 
     def __init__(
         self, host: str, port: int, pages: Mapping[str, Page], quick: Collection[str] = ()
     ) -> None:
-        """Begin to answer; ``port`` 0: any that is free. Raises OSError.
+        """Start to serve; ``port`` 0: any free port. Raises OSError.
 
-        The pages of ``quick`` wait for nothing: they are answered however many others are made.
+        Pages in ``quick`` do not wait for anything, so they are made by the serving thread itself.
         """
         self._pages = pages
-        self._at_once = {path: page if path in quick else _busy for path, page in pages.items()}
+        self._immediate_pages = {
+            path: page if path in quick else _busy for path, page in pages.items()
+        }
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self._door = socket.socket(found[0][0], socket.SOCK_STREAM)
+        self._listener = socket.socket(found[0][0], socket.SOCK_STREAM)
         try:
-            self._door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._door.bind((host, port))
-            self._door.listen(BACKLOG)
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind((host, port))
+            self._listener.listen(BACKLOG)
         except BaseException:
-            self._door.close()
+            self._listener.close()
             raise
-        self._door.setblocking(False)
-        self._address = self._door.getsockname()
+        self._listener.setblocking(False)
+        self._socket_address = self._listener.getsockname()
         self._connections: dict[_Connection, None] = {}
-        """First come first, so the first is the first to be cut off."""
-        self._making = 0
-        self._made: deque[tuple[_Connection, bytes]] = deque()
+        """In the order of their deadlines."""
+        self._page_threads = 0
+        self._finished: deque[tuple[_Connection, bytes]] = deque()
         self._stopping = False
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._door, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._ear, selectors.EVENT_READ, self._take_made)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._send_finished)
         self._thread = threading.Thread(target=self._serve, name="kvstream-metrics", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """Where it is."""
-        host, port = self.place
+        host, port = self.address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @property
-    def place(self) -> tuple[str, int]:
-        """The address and the port."""
-        return str(self._address[0]), int(self._address[1])
+    def address(self) -> tuple[str, int]:
+        return str(self._socket_address[0]), int(self._socket_address[1])
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop to serve, and close all connections."""
         self._stopping = True
-        self._ring()
+        self._wake()
         self._thread.join()
         for connection in list(self._connections):
             self._drop(connection)
         self._selector.close()
-        for each in (self._door, self._bell, self._ear):
+        for each in (self._listener, self._wake_sender, self._wake_receiver):
             each.close()
 
-    def _ring(self) -> None:
-        with suppress(OSError):  # it has been rung often enough, or nobody is there any more
-            self._bell.send(b"!")
+    def _wake(self) -> None:
+        with suppress(OSError):  # the buffer is full, or the thread has ended
+            self._wake_sender.send(b"!")
 
-    # --- the thread -----------------------------------------------------------------------------
+    # --- the serving thread ---------------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._stopping:
-            for key, _ in self._selector.select(self._patience_s()):
+            for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
-            while self._patience_s() == 0:
+            while self._timeout_s() == 0:
                 self._drop(next(iter(self._connections)))
 
-    def _patience_s(self) -> float | None:
-        """Return the time until the oldest connection is cut off; None where there is none."""
+    def _timeout_s(self) -> float | None:
+        """Return the time until the first deadline; None if there is no connection."""
         oldest = next(iter(self._connections), None)
-        return None if oldest is None else max(oldest.until - time.monotonic(), 0)
+        return None if oldest is None else max(oldest.deadline - time.monotonic(), 0)
 
     def _accept(self) -> None:
         try:
-            accepted, _ = self._door.accept()
+            accepted, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptors are left
+        except OSError:  # no free descriptors
             self._make_room()
             time.sleep(NO_DESCRIPTORS_PAUSE_S)
             return
@@ -223,23 +217,23 @@ class Endpoint:
         self._selector.register(accepted, selectors.EVENT_READ, read)
 
     def _make_room(self) -> None:
-        """Close the oldest connection of those who ask, or of those who read if they are more.
+        """Close the oldest connection of the larger group: those that send, or those that read.
 
-        So neither can keep the other out, and a new one has time to ask.
+        So neither group can keep the other out, and a new connection has time to send its request.
         """
-        asking = [each for each in self._connections if not each.asked]
-        reading = [each for each in self._connections if each.asked]
+        sending = [each for each in self._connections if not each.is_requested]
+        reading = [each for each in self._connections if each.is_requested]
         if self._connections:
-            self._drop(max(asking, reading, key=len)[0])
+            self._drop(max(sending, reading, key=len)[0])
 
     def _drop(self, connection: _Connection) -> None:
         del self._connections[connection]
-        with suppress(KeyError):  # its page is being made
+        with suppress(KeyError):  # not registered while its page is made
             self._selector.unregister(connection.socket)
         connection.socket.close()
 
     def _safely(self, step: Callable[[_Connection], None], connection: _Connection) -> None:
-        """Take a step for a connection that may have gone, in this round too."""
+        """Run a step for a connection, unless it was closed meanwhile."""
         if connection in self._connections:
             try:
                 step(connection)
@@ -249,89 +243,89 @@ class Endpoint:
                 self._drop(connection)
 
     def _read(self, connection: _Connection) -> None:
-        data = connection.socket.recv(HEAD_MAX)
+        data = connection.socket.recv(REQUEST_BYTES_MAX)
         connection.request += data
-        if not data or len(connection.request) > HEAD_MAX:
+        if not data or len(connection.request) > REQUEST_BYTES_MAX:
             self._drop(connection)
-        elif any(end in connection.request for end in _ENDS):
-            connection.asked = True
+        elif any(end in connection.request for end in _REQUEST_ENDS):
+            connection.is_requested = True
             self._selector.unregister(connection.socket)
-            self._answer(connection, bytes(connection.request))
+            self._respond(connection, bytes(connection.request))
 
-    def _answer(self, connection: _Connection, request: bytes) -> None:
-        """Have a request answered, now or by a thread."""
-        takes_time = self._at_once.get(_path_of(request)) is _busy
-        if not (takes_time and self._begin_to_make(connection, request)):
-            self._begin_to_write(connection, self._answer_to(request, self._at_once))
+    def _respond(self, connection: _Connection, request: bytes) -> None:
+        """Answer a request, at once or in a thread."""
+        takes_time = self._immediate_pages.get(_path_of(request)) is _busy
+        if not (takes_time and self._start_page(connection, request)):
+            self._send(connection, self._response_to(request, self._immediate_pages))
 
-    def _begin_to_make(self, connection: _Connection, request: bytes) -> bool:
-        """Have a thread make a page; False where there are too many threads."""
-        if self._making >= REQUESTS_MAX:
+    def _start_page(self, connection: _Connection, request: bytes) -> bool:
+        """Make a page in a thread; return False if there are too many threads."""
+        if self._page_threads >= REQUESTS_MAX:
             return False
         arguments = (connection, request)
-        thread = threading.Thread(target=self._make, args=arguments, name="kvstream-page")
+        thread = threading.Thread(target=self._make_page, args=arguments, name="kvstream-page")
         thread.daemon = True
         try:
             thread.start()
-        except RuntimeError:  # the system has no more
+        except RuntimeError:  # the system has no more threads
             return False
-        self._making += 1
+        self._page_threads += 1
         return True
 
-    def _make(self, connection: _Connection, request: bytes) -> None:
-        self._made.append((connection, self._answer_to(request, self._pages)))
-        self._ring()
+    def _make_page(self, connection: _Connection, request: bytes) -> None:
+        self._finished.append((connection, self._response_to(request, self._pages)))
+        self._wake()
 
-    def _answer_to(self, request: bytes, pages: Mapping[str, Page]) -> bytes:
-        """Return an answer, none where its page has failed: that is told as for any thread."""
+    def _response_to(self, request: bytes, pages: Mapping[str, Page]) -> bytes:
+        """Return a response; if its page fails, report the exception and return nothing."""
         try:
-            return _Handler(request, pages).answer
+            return _Handler(request, pages).response
         except Exception:
             report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
             threading.excepthook(report)
             return b""
 
-    def _take_made(self) -> None:
-        """Begin to write the pages that threads have made."""
+    def _send_finished(self) -> None:
+        """Send the pages that threads have made."""
         with suppress(BlockingIOError):
-            self._ear.recv(1024)
-        while self._made:
-            connection, answer = self._made.popleft()
-            self._making -= 1
+            self._wake_receiver.recv(1024)
+        while self._finished:
+            connection, response = self._finished.popleft()
+            self._page_threads -= 1
             if connection in self._connections:
-                self._begin_to_write(connection, answer)
+                self._send(connection, response)
 
-    def _begin_to_write(self, connection: _Connection, answer: bytes) -> None:
-        connection.answer = memoryview(answer)
+    def _send(self, connection: _Connection, response: bytes) -> None:
+        connection.unsent = memoryview(response)
         write = partial(self._safely, self._write, connection)
         self._selector.register(connection.socket, selectors.EVENT_WRITE, write)
         write()
 
     def _write(self, connection: _Connection) -> None:
-        while connection.answer:
-            connection.answer = connection.answer[connection.socket.send(connection.answer) :]
+        while connection.unsent:
+            connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
         connection.socket.shutdown(socket.SHUT_WR)
-        connection.asked = False
-        until_end = partial(self._safely, self._read_to_the_end, connection)
-        self._selector.modify(connection.socket, selectors.EVENT_READ, until_end)
+        connection.is_requested = False
+        drain = partial(self._safely, self._drain, connection)
+        self._selector.modify(connection.socket, selectors.EVENT_READ, drain)
 
-    def _read_to_the_end(self, connection: _Connection) -> None:
-        """Close behind what the client still sends: earlier, the answer could be lost to it."""
-        if not connection.socket.recv(HEAD_MAX):
+    def _drain(self, connection: _Connection) -> None:
+        """Close after the last byte of the client; earlier, a reset could lose the response."""
+        if not connection.socket.recv(REQUEST_BYTES_MAX):
             self._drop(connection)
 
 
 HUNG_S = 10.0
-"""A loop that was not seen for so long takes no writes, whatever the store would do."""
+"""A loop that has not run for this time counts as hanging."""
 _NOT_INSTALLED = "metrics need prometheus-client: pip install 'kvstream[server]'"
 
 
 @contextmanager
 def metered(listener: Listener) -> Iterator[str | None]:
-    """Measure a server and serve what is measured; yield the URL, None where that is off.
+    """Serve metrics and health inside the block; yield the URL, None if metrics are off.
 
-    For the loop's thread. Raises InvalidArgument without prometheus-client, OSError where the port
-    is taken.
+    Call it in the thread of the loop. Raises InvalidArgument without prometheus-client, OSError if
+    the port cannot be used.
     """
     options = listener.executor.options
     if options.metrics_port is None:
@@ -345,7 +339,7 @@ def metered(listener: Listener) -> Iterator[str | None]:
 
 
 class Service:
-    """What answers /metrics and /healthz."""
+    """The pages /metrics and /healthz of a server."""
 
     def __init__(self, listener: Listener) -> None:
         try:
@@ -356,19 +350,19 @@ class Service:
             raise InvalidArgument(_NOT_INSTALLED) from None
         self._listener = listener
         self._executor: Executor = listener.executor
-        self._meter = Meter()
+        self._histograms = ServerHistograms()
         self._sampler: Sampler | None = None
         self._exposition = Exposition(self._view)
         self._endpoint: Endpoint | None = None
 
     def start(self, host: str, port: int) -> str:
-        """Begin; return the URL of the metrics."""
+        """Start to serve; return the URL of the metrics."""
         pages = {"/metrics": self._metrics, "/healthz": self._health}
         with listening(host, port):
             self._endpoint = Endpoint(host, port, pages, quick={"/healthz"})
         self._sampler = Sampler(self._executor.engine, self._executor.options.metrics_streams)
-        self._meter.start(self._listener)
-        self._executor.options.metrics_port = self._endpoint.place[1]
+        self._histograms.start(self._listener)
+        self._executor.options.metrics_port = self._endpoint.address[1]
         return f"{self._endpoint.url}/metrics"
 
     def stop(self) -> None:
@@ -376,24 +370,24 @@ class Service:
             self._endpoint.stop()
         if self._sampler is not None:
             self._sampler.stop()
-        self._meter.stop()
+        self._histograms.stop()
 
     def _view(self) -> View:
         assert self._sampler is not None
         sample = self._sampler.latest()
-        return View(self._executor, self._meter, sample, self._sampler.failures)
+        return View(self._executor, self._histograms, sample, self._sampler.failures)
 
-    def _metrics(self, headers: Headers) -> Answer:
+    def _metrics(self, headers: Headers) -> Response:
         accept, encodings = headers.get("Accept", ""), headers.get("Accept-Encoding", "")
-        return Answer(HTTPStatus.OK, *self._exposition.answer(accept, encodings))
+        return Response(HTTPStatus.OK, *self._exposition.render(accept, encodings))
 
-    def _health(self, headers: Headers) -> Answer:
-        """Tell whether the server takes writes now; nothing here waits for anything."""
+    def _health(self, headers: Headers) -> Response:
+        """Tell whether the server takes writes now; this never waits."""
         if self._listener.stopping:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
-        silence = self._meter.silence()
+        silence = self._histograms.silence()
         if silence > HUNG_S:
-            text = f"the loop was last seen {silence:.0f} seconds ago"
+            text = f"the event loop has not run for {silence:.0f} seconds"
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, text)
         refusal = self._executor.engine.database.refusal()
         if refusal is not None:

@@ -1,4 +1,4 @@
-"""Metrics in the form of prometheus-client; the only module that imports it."""
+"""The text of /metrics. Only this module imports prometheus-client, which is optional."""
 
 import gzip
 import time
@@ -18,9 +18,9 @@ from kvstream.server.metrics.metric import Kind, Metric, View
 from kvstream.server.metrics.table import METRICS
 
 PAUSE_S = 0.0005
-"""Between two metrics: the loop gets the GIL, for which it would else ask in vain for 5 ms."""
-_LEVEL = 1
-"""Of compression: a tenth of the bytes for a tenth of the time of the best."""
+"""Pause between two metrics, in which the event loop gets the GIL; otherwise it waits for 5 ms."""
+_GZIP_LEVEL = 1
+"""Ten times smaller, in a tenth of the time of the best level."""
 
 
 class _ServerCollector(Collector):
@@ -35,7 +35,7 @@ class _ServerCollector(Collector):
 
 
 def family(metric: Metric, view: View) -> Family:
-    """Return one metric with the values that it has now."""
+    """Return a metric with its current values."""
     if metric.histogram is not None:
         found = metric.histogram(view)
         buckets = found.buckets()
@@ -48,7 +48,7 @@ def family(metric: Metric, view: View) -> Family:
 
 
 class Exposition:
-    """What a scrape is answered."""
+    """Renders all metrics for a scraper."""
 
     def __init__(self, view: Callable[[], View]) -> None:
         self._registry = CollectorRegistry()
@@ -56,11 +56,11 @@ class Exposition:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
 
-    def answer(self, accept: str, encodings: str) -> tuple[dict[str, str], bytes]:
-        """Return headers and body in the best form of those that the scraper accepts."""
+    def render(self, accept: str, encodings: str) -> tuple[dict[str, str], bytes]:
+        """Return headers and body, in the best format that the scraper accepts."""
         encode, content_type = choose_encoder(accept)
         headers, body = {"Content-Type": content_type}, encode(self._registry)
         if "gzip" in encodings:
             headers["Content-Encoding"] = "gzip"
-            body = gzip.compress(body, _LEVEL)
+            body = gzip.compress(body, _GZIP_LEVEL)
         return headers, body

@@ -1,12 +1,7 @@
-"""What is measured as it happens: turns, commits, fsyncs, and how long the loop is held.
+"""What a metric is, the histograms of a server, and names as labels.
 
-Nothing of it is asked for where metrics are off, and the hooks then cost a comparison each.
-
-What a metric is, and what its values are read from.
-
-Counts of values by size, as Prometheus takes them; adding one costs a fifth of a microsecond.
-
-Names of streams and groups as labels: text, each name another, and never long.
+The histograms of turns, commits, fsyncs and delays of the loop are filled as they happen, through
+hooks that are set only if metrics are on. Everything else is read when a scraper asks.
 """
 
 import asyncio
@@ -33,20 +28,20 @@ SECONDS = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
 )
-"""From a commit in memory, ten microseconds, to a disk that hangs."""
+"""From a commit in memory, 10 microseconds, to a disk that hangs."""
 GAP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""No finer than the timers of a loop; 20 ms is what a loop under load is held to."""
+"""No finer than the timers of a loop; under load, gaps should stay below 20 ms."""
 REQUESTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
-"""Up to the most that one turn takes."""
+"""Up to the maximum number of requests in a turn."""
 
 
 class Histogram:
-    """One histogram; values are added by one thread at a time, and read by any."""
+    """A histogram; one thread at a time adds values, any thread reads them."""
 
     __slots__ = ("_counts", "bounds", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """``bounds`` ascend; a value belongs to the first that is not below it."""
+        """``bounds`` are the ascending upper bounds of the buckets, inclusive."""
         self.bounds = bounds
         self.sum = 0.0
         self._counts = [0] * (len(bounds) + 1)
@@ -56,16 +51,16 @@ class Histogram:
         self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return each bound with the number of values up to it."""
+        """Return each bound and the number of values up to it."""
         names = [*map(str, self.bounds), "+Inf"]
         return list(zip(names, accumulate(map(float, self._counts)), strict=True))
 
 
 PROBE_S = 0.05
-"""How often the loop is looked at: twenty times a second take 0.3 % of a core."""
+"""Interval of the timer that measures the loop; it costs 0.3 % of a core."""
 
 
-class Meter:
+class ServerHistograms:
     """The histograms of one server."""
 
     def __init__(self) -> None:
@@ -78,7 +73,7 @@ class Meter:
         self._probe: asyncio.TimerHandle | None = None
 
     def start(self, listener: Listener) -> None:
-        """Begin to measure, in the loop of the server."""
+        """Set the hooks, and start the timer in the loop of the server."""
         executor = listener.executor
         executor.engine.on_commit = self.commit_seconds.add
         executor.engine.committer.on_fsync = self.fsync_seconds.add
@@ -88,48 +83,48 @@ class Meter:
             before, begun = statistics.requests, perf_counter()
             run()
             requests = statistics.requests - before
-            if requests > 0:  # none: nothing was left to be run, or CONFIG RESETSTAT was
+            if requests > 0:  # none in an empty turn, or after CONFIG RESETSTAT
                 self.turn_seconds.add(perf_counter() - begun)
                 self.turn_requests.add(requests)
 
         listener.run_turn = timed_turn
-        self._await_next(asyncio.get_running_loop())
+        self._schedule(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Look at the loop no more."""
+        """Stop the timer."""
         if self._probe is not None:
             self._probe.cancel()
 
     def silence(self) -> float:
-        """Return the seconds since the loop was last seen at work; for any thread."""
+        """Return the seconds since the loop last ran the timer; for any thread."""
         return monotonic() - self._seen
 
-    def _await_next(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         self._seen = monotonic()
-        come: Callable[[], None] = partial(self._come, loop, self._seen + PROBE_S)
-        self._probe = loop.call_later(PROBE_S, come)
+        probe: Callable[[], None] = partial(self._measure, loop, self._seen + PROBE_S)
+        self._probe = loop.call_later(PROBE_S, probe)
 
-    def _come(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        """Note by how much a timer was late: so late would a request have been, had it come."""
+    def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        """Add the delay of the timer: a request at that time would have had the same delay."""
         self.loop_gap_seconds.add(max(0.0, monotonic() - due))
-        self._await_next(loop)
+        self._schedule(loop)
 
 
 LABEL_MAX = 200
-"""Characters; a name may have megabytes, and a monitoring system keeps every label for months."""
-_KEPT = 160
+"""Maximum length: monitoring systems keep every label for months."""
+_PREFIX = 160
 
 
 def label(name: bytes) -> str:
-    """Return the text for a name.
+    """Return the label of a name; different names have different labels.
 
-    Valid UTF-8 stays as it is; other bytes stand as ``\\xff``, and a backslash doubled, so that no
-    two names look alike. A long name is cut and told apart by its hash.
+    Bytes that are not UTF-8 are written ``\\xff``, and a backslash is doubled. A long name is cut
+    and gets its hash appended.
     """
     text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     if len(text) <= LABEL_MAX:
         return text
-    return f"{text[:_KEPT]}...{xxh3_64_hexdigest(name)}"
+    return f"{text[:_PREFIX]}...{xxh3_64_hexdigest(name)}"
 
 
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
@@ -146,10 +141,10 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class View:
-    """A server as one scrape sees it; its parts may be of slightly different times."""
+    """The state of a server for one scrape; its parts are from slightly different times."""
 
     executor: "Executor"
-    meter: Meter
+    histograms: ServerHistograms
     sample: Sample
     sample_failures: int = 0
 
@@ -164,7 +159,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: what it is called, what it means, and how it is read."""
+    """A metric: its name, its meaning, and how its values are read."""
 
     name: str
     kind: Kind
@@ -177,7 +172,7 @@ class Metric:
 def counter(
     name: str, meaning: str, values: Callable[[View], Values], labels: tuple[str, ...]
 ) -> Metric:
-    """Return a metric that only grows, but for a restart and CONFIG RESETSTAT."""
+    """Return a metric that only grows, except at a restart or CONFIG RESETSTAT."""
     return Metric(name, Kind.COUNTER, meaning, labels, values)
 
 
@@ -199,5 +194,5 @@ def level(name: str, meaning: str, value: Callable[[View], float]) -> Metric:
 
 
 def histogram(name: str, meaning: str, value: Callable[[View], Histogram]) -> Metric:
-    """Return a metric that tells how often a value had which size."""
+    """Return a metric with the distribution of a value."""
     return Metric(name, Kind.HISTOGRAM, meaning, (), lambda view: (), value)

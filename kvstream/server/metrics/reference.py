@@ -1,6 +1,6 @@
-"""Writes docs/metrics.md: ``python -m kvstream.server.metrics.reference > docs/metrics.md``.
+"""Print docs/metrics.md from the table: ``python -m kvstream.server.metrics.reference``.
 
-All is taken from the table of metrics; a test keeps the file current.
+A test compares the file with this output.
 """
 
 from collections.abc import Iterator
@@ -14,18 +14,17 @@ INTRODUCTION = f"""\
 
 <!-- Written by `python -m kvstream.server.metrics.reference > docs/metrics.md`; do not edit. -->
 
-`kvstream serve --metrics-port 9121` serves two paths on a port of their own, at `--metrics-host`,
-by default 127.0.0.1. Nobody is asked for a password there: the names of streams and groups can be
-read by whoever reaches the port.
+`kvstream serve --metrics-port 9121` serves two paths on a port of their own, at
+`--metrics-host`, by default 127.0.0.1. There is no password: anyone who can reach the port can
+read the names of streams and groups.
 
-- `/metrics`: what is listed here, for Prometheus.
-- `/healthz`: 200 while the store takes writes; 503 with the reason when it does not, as when the
-  disk is full, a write has failed, the loop hangs, or the server is stopping.
+- `/metrics`: the metrics below, for Prometheus.
+- `/healthz`: 200 while the store takes writes; otherwise 503 with the reason, such as a full
+  disk, a failed write, a hanging event loop, or a server that is stopping.
 
-A client has {REQUEST_S:.0f} seconds from its connection to the end of its answer, however it spends
-them. Where there are more than {CONNECTIONS_MAX} connections an old one is closed. No more than
-{REQUESTS_MAX} scrapes are answered at once, the next with 503; `/healthz` is answered beside them,
-whatever others ask or leave unread.
+A client has {REQUEST_S:.0f} seconds from its connection to the end of the response. If there are
+more than {CONNECTIONS_MAX} connections, an old one is closed. At most {REQUESTS_MAX} scrapes are
+answered at once, another one gets 503; `/healthz` is answered in any case.
 
 ```yaml
 scrape_configs:
@@ -34,29 +33,29 @@ scrape_configs:
       - targets: ["127.0.0.1:9121"]
 ```
 
-[grafana.json](grafana.json) is a board for Grafana: import it, and choose your Prometheus.
+[grafana.json](grafana.json) is a dashboard for Grafana: import it, and choose your Prometheus.
 
-Counters begin at 0 with the server; CONFIG RESETSTAT begins anew with those of commands, errors,
-clients and bytes. Streams, groups and RocksDB are looked at when somebody asks and the last look is
-{SAMPLE_S:.0f} seconds old, in slices of a millisecond, so that no client waits for it. Shown are as
-many streams as `--metrics-streams` says, those that were made first, with {GROUPS_MAX} groups each;
-the metrics `_left_out` say what is missing. In names, bytes that are no UTF-8 stand as `\\xff` and
-backslashes doubled; a long name is cut, and told apart by a hash.
+Counters start at 0 with the server; CONFIG RESETSTAT resets those of commands, errors, clients
+and bytes. Streams, groups and RocksDB are sampled when a scrape finds a sample older than
+{SAMPLE_S:.0f} seconds. Sampling holds the store for about a millisecond at a time. The oldest
+streams have metrics, as many as `--metrics-streams`, with {GROUPS_MAX} groups each; the metrics
+`_left_out` count the others. In names, bytes that are not UTF-8 are written `\\xff`, and
+backslashes are doubled; a long name is cut and gets a hash appended.
 """
 
 _PROCESS = """
 ## Process
 
-Beside these there are the metrics of prometheus-client itself: `process_cpu_seconds_total`,
+prometheus-client adds metrics of its own: `process_cpu_seconds_total`,
 `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`,
 `process_max_fds`, `process_start_time_seconds`, `python_gc_*` and `python_info`."""
 
 
 ALERTS = {
     "Writes are refused": 'kvstream_store_state{state="sound"} == 0',
-    "Nobody acknowledges": "kvstream_group_oldest_pending_age_seconds > 600",
+    "Entries are not acknowledged": "kvstream_group_oldest_pending_age_seconds > 600",
     "A group falls behind": "deriv(kvstream_group_lag[15m]) > 0 and kvstream_group_lag > 10000",
-    "The loop is held": (
+    "The event loop is delayed": (
         "histogram_quantile(0.99, sum by (le, instance) "
         "(rate(kvstream_loop_gap_seconds_bucket[5m]))) > 0.02"
     ),
@@ -65,9 +64,9 @@ ALERTS = {
     ),
     "Compaction cannot keep up": "kvstream_rocksdb_write_stopped == 1",
     "No checkpoint for a day": "time() - kvstream_last_save_timestamp_seconds > 86400",
-    "Streams that nobody watches": "kvstream_streams_left_out > 0",
+    "Streams without metrics": "kvstream_streams_left_out > 0",
 }
-"""What an operator may want to be told of; the bounds are examples."""
+"""Examples of alerts, by what they mean."""
 
 
 def reference() -> Iterator[str]:
@@ -80,7 +79,7 @@ def reference() -> Iterator[str]:
             yield f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.meaning} |"
         yield ""
     yield _PROCESS.strip()
-    yield "\n## Alerts\n\nExamples; the bounds are yours to choose.\n"
+    yield "\n## Alerts\n\nThese are examples: adapt the bounds.\n"
     yield "| when | expression |\n| --- | --- |"
     yield from (f"| {title} | `{expression}` |" for title, expression in ALERTS.items())
 

@@ -1,8 +1,8 @@
-"""What is looked up in the store for metrics: keys, streams, groups, and RocksDB's own figures.
+"""Samples of the store for metrics: keys, streams, groups, and RocksDB's properties.
 
-A thread of its own does it, when somebody asks and the last sample is some seconds old. It takes
-the store's lock for a millisecond at a time, so that no client waits for longer, and it waits for
-nothing that a hanging loop could keep: who asks gets the last sample then.
+A thread of its own takes a sample when a scrape finds that the last one is too old. It holds the
+lock of the store for a millisecond at a time, so clients wait no longer than that. If it takes too
+long, because the loop hangs, the scrape gets the last sample.
 """
 
 import sys
@@ -21,36 +21,36 @@ from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.storage.batch import Family
 
 SAMPLE_S = 5.0
-"""A sample is shown for so long."""
+"""The age at which a sample is replaced."""
 WAIT_S = 2.0
-"""So long a scrape waits for a new one; Prometheus gives up after ten seconds."""
+"""How long a scrape waits for a new sample; Prometheus gives up after ten seconds."""
 SLICE_S = 0.001
-"""The store's lock is held for so long, and a step."""
+"""How long the lock of the store is held, plus one step."""
 PAUSE_S = 0.001
-"""The lock is not fair, and goes to those who wait for it only in a pause."""
-KEYS_A_STEP = 50
-KEYS_A_SAMPLE = 5000
-"""Keys that one sample looks at in search of streams; the next one goes on from there."""
+"""Pause between two slices: the lock is not fair, so waiting threads get it only then."""
+KEYS_PER_STEP = 50
+KEYS_PER_SAMPLE = 5000
+"""Keys that one sample scans for streams; the next one continues there."""
 GROUPS_MAX = 100
-"""Groups of one stream that are shown."""
+"""Groups of one stream that have metrics."""
 
 SHARED_PROPERTIES = (
     *("block-cache-usage", "block-cache-capacity", "block-cache-pinned-usage"),
     *("num-running-compactions", "num-running-flushes", "background-errors"),
     *("is-write-stopped", "actual-delayed-write-rate"),
 )
-"""Of RocksDB: the same whichever column family is asked."""
+"""Properties of RocksDB as a whole."""
 FAMILY_PROPERTIES = (
     *("cur-size-all-mem-tables", "num-immutable-mem-table", "mem-table-flush-pending"),
     *("estimate-num-keys", "estimate-live-data-size", "estimate-table-readers-mem"),
     *("total-sst-files-size", "num-files-at-level0", "compaction-pending"),
     "estimate-pending-compaction-bytes",
 )
-"""Of RocksDB: of each column family."""
+"""Properties of RocksDB for each column family."""
 
 
 class StreamRow(NamedTuple):
-    """One stream of a sample; the name opens with the number of its database."""
+    """One stream of a sample; its name starts with the number of its database."""
 
     name: bytes
     figures: StreamFigures
@@ -66,53 +66,53 @@ class GroupRow(NamedTuple):
 
 @dataclass(slots=True)
 class Sample:
-    """What the store was like at one time."""
+    """The state of the store at one time."""
 
     taken: float = field(default_factory=monotonic)
     seconds: float = 0.0
-    """How long it took."""
+    """The time it took."""
     keys: dict[int, int] = field(default_factory=dict)
-    """Of each database that has some."""
+    """Keys of each database that is not empty."""
     streams: list[StreamRow] = field(default_factory=list)
     groups: list[GroupRow] = field(default_factory=list)
     streams_found: int = 0
-    """All of them, as far as the walks over the keys have come."""
+    """All streams that the scans of the keys have found."""
     groups_left_out: int = 0
     unreadable: int = 0
-    """Streams and groups that are damaged."""
+    """Damaged streams and groups."""
     shared: dict[str, int] = field(default_factory=dict)
-    """RocksDB's figures by property."""
+    """Properties of RocksDB."""
     families: dict[str, dict[str, int]] = field(default_factory=dict)
-    """RocksDB's figures by property and column family."""
+    """Properties of RocksDB, by column family."""
     log_bytes: int = 0
     store_bytes: int = 0
 
 
-class Roll:
-    """The streams that are shown: the first that were found, for as long as they exist."""
+class SampledStreams:
+    """The streams that have metrics: the first that are found, as long as they exist."""
 
     def __init__(self, databases: int, most: int) -> None:
         self.names: dict[bytes, None] = {}
         self._databases = databases
         self._most = most
         self._at = (0, 0)
-        """Database and generation from which the walk goes on."""
+        """The database and generation at which the scan continues."""
         self._seen = self._before = 0
 
     @property
     def found(self) -> int:
-        """How many streams there are: those of the last whole walk, or of this one so far."""
+        """The number of streams: of the last complete scan, or of this one so far."""
         return max(self._seen, self._before, len(self.names))
 
     def step(self, txn: Txn) -> tuple[int, bool]:
-        """Look at some keys; return how many, and whether the walk has come to its end."""
+        """Scan some keys; return their number, and whether the scan is complete."""
         db, cursor = self._at
-        page = info.listed(txn, db, cursor, KEYS_A_STEP)
+        page = info.listed(txn, db, cursor, KEYS_PER_STEP)
         for key in page:
             self._seen += key.is_stream
             if key.is_stream and len(self.names) < self._most:
                 self.names[key.name] = None
-        if len(page) == KEYS_A_STEP:
+        if len(page) == KEYS_PER_STEP:
             self._at = (db, page[-1].generation + 1)
             return len(page), False
         self._at = (db + 1, 0)
@@ -123,13 +123,13 @@ class Roll:
 
 
 class Sampler:
-    """Takes samples when they are asked for."""
+    """Takes samples on demand, in a thread."""
 
     def __init__(self, engine: Engine, most_streams: int) -> None:
         self.failures = 0
-        """Samples that could not be taken."""
+        """Samples that failed."""
         self._engine = engine
-        self._roll = Roll(engine.options.databases, most_streams)
+        self._streams = SampledStreams(engine.options.databases, most_streams)
         self._txn: Txn | None = None
         self._sample, self._taken = Sample(), 0
         self._changed = threading.Condition()
@@ -138,7 +138,7 @@ class Sampler:
         self._thread.start()
 
     def latest(self) -> Sample:
-        """Return a sample of the last seconds; an older one where none can be had now."""
+        """Return a recent sample; an older one if no new one is ready in time."""
         with self._changed:
             taken = self._taken
             if taken and monotonic() - self._sample.taken < SAMPLE_S:
@@ -149,7 +149,7 @@ class Sampler:
             return self._sample
 
     def stop(self) -> None:
-        """End the thread; before the store is closed."""
+        """End the thread; call it before the store is closed."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -161,7 +161,7 @@ class Sampler:
                 self._changed.wait_for(lambda: self._wanted or self._stopping)
                 if self._stopping:
                     return
-            sample = self._tried()
+            sample = self._try_take()
             with self._changed:
                 self._wanted = False
                 if sample is not None:
@@ -169,12 +169,12 @@ class Sampler:
                     self._taken += 1
                 self._changed.notify_all()
 
-    def _tried(self) -> Sample | None:
+    def _try_take(self) -> Sample | None:
         try:
             return self._take()
-        except KVStreamError:  # closed, or so damaged that not even the keys can be listed
+        except KVStreamError:  # the store is closed, or its keys are damaged
             self.failures += 1
-        except Exception:  # reported as for a thread; the next one may succeed
+        except Exception:  # report it; the next sample may succeed
             self.failures += 1
             report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
             threading.excepthook(report)
@@ -184,7 +184,7 @@ class Sampler:
         begun = monotonic()
         sample = Sample()
         self._run_in_slices(self._steps(sample))
-        self._ask_rocksdb(sample)
+        self._read_properties(sample)
         sample.taken = monotonic()
         sample.seconds = sample.taken - begun
         return sample
@@ -192,7 +192,7 @@ class Sampler:
     # --- under the lock -------------------------------------------------------------------------
 
     def _run_in_slices(self, steps: Iterator[None]) -> None:
-        """Run steps, each inside of a turn of the store, as many in one as fit into a slice."""
+        """Run the steps in turns of the store; a turn has the steps that fit into a slice."""
         done = False
         while not done and not self._stopping:
             self._txn = txn = self._engine.begin_turn()
@@ -205,7 +205,7 @@ class Sampler:
             except BaseException:
                 self._engine.undo_turn(txn)
                 raise
-            self._engine.commit_turn(txn)  # not waited for: nothing has been written
+            self._engine.commit_turn(txn)  # no wait for an fsync: nothing was written
             time.sleep(PAUSE_S)
 
     @property
@@ -220,17 +220,17 @@ class Sampler:
             if count:
                 sample.keys[db] = count
         yield
-        looked, over = 0, False
-        while looked < KEYS_A_SAMPLE and not over:
-            count, over = self._roll.step(self._now)
-            looked += max(count, 1)
+        scanned, complete = 0, False
+        while scanned < KEYS_PER_SAMPLE and not complete:
+            count, complete = self._streams.step(self._now)
+            scanned += max(count, 1)
             yield
-        for name in list(self._roll.names):
+        for name in list(self._streams.names):
             yield from self._stream_steps(sample, name)
-        sample.streams_found = self._roll.found
+        sample.streams_found = self._streams.found
 
     def _stream_steps(self, sample: Sample, name: bytes) -> Iterator[None]:
-        """Look at a stream and its groups; damage of one leaves the others to be shown."""
+        """Sample a stream and its groups; a damaged one is counted and skipped."""
         try:
             found = info.stream_figures(self._now, name)
             groups = info.group_names(self._now, name, GROUPS_MAX)
@@ -238,7 +238,7 @@ class Sampler:
             sample.unreadable += 1
             return
         if found is None:
-            del self._roll.names[name]
+            del self._streams.names[name]
             return
         sample.streams.append(StreamRow(name, found))
         sample.groups_left_out += max(0, found.groups - len(groups))
@@ -254,13 +254,13 @@ class Sampler:
         while counted.following is not None:
             counted = info.count_pending(self._now, stream, group, counted)
             yield
-        figured = info.group_figures(self._now, stream, group, counted)
-        if figured is not None:
-            sample.groups.append(GroupRow(stream, group, figured))
+        figures = info.group_figures(self._now, stream, group, counted)
+        if figures is not None:
+            sample.groups.append(GroupRow(stream, group, figures))
 
-    # --- beside it ------------------------------------------------------------------------------
+    # --- without the lock -----------------------------------------------------------------------
 
-    def _ask_rocksdb(self, sample: Sample) -> None:
+    def _read_properties(self, sample: Sample) -> None:
         database = self._engine.database
         for name in SHARED_PROPERTIES:
             sample.shared[name] = database.property_int(f"rocksdb.{name}", Family.MESSAGES)
@@ -269,6 +269,6 @@ class Sampler:
                 family.name.lower(): database.property_int(f"rocksdb.{name}", family)
                 for family in Family
             }
-            time.sleep(0)  # lets go of the GIL
+            time.sleep(0)  # releases the GIL
         sample.log_bytes = database.size_on_disk(".log")
         sample.store_bytes = database.size_on_disk()

@@ -1,4 +1,4 @@
-"""Every metric of a server, in one table: docs/metrics.md and the scrape are made from it."""
+"""The table of all metrics, from which /metrics and docs/metrics.md are made."""
 
 import platform
 from collections.abc import Callable
@@ -25,13 +25,13 @@ _STATES = ("sound", "full", "failed")
 
 
 def state_of(refusal: StoreError | None) -> str:
-    """Return the state of a store that refuses writes for that reason."""
+    """Return the state of a store from the error with which it refuses writes."""
     if refusal is None:
         return "sound"
     return "full" if isinstance(refusal, StoreFull) else "failed"
 
 
-# --- one kind of values each --------------------------------------------------------------------
+# --- metrics by source of values ----------------------------------------------------------------
 
 
 def _of_command(name: str, meaning: str, value: Callable[[CommandStatistics], float]) -> Metric:
@@ -76,14 +76,14 @@ def _of_family(name: str, meaning: str, rocksdb_property: str) -> Metric:
         found = view.sample.families.get(rocksdb_property, {})
         return [((family,), value) for family, value in found.items()]
 
-    told = f"{meaning} (`rocksdb.{rocksdb_property}`)"
-    return gauge(f"kvstream_rocksdb_{name}", told, values, ("family",))
+    text = f"{meaning} (`rocksdb.{rocksdb_property}`)"
+    return gauge(f"kvstream_rocksdb_{name}", text, values, ("family",))
 
 
 def _of_rocksdb(name: str, meaning: str, rocksdb_property: str) -> Metric:
-    told = f"{meaning} (`rocksdb.{rocksdb_property}`)"
+    text = f"{meaning} (`rocksdb.{rocksdb_property}`)"
     return level(
-        f"kvstream_rocksdb_{name}", told, lambda view: view.sample.shared.get(rocksdb_property, 0)
+        f"kvstream_rocksdb_{name}", text, lambda view: view.sample.shared.get(rocksdb_property, 0)
     )
 
 
@@ -92,7 +92,7 @@ def _seconds(eid: StreamID | None) -> float | None:
     return None if eid is None else eid.ms / 1000
 
 
-def _about(view: View) -> Values:
+def _build_info(view: View) -> Values:
     durability = str(view.executor.engine.durability)
     return [((VERSION, platform.python_version(), durability), 1)]
 
@@ -106,9 +106,11 @@ def _states(view: View) -> Values:
 
 _COMMANDS = (
     _of_command("calls", "Commands that ran.", lambda row: row.calls),
-    _of_command("seconds", "Time that they ran, without the commit.", lambda row: row.seconds),
-    _of_command("failures", "Of those that ran: answered with an error.", lambda row: row.failed),
-    _of_command("rejections", "Refused before they ran.", lambda row: row.rejected),
+    _of_command("seconds", "Time in which they ran, without the commit.", lambda row: row.seconds),
+    _of_command("failures", "Commands that ran and returned an error.", lambda row: row.failed),
+    _of_command(
+        "rejections", "Commands that were refused before they ran.", lambda row: row.rejected
+    ),
     counter(
         "kvstream_errors_total",
         "Error replies by their first word, such as WRONGTYPE.",
@@ -119,41 +121,45 @@ _COMMANDS = (
 
 _CLIENTS = (
     level("kvstream_clients", "Connected clients.", lambda view: len(view.executor.clients)),
-    level("kvstream_clients_max", "As many may be.", lambda view: view.executor.options.maxclients),
+    level(
+        "kvstream_clients_max",
+        "Maximum number of clients.",
+        lambda view: view.executor.options.maxclients,
+    ),
     level(
         "kvstream_blocked_clients",
-        "Clients that wait in a blocking command.",
+        "Clients that are blocked in a command.",
         lambda view: len(view.executor.blocked),
     ),
     count(
         "kvstream_connections_total",
-        "Connections that were let in.",
+        "Accepted connections.",
         lambda view: view.executor.statistics.connections,
     ),
     count(
         "kvstream_rejected_connections_total",
-        "Connections that were not: too many, or protected mode.",
+        "Refused connections: too many clients, or protected mode.",
         lambda view: view.executor.statistics.rejected_connections,
     ),
     count(
         "kvstream_output_disconnections_total",
-        "Clients cut off because they left too much unread.",
+        "Clients disconnected because they left too many replies unread.",
         lambda view: view.executor.statistics.output_disconnections,
     ),
     counter(
         "kvstream_denials_total",
-        "What somebody had no right to: auth, cmd or key.",
+        "Requests denied by ACL: auth, cmd or key.",
         lambda view: [((kind,), n) for kind, n in sorted(view.executor.statistics.denied.items())],
         ("kind",),
     ),
     count(
         "kvstream_received_bytes_total",
-        "Bytes that clients have sent.",
+        "Bytes received from clients.",
         lambda view: view.executor.statistics.bytes_in,
     ),
     count(
         "kvstream_sent_bytes_total",
-        "Bytes that clients were sent.",
+        "Bytes sent to clients.",
         lambda view: view.executor.statistics.bytes_out,
     ),
 )
@@ -161,40 +167,40 @@ _CLIENTS = (
 _LOOP = (
     histogram(
         "kvstream_loop_gap_seconds",
-        "How late a timer of 50 ms came: so long a request would have waited for the loop.",
-        lambda view: view.meter.loop_gap_seconds,
+        "Delay of a timer of 50 ms: how long a request waits for the event loop.",
+        lambda view: view.histograms.loop_gap_seconds,
     ),
     level(
         "kvstream_loop_silence_seconds",
-        "Since the loop was last seen at work; at most 0.05 while it is well.",
-        lambda view: view.meter.silence(),
+        "Time since the event loop last ran a timer of 50 ms.",
+        lambda view: view.histograms.silence(),
     ),
     histogram(
         "kvstream_turn_seconds",
-        "Time of a turn of the loop, from its first request to its commit.",
-        lambda view: view.meter.turn_seconds,
+        "Time of a turn of the event loop, from its first request to its commit.",
+        lambda view: view.histograms.turn_seconds,
     ),
     histogram(
         "kvstream_turn_requests",
-        "Requests that one turn ran, and that share its commit.",
-        lambda view: view.meter.turn_requests,
+        "Requests in one turn, which share its commit.",
+        lambda view: view.histograms.turn_requests,
     ),
 )
 
 _STORE = (
     histogram(
         "kvstream_commit_seconds",
-        "Time to write one batch to RocksDB: into the log, not yet to the disk.",
-        lambda view: view.meter.commit_seconds,
+        "Time to write one batch to RocksDB, without the fsync.",
+        lambda view: view.histograms.commit_seconds,
     ),
     histogram(
         "kvstream_fsync_seconds",
-        "Time of an fsync of the log.",
-        lambda view: view.meter.fsync_seconds,
+        "Time of an fsync of the write-ahead log.",
+        lambda view: view.histograms.fsync_seconds,
     ),
     gauge(
         "kvstream_store_state",
-        "1 for the state of the store: sound; full: writes wait for space; failed: until restart.",
+        "1 for the current state: sound; full: no disk space; failed: no writes until a restart.",
         _states,
         ("state",),
     ),
@@ -210,7 +216,7 @@ _STORE = (
     ),
     gauge(
         "kvstream_keys",
-        "Keys of a database.",
+        "Keys in a database.",
         lambda view: [((str(db),), n) for db, n in sorted(view.sample.keys.items())],
         ("db",),
     ),
@@ -221,12 +227,12 @@ _STORE = (
     ),
     level(
         "kvstream_last_save_failed",
-        "1 where it failed.",
+        "1 if the last checkpoint failed.",
         lambda view: view.executor.saving.last_failed,
     ),
     level(
         "kvstream_changes_since_save",
-        "Writing commands since then.",
+        "Writing commands since the last checkpoint.",
         lambda view: view.executor.statistics.changes - view.executor.saving.saved_changes,
     ),
 )
@@ -234,7 +240,7 @@ _STORE = (
 _STREAMS = (
     level(
         "kvstream_streams",
-        "Streams that the walks over the keys have found.",
+        "Streams found by the scans of the keys.",
         lambda view: view.sample.streams_found,
     ),
     level(
@@ -244,82 +250,97 @@ _STREAMS = (
     ),
     level(
         "kvstream_groups_left_out",
-        "Groups not shown: beyond a hundred of one stream.",
+        "Groups without metrics: more than 100 of one stream.",
         lambda view: view.sample.groups_left_out,
     ),
     level(
         "kvstream_unreadable",
-        "Streams and groups not shown because they are damaged: see `kvstream check`.",
+        "Damaged streams and groups, which have no metrics: see `kvstream check`.",
         lambda view: view.sample.unreadable,
     ),
-    _of_stream("length", "Entries of a stream.", lambda row: row.length),
+    _of_stream("length", "Entries in a stream.", lambda row: row.length),
     _of_stream(
-        "entries_added_total", "Entries ever added to it.", lambda row: row.entries_added, counter
+        "entries_added_total",
+        "Entries ever added to a stream.",
+        lambda row: row.entries_added,
+        counter,
     ),
-    _of_stream("groups", "Groups that it has.", lambda row: row.groups),
+    _of_stream("groups", "Groups of a stream.", lambda row: row.groups),
     _of_stream(
         "first_id_timestamp_seconds",
-        "Time part of the ID of its first entry; none where it has no entry.",
+        "Time of the ID of the first entry; none if the stream is empty.",
         lambda row: _seconds(row.first),
     ),
     _of_stream(
         "last_id_timestamp_seconds",
-        "Time part of the last ID that it gave out.",
+        "Time of the last ID.",
         lambda row: _seconds(row.last),
     ),
-    _of_stream("last_id_sequence", "Sequence part of that ID.", lambda row: row.last.seq),
+    _of_stream("last_id_sequence", "Sequence of the last ID.", lambda row: row.last.seq),
 )
 
 _GROUPS = (
     _of_group(
         "lag",
-        "Entries not yet delivered to a group; none where Redis's rules cannot tell.",
+        "Entries not yet delivered to a group; none if it is unknown by Redis's rules.",
         lambda row: row.lag,
     ),
-    _of_group("pending", "Entries delivered and not acknowledged.", lambda row: row.pending),
-    _of_group("nacked", "Of those, given back by XNACK and nobody's.", lambda row: row.nacked),
+    _of_group(
+        "pending", "Entries delivered to a group and not acknowledged.", lambda row: row.pending
+    ),
+    _of_group(
+        "nacked", "Pending entries without a consumer, returned by XNACK.", lambda row: row.nacked
+    ),
     _of_group("consumers", "Consumers of a group.", lambda row: row.consumers),
     _of_group(
         "entries_read_total",
-        "Entries that the group was given, by Redis's rules; none where these cannot tell.",
+        "Entries delivered to a group; none if it is unknown by Redis's rules.",
         lambda row: row.entries_read,
         counter,
     ),
     _of_group(
         "oldest_pending_age_seconds",
-        "Since the oldest delivery that waits for its acknowledgement; 0: none waits.",
+        "Time since the oldest delivery that is not acknowledged; 0 if there is none.",
         lambda row: row.oldest_ms / 1000,
     ),
 )
 
 _ROCKSDB = (
     _of_family("memtable_bytes", "Bytes in memtables.", "cur-size-all-mem-tables"),
-    _of_family("immutable_memtables", "Memtables to be flushed.", "num-immutable-mem-table"),
-    _of_family("flush_pending", "1 where a flush waits.", "mem-table-flush-pending"),
-    _of_family("estimated_keys", "Rows, about.", "estimate-num-keys"),
-    _of_family("live_data_bytes", "Bytes of live rows, about.", "estimate-live-data-size"),
+    _of_family(
+        "immutable_memtables", "Memtables that wait for a flush.", "num-immutable-mem-table"
+    ),
+    _of_family("flush_pending", "1 if a flush is pending.", "mem-table-flush-pending"),
+    _of_family("estimated_keys", "Estimated number of rows.", "estimate-num-keys"),
+    _of_family("live_data_bytes", "Estimated bytes of live rows.", "estimate-live-data-size"),
     _of_family(
         "table_reader_bytes",
-        "Bytes of indexes and filters outside of the block cache.",
+        "Bytes of indexes and filters outside the block cache.",
         "estimate-table-readers-mem",
     ),
-    _of_family("sst_bytes", "Bytes of tables.", "total-sst-files-size"),
-    _of_family("level0_files", "Tables of level 0.", "num-files-at-level0"),
-    _of_family("compaction_pending", "1 where a compaction waits.", "compaction-pending"),
+    _of_family("sst_bytes", "Bytes of SST files.", "total-sst-files-size"),
+    _of_family("level0_files", "SST files of level 0.", "num-files-at-level0"),
+    _of_family("compaction_pending", "1 if a compaction is pending.", "compaction-pending"),
     _of_family(
         "pending_compaction_bytes",
-        "Bytes that compaction has yet to go over, about.",
+        "Estimated bytes that wait for compaction.",
         "estimate-pending-compaction-bytes",
     ),
     _of_rocksdb("block_cache_bytes", "Bytes in the block cache.", "block-cache-usage"),
-    _of_rocksdb("block_cache_capacity_bytes", "As many may be.", "block-cache-capacity"),
-    _of_rocksdb("block_cache_pinned_bytes", "Of those, in use now.", "block-cache-pinned-usage"),
-    _of_rocksdb("running_compactions", "Compactions at work.", "num-running-compactions"),
-    _of_rocksdb("running_flushes", "Flushes at work.", "num-running-flushes"),
+    _of_rocksdb(
+        "block_cache_capacity_bytes", "Maximum bytes of the block cache.", "block-cache-capacity"
+    ),
+    _of_rocksdb(
+        "block_cache_pinned_bytes",
+        "Bytes in the block cache that are in use.",
+        "block-cache-pinned-usage",
+    ),
+    _of_rocksdb("running_compactions", "Running compactions.", "num-running-compactions"),
+    _of_rocksdb("running_flushes", "Running flushes.", "num-running-flushes"),
     _of_rocksdb("write_stopped", "1 while writes wait for compaction.", "is-write-stopped"),
     _of_rocksdb(
         "delayed_write_bytes_per_second",
-        "Rate to which writes are slowed down; 0: they are not.",
+        "Limit to which writes are slowed down; 0 if they are not.",
         "actual-delayed-write-rate",
     ),
     _of_rocksdb("background_errors", "Errors of flushes and compactions.", "background-errors"),
@@ -328,23 +349,23 @@ _ROCKSDB = (
 _SELF = (
     gauge(
         "kvstream_build_info",
-        "1, with what is running.",
-        _about,
+        "1; its labels describe the server.",
+        _build_info,
         ("version", "python", "durability"),
     ),
     level(
         "kvstream_sample_age_seconds",
-        "Since streams, groups and RocksDB were looked at: seconds; more while the store hangs.",
+        "Age of the sample of streams, groups and RocksDB.",
         lambda view: view.sample_age,
     ),
     level(
         "kvstream_sample_duration_seconds",
-        "How long that took, pauses included.",
+        "Time to take the sample, including pauses.",
         lambda view: view.sample.seconds,
     ),
     count(
         "kvstream_sample_failures_total",
-        "How often it failed.",
+        "Samples that failed.",
         lambda view: view.sample_failures,
     ),
 )

@@ -24,7 +24,8 @@ from kvstream.meta.txn import Txn
 from kvstream.migration import Selection, differences, parse_place, server_source, server_target
 from kvstream.migration.places import Place as MigrationPlace
 from kvstream.migration.places import PlaceKind
-from kvstream.migration.server_source import PagedStream, Server, ServerSource
+from kvstream.migration.server import Server
+from kvstream.migration.server_source import PagedStream, ServerSource
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import keyspace
 from kvstream.operations.load import restate

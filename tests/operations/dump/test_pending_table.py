@@ -25,8 +25,8 @@ def test_neighbours_that_share_all_but_their_ids_come_together(most: int, sizes:
     table = PendingTable()
     for ms, owner, time_ms, deliveries in ENTRIES:
         table.add(StreamID(ms, 0).packed, owner, time_ms, deliveries)
-    together = list(table.alike(most))
+    together = list(table.spans(most))
     assert [len(ids) for ids, *_ in together] == sizes
     apart = [(eid, *rest) for ids, *rest in together for eid in ids]
     assert apart == [tuple(entry) for entry in table]
-    assert list(PendingTable().alike(most)) == []
+    assert list(PendingTable().spans(most)) == []

@@ -17,12 +17,12 @@ from kvstream.errors import InvalidArgument
 from kvstream.server.metrics import endpoint
 from kvstream.server.metrics.endpoint import (
     CONNECTIONS_MAX,
-    HEAD_MAX,
+    REQUEST_BYTES_MAX,
     REQUESTS_MAX,
-    Answer,
     Endpoint,
     Headers,
     Page,
+    Response,
     Service,
     plain,
 )
@@ -38,7 +38,7 @@ def measured(serve: Serve) -> Served:
 
 def test_other_paths_and_methods_are_refused(measured: Served) -> None:
     response, body = ask(measured, "/nosuch")
-    assert (response.status, body) == (404, b"there are: /metrics /healthz\n")
+    assert (response.status, body) == (404, b"known paths: /metrics /healthz\n")
     assert ask(measured, "/metrics", "POST")[0].status == 501
     assert ask(measured, "/metrics?name[]=up")[0].status == 200
     assert ask(measured, "//metrics")[0].status == 200
@@ -101,10 +101,10 @@ def test_who_does_not_read_keeps_nobody_else_out() -> None:
     }
     with _endpoint(pages, quick={"/health"}) as server, ExitStack() as stack:
         for _ in range(CONNECTIONS_MAX + 10):
-            reader = stack.enter_context(socket.create_connection(server.place))
+            reader = stack.enter_context(socket.create_connection(server.address))
             reader.sendall(b"GET /long HTTP/1.0\r\n\r\n")
             assert _get(server, "/health").endswith(b"well\n")
-        half = [stack.enter_context(socket.create_connection(server.place)) for _ in range(40)]
+        half = [stack.enter_context(socket.create_connection(server.address)) for _ in range(40)]
         half[-1].sendall(b"GET /health HTTP/1.0\r\n\r\n")  # its turn is not over for so many
         assert half[-1].makefile("rb").read().endswith(b"well\n")
 
@@ -112,7 +112,7 @@ def test_who_does_not_read_keeps_nobody_else_out() -> None:
 def test_pages_that_hang_keep_nobody_from_health() -> None:
     hangs = threading.Event()
 
-    def hang(headers: Headers) -> Answer:
+    def hang(headers: Headers) -> Response:
         hangs.wait(PATIENCE_S)
         return plain(HTTPStatus.OK, "late")
 
@@ -120,7 +120,7 @@ def test_pages_that_hang_keep_nobody_from_health() -> None:
     with _endpoint(pages, quick={"/health"}) as server, ExitStack() as stack:
         asking = []
         for _ in range(REQUESTS_MAX):
-            asking.append(stack.enter_context(socket.create_connection(server.place)))
+            asking.append(stack.enter_context(socket.create_connection(server.address)))
             asking[-1].sendall(b"GET /slow HTTP/1.0\r\n\r\n")
         until(lambda: b" 503 " in _get(server, "/slow").splitlines()[0])
         assert _get(server, "/health").endswith(b"well\n")
@@ -134,7 +134,7 @@ def test_pages_that_hang_keep_nobody_from_health() -> None:
 def test_those_who_say_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
     with _endpoint({}) as server, ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(server.place)) for _ in range(9)]
+        silent = [stack.enter_context(socket.create_connection(server.address)) for _ in range(9)]
         for each in silent:
             each.settimeout(PATIENCE_S)
             assert each.recv(10) == b""
@@ -143,7 +143,7 @@ def test_those_who_say_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_oldest_of_too_many_is_closed() -> None:
     with _endpoint({}) as server, ExitStack() as stack:
         crowd = [
-            stack.enter_context(socket.create_connection(server.place))
+            stack.enter_context(socket.create_connection(server.address))
             for _ in range(CONNECTIONS_MAX + 1)
         ]
         crowd[0].settimeout(PATIENCE_S)
@@ -153,15 +153,15 @@ def test_the_oldest_of_too_many_is_closed() -> None:
 
 
 def test_a_request_without_end_is_closed() -> None:
-    with _endpoint({}) as server, socket.create_connection(server.place) as asking:
+    with _endpoint({}) as server, socket.create_connection(server.address) as asking:
         asking.settimeout(PATIENCE_S)
         with suppress(ConnectionError):
-            asking.sendall(b"GET / HTTP/1.0\r\n" + b"x: y\r\n" * HEAD_MAX)
+            asking.sendall(b"GET / HTTP/1.0\r\n" + b"x: y\r\n" * REQUEST_BYTES_MAX)
             assert asking.recv(10) == b""
 
 
 def test_a_body_takes_nothing_of_the_answer() -> None:
-    with _endpoint({}) as server, socket.create_connection(server.place) as asking:
+    with _endpoint({}) as server, socket.create_connection(server.address) as asking:
         asking.settimeout(PATIENCE_S)
         asking.sendall(b"POST / HTTP/1.0\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000)
         told = asking.makefile("rb").read()
@@ -180,7 +180,7 @@ def _endpoint(pages: Mapping[str, Page], quick: Collection[str] = ()) -> Iterato
 
 def _get(server: Endpoint, path: str) -> bytes:
     """Return the whole answer."""
-    with socket.create_connection(server.place, timeout=PATIENCE_S) as asking:
+    with socket.create_connection(server.address, timeout=PATIENCE_S) as asking:
         asking.sendall(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
         return asking.makefile("rb").read()
 
@@ -197,7 +197,7 @@ def test_one_who_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
     server = Endpoint("127.0.0.1", 0, {})
     try:
-        with socket.create_connection(server.place, timeout=0.1) as slow:
+        with socket.create_connection(server.address, timeout=0.1) as slow:
             slow.sendall(b"GET / HTTP/1.0\r\n")
             deadline = time.monotonic() + PATIENCE_S
             said = None
@@ -221,7 +221,7 @@ def test_a_page_that_fails_is_reported_and_the_next_answered(
         reported.append(told.exc_type)
         seen.set()
 
-    def fails(headers: Headers) -> Answer:
+    def fails(headers: Headers) -> Response:
         raise ZeroDivisionError
 
     own = SimpleNamespace(**{**vars(threading), "excepthook": report})
@@ -230,7 +230,7 @@ def test_a_page_that_fails_is_reported_and_the_next_answered(
     try:
         for _ in range(REQUESTS_MAX + 1):
             seen.clear()
-            with socket.create_connection(server.place, timeout=PATIENCE_S) as asking:
+            with socket.create_connection(server.address, timeout=PATIENCE_S) as asking:
                 asking.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 assert asking.recv(10) == b""
             assert seen.wait(PATIENCE_S)

@@ -187,7 +187,7 @@ def test_streams_beyond_the_limit_are_counted_not_shown(serve: Serve) -> None:
 def test_a_walk_over_many_keys_goes_on_with_the_next_sample(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample, "KEYS_A_SAMPLE", 100)
+    monkeypatch.setattr(sample, "KEYS_PER_SAMPLE", 100)
     served = serve(metrics_port=0)
     client = served.client()
     for number in range(150):
@@ -261,7 +261,7 @@ def test_a_loop_that_hangs_is_told_while_it_hangs(
     health, reason = ask(measured, "/healthz")
     goes_on.set()
     assert health.status == 503
-    assert reason.startswith(b"the loop was last seen ")
+    assert reason.startswith(b"the event loop has not run for ")
     until(lambda: ask(measured, "/healthz")[0].status == 200)
     until(lambda: scrape(measured).one("kvstream_loop_silence_seconds") < 0.5)
     told = scrape(measured)

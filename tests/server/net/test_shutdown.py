@@ -13,7 +13,7 @@ from kvstream.server.net.asyncio_server import Listener
 from kvstream.server.serving import Ending, drain
 from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S
-from tests.server.talking import Server
+from tests.server.talking import Server, Talker
 
 
 @pytest.fixture
@@ -21,6 +21,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started = Server(tmp_path / "store", Durability.ALWAYS)
     yield started
     started.engine.close()
+
+
+class Leaver(Talker):
+    """A client whose connection is lost once it is closed, as a socket's is."""
+
+    def _close(self) -> None:
+        super()._close()
+        asyncio.get_running_loop().call_soon(self.leave)
 
 
 def end(server: Server, seconds: float) -> tuple[Ending, float]:
@@ -43,7 +51,7 @@ def test_an_idle_server_ends_at_once(server: Server) -> None:
 def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
     server: Server,
 ) -> None:
-    talker = server.client()
+    talker = Leaver(server, 1)
     for number in range(1, 101):
         talker.send("XADD", "s", f"{number}-1", "f", "v")
     ending, _ = end(server, PATIENCE_S)

@@ -1,7 +1,4 @@
-"""The exit codes: one table, from which the codes, the documents and the advice come.
-
-It knows errors and codes, and no command.
-"""
+"""Exit codes: their meaning, the errors that lead to them, and advice about errors."""
 
 from enum import IntEnum
 from typing import IO, Any
@@ -31,7 +28,7 @@ from kvstream.errors import (
 
 
 class ExitCode(IntEnum):
-    """What the process tells its caller."""
+    """The exit codes of ``kvstream``."""
 
     OK = 0
     FAILED = 1
@@ -44,26 +41,26 @@ class ExitCode(IntEnum):
 
 
 MEANINGS = {
-    ExitCode.OK: "Done. An empty answer, such as a `range` without entries, is an answer.",
+    ExitCode.OK: "Success. An empty result, such as a `range` without entries, is a success.",
     ExitCode.FAILED: (
-        "The request was refused or found nothing: no such stream, group or consumer; an ID that "
-        "is too small; none of the entries named to `del`, `ack`, `nack` or `claim` was there; "
-        "`read` got nothing; a bad line stopped an `import`; `migrate verify` found a difference; "
-        "`migrate run` met keys that differ, or was refused for what would be lost."
+        "The request was refused or found nothing: there is no such stream, group or consumer; an "
+        "ID is too small; `del`, `ack`, `nack` or `claim` found none of the entries; `read` got no "
+        "entry; a bad line stopped an `import`; `migrate verify` found a difference; `migrate run` "
+        "found keys that differ, or would lose something that was not allowed."
     ),
-    ExitCode.USAGE: "Wrong usage: an unknown option, a value out of range, not an ID.",
-    ExitCode.LOCKED: "Another process holds the store. Nothing was done.",
+    ExitCode.USAGE: "Wrong usage: an unknown option, a value out of range, an invalid ID.",
+    ExitCode.LOCKED: "Another process has the store open. Nothing was done.",
     ExitCode.DAMAGED: (
-        "The data is not what was written: damage, of a file that is migrated too; lost writes, an "
-        "unknown layout; or `check` has found faults that it did not repair."
+        "The data is damaged: a store, or a file to migrate, cannot be read; writes were lost; the "
+        "layout is unknown; or `check` found faults that it did not repair."
     ),
     ExitCode.UNAVAILABLE: (
-        "The store cannot be used now: there is none in that directory, the directory is unsafe, "
-        "the disk is full or fails, writes are refused, or the outcome of a write is unknown; the "
-        "server does not answer, or lets nobody in without a password."
+        "The store or server cannot be used now: the directory has no store or is unsafe, the disk "
+        "is full or fails, writes are refused, the outcome of a write is unknown, the server does "
+        "not answer, or it refuses the user or password."
     ),
-    ExitCode.INTERRUPTED: "Ended by Ctrl-C. What was committed before stays.",
-    ExitCode.BROKEN_PIPE: "The reader of the output has gone away, as in `| head`.",
+    ExitCode.INTERRUPTED: "Stopped by Ctrl-C. Everything committed before stays.",
+    ExitCode.BROKEN_PIPE: "The reader of the output closed it, as `| head` does.",
 }
 
 _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
@@ -76,32 +73,32 @@ _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (KVStreamError, ExitCode.UNAVAILABLE),  # such as a package that is not installed
     (OSError, ExitCode.UNAVAILABLE),
 )
-"""The first that fits."""
+"""The exit code of each error; the first match counts."""
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
-    (NoGroup, "see: kvstream group ls STREAM"),
-    (NoSuchStore, "name another, or make one with add or import"),
+    (NoGroup, "list the groups with: kvstream group ls STREAM"),
+    (NoSuchStore, "name another one, or create a store with add or import"),
     (
         StoreLocked,
-        "wait for it with --wait DURATION, or stop it; if it serves, name it with --url; a "
-        "checkpoint can be read meanwhile",
+        "wait with --wait DURATION, or stop that process; if it is a server, use --url; "
+        "a checkpoint can be read meanwhile",
     ),
-    (StoreFull, "make room on the disk, or with trim, del or rm, and try again"),
-    (StoreReadOnly, "look at the disk, then try again"),
-    (WriteStalled, "try again in a while"),
-    (UnknownOutcome, "see whether it is there before you repeat it, and look at what failed"),
+    (StoreFull, "free space on the disk, or use trim, del or rm, then try again"),
+    (StoreReadOnly, "check the disk, then try again"),
+    (WriteStalled, "try again later"),
+    (UnknownOutcome, "check whether the write was done before you repeat it"),
     (
         UnsafeDirectory,
-        "a store wants a directory of its own: yours, 0700, without links, empty or yet to be made",
+        "a store needs a directory of its own: owned by you, mode 0700, no link, and empty or new",
     ),
     (
         LostWrites,
-        "see what is lost: kvstream recover; to give it up: kvstream recover --accept-loss",
+        "show what is lost with: kvstream recover; accept it with: kvstream recover --accept-loss",
     ),
     (Corruption, "restore the last checkpoint; kvstream check shows what can still be read"),
     (UnknownLayout, "use the version of kvstream that wrote it"),
 )
-"""What to do about an error; the first that fits."""
+"""What to do about an error; the first match counts."""
 
 
 class Failure(click.ClickException):
@@ -125,7 +122,7 @@ def code_of(error: Exception) -> ExitCode:
 
 
 def explain(error: Exception) -> str:
-    """Return what happened and what to do about it, on one line that any terminal can show."""
+    """Return an error and the advice about it as one printable line."""
     message = printable(_message(error))
     advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
     return f"{message} ({advice})" if advice else message
@@ -139,7 +136,7 @@ def _message(error: Exception) -> str:
     return f"{error.filename}: {error.strerror}"
 
 
-def nothing_unless(found: object) -> None:
-    """End with exit code 1 where nothing was found or done."""
+def fail_unless(found: object) -> None:
+    """Exit with 1 if nothing was found or done."""
     if not found:
         raise click.exceptions.Exit(int(ExitCode.FAILED))

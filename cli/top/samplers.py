@@ -1,60 +1,48 @@
-"""Where ``top`` looks: at a server by its commands, or into a store that nobody holds.
+"""Take the samples of ``top``: from a server by its commands, or from a store in a directory.
 
-Each look is bounded, whatever is there: the walk over the keys by time, the rest by the number of
-streams that are shown. A walk that takes longer goes on with the next look.
+The cost of a sample is bounded: the scan over the keys by time, everything else by the number of
+streams that are shown. A longer scan continues with the next sample.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
-from pathlib import Path
+from contextlib import suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from kvstream.cli.output import pages
-from kvstream.cli.session import IMPORT_PREFIX
+from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
 from kvstream.cli.tables import printable
-from kvstream.cli.top.frames import Frame, GroupFrame, Server, StreamFrame
+from kvstream.cli.top.samples import GroupSample, Sample, ServerSample, StreamSample
 from kvstream.errors import NoSuchKey, RequestError, WrongType
 from kvstream.layout.keys import qualified
-from kvstream.operations import info as figures
+from kvstream.operations import info
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.ids import StreamID
 
-FIRST_WALK_S = 2.0
-"""So long the first look searches the keys for streams."""
-WALK_S = 0.1
-"""And each later one."""
+FIRST_SCAN_S, SCAN_S = 2.0, 0.1
+"""How long the first sample scans the keys for streams, and each later one."""
 SCAN_COUNT = 1000
-STREAMS_A_TRIP = 50
-"""Streams asked for in one round trip."""
+STREAMS_PER_TRIP = 50
+"""Streams in one round trip to the server."""
 GROUPS_MAX = 50
 """Groups of one stream that are shown."""
-PENDING_LOOKED_AT = 20
-"""The age of a group's pending entries is that of the oldest of the first so many by ID: a server
-tells nobody which of them all has waited longest."""
-
+PENDING_SAMPLED = 20
+"""Pending entries of a group, lowest IDs first, among which the oldest is looked up: a server does
+not report the oldest of all."""
 
 _INFO_PARTS = ("server", "clients", "memory", "stats")
-"""One by one: before Redis 7 INFO takes a single section."""
+"""Sections of INFO, requested one by one: before Redis 7 it takes only one."""
 
 
-class Source(Protocol):
-    """What frames come from."""
-
-    def frame(self) -> Frame:
-        """Look once."""
-        ...
-
-
-class Found:
-    """The streams that are shown: the first that were found, for as long as they exist."""
+class ShownStreams:
+    """The streams that are shown: the first that the scan finds, as long as they exist."""
 
     def __init__(self, most: int) -> None:
         self.names: dict[bytes, None] = {}
         self.most = most
         self.whole = False
-        """Every key has been looked at once."""
+        """Whether a scan over all keys has been completed."""
         self._seen = self._before = 0
 
     def add(self, names: list[bytes]) -> None:
@@ -66,7 +54,7 @@ class Found:
                 self.names[name] = None
 
     def end(self) -> None:
-        """Note that the walk over the keys has come to its end."""
+        """Count a scan over the keys as completed."""
         self._before, self._seen, self.whole = self._seen, 0, True
 
     @property
@@ -74,27 +62,27 @@ class Found:
         return max(0, max(self._seen, self._before) - len(self.names))
 
 
-class ServerSource:
-    """A server of kvstream or Redis."""
+class ServerSampler:
+    """Samples a server of kvstream or Redis."""
 
     def __init__(self, connection: Connection, place: str, match: bytes, most: int) -> None:
         self._connection = connection
         self._place = place
         self._match = match
-        self._found = Found(most)
+        self._found = ShownStreams(most)
         self._cursor = 0
 
-    def frame(self) -> Frame:
+    def sample(self) -> Sample:
         asked = [*(("INFO", part) for part in _INFO_PARTS), ("DBSIZE",)]
         *parts, keys = _checked(self._connection.ask_all(asked))
-        server = server_of(_fields(b"".join(parts)))
-        self._walk()
+        server = server_sample_of(_fields(b"".join(parts)))
+        self._scan()
         streams = [
             stream
-            for names in pages(list(self._found.names), STREAMS_A_TRIP)
+            for names in pages(list(self._found.names), STREAMS_PER_TRIP)
             for stream in self._streams(names)
         ]
-        return Frame(
+        return Sample(
             self._place,
             monotonic(),
             keys,
@@ -104,9 +92,9 @@ class ServerSource:
             self._found.whole,
         )
 
-    def _walk(self) -> None:
-        """Search the keys for streams for a while; begin anew behind the last."""
-        until = monotonic() + (WALK_S if self._found.whole else FIRST_WALK_S)
+    def _scan(self) -> None:
+        """Scan the keys for streams for a while; start again after the last key."""
+        until = monotonic() + (SCAN_S if self._found.whole else FIRST_SCAN_S)
         while True:
             words = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
             cursor, names = self._connection.ask(*words, "TYPE", "stream")
@@ -118,7 +106,7 @@ class ServerSource:
             if monotonic() >= until:
                 return
 
-    def _streams(self, names: list[bytes]) -> Iterator[StreamFrame]:
+    def _streams(self, names: list[bytes]) -> Iterator[StreamSample]:
         replies = iter(
             self._connection.ask_all(
                 words
@@ -133,25 +121,25 @@ class ServerSource:
         seen = [
             (name, info, groups, memory)
             for name, info, groups, memory in zip(names, replies, replies, replies, strict=True)
-            if not self._gone(name, info) and not self._gone(name, groups)
+            if not self._is_gone(name, info) and not self._is_gone(name, groups)
         ]
         oldest = self._oldest(
             [(name, group) for name, _, groups, _ in seen for group in _groups(groups)]
         )
-        for name, info, groups, memory in seen:
-            told = _pairs(info)
-            yield StreamFrame(
+        for name, raw, groups, memory in seen:
+            fields = _pairs(raw)
+            yield StreamSample(
                 name,
-                told[b"length"],
-                told.get(b"entries-added"),
-                StreamID.parse(told[b"last-generated-id"]),
+                fields[b"length"],
+                fields.get(b"entries-added"),
+                StreamID.parse(fields[b"last-generated-id"]),
                 memory if isinstance(memory, int) else None,
                 [_group(each, oldest.get((name, each[b"name"]))) for each in _groups(groups)],
                 max(0, len(groups) - GROUPS_MAX),
             )
 
-    def _gone(self, name: bytes, reply: Any) -> bool:
-        """Tell whether a stream has gone since it was found, or has become something else."""
+    def _is_gone(self, name: bytes, reply: Any) -> bool:
+        """Tell whether a stream was deleted or replaced by a key of another type."""
         if not isinstance(reply, Exception):
             return False
         if not isinstance(reply, NoSuchKey | WrongType):
@@ -162,17 +150,17 @@ class ServerSource:
     def _oldest(
         self, groups: list[tuple[bytes, dict[bytes, Any]]]
     ) -> dict[tuple[bytes, bytes], int]:
-        """Return how long entries have been pending, of the groups that have any."""
+        """Return the age of the oldest pending entry of each group that has any."""
         asked = [(name, group[b"name"]) for name, group in groups if group[b"pending"]]
         replies: list[Any] = []
-        for some in pages(asked, STREAMS_A_TRIP):
+        for some in pages(asked, STREAMS_PER_TRIP):
             replies += self._connection.ask_all(
-                ("XPENDING", name, group, "-", "+", PENDING_LOOKED_AT) for name, group in some
+                ("XPENDING", name, group, "-", "+", PENDING_SAMPLED) for name, group in some
             )
         return {
             place: max((idle for _, _, idle, _ in reply if idle >= 0), default=0)
             for place, reply in zip(asked, replies, strict=True)
-            if not isinstance(reply, Exception)  # the group has gone meanwhile
+            if not isinstance(reply, Exception)  # the group was deleted meanwhile
         }
 
 
@@ -191,10 +179,8 @@ def _groups(reply: list[Any]) -> list[dict[bytes, Any]]:
     return [_pairs(group) for group in reply[:GROUPS_MAX]]
 
 
-def _group(told: dict[bytes, Any], oldest_ms: int | None) -> GroupFrame:
-    return GroupFrame(
-        told[b"name"], told[b"consumers"], told.get(b"lag"), told[b"pending"], oldest_ms
-    )
+def _group(raw: dict[bytes, Any], oldest_ms: int | None) -> GroupSample:
+    return GroupSample(raw[b"name"], raw[b"consumers"], raw.get(b"lag"), raw[b"pending"], oldest_ms)
 
 
 def _fields(info: bytes) -> dict[str, str]:
@@ -202,22 +188,25 @@ def _fields(info: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and line[0] != "#")
 
 
-def server_of(told: dict[str, str]) -> Server:
-    """Return what the fields of INFO tell."""
+def server_sample_of(info: dict[str, str]) -> ServerSample:
+    """Return the counters of a server from the fields of INFO."""
 
     def amount(name: str) -> float:
-        with suppress(ValueError):  # of a server that only resembles Redis
-            return float(told.get(name, 0))
+        with suppress(ValueError):  # a server that only resembles Redis
+            return float(info.get(name, 0))
         return 0.0
 
     def number(name: str) -> int:
         return int(amount(name))
 
-    ours = told.get("kvstream_version")
-    if "redis_version" not in told and ours is None:
-        raise RequestError("the server tells nothing of itself: what answers INFO there?")
-    return Server(
-        version=printable(f"kvstream {ours}" if ours else f"Redis {told['redis_version']}"),
+    kvstream = info.get("kvstream_version")
+    if "redis_version" not in info and kvstream is None:
+        raise RequestError(
+            "INFO names no version: is there a kvstream or Redis server at this URL?"
+        )
+    version = f"kvstream {kvstream}" if kvstream else f"Redis {info['redis_version']}"
+    return ServerSample(
+        version=printable(version),
         uptime_s=number("uptime_in_seconds"),
         clients=number("connected_clients"),
         blocked=number("blocked_clients"),
@@ -231,34 +220,25 @@ def server_of(told: dict[str, str]) -> Server:
     )
 
 
-class Opener(Protocol):
-    """What opens the store in a directory."""
+class StoreSampler:
+    """Samples a store in a directory, which it opens for each sample."""
 
-    @property
-    def path(self) -> Path: ...
-
-    def reading(self) -> AbstractContextManager[Store]: ...
-
-
-class StoreSource:
-    """A store in a directory, opened for each look and let go of in between."""
-
-    def __init__(self, session: Opener, match: bytes, most: int) -> None:
+    def __init__(self, session: DirectorySession, match: bytes, most: int) -> None:
         self._session = session
         self._match = match
         self._most = most
 
-    def frame(self) -> Frame:
+    def sample(self) -> Sample:
         with self._session.reading() as store:
-            found = Found(self._most)
-            self._walk(store, found)
-            streams = [stream for name in found.names for stream in _stream_of_store(store, name)]
+            found = ShownStreams(self._most)
+            self._scan(store, found)
+            streams = [stream for name in found.names for stream in _stream_samples(store, name)]
             place = str(self._session.path)
             keys = store.size()
-        return Frame(place, monotonic(), keys, None, streams, found.left_out, found.whole)
+        return Sample(place, monotonic(), keys, None, streams, found.left_out, found.whole)
 
-    def _walk(self, store: Store, found: Found) -> None:
-        until = monotonic() + FIRST_WALK_S
+    def _scan(self, store: Store, found: ShownStreams) -> None:
+        until = monotonic() + FIRST_SCAN_S
         for name in store.scan_keys(self._match):
             if store.type(name) == "stream":
                 found.add([name])
@@ -267,16 +247,21 @@ class StoreSource:
         found.end()
 
 
-def _stream_of_store(store: Store, key: bytes) -> Iterator[StreamFrame]:
+def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
     name, run = qualified(store.db, key), store.engine.run
-    told = run(figures.stream_figures, name)
-    if told is None:  # expired just now
+    stream = run(info.stream_figures, name)
+    if stream is None:  # expired just now
         return
     groups = []
-    for group in run(figures.group_names, name, GROUPS_MAX):
-        found = run(figures.group_figures, name, group)
+    for group in run(info.group_names, name, GROUPS_MAX):
+        found = run(info.group_figures, name, group)
         if found is not None:
             oldest = found.oldest_ms if found.pending else None
-            groups.append(GroupFrame(group, found.consumers, found.lag, found.pending, oldest))
-    left_out = max(0, told.groups - len(groups))
-    yield StreamFrame(key, told.length, told.entries_added, told.last, None, groups, left_out)
+            groups.append(GroupSample(group, found.consumers, found.lag, found.pending, oldest))
+    left_out = max(0, stream.groups - len(groups))
+    yield StreamSample(
+        key, stream.length, stream.entries_added, stream.last, None, groups, left_out
+    )
+
+
+Sampler: TypeAlias = ServerSampler | StoreSampler

@@ -1,4 +1,4 @@
-"""Arguments of the library as words of commands. It knows no connection."""
+"""Arguments of the library as the words of Redis commands."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,12 +11,12 @@ Words = tuple[Word, ...]
 
 
 def flag(word: str, given: object) -> Words:
-    """Return a word where its option was given."""
+    """Return the word of an option that is a flag."""
     return (word,) if given else ()
 
 
 def option(word: str, value: Word | None) -> Words:
-    """Return a word and its value, where there is one."""
+    """Return the word of an option and its value; nothing for None."""
     return () if value is None else (word, value)
 
 
@@ -25,12 +25,12 @@ def milliseconds(seconds: float) -> int:
 
 
 def duration(word: str, seconds: float | None) -> Words:
-    """Return a word and milliseconds, where a duration was given."""
+    """Return the word of an option and a duration in milliseconds; nothing for None."""
     return () if seconds is None else (word, milliseconds(seconds))
 
 
 def id_word(value: IDLike) -> str | bytes:
-    """Return an ID as a command has it; signs and open bounds stay."""
+    """Return an ID as text; ``-``, ``+``, ``$`` and exclusive bounds stay as they are."""
     return value if isinstance(value, str | bytes) else str(StreamID.parse(value))
 
 
@@ -39,7 +39,7 @@ def id_words(ids: Iterable[StreamID]) -> Words:
 
 
 def id_block(ids: Sequence[StreamID]) -> Words:
-    """Return the block of IDs that the newer commands take."""
+    """Return the IDs as XACKDEL, XDELEX and XNACK take them."""
     return ("IDS", len(ids), *id_words(ids))
 
 
@@ -50,15 +50,15 @@ def trim_words(
     limit: int | None,
     ref_policy: RefPolicy | str | None,
 ) -> Words:
-    """Return the options of a trim, which are checked as those of a store are."""
-    how = trim_of(maxlen, minid, approximate, limit, RefPolicy(ref_policy) if ref_policy else None)
-    if how is None:
+    """Return the options of a trim, with the checks of the library."""
+    trim = trim_of(maxlen, minid, approximate, limit, RefPolicy(ref_policy) if ref_policy else None)
+    if trim is None:
         return ()
-    by_length = how.strategy is Strategy.MAXLEN
+    by_length = trim.strategy is Strategy.MAXLEN
     return (
         *flag(str(ref_policy), ref_policy),
-        str(how.strategy),
+        str(trim.strategy),
         "~" if approximate else "=",
-        how.maxlen if by_length else str(how.minid),
+        trim.maxlen if by_length else str(trim.minid),
         *option("LIMIT", limit),
     )

@@ -1,0 +1,359 @@
+"""An import: rows are added in batches, and each commit also writes the progress of the import.
+
+Progress is one entry in a stream of the same database, so it always agrees with the rows. The
+stream of a finished import expires after ``FINISHED_DAYS``::
+
+    key     kvstream:import:<32 hex digits>     hash of the target stream and the source's identity
+    entry   stream source offset line added digest last_id entries_added finished
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum, auto
+from functools import partial
+
+import xxhash
+
+from kvstream.cli.file_formats import Position, Row, Rows, Source
+from kvstream.cli.importing.ids import BadID, RowIDs, StreamEnd
+from kvstream.cli.json_values import Pairs
+from kvstream.cli.output import Progress
+from kvstream.cli.session import IMPORT_PREFIX, AnyStore, Changes
+from kvstream.errors import RequestError
+from kvstream.types.ids import MIN_ID, AddID, StreamID
+from kvstream.types.records import Fields
+
+FINISHED_DAYS = 30
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgress:
+    """How far an import has come."""
+
+    stream: bytes
+    source: bytes
+    offset: int
+    line: int
+    added: int
+    """Entries that all runs have added."""
+    digest: bytes
+    """Hash of all bytes before ``offset``."""
+    last_id: bytes
+    entries_added: int
+    finished: int
+
+
+def _decode_progress(fields: Fields) -> SavedProgress:
+    return SavedProgress(
+        stream=fields[b"stream"],
+        source=fields[b"source"],
+        offset=int(fields[b"offset"]),
+        line=int(fields[b"line"]),
+        added=int(fields[b"added"]),
+        digest=bytes.fromhex(fields[b"digest"].decode()),
+        last_id=fields[b"last_id"],
+        entries_added=int(fields[b"entries_added"]),
+        finished=int(fields[b"finished"]),
+    )
+
+
+class ProgressStream:
+    """The stream with the progress of one source and one target."""
+
+    def __init__(self, store: AnyStore, target: bytes, source: bytes) -> None:
+        self._store = store
+        self._target = target
+        self._source = source
+        digest = xxhash.xxh3_128(len(target).to_bytes(4, "big") + target + source).hexdigest()
+        self.key = IMPORT_PREFIX + digest.encode()
+
+    def load(self) -> SavedProgress | None:
+        """Return the progress of an earlier run; None if there is none, or it is out of date."""
+        latest = self._store.stream(self.key).revrange(count=1)
+        if not latest or not latest[0].fields:
+            return None
+        try:
+            saved = _decode_progress(latest[0].fields)
+        except (KeyError, ValueError):
+            raise RequestError(
+                f"{self.key.decode()} has no valid progress: --again starts at the first line"
+            ) from None
+        return saved if self._is_current(saved) else None
+
+    def _is_current(self, saved: SavedProgress) -> bool:
+        """Tell whether the target is the stream of that import, and not a later one."""
+        if not self._store.exists(self._target):
+            return saved.added == 0
+        info = self._store.stream(self._target).info()
+        return (
+            info.last_generated_id >= StreamID.parse(saved.last_id)
+            and info.entries_added >= saved.entries_added
+        )
+
+    def save(
+        self, changes: Changes, end: StreamEnd, position: Position, added: int, finished: bool
+    ) -> None:
+        """Write the progress, in the commit that adds the rows up to ``position``."""
+        saved = SavedProgress(
+            stream=self._target,
+            source=self._source,
+            offset=position.offset,
+            line=position.line,
+            added=added,
+            digest=position.digest,
+            last_id=bytes(end.last_id),
+            entries_added=end.entries_added,
+            finished=int(finished),
+        )
+        fields = {**asdict(saved), "digest": saved.digest.hex()}
+        changes.add(self.key, fields, maxlen=1)
+        if finished:
+            changes.expire(self.key, FINISHED_DAYS * _DAY_S)
+        else:
+            changes.persist(self.key)
+
+
+_LOOKUP_ENTRIES = 100
+"""Entries that one lookup of an existing ID reads: the next rows usually follow them."""
+
+
+class BadRow(RequestError):
+    """A row that cannot be added."""
+
+    def __init__(self, row: Row, reason: str) -> None:
+        super().__init__(f"line {row.line}: {reason}")
+
+
+class CommitFirst(Exception):
+    """The rows before this one must be committed before it can be added."""
+
+
+class Outcome(Enum):
+    """What happened to a row."""
+
+    ADDED = auto()
+    PRESENT = auto()
+    """The stream has an entry with this ID and these fields."""
+    BLANK = auto()
+
+
+class RowAdder:
+    """Adds rows to the changes of one commit."""
+
+    def __init__(
+        self,
+        store: AnyStore,
+        target: bytes,
+        end: StreamEnd,
+        row_ids: RowIDs,
+        changes: Changes,
+    ) -> None:
+        self._stream = store.stream(target)
+        self._target = target
+        self._end = end
+        self._row_ids = row_ids
+        self._changes = changes
+        self._known: dict[StreamID, Pairs] = {}
+        """Entries that the stream has, or that this commit adds."""
+
+    def add(self, row: Row) -> Outcome:
+        """Add a row unless the stream has it; raises BadRow and CommitFirst."""
+        if row.pairs is None:
+            raise BadRow(row, row.error)
+        if not row.pairs:
+            return Outcome.BLANK
+        try:
+            return self._add(*self._row_ids(row))
+        except (BadID, RequestError) as error:
+            raise BadRow(row, str(error)) from None
+
+    def _add(self, text: str, asked: AddID, pairs: Pairs) -> Outcome:
+        if asked is not None and not self._end.is_exact:
+            raise CommitFirst
+        eid = self._end.following(asked)
+        if eid is None:
+            self._check_present(text, asked, pairs)
+            return Outcome.PRESENT
+        self._changes.add(self._target, pairs, text)
+        self._end.count(eid, exact=asked is not None)
+        self._known[eid] = pairs
+        return Outcome.ADDED
+
+    def _check_present(self, text: str, eid: AddID, pairs: Pairs) -> None:
+        """Raise RequestError unless the stream has an entry with this ID and these fields."""
+        found = self._lookup(eid) if isinstance(eid, StreamID) else None
+        if found == pairs:
+            return
+        if found is not None:
+            raise RequestError(f"the stream has an entry {text} with other fields")
+        if eid == MIN_ID:
+            raise RequestError(f"{MIN_ID} cannot be the ID of an entry")
+        last = self._end.last_id
+        raise RequestError(f"{text} is not greater than {last}, the last ID of the stream")
+
+    def _lookup(self, eid: StreamID) -> Pairs | None:
+        if eid not in self._known:
+            for entry in self._stream.range(eid, "+", _LOOKUP_ENTRIES):
+                self._known[entry.id] = list(entry.pairs)
+        return self._known.get(eid)
+
+
+BATCH_ROWS = 1000
+BATCH_BYTES = 8 << 20
+"""Limits of one commit, so that memory is bounded and the progress bar moves."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Rows of a run, by outcome."""
+
+    added: int = 0
+    present: int = 0
+    """The stream had an entry with the same ID and fields."""
+    skipped: int = 0
+    """Bad rows."""
+
+    @property
+    def rows(self) -> int:
+        return self.added + self.present + self.skipped
+
+    def count(self, more: "Totals") -> None:
+        """Add the rows of one commit."""
+        self.added += more.added
+        self.present += more.present
+        self.skipped += more.skipped
+
+
+class SourceChanged(RequestError):
+    """The source has changed in the part that was imported."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """The result of one commit."""
+
+    position: Position
+    end: StreamEnd
+    rows: int = 0
+    totals: Totals = field(default_factory=Totals)
+    bad: list[BadRow] = field(default_factory=list)
+
+
+class Import:
+    """One run of an import, from one source into one stream."""
+
+    def __init__(
+        self,
+        store: AnyStore,
+        target: bytes,
+        source: Source,
+        rows: Rows,
+        row_ids: RowIDs,
+        on_bad_row: Callable[[BadRow], None] | None = None,
+    ) -> None:
+        """``on_bad_row`` gets bad rows, which are skipped; None: the first one stops the run."""
+        self.totals = Totals()
+        self.resumed: SavedProgress | None = None
+        """The progress of an earlier run, if ``resume`` found one."""
+        self._store = store
+        self._target = target
+        self._source = source
+        self._rows = rows
+        self._row_ids = row_ids
+        self._on_bad_row = on_bad_row
+        self._position = Position()
+        self._position.advance(rows.header.raw, rows.header.lines)
+        identity = source.identity
+        self._progress = None if identity is None else ProgressStream(store, target, identity)
+        self._progress_keys = [] if self._progress is None else [self._progress.key]
+
+    def resume(self) -> None:
+        """Skip the rows of an earlier run; SourceChanged if they are not there."""
+        saved = self.resumed = self._progress.load() if self._progress else None
+        if saved is None:
+            return
+        self._position.skip(self._source, saved.offset, saved.line)
+        if (self._position.offset, self._position.digest) != (saved.offset, saved.digest):
+            raise SourceChanged(
+                f"{self._source.label} has changed in its first {saved.line:,} lines, which were "
+                "imported before: --again starts at the first line"
+            )
+        self._rows.resume(saved.line)
+
+    def run(self, advance: Progress) -> None:
+        """Add all rows, batch by batch; raises BadRow if a bad row stops the run."""
+        advance(self._position.offset, 0)
+        for batch in self._batches():
+            bad = self._commit(batch)
+            advance(self._position.offset, self.totals.rows)
+            if bad is not None:
+                raise bad
+        if self._progress is not None:
+            self._store.atomically(self._progress_keys, self._finish)
+
+    def _batches(self) -> Iterator[list[Row]]:
+        """Yield batches of rows; a batch also ends when a pipe has no more data for now."""
+        batch: list[Row] = []
+        size = 0
+        for row in self._rows:
+            batch.append(row)
+            size += len(row.raw)
+            if len(batch) == BATCH_ROWS or size >= BATCH_BYTES or self._source.must_wait():
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _commit(self, batch: Sequence[Row]) -> BadRow | None:
+        """Add a batch, usually in one commit; return the row that stops the import."""
+        while batch:
+            keys = list(self._progress_keys)
+            if any(map(self._row_ids.depends_on_stream, batch)):
+                keys.append(self._target)
+            done = self._store.atomically(keys, partial(self._add, batch))
+            self._position = done.position
+            self.totals.count(done.totals)
+            for bad in done.bad:
+                if self._on_bad_row is None:
+                    return bad
+                self._on_bad_row(bad)
+            batch = batch[done.rows :]
+        return None
+
+    def _add(self, rows: Sequence[Row], changes: Changes) -> _Commit:
+        """Add rows and the progress, up to a bad row that stops the import.
+
+        If a row with its own ID follows a row that gets a new ID, it waits for the next commit: the
+        new ID is not known before.
+        """
+        done = _Commit(self._position.copy(), StreamEnd.of(self._store, self._target))
+        adder = RowAdder(self._store, self._target, done.end, self._row_ids, changes)
+        for row in rows:
+            try:
+                outcome = adder.add(row)
+            except CommitFirst:
+                break
+            except BadRow as bad:
+                done.bad.append(bad)
+                if self._on_bad_row is None:
+                    break
+                done.totals.skipped += 1
+            else:
+                done.totals.added += outcome is Outcome.ADDED
+                done.totals.present += outcome is Outcome.PRESENT
+            done.position.advance(row.raw, row.lines)
+            done.rows += 1
+        if done.rows or any(map(self._store.exists, self._progress_keys)):
+            self._save(changes, done, finished=False)
+        return done
+
+    def _finish(self, changes: Changes) -> None:
+        end = StreamEnd.of(self._store, self._target)
+        self._save(changes, _Commit(self._position, end), finished=True)
+
+    def _save(self, changes: Changes, done: _Commit, finished: bool) -> None:
+        if self._progress is not None:
+            before = self.resumed.added if self.resumed else 0
+            added = before + self.totals.added + done.totals.added
+            self._progress.save(changes, done.end, done.position, added, finished)
