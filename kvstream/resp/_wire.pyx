@@ -35,11 +35,13 @@ ctypedef unsigned char *Buffer
 cdef enum:
     PAIRS_NEAR = 16  # so many names are compared with each other
     OPTIONS_MAX = 5  # words before the ID of an XADD that trims
+    TRIMS_KEPT = 256  # texts of trims that are remembered
     NUMBER_MAX = 20  # digits of 64 bits
     RESP3 = 3
     STRING_HEADS = 24  # mark, digits and ends of a string
     ROW_HEADS = 96  # those of an entry, of its fields, and its ID
     FIRST_ROOM = 32768
+    READ_ROOM = 262144  # bytes read from a socket at once
 
 cdef int64_t COUNT_MAX = 2147483647
 
@@ -202,16 +204,60 @@ cdef tuple names_of(Part *fields, Py_ssize_t count):
     return names_before
 
 
+cdef dict trims_read = {}  # by the bytes of their words
+
+
 cdef object trim_of(object read_trim, Part *words, Py_ssize_t count):
-    """Return what the options mean; None unless they are those of a plain trim."""
-    cdef Py_ssize_t i
-    return read_trim(
-        tuple([PyBytes_FromStringAndSize(<const char *>words[i].at, words[i].size) for i in range(count)])
+    """Return what the options mean; None unless they are those of a plain trim.
+
+    The first word has at most six bytes, so no other words have the same bytes together.
+    """
+    cdef Bytes start = words[0].at
+    cdef bytes text = PyBytes_FromStringAndSize(
+        <const char *>start, words[count - 1].at + words[count - 1].size - start
     )
+    cdef Py_ssize_t i
+    found = trims_read.get(text, NotImplemented)
+    if found is NotImplemented:
+        found = read_trim(
+            [PyBytes_FromStringAndSize(<const char *>words[i].at, words[i].size) for i in range(count)]
+        )
+        if len(trims_read) >= TRIMS_KEPT:
+            trims_read.clear()
+        trims_read[text] = found
+    return found
 
 
-def take_appends(bytes data not None, Py_ssize_t limit, object read_trim):
-    """Return key, packed entries and trims of plain XADDs: ``XADD key [trim] * field value ...``.
+cdef class Burst:
+    """Does what ``PythonBurst`` of xadd_requests.py does."""
+
+    cdef readonly object client
+    cdef readonly bytes key
+    cdef readonly list entries
+    cdef readonly object sent
+    cdef readonly list trims
+    cdef public bytes replies
+    cdef public bytes prefix
+
+    def __init__(
+        self, object client, bytes key not None, list entries not None, object sent, list trims=None
+    ):
+        self.client = client
+        self.key = key
+        self.entries = entries
+        self.sent = sent
+        self.trims = trims
+        self.replies = self.prefix = b""
+
+    def encoded(self):
+        return self.replies
+
+    def fail(self, error):
+        self.replies = b"-%b\r\n" % error.line * len(self.entries)
+
+
+def take_burst(object client, bytes data not None, Py_ssize_t limit, object read_trim):
+    """Return a burst of plain XADDs: ``XADD key [trim] * field value ...``.
 
     None unless the bytes are whole such requests, all to one key, with few and different fields, and
     no row of more than ``limit`` bytes. ``read_trim`` reads the words of a trim.
@@ -228,6 +274,7 @@ def take_appends(bytes data not None, Py_ssize_t limit, object read_trim):
     cdef bytes packed
     cdef object trim
     cdef bint again
+    cdef Burst burst
     while at < size:
         if start[at] != 42:  # *
             return None
@@ -280,7 +327,265 @@ def take_appends(bytes data not None, Py_ssize_t limit, object read_trim):
         entries.append((packed, names))
     if key.size < 0:
         return None
-    return PyBytes_FromStringAndSize(<const char *>key.at, key.size), entries, trims
+    burst = Burst.__new__(Burst)
+    burst.client, burst.entries, burst.sent, burst.trims = client, entries, data, trims
+    burst.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
+    burst.replies = burst.prefix = b""
+    return burst
+
+
+def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
+    """Do what ``gather_in_python`` of xadd_requests.py does."""
+    cdef Py_ssize_t at = 0, entries = 0
+    cdef Burst burst, before = None
+    cdef object client, name, prefix, prefix_before = None
+    cdef list others = [], same_stream = None
+    cdef set trimming = set()
+    while at < PyList_GET_SIZE(bursts) and entries < most:
+        burst = <Burst?>bursts[at]
+        at += 1
+        entries += PyList_GET_SIZE(burst.entries)
+        client = burst.client
+        if not (client.direct and client.user.free):
+            others.append(burst)
+            continue
+        prefix = client.prefix
+        burst.prefix = <bytes?>prefix
+        if same_stream is None or prefix is not prefix_before or burst.key != before.key:
+            name = prefix + burst.key
+            same_stream = waiting.setdefault(name, [])
+            before, prefix_before = burst, prefix
+        same_stream.append(burst)
+        if burst.trims is not None:
+            trimming.add(name)
+    return at, others, entries, trimming
+
+
+def entries_of(list bursts not None):
+    """Do what ``entries_in_python`` of xadd_requests.py does."""
+    cdef Burst burst
+    cdef list entries = [], trims = None
+    for burst in bursts:
+        if burst.trims is not None and trims is None:
+            trims = [None] * len(entries)
+        if trims is not None:
+            trims += [None] * len(burst.entries) if burst.trims is None else burst.trims
+        entries += burst.entries
+    return entries, trims
+
+
+def answer(list bursts not None, list ids not None, object now):
+    """Do what ``answer_in_python`` of xadd_requests.py does."""
+    cdef Py_ssize_t at = 0, stop
+    cdef Burst burst
+    cdef object client
+    for burst in bursts:
+        stop = at + PyList_GET_SIZE(burst.entries)
+        burst.replies = encode_ids(ids, at, stop)
+        client = burst.client
+        client.last_command = "xadd"
+        client.last_used = now
+        client.commands_run += stop - at
+        at = stop
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/socket.h>
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    #endif
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    #define KVSTREAM_READY 256
+    static Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) {
+        return send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    /* The number of bytes received; 0 at the end, -1 if there are none yet, -2 after an error. */
+    static Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) {
+        Py_ssize_t size = recv(socket, to, room, MSG_DONTWAIT);
+        if (size >= 0) return size;
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? -1 : -2;
+    }
+    /* The readable sockets of an epoll. */
+    static int kvstream_ready(int epoll, int *sockets) {
+    #ifdef __linux__
+        struct epoll_event events[KVSTREAM_READY];
+        int i, count = epoll_wait(epoll, events, KVSTREAM_READY, 0);
+        for (i = 0; i < count; i++) sockets[i] = events[i].data.fd;
+        return count;
+    #else
+        return 0;
+    #endif
+    }
+    """
+    enum:
+        KVSTREAM_READY
+    Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) nogil
+    Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) nogil
+    int kvstream_ready(int epoll, int *sockets) nogil
+
+
+cdef class Channel:
+    """Does what ``PythonChannel`` of epoll_reader.py does, and writes to ``socket`` by itself.
+
+    Only what the socket does not take goes to the transport.
+    """
+
+    cdef public object client
+    cdef public object transport
+    cdef public int socket
+    cdef bint buffered  # the transport may have unsent bytes
+    cdef bint uncounted  # and its buffer size may not count them yet
+    cdef object executor, statistics, limits, turns
+
+    def __init__(self, executor, turns):
+        self.executor, self.turns = executor, turns
+        self.statistics, self.limits = executor.statistics, executor.limits
+        self.socket = -1
+
+    def data_received(self, data):
+        if self.client is not None:
+            self.executor.received(self.client, data)
+            if not self.turns.scheduled:
+                self.turns.schedule()
+
+    def send(self, bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
+        transport, client = self.transport, self.client
+        if transport is None or client is None or transport.is_closing():
+            return
+        self.statistics.bytes_out += size
+        client.bytes_out += size
+        if self.socket >= 0 and not self.uncounted:
+            if not self.buffered or not transport.get_write_buffer_size():
+                self.buffered = False
+                sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
+                if sent == size:
+                    client.output_over_since = None
+                    return
+        transport.write(data if sent <= 0 else data[sent:])
+        self.buffered = True
+        if self.socket >= 0 and not self.uncounted:
+            self.uncounted = True
+            self.turns.soon(self.counted)
+        if transport.get_write_buffer_size() > self.limits.near or client.output_over_since:
+            if not self.limits.admits(client):
+                self.abort()
+
+    def counted(self):
+        """Note the next iteration of the loop: the transport's buffer size is right again."""
+        self.uncounted = False
+
+    def abort(self):
+        if self.transport is not None:
+            self.transport.abort()
+
+
+cdef class Poller:
+    """Reads all sockets of an epoll by one call; see epoll_reader.py."""
+
+    cdef dict channels
+    cdef char *buffer
+    cdef int epoll
+
+    def __cinit__(self, int epoll):
+        self.epoll = epoll
+        self.channels = {}
+        self.buffer = <char *>PyMem_Malloc(READ_ROOM)
+        if self.buffer is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self.buffer)
+
+    def add(self, int socket, Channel channel not None):
+        """Read a socket for a channel."""
+        self.channels[socket] = channel
+
+    def discard(self, int socket):
+        """Read a socket no more; return whether it was read."""
+        return self.channels.pop(socket, None) is not None
+
+    def receive(self):
+        """Read all readable sockets; return their number."""
+        cdef int ready[KVSTREAM_READY]
+        cdef int count, i, taken = 0
+        cdef Py_ssize_t size
+        cdef object found
+        cdef Channel channel
+        count = kvstream_ready(self.epoll, ready)
+        for i in range(count):
+            found = self.channels.get(ready[i])
+            if found is None:  # discarded since
+                continue
+            channel = <Channel>found
+            size = kvstream_receive(ready[i], self.buffer, READ_ROOM)
+            if size == -1:
+                continue
+            taken += 1
+            try:
+                if size == 0:
+                    channel.ended()
+                elif size < 0:
+                    channel.abort()
+                elif channel.client is not None:
+                    data = PyBytes_FromStringAndSize(self.buffer, size)
+                    channel.executor.received(channel.client, data)
+            except Exception as error:
+                channel.failed(error)
+        return taken
+
+
+def closing_clients(list slots not None):
+    """Do what ``closing_in_python`` of reply_queue.py does."""
+    cdef list clients = []
+    cdef object slot, client
+    for slot in slots:
+        client = (<Burst>slot).client if type(slot) is Burst else slot.client
+        if client.closing:
+            clients.append(client)
+    return clients
+
+
+def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
+    """Do what ``write_in_python`` of reply_queue.py does."""
+    cdef dict parts = {}
+    cdef object slot, client, reply, before
+    for slot in slots:
+        if type(slot) is Burst:
+            client, reply = (<Burst>slot).client, (<Burst>slot).replies
+        else:
+            client, reply = slot.client, None
+        if client.lost:
+            continue
+        if reply is None:
+            reply = slot.encoded()
+        if not reply:
+            if client.paged:
+                begin_pages(slot)
+            continue
+        before = parts.get(client)
+        if before is None:
+            parts[client] = reply
+        elif type(before) is list:
+            (<list>before).append(reply)
+        else:
+            parts[client] = [before, reply]
+        if PyBytes_GET_SIZE(<bytes?>reply) > most:
+            send(client, parts.pop(client))
+    for client, reply in parts.items():
+        send(client, reply)
+
+
+cdef int send(object client, object replies) except -1:
+    client.send(b"".join(replies) if type(replies) is list else replies)
+    return 0
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -339,6 +644,33 @@ cdef inline Buffer put_id(Buffer at, uint64_t ms, uint64_t seq) noexcept nogil:
     at = put_number(at, ms, before)
     at[0] = 45
     return put_end(put_number(at + 1, seq, after))
+
+
+cdef inline bint take_id(object eid, uint64_t *ms, uint64_t *seq) except -1:
+    if not isinstance(eid, tuple) or PyTuple_GET_SIZE(eid) != 2:
+        return False
+    ms[0] = <object>PyTuple_GET_ITEM(eid, 0)
+    seq[0] = <object>PyTuple_GET_ITEM(eid, 1)
+    return True
+
+
+def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):
+    """Return the IDs of ``start <= index < stop`` as bulk strings, one behind the other."""
+    cdef Py_ssize_t total = 0, i
+    cdef uint64_t ms = 0, seq = 0
+    cdef Buffer to
+    if not 0 <= start <= stop <= PyList_GET_SIZE(ids):
+        raise IndexError("no such IDs")
+    for i in range(start, stop):
+        if not take_id(<object>PyList_GET_ITEM(ids, i), &ms, &seq):
+            raise TypeError("an ID is a pair of numbers")
+        total += id_size(ms, seq)
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <Buffer>PyBytes_AS_STRING(made)
+    for i in range(start, stop):
+        take_id(<object>PyList_GET_ITEM(ids, i), &ms, &seq)
+        to = put_id(to, ms, seq)
+    return made
 
 
 def encode_alike(list ids not None, bytes head not None, bytes tail not None):

@@ -189,6 +189,15 @@ class RequestReader:
             raise ProtocolError(self._fault)
         return requests
 
+    def whole(self, data: bytes) -> list[Request]:
+        """Return the requests in bytes that begin and end with a request; the reader must be empty.
+
+        Return none if the bytes are anything else: use ``feed`` and ``take`` then.
+        """
+        requests: list[Request] = []
+        at, _, left = _take_plain(data, 0, requests, [], 0, self.bulk_max)
+        return requests if at == len(data) and not left and self.trusted else []
+
     def _simple(self) -> bool:
         """Tell whether the bytes held begin a request, and are all that there are."""
         return self.trusted and not self._left and self._grown is None and not self._mark

@@ -45,6 +45,18 @@ def test_requests_cut_after_every_byte_come_out_the_same(requests: list[list[byt
     assert read(each_byte(data), trusted=False) == read([data], trusted=False)
 
 
+@given(REQUESTS, st.integers(0, 1 << 20))
+@example([[b"PING"]], 4)
+def test_whole_requests_alone_are_given_at_once(requests: list[list[bytes]], cut: int) -> None:
+    data = b"".join(map(framed, requests))
+    plain = all(len(part) <= 1024 for request in requests for part in request)
+    assert RequestReader().whole(data) in ([requests] if plain else [requests, []])
+    assert RequestReader(trusted=False).whole(data) == []
+    for part in (data[: cut % len(data)], data + b"*", b"PING\r\n" + data) if data else ():
+        found = RequestReader().whole(part)
+        assert b"".join(map(framed, found)) in (b"", part)
+
+
 @pytest.mark.parametrize("size", [BIG - 1, BIG, BIG + 1, 3 * BIG])
 @pytest.mark.parametrize("last", range(6))
 def test_a_big_argument_may_be_cut_anywhere_near_its_end(size: int, last: int) -> None:

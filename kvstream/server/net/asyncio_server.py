@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from time import monotonic
 from typing import cast
 
 from kvstream.errors import KVStreamError
 from kvstream.resp.requests import RequestReader
+from kvstream.server.net.epoll_reader import Channel, EpollReader
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.runtime.group_fsync import GroupFsync
@@ -35,6 +37,8 @@ def listening(host: str, port: int) -> Iterator[None]:
         raise CannotListen(f"cannot listen at {host}:{port}: {reason.lower()}") from None
 
 
+ROUNDS_S = 0.002
+"""Time in which turns run one after another before the loop does anything else."""
 TICK_S = 1.0
 """How often the executor's periodic work runs."""
 BACKLOG = 511
@@ -43,49 +47,42 @@ LINGER_S = 10.0
 """Time that a client has to read the last replies before its connection is closed."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Channel, asyncio.Protocol):
     """One connection of a client."""
 
     def __init__(self, listener: "Listener") -> None:
+        super().__init__(listener.executor, listener)
         self._listener = listener
-        self._executor = listener.executor
-        self._statistics, self._limits = listener.executor.statistics, listener.executor.limits
-        self.client: Client | None = None
-        """None: refused, or gone."""
-        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's has another class
         self.client = self._listener.welcome(self, self.transport)
         if self.client is None:
             self.transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        if self.client is not None:
-            self._executor.received(self.client, data)
-            if not self._listener.scheduled:
-                self._listener.schedule()
+        elif transport.get_extra_info("ssl_object") is None:
+            self.socket = self.client.descriptor
+            self._listener.soon(self._join)  # the transport begins to read in the next iteration
 
     def eof_received(self) -> bool:
         return self.client is not None and self._listener.ended(self.client)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
         if self.client is not None:
-            self._executor.gone(self.client)
+            self._listener.executor.gone(self.client)
         self.transport = self.client = None  # leaves no reference cycle
 
-    def send(self, data: bytes) -> None:
-        """Write to the socket; disconnect a client that reads too slowly."""
-        transport, client = self.transport, self.client
-        if transport is None or client is None or transport.is_closing():
-            return
-        transport.write(data)
-        size = len(data)
-        client.bytes_out += size
-        self._statistics.bytes_out += size
-        is_near = transport.get_write_buffer_size() > self._limits.near or client.output_over_since
-        if is_near and not self._limits.admits(client):
-            self.abort()
+    def ended(self) -> None:
+        """Note the end of input, as a transport does."""
+        self._leave(closes=False)
+        if not self.eof_received():
+            self.close()
+
+    def failed(self, error: Exception) -> None:
+        """Report an unexpected error of reading, and close."""
+        context = {"message": "a client could not be read", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+        self.abort()
 
     def pending_output(self) -> int:
         """Return the bytes that are written and not yet sent."""
@@ -94,17 +91,34 @@ class Connection(asyncio.Protocol):
     def pause(self) -> None:
         """Stop reading."""
         if self.transport is not None and not self.transport.is_closing():
+            self._leave(closes=False)
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+            self._join()
+
+    def _join(self) -> None:
+        """Let the epoll reader read the socket instead of the transport."""
+        reader, transport = self._listener.epoll_reader, self.transport
+        if reader is None or transport is None or self.socket < 0:
+            return
+        if transport.is_reading():
+            transport.pause_reading()
+            reader.add(self.socket, self)
+
+    def _leave(self, closes: bool = True) -> None:
+        """Take the socket from the epoll reader; if it ``closes``, only the transport writes."""
+        if self._listener.epoll_reader is not None:
+            self._listener.epoll_reader.discard(self.socket)
+        if closes:
+            self.socket = -1
 
     def abort(self) -> None:
-        """Close at once and discard unsent bytes."""
-        if self.transport is not None:
-            self.transport.abort()
+        self._leave()
+        super().abort()
 
     def resume_writing(self) -> None:
         """Continue a streamed reply: the pages so far are sent."""
@@ -112,6 +126,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close after the written bytes are sent, or after LINGER_S."""
+        self._leave()
         if self.transport is not None:
             if self.pending_output():
                 asyncio.get_running_loop().call_later(LINGER_S, self.abort)
@@ -130,6 +145,8 @@ class Listener:
         """The TLS context of new connections."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self.soon = self._loop.call_soon
+        self.epoll_reader = EpollReader.if_possible(self._receive)
         self._thread = threading.get_ident()
         self.scheduled = self._has_pages = False
         self._timer: asyncio.Handle | None = None
@@ -215,6 +232,15 @@ class Listener:
         """Schedule the next pages of streamed replies."""
         self._has_pages = bool(self.executor.paging.under_way)
         self.schedule()
+
+    def _receive(self) -> None:
+        """Read all readable sockets and run their requests, until there are none or ROUNDS_S."""
+        assert self.epoll_reader is not None
+        until = monotonic() + ROUNDS_S
+        while self.epoll_reader.receive() and not self.scheduled:
+            self._run_turn()
+            if self.scheduled or self.executor.is_answering or monotonic() >= until:
+                return  # replies that wait for an fsync ask for it in the next iteration
 
     def _run_turn(self) -> None:
         self.scheduled = False

@@ -266,6 +266,12 @@ class Client(Session):
         self.reader.feed(data)
         self.take_in()
 
+    def receive_whole(self, data: bytes) -> bool:
+        """Take bytes if they are whole requests, with none before them; return whether they are."""
+        requests = self.reader.whole(data) if len(data) <= PIECE else []
+        self.requests += requests
+        return bool(requests)
+
     def take_in(self) -> bool:
         """Parse the next requests; return False if there are no bytes to parse.
 

@@ -14,7 +14,7 @@ from itertools import islice
 from math import inf
 
 from kvstream.commands.args import text
-from kvstream.commands.command import LATER, Answer, Command, Container, Flag, Stepwise
+from kvstream.commands.command import FIRST, LATER, Answer, Command, Container, Flag, Stepwise
 from kvstream.commands.replies import ErrorReply, internal_error
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, Throttle
@@ -55,8 +55,14 @@ class Lookups:
 
     def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Note the keys of a finished call."""
-        uses, counts = self._by_command[command.name]
+        uses, counts, has_one_key = self._by_command[command.name]
         missing, statistics = txn.missing, self._statistics
+        if has_one_key and not missing and not client.no_touch:  # most calls
+            if counts:
+                statistics.keyspace_hits += 1
+            if uses:
+                self._usage.note_one(client.prefix + argv[1], txn.now_ms)
+            return
         prefix = client.prefix
         names = [prefix + key for key in command.keys_of(argv)]
         if counts:
@@ -74,15 +80,15 @@ class Lookups:
 
     def appended(self, name: bytes, txn: Txn) -> None:
         """Note the stream of batched XADDs."""
-        self._usage.note([name], txn.now_ms)
+        self._usage.note_one(name, txn.now_ms)
         txn.missing.clear()
 
 
-def _lookup_of(row: Command) -> tuple[bool, int]:
-    """Return whether a command uses its keys, and how many of them count as hits or misses."""
+def _lookup_of(row: Command) -> tuple[bool, int, bool]:
+    """Return whether a command uses its keys, how many of them count, and if its first is all."""
     reads = Flag.READONLY in row.flags and row.name != "memory|usage"
     counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
-    return row.name not in _UNUSED, counts
+    return row.name not in _UNUSED, counts, row.keys == FIRST
 
 
 _US = 1_000_000
@@ -260,6 +266,8 @@ class Calls:
         """The process exceeds ``maxmemory``."""
         self.read_only: ErrorReply | None = None
         """The error of every write after the store has failed."""
+        self.ended = 0.0
+        """When the last call ended; a turn uses it to look at the clock less often."""
         self.set_slow()
 
     def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
@@ -339,7 +347,8 @@ class Calls:
         if reply is LATER:
             client.commands_run -= 1
             return reply
-        spent = clock() - begun
+        self.ended = ended = clock()
+        spent = ended - begun
         row = self.statistics.of(name)
         if type(reply) is Stepwise:
             client.commands_run -= 1

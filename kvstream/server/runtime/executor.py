@@ -104,7 +104,8 @@ class Executor:
         self.outbox = Outbox(engine.committer, self, self.paging)
 
         self._turn: Turn | None = None
-        self._turn_until = 0.0
+        self._calls_until = 0.0
+        """When the turn ends, by the clock of the calls."""
         self._runner = 0
         self._slots: list[Kept] = []
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
@@ -134,9 +135,13 @@ class Executor:
             if burst is not None:
                 self.bursts.append(burst)
                 return
-            client.direct = False
         client.last_used = self.clock()
-        if client.closing:
+        if client.direct:
+            client.direct = False
+            if client.receive_whole(data):
+                self.ready[client] = None
+                return
+        elif client.closing:
             return
         client.receive(data)
         if client.block is not None:
@@ -228,7 +233,7 @@ class Executor:
         if not self.pending:
             return False
         begun = perf_counter()
-        self._turn_until = until = self.clock() + TURN_S
+        until, self._calls_until = self.clock() + TURN_S, begun + TURN_S
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._gate.is_shut is (self.calls.read_only is None):
@@ -327,7 +332,7 @@ class Executor:
         While others wait, a client runs LOOKS requests or one piece of bytes; an unauthenticated
         one a single request.
         """
-        requests, clock = client.requests, self.clock
+        requests, calls = client.requests, self.calls
         count, more = 0, True
         while count < most and client.block is None and not client.closing and not client.paged:
             may_go_on = False
@@ -335,9 +340,12 @@ class Executor:
                 self._request(turn, client, requests.popleft())
                 count += 1
                 may_go_on = count % LOOKS > 0 and client.authenticated
-            elif not (more := client.take_in()):
+                now = calls.ended
+            elif more := client.take_in():
+                now = perf_counter()
+            else:
                 break
-            if clock() >= self._turn_until or (self.ready and not may_go_on):
+            if now >= self._calls_until or (self.ready and not may_go_on):
                 break
         return count, more
 

@@ -19,6 +19,7 @@ from kvstream.engine.engine import TurnFailed
 from kvstream.errors import DataError, KVStreamError, UnknownOutcome
 from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
+from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.group_fsync import GroupFsync
@@ -192,7 +193,7 @@ def _memory_of(kept: Kept) -> int:
     return memory_of(kept.reply) if isinstance(kept, Slot) else len(kept.encoded())
 
 
-def write_replies(slots: list[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
+def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
     """Send replies, those of one client together; one above ``most`` bytes as soon as encoded.
 
     ``begin_pages`` is called for a slot without bytes whose client is paged.
@@ -220,9 +221,14 @@ def write_replies(slots: list[Kept], begin_pages: Callable[[Kept], None], most: 
         _send(client, replies)
 
 
-def closing_clients(slots: list[Kept]) -> list[Client]:
+def closing_in_python(slots: list[Kept]) -> list[Client]:
     """Return the clients of ``slots`` that are closing."""
     return [slot.client for slot in slots if slot.client.closing]
+
+
+write_replies, closing_clients = write_in_python, closing_in_python
+if twins is not None:
+    write_replies, closing_clients = twins.write_replies, twins.closing_clients
 
 
 def _send(client: Client, replies: bytes | list[bytes]) -> None:

@@ -5,14 +5,15 @@ entries at once. Without that code, and for all else, requests are parsed one by
 command table; a plain XADD among them becomes a burst of one.
 """
 
-from functools import lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from kvstream.commands.replies import ErrorReply
+from kvstream.commands.replies import RESP2, ErrorReply
 from kvstream.commands.streams import plain_trim
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
 from kvstream.resp.compiled import twins
+from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.runtime.client import Client
 from kvstream.types.ids import MIN_ID, StreamID
@@ -27,7 +28,7 @@ Packed = tuple[bytes, Names]
 Trims = list[Trim | None]
 
 
-class Burst:
+class PythonBurst:
     """XADDs of one client, their packed entries, and their replies."""
 
     __slots__ = ("client", "entries", "key", "prefix", "replies", "sent", "trims")
@@ -60,18 +61,17 @@ class Burst:
         self.replies = b"-%b\r\n" % error.line * len(self.entries)
 
 
-_plain_trim = lru_cache(maxsize=256)(lambda words: plain_trim(list(words)))
+Burst = PythonBurst
+if not TYPE_CHECKING and twins is not None:
+    Burst = twins.Burst
 
 
 def burst_of(client: Client, data: bytes) -> Burst | None:
     """Return a burst if received bytes are whole plain XADDs to one key and nothing else."""
     if twins is None or len(data) > BURST_BYTES_MAX:
         return None
-    found = twins.take_appends(data, ENTRY_BYTES_MAX, _plain_trim)
-    if found is None:
-        return None
-    key, entries, trims = found
-    return Burst(client, key, entries, data, trims)
+    found: PythonBurst | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
+    return found
 
 
 def requests_of(burst: Burst) -> list[Request]:
@@ -89,7 +89,7 @@ def requests_of(burst: Burst) -> list[Request]:
     return requests
 
 
-def gather(
+def gather_in_python(
     bursts: list[Burst], waiting: dict[bytes, list[Burst]], most: int
 ) -> tuple[int, list[Burst], int, set[bytes]]:
     """Group bursts by stream into ``waiting``, until there are ``most`` entries.
@@ -115,7 +115,7 @@ def gather(
     return at, others, entries, trimming
 
 
-def entries_of(bursts: list[Burst]) -> tuple[list[Packed], Trims | None]:
+def entries_in_python(bursts: list[Burst]) -> tuple[list[Packed], Trims | None]:
     """Return the entries of bursts in order, and the trim of each; None: there is none at all."""
     entries = [entry for burst in bursts for entry in burst.entries]
     if all(burst.trims is None for burst in bursts):
@@ -124,15 +124,19 @@ def entries_of(bursts: list[Burst]) -> tuple[list[Packed], Trims | None]:
     return entries, list(chain.from_iterable(trims))
 
 
-def answer(bursts: list[Burst], ids: list[StreamID], now: float) -> None:
+def answer_in_python(bursts: list[Burst], ids: list[StreamID], now: float) -> None:
     """Answer bursts with the IDs of their entries."""
     at = 0
     for burst in bursts:
         stop = at + len(burst.entries)
-        told = [b"%d-%d" % eid for eid in ids[at:stop]]
-        burst.replies = b"".join([b"$%d\r\n%b\r\n" % (len(eid), eid) for eid in told])
+        burst.replies = b"".join([encode(b"%d-%d" % eid, RESP2) for eid in ids[at:stop]])
         client = burst.client
         client.last_command = "xadd"
         client.last_used = now
         client.commands_run += stop - at
         at = stop
+
+
+gather, entries_of, answer = gather_in_python, entries_in_python, answer_in_python
+if twins is not None:
+    gather, entries_of, answer = twins.gather, twins.entries_of, twins.answer

@@ -1,20 +1,25 @@
-"""Connections: the end of a client at its socket, and the replies that are written there."""
+"""Connections: the end of a client at its socket, and the replies written there; both twins."""
 
 import asyncio
 import socket
 import struct
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kvstream.server.net.asyncio_server import Connection
-from kvstream.server.runtime.reply_queue import closing_clients, write_replies
+from kvstream.resp.compiled import twins
+from kvstream.server.net.epoll_reader import PythonChannel
+from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python
 from kvstream.server.runtime.xadd_requests import Burst
 from tests.patience import until
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 
+CHANNELS = [PythonChannel] if twins is None else [PythonChannel, twins.Channel]
+WRITERS = [write_in_python] if twins is None else [write_in_python, twins.write_replies]
+CLOSERS = [closing_in_python] if twins is None else [closing_in_python, twins.closing_clients]
 PING = b"*1\r\n$4\r\nPING\r\n"
 PONG = b"+PONG\r\n"
 
@@ -41,9 +46,9 @@ class Transport(asyncio.Transport):
 
 
 class Ends:
-    """A connection, and what is around it."""
+    """A channel, and what is around it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Any) -> None:
         self.statistics = SimpleNamespace(bytes_out=0)
         limits = SimpleNamespace(near=100, admits=lambda client: False)
         self.received: list[bytes] = []
@@ -53,35 +58,45 @@ class Ends:
             received=lambda client, data: self.received.append(data),
         )
         self.turns = 0
-        listener: Any = SimpleNamespace(executor=executor, scheduled=False, schedule=self._schedule)
+        self.functions: list[Callable[[], None]] = []
+        turns = SimpleNamespace(
+            scheduled=False, schedule=self._schedule, soon=self.functions.append
+        )
         self.transport = Transport()
-        self.connection = Connection(listener)
+        self.channel = kind(executor, turns)
         self.client = _client(bytes_out=0, output_over_since=None)
-        self.connection.client = self.client
-        self.connection.transport = self.transport
+        self.channel.client, self.channel.transport = self.client, self.transport
 
     def _schedule(self) -> None:
         self.turns += 1
 
 
+@pytest.fixture(params=CHANNELS)
+def ends(request: pytest.FixtureRequest) -> Ends:
+    return Ends(request.param)
+
+
 @pytest.fixture
-def ends() -> Ends:
-    return Ends()
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
 
 
 def test_who_is_gone_sends_and_gets_nothing(ends: Ends) -> None:
-    ends.connection.client = None
-    ends.connection.data_received(PING)
-    ends.connection.send(b"+OK\r\n")
+    ends.channel.client = None
+    ends.channel.data_received(PING)
+    ends.channel.send(b"+OK\r\n")
     assert (ends.received, ends.turns, ends.transport.written) == ([], 0, [])
 
 
 def test_replies_go_out_and_are_counted(ends: Ends) -> None:
-    ends.connection.send(b"+OK\r\n")
+    ends.channel.send(b"+OK\r\n")
     assert ends.transport.written == [b"+OK\r\n"]
     assert ends.client.bytes_out == ends.statistics.bytes_out == 5
     ends.transport.closing = True
-    ends.connection.send(b"+OK\r\n")
+    ends.channel.send(b"+OK\r\n")
     assert ends.transport.written == [b"+OK\r\n"]
     assert not ends.transport.aborted
 
@@ -89,8 +104,34 @@ def test_replies_go_out_and_are_counted(ends: Ends) -> None:
 @pytest.mark.parametrize(("kept", "since"), [(101, None), (1, 3.0)])
 def test_who_does_not_read_is_cut_off(ends: Ends, kept: int, since: float | None) -> None:
     ends.transport.kept, ends.client.output_over_since = kept, since
-    ends.connection.send(b"+OK\r\n")
+    ends.channel.send(b"+OK\r\n")
     assert ends.transport.aborted
+
+
+def test_a_socket_gets_what_it_takes_and_the_transport_the_rest_in_order(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    ends = Ends(CHANNELS[-1])
+    ends.channel.socket = ours.fileno()
+    ends.channel.send(b"+1\r\n")
+    long = bytes(8 << 20)
+    ends.channel.send(long)
+    came = b""
+    while (
+        len(came) < 5 and CHANNELS[-1] is not PythonChannel
+    ):  # there is room, but not for what follows
+        came += theirs.recv(1 << 20)
+    ends.channel.send(b"+2\r\n")
+    written = b"".join(ends.transport.written)
+    assert written.endswith(b"+2\r\n")
+    for function in ends.functions:
+        function()
+    ends.channel.send(b"+3\r\n")
+    ours.close()
+    came += b"".join(iter(lambda: theirs.recv(1 << 20), b""))
+    assert CHANNELS[-1] is PythonChannel or (4 < len(came) < len(long) and came.endswith(b"+3\r\n"))
+    assert came.removesuffix(b"+3\r\n") + written == b"+1\r\n" + long + b"+2\r\n"
 
 
 class Known:
@@ -103,7 +144,8 @@ def _client(**told: Any) -> Any:
     return client
 
 
-def test_replies_of_a_client_go_out_together_and_long_ones_at_once() -> None:
+@pytest.mark.parametrize("write", WRITERS)
+def test_replies_of_a_client_go_out_together_and_long_ones_at_once(write: Any) -> None:
     sent: list[tuple[str, bytes]] = []
     a, b = (_client(send=lambda data, name=name: sent.append((name, data))) for name in "ab")
     lost, paged = _client(lost=True), _client(paged=True)
@@ -118,19 +160,20 @@ def test_replies_of_a_client_go_out_together_and_long_ones_at_once() -> None:
 
     slots = [slot(a, b"1"), slot(b, b"2"), slot(a, b"3"), slot(lost, b"4"), slot(paged, b"")]
     slots += [slot(b, b"long"), slot(a, b"5"), slot(b, b""), slot(b, b"6")]
-    write_replies(slots, pages.append, 3)
+    write(slots, pages.append, 3)
     assert sent == [("b", b"2long"), ("a", b"135"), ("b", b"6")]
     assert pages == [slots[4]]
 
 
-def test_those_to_be_closed_are_found() -> None:
+@pytest.mark.parametrize("closing", CLOSERS)
+def test_those_to_be_closed_are_found(closing: Any) -> None:
     ends, stays = _client(closing=True), _client()
     slots: list[Any] = [
         Burst(ends, b"", [], b""),
         SimpleNamespace(client=stays),
         SimpleNamespace(client=ends),
     ]
-    assert closing_clients(slots) == [ends, ends]
+    assert closing(slots) == [ends, ends]
 
 
 def test_who_ends_its_side_is_answered_first(served: Served) -> None:

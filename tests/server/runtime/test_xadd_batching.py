@@ -1,6 +1,8 @@
 """Plain XADDs that come together are taken together, and nobody can tell."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,8 +17,9 @@ from kvstream.operations.checks import check
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime import xadd_requests
-from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
+from kvstream.server.runtime.xadd_requests import PythonBurst, burst_of, requests_of
 from kvstream.storage.batch import Batch
+from kvstream.types.ids import StreamID
 from tests.server.talking import Server, Talker, request
 
 compiled = pytest.mark.skipif(twins is None, reason="bursts are found by compiled code alone")
@@ -142,8 +145,8 @@ def test_a_word_that_has_the_bytes_of_two_options_does_not_trim(server: Server) 
 
 @compiled
 def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
-    assert twins.take_appends(plain("v" * 100), 100, plain_trim) is None
-    assert twins.take_appends(plain("v" * 100), 1000, plain_trim) is not None
+    assert twins.take_burst(None, plain("v" * 100), 100, plain_trim) is None
+    assert twins.take_burst(None, plain("v" * 100), 1000, plain_trim) is not None
     with patch.object(xadd_requests, "BURST_BYTES_MAX", 100):
         assert burst_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
 
@@ -277,11 +280,47 @@ def test_where_the_commit_fails_each_request_of_a_burst_is_told(server: Server) 
     assert ann.ask("XLEN", "s") == b":0\r\n"
 
 
-def test_a_burst_that_is_not_durable_tells_so_for_each_request() -> None:
-    burst = Burst(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
+@pytest.mark.parametrize("kind", [PythonBurst, xadd_requests.Burst])
+def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[PythonBurst]) -> None:
+    burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
     burst.replies = b"$3\r\n1-1\r\n"
     burst.fail(ErrorReply("ERR", "lost"))
     assert burst.encoded() == b"-ERR lost\r\n-ERR lost\r\n"
+
+
+@compiled
+@pytest.mark.parametrize("clients", [1, 3])
+def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None:
+    talkers = [server.client().client for _ in range(clients)]
+    talkers[-1].direct = clients == 1
+    entry = encode_flat([b"f", b"v"])
+    trim = plain_trim([b"MAXLEN", b"5"])
+    found: list[Any] = []
+    twin_functions: list[tuple[Callable[..., Any], ...]] = [
+        (
+            xadd_requests.gather_in_python,
+            xadd_requests.entries_in_python,
+            xadd_requests.answer_in_python,
+        ),
+        (twins.gather, twins.entries_of, twins.answer),
+    ]
+    for (gather, entries_of, answer), kind in zip(
+        twin_functions, [PythonBurst, twins.Burst], strict=True
+    ):
+        made: list[Any] = [
+            kind(client, b"k", [entry] * (n + 1), b"", [trim] * (n + 1) if n == 1 else None)
+            for n, client in enumerate(talkers)
+        ]
+        waiting: dict[bytes, list[PythonBurst]] = {}
+        gathered = gather(made, waiting, 3)
+        together = [burst for same in waiting.values() for burst in same]
+        entries, trims = entries_of(together)
+        answer(together, [StreamID(7, n) for n in range(len(entries))], 12.5)
+        others = [made.index(burst) for burst in gathered[1]]
+        found.append((gathered[0], others, gathered[2], gathered[3], entries, trims))
+        found[-1] += tuple(burst.encoded() for burst in made)
+        found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
+    assert found[0] == found[1]
 
 
 def values(server: Server, key: str = "s") -> list[bytes]:
