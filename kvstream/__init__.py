@@ -1,6 +1,20 @@
-"""kvstream: durable message streams in your own process, with the semantics of Redis Streams."""
+"""kvstream: durable message streams in your own process, with the semantics of Redis Streams.
 
-from kvstream.consumer import Consumer
+::
+
+    from kvstream import Store
+
+    with Store.open("data") as store:
+        jobs = store.stream("jobs")
+        jobs.add({"task": "mail", "to": "ann"})
+        workers = jobs.create_group("workers", start="0", exist_ok=True)
+        for job in workers.consumer("worker-1").read(count=10):
+            workers.ack(job)
+
+A ``Store`` has ``Stream``s, a stream has ``Group``s, a group has ``Consumer``s. Every error is a
+``KVStreamError``. ``connect`` and ``connect_async`` return redis-py clients on a store.
+"""
+
 from kvstream.errors import (
     BadPayload,
     BusyGroup,
@@ -34,7 +48,7 @@ from kvstream.errors import (
     WriteStalled,
     WrongType,
 )
-from kvstream.group import Group
+from kvstream.group import Consumer, Group
 from kvstream.inprocess.connect import connect, connect_async
 from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome

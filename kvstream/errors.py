@@ -3,54 +3,54 @@
 ::
 
     KVStreamError                     code ERR
-    ├── RequestError                  the caller asked for what cannot be done
-    │   ├── InvalidArgument           an option or value out of its range or kind; also a ValueError
+    ├── RequestError                  the call cannot be done as asked
+    │   ├── InvalidArgument           an argument of a wrong type or value; also a ValueError
     │   │   └── InvalidID             not a stream ID
-    │   ├── NoSuchKey                 "no such key"
-    │   ├── IDTooSmall                the ID does not lie above the stream's last one
-    │   ├── IDsExhausted              the stream has used up the last possible ID
-    │   ├── KeyExists                 code BUSYKEY: something has the name that was to be given
-    │   ├── WrongType                 code WRONGTYPE
-    │   ├── NoGroup                   code NOGROUP
-    │   ├── NoSuchLoad                code NOLOAD: a bulk load that was never begun, or has ended
-    │   ├── BusyGroup                 code BUSYGROUP
-    │   ├── ReplyTooLarge             a reply would take more memory than the server lets one take
+    │   ├── NoSuchKey                 the key does not exist; also a KeyError
+    │   ├── IDTooSmall                the ID is not above the stream's last ID
+    │   ├── IDsExhausted              the stream has used the greatest possible ID
+    │   ├── KeyExists                 code BUSYKEY: the target key exists
+    │   ├── WrongType                 code WRONGTYPE: the key has another type; also a TypeError
+    │   ├── NoGroup                   code NOGROUP: the key or the group does not exist
+    │   ├── NoSuchLoad                code NOLOAD: the bulk load was never begun, or has ended
+    │   ├── BusyGroup                 code BUSYGROUP: the group exists
+    │   ├── ReplyTooLarge             the reply would exceed the server's memory limit of a reply
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
-    │   ├── ReplicationRefused        a server does not let itself be followed
-    │   ├── ProtocolError             the bytes that a client sent are no request
-    │   └── BadPayload                bytes that should be a payload or file of Redis's are none
+    │   ├── ReplicationRefused        a server refuses to be followed
+    │   ├── ProtocolError             a client sent bytes that are not a request
+    │   └── BadPayload                bytes are not a valid DUMP payload or file of Redis
     ├── StoreError                    the store cannot do it now
     │   ├── StoreClosed
-    │   ├── NoSuchStore               there is none, and none was to be made
-    │   ├── StoreLocked               another opener holds it
+    │   ├── NoSuchStore               the directory has no store, and none was to be created
+    │   ├── StoreLocked               another opener holds the directory
     │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
-    │   ├── WriteStalled              compaction stands still; nothing was written
+    │   ├── WriteStalled              compaction does not progress; nothing was written
     │   ├── UnknownOutcome            the write may or may not be durable
-    │   ├── SourceNotReady            a server that is followed has nothing to give yet
-    │   └── UnsafeDirectory           the data directory is not ours alone
+    │   ├── SourceNotReady            a followed server has no data to send yet
+    │   └── UnsafeDirectory           the directory or a file in it is not this user's alone
     └── DataError                     the data on disk is not what was written
         ├── Corruption
         ├── LostWrites                acknowledged writes are missing from the log
         └── UnknownLayout             written by another version of kvstream
 
-``code`` is the word that opens a Redis error reply; ``reply`` is that reply's text.
+``code`` is the first word of the Redis error reply; ``reply`` is its text.
 """
 
 from typing import ClassVar
 
 _UNKNOWN = object()
 _SHOWN_MAX = 60
-"""Characters of a wrong value that the text of an error shows."""
+"""How many characters of a wrong value an error message shows."""
 
 
 def shown(value: object) -> str:
-    """Return a value as the text of an error shows it, cut where it is long."""
+    """Return a value for an error message, cut if it is long."""
     if isinstance(value, str | bytes | bytearray):
         value = value[: _SHOWN_MAX + 1]
     try:
         text = repr(value)
-    except Exception:  # an int of thousands of digits, or whatever a class of others does
+    except Exception:  # an int of thousands of digits, or a __repr__ that raises
         return f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
@@ -60,30 +60,30 @@ class KVStreamError(Exception):
 
     code: ClassVar[str] = "ERR"
     detail = ""
-    """What the text says more than the Redis reply."""
+    """A part of the message that the Redis reply does not have."""
 
-    def _said(self) -> str:
+    def _message(self) -> str:
         return str(self.args[0]) if self.args else ""
 
     def __str__(self) -> str:
-        return f"{self._said()}: {self.detail}" if self.detail else self._said()
+        return f"{self._message()}: {self.detail}" if self.detail else self._message()
 
     @property
     def reply(self) -> str:
-        """The text of the Redis error reply, code first."""
-        return f"{self.code} {self._said()}"
+        """The text of the Redis error reply, beginning with the code."""
+        return f"{self.code} {self._message()}"
 
 
 class RequestError(KVStreamError):
-    """The caller asked for something that cannot be done."""
+    """The call cannot be done as asked; nothing was changed."""
 
 
 class InvalidArgument(RequestError, ValueError):
-    """An option or a value is of the wrong kind or range, or does not go with another."""
+    """An argument has a wrong type or value, or does not go with another one."""
 
 
 class InvalidID(InvalidArgument):
-    """The value is not a stream ID; the text shows the value, the Redis reply does not."""
+    """The value is not a stream ID; the message shows it, the Redis reply does not."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class NoSuchKey(RequestError, KeyError):
 
 
 class IDTooSmall(RequestError):
-    """The ID does not lie above the last one that the stream has given out."""
+    """The ID is not above the last ID of the stream."""
 
 
 class IDsExhausted(RequestError):
@@ -111,19 +111,19 @@ class IDsExhausted(RequestError):
 
 
 class ReplyTooLarge(RequestError):
-    """The reply would take more memory than a client of this server may."""
+    """The reply would take more memory than the limit of a client of this server."""
 
     @classmethod
-    def beyond(cls, most: int) -> "ReplyTooLarge":
-        """Return the error of a reply of more than ``most`` bytes."""
+    def beyond(cls, limit: int) -> "ReplyTooLarge":
+        """Return the error of a reply of more than ``limit`` bytes."""
         return cls(
-            f"the reply would exceed the client-output-buffer-limit of {most} bytes: "
+            f"the reply would exceed the client-output-buffer-limit of {limit} bytes: "
             "ask for less at a time, as with COUNT"
         )
 
 
 class KeyExists(RequestError):
-    """Something else has the name, and was not to be replaced."""
+    """The target key exists, and was not to be replaced."""
 
     code = "BUSYKEY"
 
@@ -149,7 +149,7 @@ class NoGroup(RequestError):
 
 
 class NoSuchLoad(RequestError):
-    """A bulk load of that name was never begun, or has ended."""
+    """The bulk load was never begun, or has ended."""
 
     code = "NOLOAD"
 
@@ -158,7 +158,7 @@ class NoSuchLoad(RequestError):
 
 
 class BusyGroup(RequestError):
-    """A consumer group of that name exists; the text names it, the Redis reply does not."""
+    """The consumer group exists; the message names it, the Redis reply does not."""
 
     code = "BUSYGROUP"
 
@@ -176,17 +176,17 @@ class Unblocked(RequestError):
 
 
 class ReplicationRefused(RequestError):
-    """A server does not let itself be followed: it cannot, or this user may not."""
+    """A server refuses to be followed: it cannot, or the user has no right to."""
 
 
 class ProtocolError(RequestError):
-    """The bytes that a client sent are no request; nothing after them can be read either."""
+    """A client sent bytes that are not a request; the rest of its input cannot be read either."""
 
 
 class BadPayload(RequestError):
-    """Bytes that should be a payload, or a file, of Redis's are none; nothing of them was taken.
+    """Bytes are not a valid DUMP payload or file of Redis; nothing of them was stored.
 
-    The text says what is wrong, at which byte and, once ``key`` was set, in which key; the Redis
+    The message says what is wrong, at which byte and, if ``key`` is set, in which key; the Redis
     reply does not.
     """
 
@@ -200,7 +200,7 @@ class BadPayload(RequestError):
 
     @property
     def detail(self) -> str:  # type: ignore[override]
-        """What the text says more than the Redis reply."""
+        """The reason, the offset and the key."""
         place = "" if self.offset is None else f", at byte {self.offset}"
         return f"{self.reason}{place}" + ("" if self.key is None else f", in {shown(self.key)}")
 
@@ -217,11 +217,11 @@ class StoreClosed(StoreError):
 
 
 class NoSuchStore(StoreError):
-    """The directory holds no store, and none was to be made."""
+    """The directory has no store, and none was to be created."""
 
 
 class StoreLocked(StoreError):
-    """Another process, or this one, has the directory open."""
+    """Another process, or this one, has the store open."""
 
 
 class StoreReadOnly(StoreError):
@@ -231,33 +231,33 @@ class StoreReadOnly(StoreError):
 
 
 class StoreFull(StoreError):
-    """Less free disk space than the reserve; what frees space is still allowed."""
+    """Less disk space is free than the reserve; commands that free space are still allowed."""
 
     code = "MISCONF"
 
 
 class WriteStalled(StoreError):
-    """Flushes and compaction stand still, and writes with them; nothing of this one was written."""
+    """Flushes and compaction do not progress; nothing of this write was written."""
 
 
 class UnknownOutcome(StoreError):
-    """The write was handed to the system, which then failed: it may or may not be durable."""
+    """A write or its fsync failed: the write may or may not be there after the next opening."""
 
 
 class SourceNotReady(StoreError):
-    """A server that is followed has nothing to give yet, or no more: another try may do."""
+    """A followed server has no data to send yet, or no more; another try may succeed."""
 
 
 class UnsafeDirectory(StoreError):
-    """The data directory, or a file in it, is not ours alone."""
+    """The directory or a file in it is unsafe: owned or writable by others, a link, or special."""
 
 
 class DataError(KVStreamError):
-    """What is on disk is not what was written."""
+    """The data on disk is not what was written."""
 
 
 class Corruption(DataError):
-    """A checksum or an invariant does not hold."""
+    """A checksum does not match, a file is missing, or an invariant is broken."""
 
 
 class LostWrites(DataError):
@@ -265,4 +265,4 @@ class LostWrites(DataError):
 
 
 class UnknownLayout(DataError):
-    """The store was written by a version of kvstream with another layout."""
+    """Another version of kvstream, with another layout, wrote the store."""

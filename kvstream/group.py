@@ -1,27 +1,30 @@
-"""One consumer group of a stream."""
+"""A consumer group of a stream, and its consumers."""
 
-from typing import Any, Literal, overload
+from collections.abc import Iterator
+from typing import Any, Literal, cast, overload
 
-from kvstream.consumer import Consumer, claimed_of
+from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import (
+    NUMBER_MAX,
     IDs,
     Mode,
     Name,
     Policy,
     Seconds,
+    budget_of,
     id_list,
     milliseconds,
     name_bytes,
     optional,
+    wait_of,
     whole,
 )
 from kvstream.engine.engine import Engine
+from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
-from kvstream.operations import ack as acks
-from kvstream.operations import claim as claims
-from kvstream.operations import groups
-from kvstream.operations import info as inspect
-from kvstream.operations.ack import NackMode
+from kvstream.operations import ack, claim, groups, info, readgroup
+from kvstream.operations.ack import Nack, NackMode
+from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import IDLike, StreamID, range_end, range_start
@@ -30,8 +33,10 @@ from kvstream.types.records import (
     Claimed,
     ClaimedIDs,
     ConsumerInfo,
+    DeletedEntry,
     Entry,
     GroupInfo,
+    HistoryEntry,
     PendingEntry,
     PendingSummary,
 )
@@ -40,8 +45,8 @@ from kvstream.types.records import (
 class Group:
     """A consumer group, by its name.
 
-    Calls raise NoGroup where it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then
-    find nothing to do, as in Redis.
+    Calls raise NoGroup if it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then do
+    nothing, as in Redis.
     """
 
     __slots__ = ("_engine", "_key", "_name")
@@ -58,20 +63,20 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group {self._name!r} of {key_of(self._key)!r}>"
 
-    def consumer(self, name: Name) -> Consumer:
-        """Return a consumer by name; its first read makes it."""
-        return Consumer(self._engine, self._key, self._name, name_bytes(name))
+    def consumer(self, name: Name) -> "Consumer":
+        """Return a consumer by name; its first read creates it."""
+        return Consumer(self._engine, self._key, self, name_bytes(name))
 
     # --- entries --------------------------------------------------------------------------------
 
     def ack(self, *ids: IDs) -> int:
         """Acknowledge entries, as XACK does, and return how many were pending."""
-        return self._engine.run(acks.acknowledge, self._key, self._name, id_list(ids))
+        return self._engine.run(ack.acknowledge, self._key, self._name, id_list(ids))
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
-        """Acknowledge entries and delete their messages, as XACKDEL does; each ID's outcome."""
+        """Acknowledge and delete entries, as XACKDEL does, and return each ID's outcome."""
         return self._engine.run(
-            acks.acknowledge_and_delete,
+            ack.acknowledge_and_delete,
             self._key,
             self._name,
             id_list(ids),
@@ -87,18 +92,16 @@ class Group:
     ) -> int:
         """Give pending entries back to the group, as XNACK does, and return how many.
 
-        "SILENT" says that they were not tried, "FAIL" that they failed, "FATAL" that they must not
-        be tried again; ``retrycount`` sets the delivery count. They are first in line for the next
-        read with ``claim_min_idle``.
+        "SILENT": they were not tried; "FAIL": they failed; "FATAL": they must not be tried again.
+        ``retrycount`` sets the delivery count. The next read with ``claim_min_idle`` returns them
+        first.
         """
         return self._engine.run(
-            acks.negative_acknowledge,
+            ack.negative_acknowledge,
             self._key,
             self._name,
             id_list(ids),
-            NackMode(mode),
-            optional(retrycount, "retrycount"),
-            force,
+            Nack(NackMode(mode), optional(retrycount, "retrycount"), force),
         )
 
     @overload
@@ -157,15 +160,15 @@ class Group:
     ) -> list[Any]:
         """Give pending entries to a consumer, as XCLAIM does, and return them.
 
-        ``min_idle`` passes over what was delivered less than that many seconds ago. ``idle``
-        (seconds) or ``time`` (Unix seconds) sets the delivery time; ``force`` takes entries that
-        are not pending; ``justid`` returns entries without fields and counts no delivery.
+        ``min_idle`` skips entries delivered less than that many seconds ago. ``idle`` (seconds) or
+        ``time`` (Unix seconds) sets the delivery time. ``force`` claims entries that are not
+        pending. ``justid`` returns entries without fields and does not count a delivery.
         """
         time_ms = None if time is None else milliseconds(time, "time")
         if idle is not None:
             time_ms = self._engine.clock.now_ms() - milliseconds(idle, "idle")
         claimed = self._engine.run(
-            claims.claim,
+            claim.claim,
             self._key,
             self._name,
             name_bytes(consumer),
@@ -218,18 +221,18 @@ class Group:
         min_idle: Seconds = 0,
         start: IDLike = "0-0",
         *,
-        count: int = claims.AUTOCLAIM_COUNT,
+        count: int = AUTOCLAIM_COUNT,
         justid: bool = False,
     ) -> Claimed | ClaimedIDs:
         """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does.
 
-        Go on from the returned ``cursor`` until it is 0-0: always starting anew at 0-0 starves what
-        lies behind entries that cannot be claimed.
+        Continue from the returned ``cursor`` until it is 0-0. If every scan starts at 0-0, entries
+        behind those that cannot be claimed are never reached.
         """
         if type(count) is not int:
             count = whole(count, "count")
         taken = self._engine.run(
-            claims.autoclaim,
+            claim.autoclaim,
             self._key,
             self._name,
             name_bytes(consumer),
@@ -238,13 +241,15 @@ class Group:
             count,
             justid,
         )
-        return claimed_of(taken, justid)
+        kind: Any = ClaimedIDs if justid else Claimed
+        claimed: Claimed | ClaimedIDs = kind(taken.cursor, list(taken.entries), taken.deleted)
+        return claimed
 
     # --- looking --------------------------------------------------------------------------------
 
     def pending(self) -> PendingSummary:
         """Return the number of pending entries, their bounds and owners, as XPENDING does."""
-        return self._engine.run(claims.pending_summary, self._key, self._name)
+        return self._engine.run(claim.pending_summary, self._key, self._name)
 
     def pending_range(
         self,
@@ -259,7 +264,7 @@ class Group:
         if type(count) is not int:
             count = whole(count, "count")
         return self._engine.run(
-            claims.pending_range,
+            claim.pending_range,
             self._key,
             self._name,
             range_start(start),
@@ -271,34 +276,208 @@ class Group:
 
     def info(self) -> GroupInfo:
         """Return this group's part of XINFO GROUPS."""
-        return self._engine.run(inspect.group_info, self._key, self._name)
+        return self._engine.run(info.group_info, self._key, self._name)
 
     def backlog(self) -> int:
-        """Return the exact number of entries not yet delivered, also where ``lag`` is None."""
-        return self._engine.run(inspect.backlog, self._key, self._name)
+        """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
+        return self._engine.run(info.backlog, self._key, self._name)
 
     def consumers(self) -> list[ConsumerInfo]:
         """Return XINFO CONSUMERS."""
-        return self._engine.run(inspect.consumer_infos, self._key, self._name)
+        return self._engine.run(info.consumer_infos, self._key, self._name)
 
     # --- care -----------------------------------------------------------------------------------
 
     def set_id(self, start: IDLike, *, entries_read: int | None = None) -> None:
-        """Move what counts as delivered: an ID, "$", "-" or "+"; pending entries stay."""
+        """Move the last delivered ID to an ID, "$", "-" or "+"; pending entries stay."""
         after = None if start in ("$", b"$", "+", b"+") else range_start(start)
         read = optional(entries_read, "entries_read")
         self._engine.run(groups.set_group_id, self._key, self._name, after, read)
 
     def create_consumer(self, name: Name) -> bool:
-        """Make a consumer before its first read; tell whether it is new."""
+        """Create a consumer before its first read; return whether it is new."""
         consumer = name_bytes(name)
         return self._engine.run(groups.create_consumer, self._key, self._name, consumer)
 
     def delete_consumer(self, name: Name) -> int:
-        """Remove a consumer; return how many pending entries were lost with it."""
+        """Delete a consumer; return how many pending entries were lost with it."""
         consumer = name_bytes(name)
         return self._engine.run(groups.delete_consumer, self._key, self._name, consumer)
 
     def destroy(self) -> bool:
-        """Remove the group with its consumers and pending entries; tell whether it existed."""
+        """Delete the group with its consumers and pending entries; return whether it existed."""
         return self._engine.run(groups.destroy_group, self._key, self._name)
+
+
+class Consumer:
+    """A consumer, by its name; its first read creates it."""
+
+    __slots__ = ("_engine", "_group", "_key", "_name")
+
+    def __init__(self, engine: Engine, key: bytes, group: Group, name: bytes) -> None:
+        self._engine = engine
+        self._key = key
+        self._group = group
+        self._name = name
+
+    @property
+    def name(self) -> bytes:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._name!r} of {self._group.name!r} on {key_of(self._key)!r}>"
+
+    def read(
+        self,
+        count: int | None = None,
+        block: Seconds | None = None,
+        *,
+        noack: bool = False,
+        claim_min_idle: Seconds | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> list[Entry]:
+        """Read entries that the group has not delivered yet, as XREADGROUP with ``>`` does.
+
+        Each stays pending with this consumer until it is acknowledged, unless ``noack``. With
+        ``claim_min_idle`` (seconds), entries pending for that long with any consumer come first,
+        and every entry has ``idle_ms`` and ``deliveries``. Waits up to ``block`` seconds; 0: for
+        ever; None: not at all. [] if there are none.
+        """
+        if block is None:
+            if count is not None and (type(count) is not int or count > NUMBER_MAX):
+                count = whole(count, "count")
+            claim_ms = None
+            if claim_min_idle is not None:
+                claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
+            found = self._engine.run(
+                readgroup.read_new,
+                self._key,
+                self._group.name,
+                self._name,
+                count,
+                noack,
+                claim_ms,
+                budget_of(max_count, max_size),
+            )
+            return list(found)
+        reply = group_read(
+            self._engine,
+            self._group.name,
+            self._name,
+            [(self._key, ">")],
+            count=count,
+            block=block,
+            noack=noack,
+            claim_min_idle=claim_min_idle,
+            budget=lambda: budget_of(max_count, max_size),
+        )
+        return cast(list[Entry], reply[0][1]) if reply else []
+
+    def history(self, after: IDLike = "0-0", count: int | None = None) -> list[HistoryEntry]:
+        """Return entries pending with this consumer after an ID; each counts as delivered again.
+
+        An entry whose message was deleted is a DeletedEntry, whose ``fields`` are None.
+        """
+        wanted = [(self._key, after)]
+        reply = group_read(self._engine, self._group.name, self._name, wanted, count=count)
+        return reply[0][1] if reply else []
+
+    def listen(
+        self, count: int = 100, *, poll: Seconds = 1.0, claim_min_idle: Seconds | None = None
+    ) -> Iterator[Entry]:
+        """Yield entries for ever: first those pending with this consumer, then new ones.
+
+        Acknowledge each when it is done. One wait lasts ``poll`` seconds at most.
+        """
+        count = whole(count, "count")
+        if count < 1:
+            raise InvalidArgument("count must be at least 1")
+        wait_of(poll)
+        return self._heard(count, poll, claim_min_idle)
+
+    def _heard(self, count: int, poll: Seconds, claim_min_idle: Seconds | None) -> Iterator[Entry]:
+        after: IDLike = "0-0"
+        while pending := self.history(after, count):
+            yield from (entry for entry in pending if not isinstance(entry, DeletedEntry))
+            after = pending[-1].id
+        while True:
+            yield from self.read(count, poll, claim_min_idle=claim_min_idle)
+
+    def ack(self, *ids: IDs) -> int:
+        """Acknowledge entries, and return how many were pending in the group."""
+        return self._group.ack(*ids)
+
+    def nack(self, *ids: IDs, mode: Mode = NackMode.FAIL) -> int:
+        """Give pending entries back to the group, and return how many."""
+        return self._group.nack(*ids, mode=mode)
+
+    @overload
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: Literal[False] = ...
+    ) -> list[Entry]: ...
+
+    @overload
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: Literal[True]
+    ) -> list[BareEntry]: ...
+
+    @overload
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: bool = ...
+    ) -> list[Entry] | list[BareEntry]: ...
+
+    def claim(
+        self, *ids: IDs, min_idle: Seconds = 0, force: bool = False, justid: bool = False
+    ) -> list[Any]:
+        """Claim pending entries of other consumers, as XCLAIM does, and return them."""
+        return self._group.claim(self._name, *ids, min_idle=min_idle, force=force, justid=justid)
+
+    @overload
+    def autoclaim(
+        self,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: Literal[False] = ...,
+    ) -> Claimed: ...
+
+    @overload
+    def autoclaim(
+        self,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: Literal[True],
+    ) -> ClaimedIDs: ...
+
+    @overload
+    def autoclaim(
+        self,
+        min_idle: Seconds = ...,
+        start: IDLike = ...,
+        *,
+        count: int = ...,
+        justid: bool = ...,
+    ) -> Claimed | ClaimedIDs: ...
+
+    def autoclaim(
+        self,
+        min_idle: Seconds = 0,
+        start: IDLike = "0-0",
+        *,
+        count: int = AUTOCLAIM_COUNT,
+        justid: bool = False,
+    ) -> Claimed | ClaimedIDs:
+        """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does."""
+        return self._group.autoclaim(self._name, min_idle, start, count=count, justid=justid)
+
+    def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry]:
+        """Return the entries pending with this consumer, by ID."""
+        return self._group.pending_range(count=count, consumer=self._name, min_idle=min_idle)
+
+    def delete(self) -> int:
+        """Delete the consumer; return how many pending entries were lost with it."""
+        return self._group.delete_consumer(self._name)

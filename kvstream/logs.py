@@ -1,7 +1,7 @@
-"""Logging: the levels of Redis, how a line is written, and how often one of a kind is.
+"""Logging: Redis's levels, text and JSON formats, and a limit on repeated lines.
 
-Every module logs to a logger of its own name, below ``kvstream``. As a library nothing is
-configured here: the program decides. ``kvstream serve`` is a program, and calls ``logging_to``.
+Every module logs to a logger of its own name, below ``kvstream``. The library configures no
+handler: the program does. ``kvstream serve`` is such a program, and calls ``logging_to``.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 from kvstream.errors import InvalidArgument
 
 NOTICE = 25
-"""What an operator wants to know of a server that is well: between INFO and WARNING."""
+"""The level between INFO and WARNING: events that an operator of a healthy server wants to see."""
 LEVELS = {
     "debug": logging.DEBUG,
     "verbose": logging.INFO,
@@ -24,24 +24,24 @@ LEVELS = {
     "warning": logging.WARNING,
     "nothing": logging.CRITICAL + 1,
 }
-"""Redis's names, as ``loglevel`` has them; errors are shown with warnings."""
+"""Redis's names of ``loglevel``; ``warning`` shows errors too."""
 LEVEL = "notice"
 FORMATS = ("text", "json")
 ROOT = "kvstream"
 
 WINDOW_S = 10.0
 WINDOW_LINES = 10
-"""So many lines of one kind in so many seconds: who attacks must not fill the disk with them."""
+"""The limit of one ``Throttle``: clients must not be able to fill the disk with log lines."""
 
 _NAMES = {logging.INFO: "VERBOSE", NOTICE: "NOTICE"}
 _UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
-"""Clients choose names and keys, and must not write lines of their own."""
+"""Names and keys come from clients, and must not be able to forge lines."""
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 class Throttle:
-    """Lets some lines of one kind through and counts the others."""
+    """Logs some lines of a window of time and counts the others."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Throttle:
         *args: object,
         error: BaseException | None = None,
     ) -> None:
-        """Log a line, with the traceback of ``error``, or only count it."""
+        """Log a line, with the traceback of ``error``, or count it if the window is used up."""
         if not logger.isEnabledFor(level):
             return
         now = self._clock()
@@ -89,19 +89,19 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` in UTC, ``level``, ``logger``, ``message``, ``exception``."""
+    """One object per line: ``time`` in UTC, ``level``, ``logger``, ``message``, ``exception``."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        told = {
+        fields = {
             "time": f"{at}.{int(record.msecs):03d}Z",
             "level": _name_of(record).lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
 def _name_of(record: logging.LogRecord) -> str:
@@ -110,10 +110,10 @@ def _name_of(record: logging.LogRecord) -> str:
 
 @contextmanager
 def logging_to(path: Path | None, style: str, level: str) -> Iterator[Callable[[str], None]]:
-    """Have this process log to a file or, with None, to stderr; yield what sets another level.
+    """Log to a file, or to stderr for None, within the block; yield a function to set the level.
 
-    A file that was moved away is made anew. What asyncio and threads have to tell goes there as
-    well. Raises InvalidArgument where the file cannot be written.
+    A log file that was moved away is created again. Messages of asyncio and uncaught exceptions of
+    threads are logged as well. Raises InvalidArgument if the file cannot be written.
     """
     try:
         handler = logging.StreamHandler() if path is None else _file_handler(path)
@@ -123,7 +123,7 @@ def logging_to(path: Path | None, style: str, level: str) -> Iterator[Callable[[
     loggers = [logging.getLogger(name) for name in (ROOT, "asyncio")]
     before = [(each, each.level, each.propagate) for each in loggers]
     hook, threading.excepthook = threading.excepthook, _log_thread
-    raises, logging.raiseExceptions = logging.raiseExceptions, False  # as where the disk is full
+    raises, logging.raiseExceptions = logging.raiseExceptions, False  # on a full disk, for example
 
     def set_level(name: str) -> None:
         for each in loggers:
@@ -148,12 +148,12 @@ def _file_handler(path: Path) -> logging.Handler:
     return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
 
 
-def _log_thread(told: threading.ExceptHookArgs) -> None:
-    """Log what ended a thread."""
-    if told.exc_type is SystemExit or told.exc_value is None:
+def _log_thread(failure: threading.ExceptHookArgs) -> None:
+    """Log the exception that ended a thread."""
+    if failure.exc_type is SystemExit or failure.exc_value is None:
         return
-    name = "a thread" if told.thread is None else told.thread.name
-    _log.error("%s has failed", name, exc_info=told.exc_value)
+    name = "a thread" if failure.thread is None else failure.thread.name
+    _log.error("%s has failed", name, exc_info=failure.exc_value)
 
 
 _log = logging.getLogger(__name__)

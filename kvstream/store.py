@@ -25,10 +25,7 @@ from kvstream.engine.coerce import (
 from kvstream.engine.engine import Engine
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, keyspace
-from kvstream.operations import dump as payloads
-from kvstream.operations import load as images
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -43,14 +40,16 @@ _KEYS_PAGE = 1000
 
 
 class Store:
-    """An open store, seen through one of its numbered databases.
+    """An open store, and one of its numbered databases.
 
-    Safe to use from any thread. Exactly one process may have a directory open; after a fork the
-    child must open its own.
+    Methods may be called from any thread. One process at a time has a directory open; after a fork
+    the child opens a store of its own. Durations are in seconds. Calls raise StoreClosed after
+    ``close``, StoreFull, StoreReadOnly or UnknownOutcome if a write fails, and Corruption for
+    damaged rows.
     """
 
     def __init__(self, engine: Engine, db: int = 0) -> None:
-        """Wrap an open engine; ``Store.open`` is the usual way."""
+        """Wrap an open engine; use ``Store.open`` instead."""
         if not isinstance(engine, Engine):
             raise TypeError("Store.open(path) opens a store: Store() wraps an engine that is open")
         self.engine = engine
@@ -68,14 +67,17 @@ class Store:
         clock: Clock | None = None,
         **options: Any,
     ) -> Self:
-        """Open the store in directory ``path``, making it where there is none.
+        """Open the store in the directory ``path``; create it if there is none.
 
-        ``durability`` is what an acknowledged write has survived: "always" (power loss),
-        "everysec" (kill -9; power loss but for the last second) or "no" (kill -9). Further
-        ``options`` are the fields of StoreOptions. Raises InvalidArgument for one that is not,
-        NoSuchStore where there is none and none is made, StoreLocked while another opener has the
-        directory, UnknownLayout for a store of another version, LostWrites where acknowledged
-        writes are missing.
+        ``durability`` says what acknowledged writes survive: "always" (power loss), "everysec"
+        (kill -9, and power loss except for the last second) or "no" (kill -9). Further ``options``
+        are the fields of StoreOptions. Raises InvalidArgument for an unknown option, NoSuchStore
+        if there is no store and ``create`` is false or ``read_only`` true, StoreLocked while
+        another opener has the directory, UnknownLayout for a store of another version, and
+        LostWrites if acknowledged writes are missing. ::
+
+            with Store.open("data", durability="always") as store:
+                store.stream("orders").add({"sku": "a1"})
         """
         directory = path_of(path)
         settings = store_options(
@@ -93,11 +95,11 @@ class Store:
         return f"<Store {str(self.engine.database.directory)!r}, db {self.db}>"
 
     def select(self, db: int) -> Self:
-        """Return the same open store seen through another database."""
+        """Return the same open store with another database selected."""
         return type(self)(self.engine, db)
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing."""
+        """Make everything durable and unlock the directory; a second call does nothing."""
         self.engine.close()
 
     def __enter__(self) -> Self:
@@ -109,7 +111,7 @@ class Store:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the store; after an error, remove a directory made here that has nothing in it."""
+        """Close the store; after an error, remove a new directory without any write."""
         self.engine.close(discard=error is not None)
 
     def _name(self, key: Name) -> bytes:
@@ -118,14 +120,14 @@ class Store:
     # --- streams --------------------------------------------------------------------------------
 
     def stream(self, key: Name) -> Stream:
-        """Return the stream of a key; nothing is made until something is added."""
+        """Return a handle on the stream of a key; the first ``add`` creates the stream."""
         return Stream(self.engine, self._name(key))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Make everything that this thread does inside one atomic commit.
+        """Run everything that this thread does in the ``with`` block as one atomic commit.
 
-        An exception undoes all of it. Other threads wait meanwhile; blocking reads do not block.
+        An exception rolls it back. Other threads wait meanwhile, and blocking reads do not block.
         """
         with self.engine.transaction():
             yield self
@@ -139,12 +141,12 @@ class Store:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> dict[bytes, list[Entry]]:
-        """Read what lies after an ID in several streams, as XREAD does.
+        """Return the entries after an ID of several streams, by key, as XREAD does.
 
-        ``streams`` maps keys to IDs, ``"$"`` (what comes from now on) or ``"+"`` (the last entry).
-        ``count`` bounds each stream, ``max_count`` and ``max_size`` (bytes of a RESP reply) all of
-        them. Waits ``block`` seconds at most, 0 for ever, None not at all. Streams without news are
-        left out; {}: nothing came.
+        ``streams`` maps keys to IDs, ``"$"`` (entries added from now on) or ``"+"`` (the last
+        entry). ``count`` limits each stream; ``max_count`` and ``max_size`` (bytes of a RESP reply)
+        limit all together. Waits at most ``block`` seconds: 0 is for ever, None not at all. Streams
+        without entries are left out of the result. Raises WrongType for a string.
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = plain_read(
@@ -165,10 +167,11 @@ class Store:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> dict[bytes, list[HistoryEntry]]:
-        """Read several streams as a consumer of a group of the same name in each, as XREADGROUP.
+        """Read several streams as a consumer of the group of that name in each, as XREADGROUP does.
 
-        ``">"`` asks for new entries, an ID for the consumer's own pending ones after it; of these
-        one whose message has been deleted is a DeletedEntry.
+        ``">"`` returns entries that were not delivered before; an ID returns the consumer's own
+        pending entries after it, deleted ones as DeletedEntry. The other arguments are those of
+        ``read`` and ``Consumer.read``. Raises NoGroup if a key or its group does not exist.
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(
@@ -187,11 +190,11 @@ class Store:
     # --- keys -----------------------------------------------------------------------------------
 
     def keys(self, pattern: Name | None = None) -> list[bytes]:
-        """Return the keys, those that match a Redis ``pattern``, in the order they were made."""
+        """Return the keys in order of creation, those that match a Redis ``pattern`` if given."""
         return list(self.scan_keys(pattern))
 
     def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
-        """Yield the keys page by page: each that stays throughout comes exactly once."""
+        """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
         wanted = None if pattern is None else matcher(name_bytes(pattern))
         cursor = 0
         while True:
@@ -213,26 +216,29 @@ class Store:
         return self.exists(key)
 
     def type(self, key: Name) -> str:
-        """Return ``"stream"``, ``"string"``, or ``"none"`` where there is no such key."""
+        """Return ``"stream"``, ``"string"``, or ``"none"`` if the key does not exist."""
         return self.engine.run(keyspace.kind, self._name(key))
 
     def delete(self, *keys: Name) -> int:
-        """Delete keys in one commit, and return how many there were; any size takes no time."""
+        """Delete keys in one commit; return how many existed. The cost does not depend on sizes."""
         names = [key_of(self._name(key)) for key in keys]
         return self.engine.run(keyspace.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
-        """Rename a key; NoSuchKey where there is none, False where the target exists and stays."""
+        """Rename a key in one commit; return False if the target exists and ``replace`` is false.
+
+        Raises NoSuchKey if the source does not exist.
+        """
         return self.engine.run(
             keyspace.rename, self._name(source), self._name(target), replace=replace
         )
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
-        """Let a key expire after ``seconds``; False where there is no such key."""
+        """Let a key expire after ``seconds``; return False if it does not exist."""
         return self._expire(key, self.engine.clock.now_ms(), seconds)
 
     def expire_at(self, key: Name, unix_seconds: float) -> bool:
-        """Let a key expire at a Unix time; False where there is no such key."""
+        """Let a key expire at a Unix time in seconds; return False if it does not exist."""
         return self._expire(key, 0, unix_seconds)
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
@@ -240,51 +246,52 @@ class Store:
         return self.engine.run(keyspace.expire_at, self._name(key), at_ms)
 
     def persist(self, key: Name) -> bool:
-        """Take a key's expiry away; tell whether it had one."""
+        """Remove the expiry of a key; return whether it had one."""
         return self.engine.run(keyspace.persist, self._name(key))
 
     def ttl(self, key: Name) -> float | None:
-        """Return the seconds until a key expires; None where it does not, or does not exist."""
+        """Return the seconds until a key expires; None if it does not expire or exist."""
         at_ms = self.engine.run(keyspace.expiry, self._name(key))
         return None if not at_ms else max(0, at_ms - self.engine.clock.now_ms()) / 1000
 
     def flush(self) -> int:
-        """Delete every key of this database in one commit, and return how many there were.
+        """Delete every key of this database in one commit; return how many there were.
 
-        It takes as long for a million keys as for a hundred. The space of all but the entries
-        themselves comes back later, by and by, also after the store was closed and opened again.
+        The time does not depend on the number of keys. A thread deletes all rows but the entries
+        later, also after the store was reopened.
         """
         return self.engine.run(keyspace.flush, self.db)
 
     def flush_all(self) -> int:
-        """Delete every key of every database in one commit, and return how many there were."""
+        """Delete every key of every database in one commit; return how many there were."""
         return self.engine.run(keyspace.flush_all, self.engine.options.databases)
 
     # --- whole streams --------------------------------------------------------------------------
 
     def image(self, key: Name, start: IDLike | None = None) -> StreamImage | None:
-        """Return a stream as it is now, to be read node by node; None where there is no such key.
+        """Return a snapshot of a stream, to be read node by node; None if there is no such key.
 
-        What is written meanwhile does not change it; reading it changes nothing, seen times
-        included. ``start``: its nodes begin with the one in which that ID is. The pending entries
-        are copied at once, and other threads wait meanwhile. InvalidArgument in a transaction that
-        has changed something.
+        Later writes do not change it, and reading it changes nothing, not even seen times. With
+        ``start``, its nodes begin with the one that has that ID. The pending entries are copied at
+        once, while other threads wait. Raises InvalidArgument in a transaction with changes.
         """
         first = None if start is None else StreamID.parse(start).packed
-        return self.engine.run(images.image_of_now, self._name(key), self.engine.database, first)
+        return self.engine.run(
+            load.image_of_now, self._name(key), self.engine.database.pages, first
+        )
 
     def rows(self, key: Name, start: IDLike, end: IDLike, count: int) -> list[tuple[bytes, bytes]]:
-        """Return the first ``count`` entries of a range as packed IDs and stored values."""
+        """Return the first ``count`` entries of a range as (packed ID, stored value) pairs."""
         first, last = StreamID.parse(start), StreamID.parse(end, U64_MAX)
-        return self.engine.run(images.page, self._name(key), first, last, whole(count, "count"))
+        return self.engine.run(load.page, self._name(key), first, last, whole(count, "count"))
 
     def load(
         self, key: Name, source: StreamSource, *, replace: bool = False, expire_at_ms: int = 0
     ) -> Loaded:
-        """Make a stream of a source, all or nothing, and return what there was and was set right.
+        """Create a stream from a source, all or nothing; return its size and corrected counters.
 
-        Raises KeyExists where the key is there and ``replace`` is false, and whatever the source
-        raises. ``expire_at_ms`` is a Unix time; 0: the key does not expire.
+        Raises KeyExists if the key exists and ``replace`` is false, and the source's own errors.
+        ``expire_at_ms`` is a Unix time in milliseconds; 0 means no expiry.
         """
         loader = Loader(self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms)
         with loader:
@@ -293,51 +300,51 @@ class Store:
             return loader.finish(source.state())
 
     def dump(self, key: Name, target: str | None = None) -> bytes | None:
-        """Return a key as the payload that RESTORE takes, None where there is no such key.
+        """Return a key as the payload that RESTORE takes; None if there is no such key.
 
-        ``target`` names the server that it is for, such as ``"redis:7.2"`` or ``"valkey"``: what
-        that cannot hold is left out. Unless the store has another ``dump_target``, the payload is
-        otherwise of the oldest form that loses nothing.
+        ``target`` names the server that it is for, such as ``"redis:7.2"`` or ``"valkey"``: data
+        that this server cannot hold is left out. The default is the store's ``dump_target``, and
+        without one the oldest format that loses nothing.
         """
-        return self.engine.run(payloads.dump, self._name(key), target)
+        return self.engine.run(dump.dump, self._name(key), target)
 
     def restore(
         self, key: Name, payload: bytes, *, replace: bool = False, expire_at_ms: int = 0
     ) -> list[str]:
-        """Make a key of what DUMP gave, here or in Redis; return what was wrong and set right.
+        """Create a key from a payload of DUMP, of kvstream or Redis; return its corrected counters.
 
-        Raises BadPayload for bytes that are none, KeyExists where the key is there and ``replace``
-        is false; nothing is changed then.
+        Raises BadPayload for an invalid payload, and KeyExists if the key exists and ``replace`` is
+        false; nothing is changed then.
         """
-        return self.engine.run(payloads.restore, self._name(key), payload, replace, expire_at_ms)
+        return self.engine.run(dump.restore, self._name(key), payload, replace, expire_at_ms)
 
     def loader(
         self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
     ) -> Loader:
-        """Return a load of a stream in pieces, for a ``with`` block.
+        """Return a loader that creates a stream piece by piece, for a ``with`` block.
 
-        With a ``label``, which must be this load's own, what is there when it is interrupted in any
-        way is kept for a week, and the next loader of that label goes on behind it.
+        With a ``label``, unique to this load, an interrupted load is kept for a week, and the next
+        loader with that label continues it.
         """
         return Loader(
             self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms, label=label
         )
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:
-        """Return the loads of all databases that are under way or can be gone on with."""
-        return self.engine.run(staging.unfinished)
+        """Return the running and interrupted loads of all databases."""
+        return self.engine.run(unfinished_loads.unfinished)
 
     def discard_load(self, label: bytes) -> bool:
-        """Delete what a load that came to no end has brought; tell whether there was one."""
-        return self.engine.run(staging.discard, label)
+        """Delete an interrupted load; return whether there was one."""
+        return self.engine.run(unfinished_loads.discard, label)
 
     # --- bulk loads -----------------------------------------------------------------------------
 
     def bulk_ticket(self, keys: Iterable[Name]) -> BulkTicket:
-        """Return what PartWriter needs to make parts for one bulk load, in whatever process.
+        """Return the ticket that PartWriter needs to write parts for one bulk load, in any process.
 
-        Name the streams that the load will append to: entries of streams that are there and were
-        not named are written once more by ``bulk_load``. A ticket is for one load.
+        ``keys`` are the streams that the load will append to: for an existing stream that is not
+        named, ``bulk_load`` writes the entries again. A ticket is for one load.
         """
         names = [name_bytes(key) for key in keys]
         return self.engine.run(commit.ticket, self.db, names)
@@ -345,11 +352,11 @@ class Store:
     def bulk_load(
         self, ticket: BulkTicket, parts: Iterable[Part], *, mark: tuple[Name, int] | None = None
     ) -> BulkResult:
-        """Append what parts hold, in one commit: all or nothing, and not to be seen before.
+        """Append the entries of parts in one commit: all or nothing, and invisible before.
 
-        ``mark`` is a key, of a plain string, and the number of a batch: it is set in the same
-        commit, and where it is there with that number, or a higher one, nothing is done. Others
-        wait while rows are written once more. IDTooSmall where IDs are not above a stream's last.
+        ``mark`` is the key of a plain string and the number of a batch. The same commit sets it; if
+        it is set to that number or a higher one, nothing is done. Other threads wait if rows have
+        to be written again. Raises IDTooSmall if IDs are not above a stream's last one.
         """
         return commit.load(self.engine, ticket, parts, mark_of(mark, self.db))
 
@@ -359,9 +366,9 @@ class Store:
         *,
         mark: tuple[Name, int] | None = None,
     ) -> BulkResult:
-        """Append packed IDs, or None for such as the store allots, and stored values to streams.
+        """Append entries to streams in one commit: per key, packed IDs and stored values.
 
-        For what fits into one commit, with the same ``mark``.
+        None instead of the IDs lets the store allot them. ``mark`` is that of ``bulk_load``.
         """
         wanted = {self._name(key): entries for key, entries in streams.items()}
         return self.engine.run(append.append_many, wanted, mark_of(mark, self.db))
@@ -369,26 +376,26 @@ class Store:
     # --- care -----------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Wait until every write so far is on disk, whatever the durability level."""
+        """Wait until every write so far is durable, at every durability level."""
         self.engine.sync()
 
     def checkpoint(self, path: AnyPath) -> None:
-        """Write a consistent copy of the store into a new directory: a backup that opens as is."""
+        """Write a consistent copy of the store into a new directory; it opens as a store."""
         self.engine.checkpoint(path_of(path))
 
     def check(self, *, repair: bool = False) -> list[Fault]:
-        """Recount every stream, node, group and pending entry; return what does not hold.
+        """Recount every stream, node, group and pending entry; return the faults found.
 
-        ``repair`` sets wrong counters right. Raises Corruption where rows cannot be read at all.
+        ``repair`` corrects wrong counters. Raises Corruption if rows cannot be read at all.
         """
         return self.engine.run(checks.check, repair)
 
     def compact(self) -> None:
-        """Compact everything: returns the space of what was deleted to the disk."""
+        """Compact everything, which frees the disk space of deleted rows."""
         self.engine.compact()
 
     def stats(self) -> dict[str, Any]:
-        """Return the sizes and counters of the storage engine."""
+        """Return sizes and counters of RocksDB."""
         return self.engine.database.statistics()
 
 

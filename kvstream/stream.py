@@ -30,13 +30,12 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.operations import append, delete, groups, trim
-from kvstream.operations import info as inspect
+from kvstream.operations import append, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
-from kvstream.operations import read as reads
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
+from kvstream.operations.info import FULL_COUNT
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import IDLike, StreamID, parse_add_id, range_end, range_start
 from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
@@ -45,9 +44,10 @@ _SCAN_PAGE = 1000
 
 
 class Stream:
-    """A stream, by its key; a handle that costs nothing and may be kept or made anew.
+    """A handle on the stream of a key, which need not exist yet.
 
-    IDs are taken as StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds or a datetime.
+    An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds or a datetime. Each call
+    is atomic. Calls raise WrongType if the key is a string.
     """
 
     __slots__ = ("_engine", "_name")
@@ -113,11 +113,12 @@ class Stream:
     ) -> StreamID | None:
         """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
 
-        ``fields`` is a mapping, or (field, value) pairs where a field repeats. ``id`` is "*", a
-        whole ID above the last one, or "ms-*". ``maxlen`` or ``minid`` trims, ``approximate`` by
-        whole nodes. ``idmp`` is (producer, idempotent ID), ``idmpauto`` a producer whose idempotent
-        IDs come from the fields: a repeat gives the first one's ID back. None where ``nomkstream``
-        found no stream.
+        ``fields`` is a mapping, or (field, value) pairs if a field repeats. ``id`` is "*", an ID
+        above the last one (else IDTooSmall is raised), or "ms-*". ``maxlen`` or ``minid`` trims,
+        with ``approximate`` whole nodes only. ``idmp`` is (producer, idempotent ID); ``idmpauto``
+        is a producer whose idempotent IDs are computed from the fields. A repeated one adds
+        nothing and returns the ID of the first. With ``nomkstream`` the result is None if there is
+        no stream.
         """
         value, names = encode_fields(fields)
         trimming = None
@@ -140,7 +141,7 @@ class Stream:
         approximate: bool = False,
         limit: int | None = None,
     ) -> list[StreamID]:
-        """Append entries in one atomic commit and return their IDs; trim once, at the end."""
+        """Append entries in one atomic commit and return their IDs; trim once, after the last."""
         trimming = trim_of(maxlen, minid, approximate, limit, None)
         encoded = encode_many(entries)
         if not encoded:
@@ -156,18 +157,18 @@ class Stream:
         limit: int | None = None,
         ref_policy: Policy | None = None,
     ) -> int:
-        """Remove the oldest entries, as XTRIM does, and return how many went."""
+        """Remove the oldest entries, as XTRIM does; return how many."""
         trimming = trim_of(maxlen, minid, approximate, limit, ref_policy)
         if trimming is None:
             raise InvalidArgument("a trim needs maxlen or minid")
         return self._engine.run(trim.trim, self._name, trimming)
 
     def delete(self, *ids: IDs) -> int:
-        """Delete entries, as XDEL does, and return how many there were."""
+        """Delete entries, as XDEL does; return how many existed."""
         return self._engine.run(delete.delete, self._name, id_list(ids))
 
     def delete_entries(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
-        """Delete entries, as XDELEX does, and return for each ID what became of it."""
+        """Delete entries, as XDELEX does; return the outcome of each ID."""
         policy = RefPolicy(ref_policy)
         return self._engine.run(delete.delete_with_policy, self._name, id_list(ids), policy)
 
@@ -178,7 +179,7 @@ class Stream:
         entries_added: int | None = None,
         max_deleted_id: IDLike | None = None,
     ) -> None:
-        """Set the last ID given out, and the counters where given, as XSETID does."""
+        """Set the last ID, and the counters that are given, as XSETID does."""
         deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
         last = StreamID.parse(last_id)
         added = optional(entries_added, "entries_added")
@@ -187,7 +188,7 @@ class Stream:
     def configure(
         self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None
     ) -> None:
-        """Set for how many seconds and how many idempotent IDs are remembered, as XCFGSET does."""
+        """Set how long (seconds) and how many idempotent IDs are kept, as XCFGSET does."""
         duration = optional(idmp_duration, "idmp_duration")
         maxsize = optional(idmp_maxsize, "idmp_maxsize")
         self._engine.run(append.configure, self._name, duration, maxsize)
@@ -203,13 +204,13 @@ class Stream:
     def range(
         self, start: IDLike = "-", end: IDLike = "+", count: int | None = None
     ) -> list[Entry]:
-        """Return the entries from ``start`` to ``end``; ``"(id"`` excludes a bound."""
+        """Return the entries from ``start`` to ``end``, as XRANGE does; ``"(id"`` excludes one."""
         return self._scan(range_start(start), range_end(end), count, reverse=False)
 
     def revrange(
         self, end: IDLike = "+", start: IDLike = "-", count: int | None = None
     ) -> list[Entry]:
-        """Return the entries from ``end`` back to ``start``."""
+        """Return the entries from ``end`` back to ``start``, as XREVRANGE does."""
         return self._scan(range_start(start), range_end(end), count, reverse=True)
 
     def _scan(
@@ -221,21 +222,21 @@ class Stream:
         return found.entries() if found else []
 
     def get(self, id: IDLike) -> Entry | None:
-        """Return one entry, or None."""
+        """Return the entry with this ID, or None."""
         eid = StreamID.parse(id)
         found = self._scan(eid, eid, 1, reverse=False)
         return found[0] if found else None
 
     def count_after(self, id: IDLike) -> int:
-        """Return the exact number of entries after an ID: it costs nodes, not entries."""
-        return self._engine.run(inspect.count_after, self._name, StreamID.parse(id))
+        """Return the exact number of entries after an ID; it reads nodes, not entries."""
+        return self._engine.run(info.count_after, self._name, StreamID.parse(id))
 
     def scan(
         self, start: IDLike = "-", end: IDLike = "+", *, page: int = _SCAN_PAGE
     ) -> Iterator[Entry]:
-        """Yield the entries from ``start`` to ``end``, ``page`` of them a read.
+        """Yield the entries from ``start`` to ``end``, read in pages of ``page`` entries.
 
-        Each page is consistent; entries added or deleted between pages come or not.
+        Each page is consistent. Entries added or deleted between two pages may be missed.
         """
         page = whole(page, "page")
         if page < 1:
@@ -262,10 +263,10 @@ class Stream:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> list[Entry]:
-        """Return the entries after an ID, as XREAD does.
+        """Return the entries after an ID, as XREAD does; [] if there are none.
 
-        ``"$"`` is the last ID at the time of the call, ``"+"`` asks for the last entry. Waits
-        ``block`` seconds at most, 0 for ever, None not at all; [] when nothing came.
+        ``"$"`` is the last ID at the time of the call, ``"+"`` returns the last entry. Waits at
+        most ``block`` seconds: 0 is for ever, None not at all. ``max_size`` is in bytes of a reply.
         """
         reply = plain_read(
             self._engine,
@@ -277,12 +278,13 @@ class Stream:
         return reply[0][1] if reply else []
 
     def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry]:
-        """Yield entries as they come after an ID, for ever; ``"$"`` is fixed by this call.
+        """Yield the entries after an ID, and new ones as they come, for ever.
 
-        ``poll`` bounds how long one wait lasts.
+        ``"$"`` is the last ID at the time of this call. ``poll`` is the longest single wait in
+        seconds.
         """
         wait_of(poll)
-        position = self._engine.run(reads.resolve, self._name, read_position(after))
+        position = self._engine.run(read.resolve, self._name, read_position(after))
         return self._following(position, poll)
 
     def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry]:
@@ -292,12 +294,12 @@ class Stream:
                 position = entry.id
 
     def info(self) -> StreamInfo:
-        """Return XINFO STREAM; NoSuchKey where there is no stream."""
-        return self._engine.run(inspect.stream_info, self._name)
+        """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""
+        return self._engine.run(info.stream_info, self._name)
 
-    def info_full(self, count: int = inspect.FULL_COUNT) -> StreamDetail:
-        """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
-        return self._engine.run(inspect.stream_detail, self._name, whole(count, "count"))
+    def info_full(self, count: int = FULL_COUNT) -> StreamDetail:
+        """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0 means all."""
+        return self._engine.run(info.stream_detail, self._name, whole(count, "count"))
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -310,10 +312,12 @@ class Stream:
         entries_read: int | None = None,
         exist_ok: bool = False,
     ) -> Group:
-        """Make a consumer group that starts after ``start``; "$": with what comes from now on.
+        """Create a consumer group that reads the entries after ``start``; "$" is the last ID.
 
-        Makes an empty stream too unless ``mkstream`` is false. Where the group exists, raises
-        BusyGroup, or with ``exist_ok`` returns it as it is.
+        Creates an empty stream too, unless ``mkstream`` is false. If the group exists, it is
+        returned unchanged with ``exist_ok``; otherwise BusyGroup is raised. ::
+
+            workers = store.stream("jobs").create_group("workers", start="0", exist_ok=True)
         """
         group = name_bytes(name)
         after = None if start in ("$", b"$") else StreamID.parse(start)
@@ -327,12 +331,12 @@ class Stream:
         return Group(self._engine, self._name, group)
 
     def group(self, name: Name) -> Group:
-        """Return a group by name; nothing is looked up until it is used."""
+        """Return a handle on a group; whether it exists is not checked."""
         return Group(self._engine, self._name, name_bytes(name))
 
     def groups(self) -> list[GroupInfo]:
-        """Return XINFO GROUPS; NoSuchKey where there is no stream."""
-        return self._engine.run(inspect.group_infos, self._name)
+        """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
+        return self._engine.run(info.group_infos, self._name)
 
 
 def _once(
@@ -341,17 +345,14 @@ def _once(
     idmpauto: FieldPart | None,
 ) -> Idempotency:
     if idmp is not None and idmpauto is not None:
-        raise InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+        raise append.two_producers()
     if idmpauto is not None:
         pid = to_bytes(idmpauto)
-        if not pid:
-            raise InvalidArgument("syntax error, IDMPAUTO requires a non-empty producer ID")
+        append.refuse_empty_pid(pid, "IDMPAUTO")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
     if not isinstance(idmp, tuple | list) or len(idmp) != 2:
         raise InvalidArgument("idmp is a pair: (producer, idempotent ID)")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
-    if not pid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty producer ID")
-    if not iid:
-        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+    append.refuse_empty_pid(pid, "IDMP")
+    append.refuse_empty_iid(iid)
     return Idempotency(pid, iid)

@@ -1,3 +1,3 @@
-"""The version of the package, where every floor may ask for it."""
+"""The version of the package."""
 
 VERSION = "0.1.0"

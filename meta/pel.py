@@ -16,11 +16,10 @@ that come to share everything are joined.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
@@ -38,24 +37,6 @@ Shared = tuple[bytes, int, int, int]
 """What all IDs of a run share: owner, time, deliveries and rank."""
 
 
-class Pending(NamedTuple):
-    """One pending entry."""
-
-    id: PackedID
-    owner: bytes
-    time_ms: int
-    deliveries: int
-    rank: int
-
-    @property
-    def owned(self) -> bool:
-        return self.rank == 0
-
-
-def pending_of(run: Run, eid: PackedID) -> Pending:
-    return Pending(eid, run.owner, run.time_ms, run.deliveries, run.rank)
-
-
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -63,14 +44,6 @@ def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
     """Return the run whose range of IDs includes ``eid``, whether or not it is pending."""
     run = group.runs.floor(txn.batch, eid)
     return run if run is not None and run.ids[-1] >= eid else None
-
-
-def find(txn: Txn, group: GroupMeta, eid: PackedID) -> Pending | None:
-    """Return the pending entry of an ID."""
-    run = run_at(txn, group, eid)
-    if run is None or run.ids[_position(run, eid)] != eid:
-        return None
-    return pending_of(run, eid)
 
 
 def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
@@ -196,7 +169,7 @@ def place(
         over = run_at(txn, group, ids[at])
         if over is not None:
             end = bisect_right(ids, over.ids[-1], at)
-            made += _woven(txn, group, over, ids[at:end], shared)
+            made += _split_around(txn, group, over, ids[at:end], shared)
         else:
             following = group.runs.first(txn.batch, ids[at])
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
@@ -235,7 +208,7 @@ def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
     return [Run(part[0], part, *shared) for part in parts]
 
 
-def _woven(
+def _split_around(
     txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
 ) -> list[Run]:
     """Cut a run around new IDs; return all pieces but its first, with runs of the IDs between.
@@ -260,19 +233,9 @@ def _woven(
     return made
 
 
-def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pending]:
-    """Remove ``ids``, ascending and distinct, from the PEL; return those that were pending."""
-    return [pending_of(run, eid) for run, found in _taken(txn, group, ids) for eid in found]
-
-
-def take_ids(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids`` from the PEL; return the IDs of those that were pending."""
     return [eid for _, found in _taken(txn, group, ids) for eid in found]
-
-
-def take_counts(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> dict[PackedID, int]:
-    """Remove ``ids`` from the PEL; return the delivery counts of those that were pending."""
-    return {eid: run.deliveries for run, found in _taken(txn, group, ids) for eid in found}
 
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
@@ -311,33 +274,32 @@ def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Se
     return found
 
 
-def give_back(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], count: int) -> None:
-    """Append IDs, ascending and not pending, to the entries that have no owner."""
-    group.nack_rank += 1
-    txn.member_changed(group)
-    place(txn, group, ids, b"", 0, count, group.nack_rank)
-
+# --- changes that are planned first -------------------------------------------------------------
 
 Targets = Mapping[PackedID, Shared | None]
-"""What each ID is to share; None removes it. IDs that are not in it do not change."""
+"""What each ID becomes: None if it is no longer pending. IDs that are left out do not change."""
 Decide = Callable[[Run | None, Sequence[PackedID]], Targets]
-"""Return the targets of some IDs: those of a run, or, without a run, IDs that are not pending."""
+"""Return the targets of IDs of one run, or, without a run, of IDs that are not pending."""
+Stretches = Iterable[tuple[Run | None, Sequence[PackedID]]]
+"""Ascending IDs by the runs that reach over them."""
 
 
 @dataclass(slots=True)
-class Weaving:
-    """Runs to remove, and runs to write instead."""
+class Change:
+    """Runs to delete, and the runs that take their place."""
 
     old: list[Run] = field(default_factory=list)
     new: dict[PackedID, tuple[bytes, Run]] = field(default_factory=dict)
-    """By their anchors, with their rows."""
+    """By anchor, with their rows."""
+    count: int = 0
+    """IDs that have a target."""
+
+    def apply(self, txn: Txn, group: GroupMeta) -> None:
+        pel_index.replace(txn, group, self.old, self.new)
 
 
-def stretches(
-    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
-) -> list[tuple[Run | None, Sequence[PackedID]]]:
-    """Return all of ``ids``, ascending, divided among the runs that overlap them."""
-    found: list[tuple[Run | None, Sequence[PackedID]]] = []
+def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
+    """Yield all of ``ids``, ascending, by the runs that reach over them."""
     at = 0
     while at < len(ids):
         run = run_at(txn, group, ids[at])
@@ -348,22 +310,22 @@ def stretches(
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
             if end == at:
                 raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-        found.append((run, ids[at:end]))
+        yield run, ids[at:end]
         at = end
-    return found
 
 
-def weave(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], decide: Decide) -> Weaving:
-    """Return what becomes of the runs that ``ids``, ascending and distinct, lie in or between."""
-    made = Weaving()
+def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
+    """Return the change of a group's runs that gives IDs the targets that ``decide`` returns."""
+    made = Change()
     before: Run | None = None
     """The last new run so far, to which the next one may be joined."""
     last: Run | None = None
-    for run, within in stretches(txn, group, ids):
+    for run, within in stretches:
         targets, every = _targets(run, within, decide)
         if not targets:
             before = None
             continue
+        made.count += len(targets)
         if run is None:
             before = None
         else:
@@ -387,8 +349,10 @@ def _targets(
     run: Run | None, within: Sequence[PackedID], decide: Decide
 ) -> tuple[Targets, Sequence[PackedID]]:
     """Return the targets of some IDs, and these IDs in order with the others of the run."""
-    if run is None or within == run.ids:
+    if run is None:
         return decide(run, within), within
+    if _is_slice(within, run.ids):
+        return decide(run, within), run.ids
     there = frozenset(run.ids)
     targets = dict(decide(run, [eid for eid in within if eid in there]))
     absent = [eid for eid in within if eid not in there]
@@ -398,16 +362,25 @@ def _targets(
     return targets, sorted([*run.ids, *fresh]) if fresh else run.ids
 
 
+def _is_slice(some: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
+    """Tell whether some IDs stand side by side in a run's ``ids``."""
+    at = bisect_left(ids, some[0])
+    return some == ids[at : at + len(some)]
+
+
 def _pieces(
     run: Run | None, every: Sequence[PackedID], targets: Targets
 ) -> list[tuple[Sequence[PackedID], Shared]]:
     """Return IDs divided into new runs."""
-    shares = set(targets.values())
-    if len(shares) == 1 and len(targets) == len(every):
-        (shared,) = shares
-        found = [] if shared is None else [(shared, every)]
+    own, ids = None if run is None else run[2:], list(targets)
+    (shared, *others) = set(targets.values())
+    found: list[tuple[Shared, Sequence[PackedID]]]
+    if shared is not None and not others and _is_slice(ids, every):
+        at = bisect_left(every, ids[0])
+        found = [(shared, ids)]
+        if own is not None:
+            found = [(own, every[:at]), *found, (own, every[at + len(ids) :])]
     else:
-        own = None if run is None else run[2:]
         kept = [(to, eid) for eid in every if (to := targets.get(eid, own)) is not None]
         found = [(to, [eid for _, eid in same]) for to, same in groupby(kept, itemgetter(0))]
     return [

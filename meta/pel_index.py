@@ -180,7 +180,13 @@ def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
 def replace(
     txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
 ) -> None:
-    """Replace runs by others, given by their anchors and with their rows, all at once."""
+    """Replace runs by others, given by their anchors and with their rows."""
+    if len(old) + len(new) <= _FEW:
+        for run in old:
+            remove(txn, group, run)
+        for _, run in new.values():
+            add(txn, group, run)
+        return settle(txn, group)
     runs = [run for _, run in new.values()]
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)

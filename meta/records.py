@@ -50,6 +50,7 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
+from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches
 from kvstream.meta.trees import Tree, as_is
 from kvstream.types.ids import MIN_ID, StreamID, new_id
@@ -253,6 +254,7 @@ class StreamMeta:
         "pids",
         "prefix",
         "row",
+        "shrinks",
         "slack",
         "swept",
         "unmeasured",
@@ -297,6 +299,8 @@ class StreamMeta:
         self.groups: dict[bytes, GroupMeta] = {}
         self.behind = 0
         """Entries appended since the record was written; only their rows show them."""
+        self.shrinks = 0
+        """How often entries were deleted or trimmed since the stream was loaded."""
         self.erased = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
@@ -408,6 +412,7 @@ class GroupMeta:
 
     __slots__ = (
         "activity",
+        "ahead",
         "consumers",
         "consumers_count",
         "consumers_tree",
@@ -452,6 +457,7 @@ class GroupMeta:
         """IDs that the runs have got since they were last counted, plus those that they had."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
+        self.ahead: Ahead | None = None
         self.watches: RunWatches | None = None
         """Watches of the runs."""
 

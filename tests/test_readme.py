@@ -25,7 +25,19 @@ SPARK = [block for block in BLOCKS if "kvstream.spark" in block]
 CLIENTS = [block for block in BLOCKS if "redis.Redis(" in block]
 COMMANDS = re.findall(r"^\$ (kvstream --store .*)$", README, re.MULTILINE)
 REMOTE_COMMANDS = re.findall(r"^\$ (kvstream --url .*)$", README, re.MULTILINE)
+PRINTED = re.findall(
+    r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.DOTALL | re.MULTILINE
+)
+"""Blocks of Python, each with the output that is shown below it."""
+ANSWERED = re.findall(r"^\$ (kvstream --store .*)\n((?:(?!\$ |```).*\n)+)", README, re.MULTILINE)
+"""Commands, each with the output that is shown below it."""
 SERVING = re.search(r"^\$ kvstream (serve .*) &\n\$ redis-cli (.*)$", README, re.MULTILINE)
+
+
+def masked(text: str) -> str:
+    """Return an output without IDs and times, which differ from run to run."""
+    text = re.sub(r"\b\d{13}-\d+\b", "ID", text)
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z", "TIME", text)
 
 
 def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -61,6 +73,15 @@ def test_the_commands_run_as_printed_one_after_another(directory: Path) -> None:
         done = run(directory, "-m", *shlex.split(command))
         assert (done.returncode, done.stderr) == (0, ""), command
         assert done.stdout, command
+
+
+def test_what_the_readme_shows_as_output_is_printed(tmp_path: Path) -> None:
+    assert PRINTED
+    assert len(ANSWERED) >= 6
+    for block, shown in PRINTED:
+        assert masked(run(tmp_path, "-c", block).stdout) == masked(shown)
+    for command, shown in ANSWERED:
+        assert masked(run(tmp_path, "-m", *shlex.split(command)).stdout) == masked(shown)
 
 
 def test_the_server_takes_the_requests_that_are_printed(directory: Path) -> None:

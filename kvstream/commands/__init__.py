@@ -1,6 +1,6 @@
-"""Redis commands as values: arguments in, replies out, no sockets.
+"""Redis commands without sockets: arguments in, replies out.
 
-``Dispatcher`` runs them on an open store; ``COMMANDS`` is the table that a server stands on.
+``Dispatcher`` runs them on an open store. ``COMMANDS`` is their table, which a server extends.
 """
 
 from kvstream.commands.command import Blocked, Command, Container, Flag, Keys, Session

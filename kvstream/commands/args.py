@@ -1,12 +1,11 @@
-"""Reading the arguments of one request by Redis's rules, with Redis's error texts.
+"""The arguments of a request, parsed by Redis's rules and with Redis's error texts.
 
-The functions read one argument; ``Args`` walks over those that follow the fixed ones. Nothing here
-knows a command or the store.
+The functions parse one argument; ``Args`` is a cursor over the options of a command.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.compiled import twins
@@ -18,9 +17,13 @@ Argv: TypeAlias = Sequence[bytes]
 """One request: the command's name, then its arguments."""
 
 NOT_AN_INTEGER = "value is not an integer or out of range"
+I32_MIN, I32_MAX = -(1 << 31), (1 << 31) - 1
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 ID_BYTES_MAX = 127
 """Longest text of an ID: the size of the buffer in which Redis parses it."""
+
+QUOTED_MAX = 128
+"""Bytes of a request that an error text quotes."""
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _LOOSE_U64 = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
@@ -35,15 +38,23 @@ def wrong_arity(name: str) -> InvalidArgument:
     return InvalidArgument(f"wrong number of arguments for '{name}' command")
 
 
+def bad_subcommand(argv: Argv) -> InvalidArgument:
+    """Return the error of an unknown subcommand, or of one with the wrong arguments."""
+    container, name = text(argv[0]).upper(), text(argv[1][:QUOTED_MAX])
+    return InvalidArgument(
+        f"unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
+    )
+
+
 def text(raw: bytes) -> str:
-    """Return an argument as it stands in an error text, which ``ErrorReply`` encodes back."""
+    """Decode an argument for an error text, which ``ErrorReply`` encodes back."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def integer(raw: bytes, message: str = NOT_AN_INTEGER) -> int:
-    """Return a signed 64-bit integer; InvalidArgument with ``message`` for anything else.
+    """Parse a signed 64-bit integer, or raise InvalidArgument with ``message``.
 
-    One number has one text: no sign, space or zero before it.
+    A plus sign, a leading zero or a blank is refused.
     """
     if _INTEGER.fullmatch(raw) is None:
         raise InvalidArgument(message)
@@ -54,10 +65,28 @@ def integer(raw: bytes, message: str = NOT_AN_INTEGER) -> int:
 
 
 def at_least(least: int, raw: bytes, message: str, unreadable: str = NOT_AN_INTEGER) -> int:
-    """Return an integer that is not below ``least``, or raise with ``message``."""
+    """Parse an integer; raise InvalidArgument with ``message`` if it is below ``least``."""
     number = integer(raw, unreadable)
     if number < least:
         raise InvalidArgument(message)
+    return number
+
+
+def c_int(raw: bytes, message: str) -> int:
+    """Parse a signed 32-bit integer, or raise InvalidArgument with ``message``."""
+    number = integer(raw, message)
+    if not I32_MIN <= number <= I32_MAX:
+        raise InvalidArgument(message)
+    return number
+
+
+def database(raw: bytes, databases: int) -> int:
+    """Parse the number of a database, of which there are ``databases``."""
+    number = integer(raw)
+    if not I32_MIN <= number <= I32_MAX:
+        raise InvalidArgument(f"value is out of range, value must between {I32_MIN} and {I32_MAX}")
+    if not 0 <= number < databases:
+        raise InvalidArgument("DB index is out of range")
     return number
 
 
@@ -65,7 +94,7 @@ def at_least(least: int, raw: bytes, message: str, unreadable: str = NOT_AN_INTE
 
 
 def stream_id(raw: bytes, missing_seq: int = 0) -> StreamID:
-    """Return a whole ID, ``ms`` or ``ms-seq``; InvalidID for anything else."""
+    """Parse an ID, ``ms`` or ``ms-seq``, or raise InvalidID."""
     if twins is not None and not missing_seq:
         ids = twins.parse_ids([raw], StreamID)
         if ids is not None:
@@ -77,19 +106,19 @@ def stream_id(raw: bytes, missing_seq: int = 0) -> StreamID:
 
 
 def stream_ids(raw: Argv) -> list[StreamID]:
-    """Return whole IDs; InvalidID where one is none."""
+    """Parse IDs, or raise InvalidID."""
     return plain_ids(raw) or [stream_id(each) for each in raw]
 
 
 def plain_ids(raw: Argv) -> list[StreamID] | None:
-    """Do so where compiled code finds all of them to be as they mostly are; None: one is not."""
+    """Parse IDs in compiled code; None if one is not in the usual form."""
     if twins is not None and type(raw) is list:
         return twins.parse_ids(raw, StreamID)
     return None
 
 
 def packed_ids(raw: Argv) -> list[bytes]:
-    """Return whole IDs as they are stored; InvalidID where one is none."""
+    """Parse IDs into 16 bytes each, as they are stored, or raise InvalidID."""
     if twins is not None and type(raw) is list:
         ids = twins.pack_ids(raw)
         if ids is not None:
@@ -98,7 +127,7 @@ def packed_ids(raw: Argv) -> list[bytes]:
 
 
 def _loose_id(raw: bytes, missing_seq: int) -> StreamID:
-    """Read what C's strtoull lets Redis read besides: blanks and a sign before a number."""
+    """Parse an ID as C's strtoull does: with blanks and a sign before a number."""
     ms, dash, seq = raw.partition(b"-")
     if len(raw) > ID_BYTES_MAX:
         raise InvalidID
@@ -112,12 +141,12 @@ def _loose_u64(raw: bytes) -> int:
     if match[1] != b"-":
         return int(match[2])
     if _INTEGER.fullmatch(raw):
-        raise InvalidID  # a proper negative number is refused; others wrap around
+        raise InvalidID  # a negative number in canonical form is refused; others wrap around
     return -int(match[2]) & U64_MAX
 
 
 def stream_id_or_sign(raw: bytes, missing_seq: int = 0) -> StreamID:
-    """Return an ID; ``-`` is the least and ``+`` the greatest one."""
+    """Parse an ID; ``-`` is the smallest and ``+`` the greatest one."""
     if raw == b"-":
         return MIN_ID
     if raw == b"+":
@@ -126,7 +155,7 @@ def stream_id_or_sign(raw: bytes, missing_seq: int = 0) -> StreamID:
 
 
 def range_start(raw: bytes) -> StreamID:
-    """Return the first ID of a range: an ID, ``-``, ``+`` or ``(id``."""
+    """Parse the start of a range: an ID, ``-``, ``+`` or ``(id``."""
     if raw[:1] != b"(" or len(raw) == 1:
         return stream_id_or_sign(raw)
     bound = stream_id(raw[1:])
@@ -136,7 +165,7 @@ def range_start(raw: bytes) -> StreamID:
 
 
 def range_end(raw: bytes) -> StreamID:
-    """Return the last ID of a range: an ID, ``-``, ``+`` or ``(id``."""
+    """Parse the end of a range: an ID, ``-``, ``+`` or ``(id``."""
     if raw[:1] != b"(" or len(raw) == 1:
         return stream_id_or_sign(raw, U64_MAX)
     bound = stream_id(raw[1:], U64_MAX)
@@ -169,7 +198,7 @@ class Args:
         return self._argv[self.at]
 
     def next(self) -> bytes:
-        """Take an argument; a syntax error where none is left."""
+        """Take an argument; a syntax error if none is left."""
         at = self.at
         if at >= self._end:
             raise syntax_error()
@@ -177,22 +206,22 @@ class Args:
         return self._argv[at]
 
     def option(self) -> bytes:
-        """Take an argument as a keyword: in capitals."""
+        """Take an argument and return it in capitals."""
         return self.next().upper()
 
     def take(self, count: int) -> Argv:
-        """Take ``count`` arguments, which must be there."""
+        """Take ``count`` arguments; so many must be left."""
         self.at += count
         return self._argv[self.at - count : self.at]
 
     def rest(self) -> Argv:
-        """Take all that is left."""
+        """Take all arguments that are left."""
         return self.take(self._end - self.at)
 
     def take_option(self, table: "Mapping[bytes, Option[T]]", options: T) -> bool:
-        """Take an option of the table with its arguments, and note it in ``options``.
+        """Take an option of the table with its arguments, and store it in ``options``.
 
-        False where the next argument is none of them, or too few follow it.
+        Return False if the next argument is not in the table, or too few arguments follow it.
         """
         at = self.at
         option = table.get(self._argv[at].upper())
@@ -201,6 +230,12 @@ class Args:
         self.at = at + 1
         option[1](self, options)
         return True
+
+    def take_options(self, table: "Mapping[bytes, Option[T]]", options: T) -> None:
+        """Take all that is left as options of the table, or raise a syntax error."""
+        while self:
+            if not self.take_option(table, options):
+                raise syntax_error()
 
     def integer(self, message: str = NOT_AN_INTEGER) -> int:
         return integer(self.next(), message)
@@ -213,4 +248,9 @@ class Args:
 
 
 Option: TypeAlias = tuple[int, Callable[[Args, T], None]]
-"""The least number of arguments that an option has, and what takes them and notes it."""
+"""The least number of arguments that an option has, and the function that takes and stores them."""
+
+
+def switch(attribute: str) -> Option[Any]:
+    """Return an option without arguments that makes an attribute true."""
+    return 0, lambda args, options: setattr(options, attribute, True)

@@ -16,27 +16,38 @@ from kvstream.commands.args import (
     syntax_error,
     text,
 )
-from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.command import FAST_WRITE, FIRST, LATER, READ, Answer, Family, Session
+from kvstream.commands.incremental import Step, about_ids, are_many, in_steps
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
-from kvstream.commands.reply_pages import in_steps, is_long, is_put_off, paged
-from kvstream.commands.streams import Step, about, are_many
+from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim
 from kvstream.operations.delete import LONG_ROWS
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.incremental import LongAutoclaim, LongClaim, Seized
-from kvstream.types.ids import UNPACKED, StreamID, ascending_packed
+from kvstream.operations.incremental import Claimed, LongAutoclaim, LongClaim
+from kvstream.types.ids import UNPACKED, StreamID
 from kvstream.types.records import AnyEntry
 
+COMMANDS = Family("stream")
 _FORM_WORDS_MIN, _FORM_WORDS_MAX = 6, 9
 """Words of XPENDING's extended form."""
 _TOGETHER = 1000
-"""IDs of a reply that are written at once."""
+"""Deleted IDs in one piece of a reply."""
 
 
+@COMMANDS.command(
+    "xpending",
+    "key group [[IDLE min-idle-time] start end count [consumer]]",
+    *(READ, FIRST),
+    since="5.0.0",
+    tips="nondeterministic_output",
+)
 def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer a summary of what is pending in a group, or one row for each entry."""
+    """Return a summary of the pending entries of a group, or a row for each entry.
+
+    IDLE: Only entries that have been pending for so many milliseconds.
+    """
     name, group = session.prefix + argv[1], argv[2]
     if len(argv) == 3:
         return _summary(txn, name, group)
@@ -78,7 +89,7 @@ def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
 
 
 class _ClaimOptions(TypedDict, total=False):
-    """What XCLAIM is given behind the IDs, by the names that the operations have for it."""
+    """The options of XCLAIM, named as the arguments of the operation."""
 
     time_ms: int | None
     retrycount: int | None
@@ -87,12 +98,25 @@ class _ClaimOptions(TypedDict, total=False):
     last_id: StreamID | None
 
 
+@COMMANDS.command(
+    "xclaim",
+    "key group consumer min-idle-time id [id ...] [IDLE milliseconds] "
+    "[TIME unix-time-milliseconds] [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID id]",
+    *(FAST_WRITE, FIRST),
+    since="5.0.0",
+    tips="nondeterministic_output",
+)
 def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Take pending entries over for a consumer, and answer them."""
+    """Make a consumer the owner of pending entries, and return these.
+
+    IDLE: The idle time to set.
+    TIME: The delivery time to set; a time in the future counts as now.
+    LASTID: Raise the last delivered ID of the group to this one.
+    """
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
     if are_many(session, len(argv) - 5):
-        return about(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
+        return about_ids(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
     ids = _claimed_ids(argv[5:])
     asked = _claim_options(txn, Args(argv, 5 + len(ids)))
     return _claim(txn, session, argv, min_idle_ms, ids, asked)
@@ -114,37 +138,30 @@ def _claim(
 def _claim_begun(
     session: Session, argv: Argv, min_idle_ms: int, txn: Txn, packed: list[bytes]
 ) -> Step:
-    """Return what claims IDs in steps; where one is given again, in one."""
+    """Return the steps that claim IDs."""
     asked = _claim_options(txn, Args(argv, 5 + len(packed)))
-    ordered = ascending_packed(packed)
-    if len(ordered) < len(packed):
-        ids = [*map(StreamID.unpack, packed)]
-        return lambda txn: _claim(txn, session, argv, min_idle_ms, ids, asked)
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    work = LongClaim(name, group, ordered, consumer, min_idle_ms, **asked)
+    work = LongClaim(name, group, packed, consumer, min_idle_ms, **asked)
 
     def step(txn: Txn) -> "Reply | None":
-        seized = work.step(txn)
-        if seized is None:
-            return None
-        found = seized if ordered is packed else seized.in_order(packed)
-        return Paged(_parts(found, "justid" in asked))
+        claimed = work.step(txn)
+        return None if claimed is None else Paged(_parts(claimed, "justid" in asked))
 
     return step
 
 
-def _parts(seized: Seized, justid: bool) -> Gradual:
-    total = [sum(map(len, seized.parts))]
+def _parts(claimed: Claimed, justid: bool) -> Gradual:
+    total = [sum(map(len, claimed.parts))]
     if justid:
-        ids = ([bytes(each.id) for each in rows] for rows in seized.parts)
+        ids = ([bytes(each.id) for each in rows] for rows in claimed.parts)
         return Gradual(chain(total, ids))
-    return Gradual(chain(total, seized.parts))
+    return Gradual(chain(total, claimed.parts))
 
 
 def _claimed_ids(words: Argv) -> list[StreamID]:
-    """Return the IDs that stand before the first option, or what is no option either."""
+    """Return the IDs before the first word that is not one."""
     try:
-        return stream_ids(words)  # the fast way
+        return stream_ids(words)
     except InvalidID:
         ids: list[StreamID] = []
     for raw in words:
@@ -179,23 +196,36 @@ def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -
         options["retrycount"] = value if value >= 0 else None
         return
     time_ms = txn.now_ms - value if option == b"IDLE" else value
-    # A clock that is wrong at the client is no fault: what cannot be counts as now.
+    # The clock of a client may be wrong: an impossible time counts as now.
     options["time_ms"] = time_ms if 0 <= time_ms <= txn.now_ms else None
 
 
+@COMMANDS.command(
+    "xautoclaim",
+    "key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    *(FAST_WRITE, FIRST),
+    since="6.2.0",
+    uses="RW delete",
+    tips="nondeterministic_output",
+)
 def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Take over what has been pending too long; the next cursor, the entries, the deleted IDs."""
+    """Claim entries that have been idle; return the next cursor, the entries, the deleted IDs.
+
+    COUNT: The number of entries to claim or drop at most; 100 by default.
+
+    A server claims thousands of entries in steps. If other clients change the group meanwhile, it
+    may claim fewer than COUNT, or miss an entry behind the cursor that becomes idle: the next call
+    finds it.
+    """
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XAUTOCLAIM")
     start = range_start(argv[5])
     count, justid = claim.AUTOCLAIM_COUNT, False
-    message = "COUNT must be > 0"
     args = Args(argv, 6)
     while args:
         word = args.option()
         if word == b"COUNT" and args:
-            count = args.at_least(1, message, message)
-            if count > claim.AUTOCLAIM_COUNT_MAX:
-                raise InvalidArgument(message)
+            count = args.integer("COUNT must be > 0")
+            claim.refuse_autoclaim_count(count)
         elif word == b"JUSTID":
             justid = True
         else:
@@ -214,7 +244,7 @@ def _taken(session: Session, justid: bool, done: claim.Taken) -> Reply:
     return paged(session, reply, len(done.entries) + len(deleted))
 
 
-def _taken_in_steps(justid: bool, done: Seized) -> Reply:
+def _taken_in_steps(justid: bool, done: Claimed) -> Reply:
     gone = done.gone
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)

@@ -1,16 +1,22 @@
-"""What a command is: a row of the table, and what its handler is given and may answer.
+"""The record of a command, and what its handler gets and returns.
 
-A handler is called in a transaction with the session and the whole request. It reads the arguments,
-calls operations and makes their results a reply; it commits nothing and waits for nothing.
+A record stands above its handler as a decorator: ``@COMMANDS.command("xlen", "key", ...)``. The
+handler's docstring is the documentation: a summary, a line for each option, notes. Dispatch,
+COMMAND, ACL categories, HELP and docs/commands.md are made from the records.
+
+A handler runs in a transaction. It parses the arguments, calls operations, and builds a reply; it
+neither commits nor waits.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Final, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, Paged, Reply, Streams
+from kvstream.commands.replies import NULL_ARRAY, Paged, Reply, Simple, Streams
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 
@@ -19,28 +25,28 @@ Attempt: TypeAlias = Callable[[Txn], Streams | Paged | None]
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """In place of a reply: nothing is there yet, and the client is willing to wait.
+    """Returned instead of a reply by a command that waits for data.
 
-    ``attempt`` answers None until there is something; it is tried again whenever a key of ``names``
-    has news, and at the time that ``retry_at`` tells.
+    ``attempt`` returns None until there is data. It runs again when one of the keys ``names``
+    changes, and at the time that ``retry_at`` returns.
     """
 
     names: list[bytes]
     attempt: Attempt
     timeout_ms: int | None
-    """None: for ever."""
+    """None: no timeout."""
     retry_at: Callable[[Txn], int | None] | None = None
     """Unix milliseconds at which an attempt may succeed although nothing was written."""
     expired: Reply = NULL_ARRAY
-    """What is answered when the time is over."""
+    """The reply after the timeout."""
     shares: bytes | None = None
-    """What it takes from together with others: see ``Waiter``."""
+    """What waiting clients compete for: see ``Waiter``."""
     group: bytes | None = None
-    """The group that it reads for."""
+    """The consumer group that the command reads for."""
 
 
 class Later(Enum):
-    """In place of a reply: ask again, in a transaction in which nothing has been changed yet."""
+    """Returned instead of a reply: run the command again in a transaction without changes."""
 
     LATER = "later"
 
@@ -50,37 +56,37 @@ LATER: Final = Later.LATER
 
 @dataclass(frozen=True, slots=True)
 class Stepwise:
-    """In place of a reply: there is much to do, and others are to go on meanwhile.
+    """Returned instead of a reply by a long command: other clients are served between its steps.
 
-    ``step`` is called again and again, each time in a transaction that is committed, until it
-    answers anything but a Stepwise.
+    ``step`` is called until it returns something else, each time in a transaction that is
+    committed.
     """
 
     step: "Handler"
     undo: Callable[[Txn], None] | None = None
-    """Takes away what the steps have left, where the client has gone before the last one."""
+    """Removes the rows of finished steps if the client disconnects before the last one."""
 
 
 class Session:
-    """What one client has set: the database that its keys are in."""
+    """The state of one client: the database that its keys are in."""
 
     __slots__ = ("databases", "db", "in_exec", "pages", "prefix")
 
     def __init__(self, databases: int, db: int = 0) -> None:
         self.databases = databases
         self.pages = False
-        """It takes Paged for a reply and, outside of EXEC, LATER and Stepwise."""
+        """Accepts Paged replies and, outside EXEC, LATER and Stepwise."""
         self.in_exec = False
-        """What runs was queued by MULTI: it is done in one go."""
+        """Runs the queue of a MULTI: no command is split into steps."""
         self.select(db)
 
     @property
     def steps(self) -> bool:
-        """Whether it takes Stepwise."""
+        """Whether commands may return Stepwise."""
         return self.pages and not self.in_exec
 
     def select(self, db: int) -> None:
-        """Let the keys of the requests that follow be those of database ``db``."""
+        """Use database ``db`` for the keys of later requests."""
         self.db = db
         self.prefix = U16.pack(db)
         """Put before a key it makes the key's name: the hot form of ``qualified``."""
@@ -88,27 +94,49 @@ class Session:
 
 Answer: TypeAlias = "Reply | Blocked | Later | Stepwise"
 Handler: TypeAlias = Callable[[Txn, Session, Argv], Answer]
+H = TypeVar("H", bound=Callable[..., Answer])
 
 
 class Flag(StrEnum):
-    """What servers and clients need to know of a command before it runs, in Redis's words."""
+    """What must be known of a command before it runs, in Redis's words and order."""
 
     WRITE = "write"
     READONLY = "readonly"
     DENYOOM = "denyoom"
     """It may make the store larger."""
-    FAST = "fast"
-    BLOCKING = "blocking"
     ADMIN = "admin"
-    MOVABLEKEYS = "movablekeys"
-    """Where its keys stand depends on its arguments."""
+    NOSCRIPT = "noscript"
+    BLOCKING = "blocking"
+    LOADING = "loading"
+    STALE = "stale"
+    SKIP_SLOWLOG = "skip_slowlog"
+    FAST = "fast"
     NO_AUTH = "no_auth"
     """It may run before AUTH."""
+    MOVABLEKEYS = "movablekeys"
+    """The positions of its keys depend on its arguments."""
+    NO_ASYNC_LOADING = "no_async_loading"
     NO_MULTI = "no_multi"
+    ALLOW_BUSY = "allow_busy"
     LOCAL = "local"
-    """It touches no key: not a word of Redis's, and not told to clients."""
+    """It touches no key. Not a flag of Redis: COMMAND does not show it."""
     IMMEDIATE = "immediate"
-    """It runs inside MULTI instead of being queued; not a word of Redis's either."""
+    """It runs inside MULTI instead of being queued. Not a flag of Redis either."""
+
+
+def flags(words: str) -> frozenset[Flag]:
+    return frozenset(map(Flag, words.split()))
+
+
+READ = flags("readonly")
+FAST_READ = flags("readonly fast")
+WRITE = flags("write")
+FAST_WRITE = flags("write fast")
+GROW = flags("write denyoom")
+FAST_GROW = flags("write denyoom fast")
+LOOKUP = flags("loading stale local")
+"""Commands that describe the server itself."""
+OPERATE = flags("admin noscript loading stale local")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +152,14 @@ class Keys:
         return list(argv[self.first : last + 1 : self.step])
 
 
+@dataclass(frozen=True, slots=True)
 class StreamsKeys(Keys):
-    """The keys of XREAD and XREADGROUP: the first half of what follows STREAMS."""
+    """The keys of XREAD and XREADGROUP: the first half of the arguments after STREAMS."""
+
+    first: int = 0
+    last: int = 0
+    search_from: int = 1
+    """The first argument that may be STREAMS."""
 
     def of(self, argv: Argv) -> list[bytes]:
         at = 1
@@ -145,15 +179,11 @@ class CountedPairs(Keys):
         return list(argv[2 : 2 + 2 * int(number) : 2]) if number.isdigit() else []
 
 
-NO_KEYS = None
 FIRST = Keys(1, 1)
 SECOND = Keys(2, 2)
 FIRST_TWO = Keys(1, 2)
 EVERY = Keys(1, -1)
 PAIRS = Keys(1, -1, 2)
-STREAMS = StreamsKeys(0, 0)
-COUNTED_PAIRS = CountedPairs(0, 0)
-
 
 _ASKED: Final = {
     "writes": Flag.WRITE,
@@ -162,43 +192,145 @@ _ASKED: Final = {
     "is_local": Flag.LOCAL,
     "is_immediate": Flag.IMMEDIATE,
 }
+_OPTIONAL = re.compile(r"\[[^\[\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One row of the table."""
+    """The record of one command, or of one subcommand."""
 
     name: str
     """In small letters; a subcommand's is ``container|name``."""
-    arity: int
-    """Words of a request, its name included; at least -n where negative."""
+    run: Callable[..., Answer]
+    """The handler; its docstring documents the command."""
+    syntax: str
+    """The arguments, as Redis's documentation writes them."""
     flags: frozenset[Flag]
     keys: Keys | None
-    run: Handler
     since: str
-    """The version of Redis that brought it."""
+    """The version of Redis that introduced it."""
+    group: str
+    """Its group in Redis's documentation."""
+    categories: str | None = None
+    """ACL categories, unless it has that of its group; flags add more."""
+    uses: str = ""
+    """What it does to its keys, or to each of them parted by commas, unless plainly reading or
+    updating: RO, RW, OW (overwrite) or RM (remove), then access, update, insert, delete."""
+    uses_of: Callable[[Argv], str] | None = None
+    """The same of one request, if its options decide."""
+    tips: str = ""
+    """Redis's command tips for clients of clusters."""
+    usage: str | None = None
+    """The arguments as HELP writes them, unless it shows ``syntax``."""
+    arity: int = 0
+    """Words of a request with the name; negative: at least so many. 0: taken from ``syntax``."""
     tells: bool = field(init=False, repr=False)
-    """Its reply is about what is in the store."""
+    """Its reply depends on the keys of the store."""
     writes: bool = field(init=False, repr=False)
     grows: bool = field(init=False, repr=False)
     is_admin: bool = field(init=False, repr=False)
     is_local: bool = field(init=False, repr=False)
     is_immediate: bool = field(init=False, repr=False)
-    """What its flags say that is asked for with every call."""
+    """Flags that are asked for with every call."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "arity", self.arity or self._least_words())
         object.__setattr__(self, "tells", not self.flags.isdisjoint((Flag.WRITE, Flag.READONLY)))
         for name, flag in _ASKED.items():
             object.__setattr__(self, name, flag in self.flags)
 
+    def _least_words(self) -> int:
+        required, depth = self.syntax, 1
+        while depth:
+            required, depth = _OPTIONAL.subn("", required)
+        words = len(self.name.split("|")) + len(required.split())
+        return words if required == self.syntax else -words
+
     @property
     def summary(self) -> str:
-        """What it does: the handler's own words."""
-        return (self.run.__doc__ or "").strip().partition("\n\n")[0]
+        """The first paragraph of the handler's docstring."""
+        return " ".join((self.run.__doc__ or "").partition("\n\n")[0].split())
 
     def keys_of(self, argv: Argv) -> list[bytes]:
-        """Return the keys that a request names."""
+        """Return the keys of a request."""
         return [] if self.keys is None else self.keys.of(argv)
+
+
+class Family:
+    """The commands of one module: ``command`` is the decorator that adds one."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.commands: dict[str, Command] = {}
+
+    def command(
+        self,
+        name: str,
+        syntax: str = "",
+        flags: frozenset[Flag] = frozenset(),
+        keys: Keys | None = None,
+        *,
+        since: str,
+        group: str = "",
+        categories: str | None = None,
+        uses: str = "",
+        uses_of: Callable[[Argv], str] | None = None,
+        tips: str = "",
+        usage: str | None = None,
+        arity: int = 0,
+    ) -> Callable[[H], H]:
+        """Register the decorated handler; the arguments are those of ``Command``."""
+
+        def register(run: H) -> H:
+            self.commands[name] = Command(
+                *(name, run, syntax, flags, keys, since, group or self._group),
+                *(categories, uses, uses_of, tips, usage, arity),
+            )
+            return run
+
+        return register
+
+    def override(self, base: Command) -> Callable[[H], H]:
+        """Register the decorated handler for a command of another family."""
+
+        def register(run: H) -> H:
+            self.commands[base.name] = replace(base, run=run)
+            return run
+
+        return register
+
+    def add_help(
+        self,
+        container: str,
+        since: str,
+        *,
+        more: "Family | None" = None,
+        group: str = "",
+        categories: str | None = None,
+    ) -> None:
+        """Register HELP of a container; it also lists the subcommands of the family ``more``."""
+
+        def show(txn: Txn, session: Session, argv: Argv) -> Reply:
+            """Show the subcommands."""
+            listed = {**(more.commands if more else {}), **self.commands}
+            lines = [
+                f"{container.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
+            ]
+            names = sorted(name for name in listed if name.startswith(f"{container}|"))
+            for name in sorted(names, key=f"{container}|help".__eq__):  # HELP comes last
+                lines += _help_lines(listed[name])
+            return [*map(Simple, lines)]
+
+        record = self.command(
+            f"{container}|help", "", LOOKUP, since=since, group=group, categories=categories
+        )
+        record(show)
+
+
+def _help_lines(command: Command) -> list[str]:
+    usage = command.syntax if command.usage is None else command.usage
+    name = command.name.partition("|")[2].upper()
+    return [f"{name} {usage}".rstrip(), f"    {command.summary}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +338,54 @@ class Container:
     """A name whose second word is the command: XGROUP, XINFO, CONFIG."""
 
     name: str
-    since: str
     subcommands: Mapping[bytes, Command]
     """By name in small letters."""
     alone: Command | None = None
-    """What the name means without a second word, where that is a command too."""
+    """What the name means without a second word, if it means anything."""
+
+    @property
+    def since(self) -> str:
+        """The version that introduced the first subcommand."""
+        found = (self.alone,) if self.alone is not None else self.subcommands.values()
+        return min((row.since for row in found), key=_version)
+
+    @property
+    def group(self) -> str:
+        return next(iter(self.subcommands.values())).group
+
+
+def _version(since: str) -> list[int]:
+    return [*map(int, since.rpartition(" ")[2].split("."))]
+
+
+Table: TypeAlias = Mapping[bytes, Command | Container]
+
+
+def table_of(sections: Iterable[Iterable[Family]]) -> dict[bytes, Command | Container]:
+    """Return the commands by name; one of a later family replaces its namesake."""
+    named: dict[str, Command] = {}
+    for families in sections:
+        found = [command for family in families for command in family.commands.values()]
+        named.update((command.name, command) for command in sorted(found, key=attrgetter("name")))
+    containers = {name.partition("|")[0] for name in named if "|" in name}
+    table: dict[bytes, Command | Container] = {}
+    for name in dict.fromkeys(name.partition("|")[0] for name in named):
+        table[name.encode()] = _container(name, named) if name in containers else named[name]
+    return table
+
+
+def _container(name: str, named: Mapping[str, Command]) -> Container:
+    words = sorted(full.partition("|")[2] for full in named if full.startswith(f"{name}|"))
+    return Container(name, {w.encode(): named[f"{name}|{w}"] for w in words}, named.get(name))
+
+
+def every(table: Table) -> list[Command]:
+    """Return every command of a table, subcommands in place of their container."""
+    commands: list[Command] = []
+    for row in table.values():
+        if isinstance(row, Container):
+            commands += [row.alone] if row.alone is not None else []
+            commands += row.subcommands.values()
+        else:
+            commands.append(row)
+    return commands

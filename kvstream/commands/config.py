@@ -1,4 +1,4 @@
-"""CONFIG GET and SET: the settings of streams that may change while the store is open."""
+"""CONFIG GET and SET of the stream settings, which last until the store is closed."""
 
 import re
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvstream.commands.args import I64_MAX, Argv, integer, syntax_error, text
-from kvstream.commands.command import Session
-from kvstream.commands.replies import OK, Map, Reply, Simple
+from kvstream.commands.command import OPERATE, Family, Session
+from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
@@ -16,6 +16,8 @@ from kvstream.operations.dump import checked_target
 from kvstream.types.glob import matcher
 from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE
 
+COMMANDS = Family("server")
+COMMANDS.add_help("config", since="5.0.0")
 _MEMORY = re.compile(rb"([0-9]{0,127})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
 _UNITS = {
     b"": 1,
@@ -34,7 +36,7 @@ def _count(raw: bytes) -> int:
 
 
 def memory_size(raw: bytes) -> int:
-    """Return the bytes that ``100``, ``4kb`` or ``1g`` stand for; no digits stand for 0."""
+    """Parse ``100``, ``4kb`` or ``1g`` into bytes; no digits are 0."""
     match = _MEMORY.fullmatch(raw)
     if match is None:
         raise InvalidArgument("argument must be a memory value")
@@ -42,10 +44,10 @@ def memory_size(raw: bytes) -> int:
 
 
 def within(value: int, least: int, most: int, unsigned: bool = False) -> int:
-    """Return a value that lies within its bounds, or raise InvalidArgument with the reason.
+    """Return a value within its bounds, or raise InvalidArgument with the reason.
 
-    ``unsigned``: Redis keeps the value without a sign. It takes what does not fit into 63 bits
-    for a negative number, and its error says so.
+    ``unsigned``: Redis stores the value unsigned. A value beyond 63 bits is negative to it, and its
+    error says so.
     """
     if unsigned and not 0 <= value <= I64_MAX:
         raise InvalidArgument("argument must be greater or equal to 0")
@@ -56,7 +58,7 @@ def within(value: int, least: int, most: int, unsigned: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its place among the limits of the catalog, and what it may be."""
+    """A number: its attribute of the catalog's limits, and its bounds."""
 
     attribute: str
     least: int
@@ -64,24 +66,24 @@ class Setting:
     parse: Callable[[bytes], int] = _count
 
     def read(self, raw: bytes) -> int:
-        """Return the value that ``raw`` stands for, or raise InvalidArgument with the reason."""
+        """Parse a value, or raise InvalidArgument with the reason."""
         return within(self.parse(raw), self.least, self.most, self.parse is memory_size)
 
 
 @dataclass(frozen=True, slots=True)
 class TextSetting:
-    """One setting that is a word: its place, and what raises where it is none that it may be."""
+    """A word: its attribute of the catalog's limits, and the function that checks it."""
 
     attribute: str
     check: Callable[[str], str]
 
     def read(self, raw: bytes) -> str:
-        """Return the value that ``raw`` stands for, or raise InvalidArgument with the reason."""
+        """Parse a value, or raise InvalidArgument with the reason."""
         return self.check(text(raw).lower())
 
 
 def shown(limits: Limits, setting: Setting | TextSetting) -> bytes:
-    """Return the value of a setting as CONFIG GET shows it."""
+    """Return a value as CONFIG GET shows it."""
     return str(getattr(limits, setting.attribute)).encode()
 
 
@@ -93,11 +95,12 @@ SETTINGS: dict[bytes, Setting | TextSetting] = {
     b"stream-idmp-duration": Setting("idmp_duration_s", 1, IDMP_DURATION_MAX_S),
     b"stream-idmp-maxsize": Setting("idmp_maxsize", 1, IDMP_MAXSIZE_MAX),
 }
-"""By name; 0 bytes or entries of a node: no such limit."""
+"""By name; 0 bytes or entries of a node: no limit."""
 
 
+@COMMANDS.command("config|get", "pattern [pattern ...]", OPERATE, since="2.0.0")
 def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the settings whose names match any of the patterns."""
+    """Return the settings whose names match any of the patterns."""
     limits = txn.catalog.limits
     tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
     return Map(
@@ -109,6 +112,11 @@ def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
     )
 
 
+@COMMANDS.command(
+    *("config|set", "setting value [setting value ...]", OPERATE),
+    since="2.0.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Change settings until the store is closed, all of them or none."""
     if len(argv) % 2:
@@ -140,26 +148,7 @@ def _read(values: dict[bytes, int | str], name: bytes, raw: bytes) -> None:
 
 
 def failure(name: bytes, reason: str) -> InvalidArgument:
-    """Return the error of a setting that cannot be given a value."""
+    """Return the error of a setting that cannot be set."""
     return InvalidArgument(
         f"CONFIG SET failed (possibly related to argument '{text(name)}') - {reason}"
     )
-
-
-CONFIG_HELP = [
-    Simple(line)
-    for line in (
-        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "GET <pattern>",
-        "    Show the settings whose names match a pattern.",
-        "SET <directive> <value>",
-        "    Change a setting until the store is closed.",
-        "HELP",
-        "    Show these lines.",
-    )
-]
-
-
-def config_help(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Show the subcommands."""
-    return CONFIG_HELP

@@ -1,7 +1,4 @@
-"""Commands about a key as it is stored: OBJECT and MEMORY.
-
-DUMP and RESTORE: whole keys as the payloads that Redis makes and takes.
-"""
+"""DUMP, RESTORE, OBJECT and MEMORY USAGE: a key as it is stored."""
 
 from dataclasses import dataclass
 
@@ -11,31 +8,44 @@ from kvstream.commands.args import (
     Argv,
     Option,
     at_least,
+    switch,
     syntax_error,
 )
-from kvstream.commands.command import LATER, Answer, Session
-from kvstream.commands.replies import OK, Bulk, Paged, Reply, Simple
-from kvstream.commands.reply_pages import behind_steps, in_steps
+from kvstream.commands.command import FIRST, GROW, LATER, READ, SECOND, Answer, Family, Session
+from kvstream.commands.incremental import behind_steps, in_steps
+from kvstream.commands.replies import OK, Bulk, Paged, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import dump as dumping
-from kvstream.operations import dump as payloads
-from kvstream.operations import info, keyspace, strings
+from kvstream.operations import dump, info, keyspace, strings
 from kvstream.operations.load import refuse_existing
 
+COMMANDS = Family("generic")
+COMMANDS.add_help("object", since="6.2.0")
+COMMANDS.add_help("memory", since="4.0.0", group="server")
 _FREQ_MAX = 255
 
 
-def dump(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer a key as a payload that RESTORE takes, here and in Redis; a null for a missing one."""
+@COMMANDS.command(
+    *("dump", "key", READ, FIRST),
+    since="2.6.0",
+    tips="nondeterministic_output",
+)
+def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Return a key as a payload for RESTORE, here or in Redis; null if it does not exist.
+
+    The payload has the oldest format that loses nothing of the key: that of Redis 7.0, of 7.2 and
+    Valkey, of 8.6, or of 8.8. `CONFIG SET dump-target redis:7.2` (or `valkey`, ...) makes all
+    payloads for such a server, without what it cannot store. Deleted entries are left out; Redis
+    keeps them, marked.
+    """
     name = session.prefix + argv[1]
-    if not (session.steps and dumping.is_long(txn, name)):
-        return payloads.dump(txn, name)
+    if not (session.steps and dump.is_long(txn, name)):
+        return dump.dump(txn, name)
     if txn.dirty:
         return LATER
-    made = dumping.LongDump(txn, name)
+    made = dump.LongDump(txn, name)
     return in_steps(made.step, lambda told: Paged(Bulk(*told)) if told[1] else None)
 
 
@@ -44,13 +54,33 @@ class _Options:
     replace: bool = False
     absolute: bool = False
     idle_s: int = -1
-    """Negative: none is given."""
+    """-1: not given."""
     has_freq: bool = False
 
 
+@COMMANDS.command(
+    "restore",
+    "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+    *(GROW, FIRST),
+    since="2.6.0",
+    categories="keyspace dangerous",
+    uses="OW update",
+)
 def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Make a key of a payload that DUMP answered, here or in Redis."""
-    options = _options(Args(argv, 4))
+    """Create a key from a payload of DUMP, of kvstream or of Redis.
+
+    REPLACE: Overwrite the key if it exists.
+    ABSTTL: The time to live is a Unix time in milliseconds.
+    IDLETIME: Seconds since the key was last used.
+    FREQ: Checked and ignored: accesses are not counted.
+
+    RESTORE accepts streams and strings of Redis 5.0 to 8.10 and of Valkey. It refuses other types,
+    and a time to live that ends beyond 63 bits: Redis returns OK and the key is gone. Wrong
+    counters in a payload, such as a stream's length, are corrected. The checksum is always
+    verified; newer Redis accepts a checksum of 0.
+    """
+    options = _Options()
+    Args(argv, 4).take_options(_OPTIONS, options)
     name = session.prefix + argv[1]
     refuse_existing(txn, name, options.replace)
     ttl = at_least(0, argv[2], "Invalid TTL value, must be >= 0")
@@ -63,38 +93,20 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
         return OK
 
     arguments = name, argv[3], options.replace, expire_at
-    if session.steps and len(argv[3]) > dumping.LONG_BYTES:
-        work = dumping.LongRestore(*arguments)
+    if session.steps and len(argv[3]) > dump.LONG_BYTES:
+        work = dump.LongRestore(*arguments)
         return behind_steps(work.step, done, work.undo)
-    payloads.restore(txn, *arguments)
+    dump.restore(txn, *arguments)
     return done(txn, session)
 
 
-def _options(args: Args) -> _Options:
-    options = _Options()
-    while args:
-        if not args.take_option(_OPTIONS, options):
-            raise syntax_error()
-    return options
-
-
-def _replace(args: Args, options: _Options) -> None:
-    options.replace = True
-
-
-def _absttl(args: Args, options: _Options) -> None:
-    options.absolute = True
-
-
 def _idletime(args: Args, options: _Options) -> None:
-    """Take for how many seconds nobody has used the key."""
     if options.has_freq:
         raise syntax_error()
     options.idle_s = args.at_least(0, "Invalid IDLETIME value, must be >= 0")
 
 
 def _freq(args: Args, options: _Options) -> None:
-    """Take how often it was used, which is not noted here."""
     if options.idle_s >= 0:
         raise syntax_error()
     if not 0 <= args.integer() <= _FREQ_MAX:
@@ -103,26 +115,34 @@ def _freq(args: Args, options: _Options) -> None:
 
 
 _OPTIONS: dict[bytes, Option[_Options]] = {
-    b"REPLACE": (0, _replace),
-    b"ABSTTL": (0, _absttl),
+    b"REPLACE": switch("replace"),
+    b"ABSTTL": switch("absolute"),
     b"IDLETIME": (1, _idletime),
     b"FREQ": (1, _freq),
 }
 
 
 EMBEDDED_BYTES_MAX = 41
-"""Redis keeps a string in one piece with its key and headers, ``embstr``, where it has, with the
-key, no more bytes."""
+"""Redis stores a key and its string in one allocation, ``embstr``, up to so many bytes of both."""
 
 
+@COMMANDS.command(
+    *("object|encoding", "key", READ, SECOND),
+    since="2.2.3",
+    uses="RO",
+    tips="nondeterministic_output",
+)
 def encoding(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer how Redis would hold a value: `stream`, or `int`, `embstr` or `raw` of a string."""
+    """Return how Redis would encode a value: `stream`, or `int`, `embstr` or `raw` for a string.
+
+    An integer is `int` also if INCRBYFLOAT made it.
+    """
     found = encoding_of(txn, txn.key(session.prefix + argv[2]))
     return None if found is None else found.encode()
 
 
 def encoding_of(txn: Txn, key: Key | None) -> str | None:
-    """Return how Redis would hold what a key stands for."""
+    """Return how Redis would encode the value of a key."""
     if not isinstance(key, StringMeta):
         return None if key is None else "stream"
     if key.in_parts or key.length > EMBEDDED_BYTES_MAX:
@@ -132,8 +152,14 @@ def encoding_of(txn: Txn, key: Key | None) -> str | None:
     return "raw" if len(key_of(key.name)) + key.length > EMBEDDED_BYTES_MAX else "embstr"
 
 
+@COMMANDS.command(
+    *("object|freq", "key", READ, SECOND),
+    since="4.0.0",
+    uses="RO",
+    tips="nondeterministic_output",
+)
 def freq(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer an error, as Redis does while it does not count accesses; a null for a missing key."""
+    """Return an error, as Redis without an LFU policy; null if the key does not exist."""
     if not keyspace.exists(txn, session.prefix + argv[2]):
         return None
     raise InvalidArgument(
@@ -142,18 +168,45 @@ def freq(txn: Txn, session: Session, argv: Argv) -> Reply:
     )
 
 
+@COMMANDS.command(
+    *("object|idletime", "key", READ, SECOND),
+    since="2.2.3",
+    uses="RO",
+    tips="nondeterministic_output",
+)
 def idletime(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer for how many seconds nobody has used a key; a null for a missing one."""
+    """Return the seconds since a key was last used; null if it does not exist.
+
+    The time counts from the start of the server and is kept for the 20,000 keys that were used
+    last; for other keys the result is a lower bound.
+    """
     return keyspace.idle_s(txn, session.prefix + argv[2])
 
 
+@COMMANDS.command(
+    *("object|refcount", "key", READ, SECOND),
+    since="2.2.3",
+    uses="RO",
+    tips="nondeterministic_output",
+)
 def refcount(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer 1, for no value is shared; a null for a missing key."""
+    """Return 1: values are never shared, small numbers included; null if the key does not exist."""
     return 1 if keyspace.exists(txn, session.prefix + argv[2]) else None
 
 
+@COMMANDS.command(
+    *("memory|usage", "key [SAMPLES count]", READ, SECOND),
+    since="4.0.0",
+    group="server",
+    uses="RO",
+)
 def memory_usage(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the bytes of a key's rows, estimated from samples; a null for a missing key."""
+    """Return the bytes of a key's rows, estimated from samples; null if it does not exist.
+
+    SAMPLES: Rows of each kind to look at; 5 by default, 0 for all.
+
+    The bytes are those on disk before compression; a key takes next to no memory.
+    """
     samples: int | None = info.SAMPLES
     args = Args(argv, 3)
     while args:
@@ -161,41 +214,3 @@ def memory_usage(txn: Txn, session: Session, argv: Argv) -> Reply:
             raise syntax_error()
         samples = at_least(0, args.next(), "syntax error") or None
     return info.usage(txn, session.prefix + argv[2], samples)
-
-
-_OBJECT_HELP = [
-    Simple(line)
-    for line in (
-        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "ENCODING <key>",
-        "    Show how Redis would hold the value of a key.",
-        "FREQ <key>",
-        "    Not available: accesses are not counted.",
-        "IDLETIME <key>",
-        "    Show for how many seconds nobody has used a key, as far as is known.",
-        "REFCOUNT <key>",
-        "    Show 1: no value is shared.",
-        "HELP",
-        "    Show these lines.",
-    )
-]
-_MEMORY_HELP = [
-    Simple(line)
-    for line in (
-        "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "USAGE <key> [SAMPLES <count>]",
-        "    Show the bytes of a key's rows, estimated from so many of each kind; 0: from all.",
-        "HELP",
-        "    Show these lines.",
-    )
-]
-
-
-def object_help(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Show the subcommands."""
-    return _OBJECT_HELP
-
-
-def memory_help(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Show the subcommands."""
-    return _MEMORY_HELP

@@ -1,47 +1,35 @@
-"""XGROUP, XACK, XACKDEL and XNACK."""
+"""XGROUP: create, move and delete consumer groups and consumers."""
 
-from functools import partial
-
-from kvstream.commands import reply_pages
-from kvstream.commands.args import (
-    Args,
-    Argv,
-    packed_ids,
-    stream_id,
-    stream_id_or_sign,
-    stream_ids,
-    text,
-)
-from kvstream.commands.command import Answer, Session
-from kvstream.commands.replies import OK, Reply, Simple
-from kvstream.commands.streams import Step, about, are_many, policy_and_ids
-from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.commands.args import Args, Argv, bad_subcommand, stream_id, stream_id_or_sign
+from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session
+from kvstream.commands.replies import OK, Reply
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, groups
-from kvstream.operations.ack import NackMode
-from kvstream.operations.delete import Live, Outcome
-from kvstream.operations.groups import existing_group, existing_stream, group_of_key
-from kvstream.operations.incremental import LongAck, LongNack
-from kvstream.types.ids import StreamID, ascending_packed, is_ascending
+from kvstream.operations import groups
+from kvstream.operations.groups import existing_group, existing_stream
+from kvstream.types.ids import StreamID
 
-_MODES = {mode.encode(): mode for mode in NackMode}
+COMMANDS = Family("stream")
+COMMANDS.add_help("xgroup", since="5.0.0")
 _CREATE_WORDS_MAX = 8
 _SETID_WORDS = (5, 7)
 
 
-def bad_subcommand(argv: Argv) -> InvalidArgument:
-    """Return the error of a subcommand whose options Redis does not take."""
-    container, name = text(argv[0]).upper(), text(argv[1][:128])
-    return InvalidArgument(
-        f"unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
-    )
-
-
-# --- XGROUP -------------------------------------------------------------------------------------
-
-
+@COMMANDS.command(
+    "xgroup|create",
+    "key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]",
+    *(GROW, SECOND),
+    since="5.0.0",
+    uses="RW insert",
+    usage="<key> <groupname> <id|$> [option]",
+)
 def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Make a group that will be given what comes after an ID."""
+    """Create a consumer group that reads the entries after an ID.
+
+    MKSTREAM: Create the stream if it does not exist.
+
+    ENTRIESREAD above the number of entries ever added is lowered to it; Redis before 8.2.2 keeps
+    it.
+    """
     entries_read, mkstream = _group_options(argv, may_make=True)
     name = session.prefix + argv[2]
     stream = txn.stream(name) if mkstream else existing_stream(txn, name)
@@ -56,8 +44,18 @@ def _created_after(raw: bytes) -> StreamID | None:
     return None if raw == b"$" else stream_id(raw)
 
 
+@COMMANDS.command(
+    "xgroup|setid",
+    "key group id|$|-|+ [ENTRIESREAD entries-read]",
+    *(WRITE, SECOND),
+    since="5.0.0",
+    usage="<key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+)
 def xgroup_setid(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Move the last ID that a group counts as given; what is pending stays."""
+    """Set the last delivered ID of a group; pending entries stay.
+
+    Blocked readers of the group look for entries at once.
+    """
     entries_read, _ = _group_options(argv, may_make=False)
     name = session.prefix + argv[2]
     existing_group(txn, name, argv[3])
@@ -78,136 +76,40 @@ def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
         if word == b"MKSTREAM" and may_make:
             mkstream = True
         elif word == b"ENTRIESREAD" and args:
-            entries_read = args.at_least(-1, "value for ENTRIESREAD must be positive or -1")
+            entries_read = groups.checked_entries_read(args.integer())
         else:
             raise bad_subcommand(argv)
     return entries_read, mkstream
 
 
+@COMMANDS.command(
+    *("xgroup|destroy", "key group", WRITE, SECOND),
+    since="5.0.0",
+    uses="RW delete",
+    usage="<key> <groupname>",
+)
 def xgroup_destroy(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Remove a group with its consumers; 1 if there was one."""
+    """Delete a group and its consumers; return 1 if it existed."""
     return int(groups.destroy_group(txn, session.prefix + argv[2], argv[3]))
 
 
+@COMMANDS.command(
+    *("xgroup|createconsumer", "key group consumer", GROW, SECOND),
+    since="6.2.0",
+    uses="RW insert",
+    usage="<key> <groupname> <consumer>",
+)
 def xgroup_createconsumer(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Make a consumer; 1 if it is new."""
+    """Create a consumer; return 1 if it is new."""
     return int(groups.create_consumer(txn, session.prefix + argv[2], argv[3], argv[4]))
 
 
+@COMMANDS.command(
+    *("xgroup|delconsumer", "key group consumer", WRITE, SECOND),
+    since="5.0.0",
+    uses="RW delete",
+    usage="<key> <groupname> <consumer>",
+)
 def xgroup_delconsumer(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Remove a consumer and answer how many pending entries went with it."""
+    """Delete a consumer and its pending entries; return how many there were."""
     return groups.delete_consumer(txn, session.prefix + argv[2], argv[3], argv[4])
-
-
-_XGROUP_HELP = [
-    Simple(line)
-    for line in (
-        "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CREATE <key> <groupname> <id|$> [option]",
-        "    Make a consumer group that starts after an ID. Options:",
-        "    * MKSTREAM",
-        "      Make the stream too if the key is missing.",
-        "    * ENTRIESREAD entries_read",
-        "      Entries that count as read so far.",
-        "CREATECONSUMER <key> <groupname> <consumer>",
-        "    Make a consumer in a group.",
-        "DELCONSUMER <key> <groupname> <consumer>",
-        "    Remove a consumer from a group, its pending entries with it.",
-        "DESTROY <key> <groupname>",
-        "    Remove a group.",
-        "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
-        "    Move what a group counts as delivered.",
-        "HELP",
-        "    Show these lines.",
-    )
-]
-
-
-def xgroup_help(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Show the subcommands."""
-    return _XGROUP_HELP
-
-
-# --- acknowledging ------------------------------------------------------------------------------
-
-
-def _has_no_group(txn: Txn, name: bytes, group: bytes) -> bool:
-    stream = txn.stream(name)
-    return stream is None or txn.catalog.group(txn, stream, group) is None
-
-
-def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Make entries no longer pending and answer how many were."""
-    name, group = session.prefix + argv[1], argv[2]
-    if are_many(session, len(argv) - 3):
-        if _has_no_group(txn, name, group):
-            return 0
-        return about(argv[3:], lambda txn, ids: LongAck(name, group, ascending_packed(ids)).step)
-    try:
-        ids = packed_ids(argv[3:])
-    except InvalidID:
-        if _has_no_group(txn, name, group):  # Redis does not look at the IDs then
-            return 0
-        raise
-    return ack.acknowledge_packed(txn, name, group, ids)
-
-
-def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Acknowledge and delete entries; for each ID 1 deleted, 2 referred to, -1 not pending."""
-    name, group = session.prefix + argv[1], argv[2]
-    missing = _has_no_group(txn, name, group)
-    policy, raw = policy_and_ids(Args(argv, 3))
-    if missing:
-        return [-1] * len(raw)
-    ids = stream_ids(raw)
-
-    def operation(txn: Txn, live: Live) -> list[Outcome]:
-        return ack.acknowledge_and_delete(txn, name, group, ids, policy, live)
-
-    answer = partial(reply_pages.of_outcomes, session)
-    return reply_pages.of_erasure(session, txn, name, ids, operation, answer)
-
-
-def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Give pending entries back to their group, owned by nobody, and answer how many."""
-    name, group = session.prefix + argv[1], argv[2]
-    group_of_key(txn, name, group)
-    mode = _MODES.get(argv[3].upper())
-    if mode is None:
-        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL")
-    args = Args(argv, 4)
-    if args.option() != b"IDS":
-        raise InvalidArgument("syntax error, expected IDS keyword")
-    message = "numids must be a positive integer"
-    count = args.at_least(1, message, message)
-    if count > len(args):
-        raise InvalidArgument("number of IDs doesn't match numids")
-    words = args.take(count)
-
-    def begin(txn: Txn, ids: list[bytes]) -> Step:
-        asked = mode, *_nack_options(args)
-        if is_ascending(ids):
-            return LongNack(name, group, ids, *asked).step
-        some = [*map(StreamID.unpack, ids)]
-        return lambda txn: ack.negative_acknowledge(txn, name, group, some, *asked)
-
-    if are_many(session, count):
-        return about(words, begin)
-    ids = stream_ids(words)
-    return ack.negative_acknowledge(txn, name, group, ids, mode, *_nack_options(args))
-
-
-def _nack_options(args: Args) -> tuple[int | None, bool]:
-    """Return RETRYCOUNT and FORCE."""
-    retrycount: int | None = None
-    force = False
-    while args:
-        word = args.next()
-        option = word.upper()
-        if option == b"FORCE":
-            force = True
-        elif option == b"RETRYCOUNT" and args:
-            retrycount = args.at_least(0, "Invalid RETRYCOUNT value, must be >= 0")
-        else:
-            raise InvalidArgument(f"Unrecognized XNACK option '{text(word)}'")
-    return retrycount, force

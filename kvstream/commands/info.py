@@ -1,47 +1,62 @@
-"""XINFO."""
+"""XINFO: the counters, groups, consumers and pending entries of a stream."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from kvstream.commands.args import Args, Argv, integer
-from kvstream.commands.command import LATER, Answer, Session
-from kvstream.commands.groups import bad_subcommand
-from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply, Simple
-from kvstream.commands.reply_pages import behind_steps, is_long, is_put_off
+from kvstream.commands.args import Args, Argv, bad_subcommand, integer
+from kvstream.commands.command import LATER, READ, SECOND, Answer, Family, Session
+from kvstream.commands.incremental import behind_steps
+from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
+from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import groups
-from kvstream.operations import info as inspect
+from kvstream.operations import groups, info
 from kvstream.operations.info import FULL_COUNT, ConsumerRow, GroupPages, GroupRow, StreamPages
 from kvstream.types.records import ConsumerDetail, Entry, GroupDetail, StreamInfo
 
 Pairs = list[tuple[Reply, Reply]]
 T = TypeVar("T")
 
+COMMANDS = Family("stream")
+COMMANDS.add_help("xinfo", since="5.0.0")
 _I64_MAX = (1 << 63) - 1
 
 
+@COMMANDS.command(
+    *("xinfo|stream", "key [FULL [COUNT count]]", READ, SECOND),
+    since="5.0.0",
+    usage="<key> [FULL [COUNT <count>]]",
+)
 def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer what a stream is made of; with FULL its entries, groups and pending entries too."""
+    """Return the counters of a stream; with FULL also its entries, groups and pending entries.
+
+    FULL: Show the entries, the groups, and their pending entries.
+    COUNT: The number of entries, and of pending entries of each group, at most: 10 by default, 0
+        for all.
+
+    Redis before 8.6 returns ten pairs instead of sixteen, and before 8.8 seven instead of eight of
+    a group: without `nacked-count`. go-redis 9.17 refuses sixteen. `radix-tree-nodes` is one more
+    than `radix-tree-keys`.
+    """
     name = session.prefix + argv[2]
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
     if len(argv) == 3:
-        info = inspect.stream_info(txn, name)
+        counters = info.stream_info(txn, name)
         ends: Pairs = [
-            (b"groups", info.groups),
-            (b"first-entry", _entry(info.first_entry)),
-            (b"last-entry", _entry(info.last_entry)),
+            (b"groups", counters.groups),
+            (b"first-entry", _entry(counters.first_entry)),
+            (b"last-entry", _entry(counters.last_entry)),
         ]
-        return Map(_head(info) + ends)
+        return Map(_head(counters) + ends)
     count = _full_count(argv)
-    if is_long(session, count or stream.length) or (session.pages and inspect.has_much(stream)):
+    if is_long(session, count or stream.length) or (session.pages and info.has_much(stream)):
         if is_put_off(txn, session):
             return LATER
-        return Paged(_in_steps(inspect.stream_pages(txn, name, count)))
-    detail = inspect.stream_detail(txn, name, count)
+        return Paged(_in_steps(info.stream_pages(txn, name, count)))
+    detail = info.stream_detail(txn, name, count)
     tail: Pairs = [
         (b"entries", Entries(detail.entries)),
         (b"groups", [_listed(group) for group in detail.groups]),
@@ -80,25 +95,25 @@ def _entry(entry: Entry | None) -> Reply:
 
 
 def _signed(number: int | None) -> int | None:
-    """Return a counter as Redis tells it, in 64 bits with a sign."""
+    """Return a counter as Redis shows it: as a signed 64-bit integer."""
     return number if number is None or number <= _I64_MAX else number - (1 << 64)
 
 
-def _head(info: StreamInfo) -> Pairs:
+def _head(counters: StreamInfo) -> Pairs:
     return [
-        (b"length", info.length),
-        (b"radix-tree-keys", info.radix_tree_keys),
-        (b"radix-tree-nodes", info.radix_tree_nodes),
-        (b"last-generated-id", bytes(info.last_generated_id)),
-        (b"max-deleted-entry-id", bytes(info.max_deleted_entry_id)),
-        (b"entries-added", _signed(info.entries_added)),
-        (b"recorded-first-entry-id", bytes(info.recorded_first_entry_id)),
-        (b"idmp-duration", info.idmp_duration),
-        (b"idmp-maxsize", info.idmp_maxsize),
-        (b"pids-tracked", info.pids_tracked),
-        (b"iids-tracked", info.iids_tracked),
-        (b"iids-added", _signed(info.iids_added)),
-        (b"iids-duplicates", _signed(info.iids_duplicates)),
+        (b"length", counters.length),
+        (b"radix-tree-keys", counters.radix_tree_keys),
+        (b"radix-tree-nodes", counters.radix_tree_nodes),
+        (b"last-generated-id", bytes(counters.last_generated_id)),
+        (b"max-deleted-entry-id", bytes(counters.max_deleted_entry_id)),
+        (b"entries-added", _signed(counters.entries_added)),
+        (b"recorded-first-entry-id", bytes(counters.recorded_first_entry_id)),
+        (b"idmp-duration", counters.idmp_duration),
+        (b"idmp-maxsize", counters.idmp_maxsize),
+        (b"pids-tracked", counters.pids_tracked),
+        (b"iids-tracked", counters.iids_tracked),
+        (b"iids-added", _signed(counters.iids_added)),
+        (b"iids-duplicates", _signed(counters.iids_duplicates)),
     ]
 
 
@@ -160,18 +175,22 @@ def _consumer(consumer: ConsumerDetail, pending: Reply) -> Reply:
     )
 
 
+@COMMANDS.command("xinfo|groups", "key", READ, SECOND, since="5.0.0", usage="<key>")
 def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer what each group of a stream has read and has pending."""
+    """Return the last delivered ID, lag and number of pending entries of each group.
+
+    The lag of a group below all entries is the length of the stream; Redis 7.0 may return null.
+    """
     name = session.prefix + argv[2]
 
     def answer(txn: Txn, session: Session) -> Reply:
-        return _each(session, inspect.group_rows(txn, name), _group_told)
+        return _each(session, info.group_rows(txn, name), _group_row)
 
     loading = groups.groups(txn, name) if session.steps else None
     return behind_steps(loading.step, answer) if loading else answer(txn, session)
 
 
-def _group_told(row: GroupRow) -> Reply:
+def _group_row(row: GroupRow) -> Reply:
     name, consumers, pending, last, read, lag = row
     return Map(
         [
@@ -185,52 +204,41 @@ def _group_told(row: GroupRow) -> Reply:
     )
 
 
+@COMMANDS.command(
+    *("xinfo|consumers", "key group", READ, SECOND),
+    since="5.0.0",
+    tips="nondeterministic_output",
+    usage="<key> <groupname>",
+)
 def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer when each consumer of a group was seen, and what it has pending."""
+    """Return the idle times and the number of pending entries of each consumer of a group.
+
+    `idle` counts from the last attempt to read, `inactive` from the last delivery, -1 if there was
+    none. Redis 7.0 has `idle` alone, and counts it from the last delivery or attempt.
+    """
     name, group = session.prefix + argv[2], argv[3]
 
     def answer(txn: Txn, session: Session) -> Reply:
-        return _each(session, inspect.consumer_rows(txn, name, group), _consumer_told)
+        return _each(session, info.consumer_rows(txn, name, group), _consumer_row)
 
     loading = groups.consumers(txn, name, group) if session.steps else None
     return behind_steps(loading.step, answer) if loading else answer(txn, session)
 
 
-def _consumer_told(row: ConsumerRow) -> Reply:
+def _consumer_row(row: ConsumerRow) -> Reply:
     name, pending, idle, inactive = row
-    told: Pairs = [(b"name", name), (b"pending", pending), (b"idle", idle)]
-    return Map([*told, (b"inactive", inactive)])
+    pairs: Pairs = [(b"name", name), (b"pending", pending), (b"idle", idle)]
+    return Map([*pairs, (b"inactive", inactive)])
 
 
-def _each(session: Session, rows: Sequence[T], told: Callable[[T], Reply]) -> Reply:
-    """Return what is told of each row, in pages where they are many."""
+def _each(session: Session, rows: Sequence[T], shown: Callable[[T], Reply]) -> Reply:
+    """Return each row as a reply, in pages if they are many."""
     if len(rows) < groups.LONG_LIST or not session.pages:
-        return [told(row) for row in rows]
-    return Paged(Gradual(_steps(rows, told)))
+        return [shown(row) for row in rows]
+    return Paged(Gradual(_steps(rows, shown)))
 
 
-def _steps(rows: Sequence[T], told: Callable[[T], Reply]) -> Iterator[int | list[Reply]]:
+def _steps(rows: Sequence[T], shown: Callable[[T], Reply]) -> Iterator[int | list[Reply]]:
     yield len(rows)
     for row in rows:
-        yield [told(row)]
-
-
-_XINFO_HELP = [
-    Simple(line)
-    for line in (
-        "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CONSUMERS <key> <groupname>",
-        "    Show the consumers of a group.",
-        "GROUPS <key>",
-        "    Show the consumer groups of a stream.",
-        "STREAM <key> [FULL [COUNT <count>]]",
-        "    Show what a stream is made of.",
-        "HELP",
-        "    Show these lines.",
-    )
-]
-
-
-def xinfo_help(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Show the subcommands."""
-    return _XINFO_HELP
+        yield [shown(row)]

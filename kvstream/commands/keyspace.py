@@ -1,4 +1,4 @@
-"""Commands of whole keys and of the connection: DEL, RENAME, SCAN, SELECT, PING and their kind."""
+"""Commands of any key: DEL, EXISTS, RENAME, SCAN, expiry, and whole databases."""
 
 import re
 
@@ -7,116 +7,153 @@ from kvstream.commands.args import (
     I64_MIN,
     Args,
     Argv,
+    c_int,
     integer,
     syntax_error,
     text,
-    wrong_arity,
 )
-from kvstream.commands.command import LATER, Answer, Session
+from kvstream.commands.command import (
+    EVERY,
+    FAST_READ,
+    FAST_WRITE,
+    FIRST,
+    FIRST_TWO,
+    LATER,
+    READ,
+    WRITE,
+    Answer,
+    Family,
+    Session,
+)
+from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
-from kvstream.commands.reply_pages import in_steps, is_long, is_put_off
+from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.errors import InvalidArgument
-from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import copy as copying
 from kvstream.operations import keyspace
-from kvstream.operations.copy import LongCopy, LongMove
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import kept
 from kvstream.types.glob import matcher
 from kvstream.types.ids import U64_MAX
 
+COMMANDS = Family("generic")
 SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
 SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
-"""Keys that a server looks at in one SCAN at the most, and records: a few milliseconds of work."""
+"""Keys, and keys with TYPE, in one SCAN of a server: a few milliseconds of work."""
+_IF = "[NX|XX|GT|LT]"
 _ALL = 1 << 62
-_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
 _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
+@COMMANDS.command(
+    *("del", "key [key ...]", WRITE, EVERY),
+    since="1.0.0",
+    uses="RM delete",
+    tips="request_policy:multi_shard response_policy:agg_sum",
+)
+@COMMANDS.command(
+    *("unlink", "key [key ...]", FAST_WRITE, EVERY),
+    since="4.0.0",
+    uses="RM delete",
+    tips="request_policy:multi_shard response_policy:agg_sum",
+)
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Delete keys and answer how many there were."""
+    """Delete keys; return how many existed."""
     if session.steps and len(argv) > keyspace.LONG_KEYS:
         return in_steps(LongDelete(session.db, argv[1:]).step, int)
     return keyspace.delete_all(txn, session.db, argv[1:])
 
 
+@COMMANDS.command(
+    *("exists", "key [key ...]", FAST_READ, EVERY),
+    since="1.0.0",
+    uses="RO",
+    tips="request_policy:multi_shard response_policy:agg_sum",
+)
+@COMMANDS.command(
+    *("touch", "key [key ...]", FAST_READ, EVERY),
+    since="3.2.1",
+    uses="RO",
+    tips="request_policy:multi_shard response_policy:agg_sum",
+)
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer how many of the keys exist; one named twice counts twice."""
+    """Return how many of the keys exist; a key given twice counts twice."""
     if session.steps and len(argv) > keyspace.LONG_KEYS:
         return in_steps(LongCount(session.db, argv[1:]).step, int)
     return keyspace.count_all(txn, session.db, argv[1:])
 
 
+@COMMANDS.command("type", "key", FAST_READ, FIRST, since="1.0.0", uses="RO")
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer `stream` or `string`, or `none` for a missing key."""
+    """Return `stream` or `string`; `none` if the key does not exist."""
     return Simple(keyspace.kind(txn, session.prefix + argv[1]))
 
 
+@COMMANDS.command(
+    *("rename", "key newkey", WRITE, FIRST_TWO),
+    since="1.0.0",
+    uses="RW access delete, OW update",
+)
 def rename(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Rename a key, over whatever has the new name."""
+    """Rename a key; the new key is overwritten if it exists."""
     keyspace.rename(txn, session.prefix + argv[1], session.prefix + argv[2])
     return OK
 
 
+@COMMANDS.command(
+    *("renamenx", "key newkey", FAST_WRITE, FIRST_TWO),
+    since="1.0.0",
+    uses="RW access delete, OW insert",
+)
 def renamenx(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Rename a key where the new name is free; 1 if it was done."""
+    """Rename a key if the new key does not exist; return 1 if it was renamed."""
     source, target = session.prefix + argv[1], session.prefix + argv[2]
     return int(keyspace.rename(txn, source, target, replace=False))
 
 
-def copy(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Copy a key with all that belongs to it, as one commit; 1 if it was done."""
-    db, replace = session.db, False
-    args = Args(argv, 3)
-    while args:
-        word = args.option()
-        if word == b"REPLACE":
-            replace = True
-        elif word == b"DB" and args:
-            db = _database(session, args.next())
-        else:
-            raise syntax_error()
-    source, target = session.prefix + argv[1], qualified(db, argv[2])
-    if session.steps and source != target and copying.is_long(txn, source):
-        if not replace and keyspace.exists(txn, target):
-            return 0
-        work = LongCopy(source, target, replace)
-        return in_steps(work.step, int, work.undo)
-    return int(copying.copy(txn, source, target, replace))
-
-
-def move(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Move a key to another database, where its name is free there; 1 if it was done."""
-    db = _database(session, argv[2])
-    if db == session.db:
-        raise InvalidArgument("source and destination objects are the same")
-    source, target = session.prefix + argv[1], qualified(db, argv[1])
-    if session.steps and copying.is_long(txn, source):
-        if keyspace.exists(txn, target):
-            return 0
-        work = LongMove(source, target)
-        return in_steps(work.step, int, work.undo)
-    return int(copying.move(txn, source, target))
-
-
+@COMMANDS.command(
+    *("randomkey", "", READ),
+    since="1.0.0",
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+)
 def randomkey(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer any key; a null where there is none."""
+    """Return any key; null if there is none."""
     return keyspace.random_key(txn, session.db)
 
 
+@COMMANDS.command(
+    *("dbsize", "", FAST_READ),
+    since="1.0.0",
+    group="server",
+    categories="keyspace",
+    tips="request_policy:all_shards response_policy:agg_sum",
+)
 def dbsize(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the number of keys."""
+    """Return the number of keys."""
     return keyspace.size(txn, session.db)
 
 
 # --- listing ------------------------------------------------------------------------------------
 
 
+@COMMANDS.command(
+    *("scan", "cursor [MATCH pattern] [COUNT count] [TYPE type]", READ),
+    since="2.8.0",
+    tips="nondeterministic_output request_policy:special response_policy:special",
+)
 def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer some keys and the cursor that the next call goes on from; 0 at the end."""
+    """Return some keys and the cursor of the next call, which is 0 at the end.
+
+    MATCH: Only keys that match a pattern.
+    COUNT: Keys to look at; 10 by default.
+    TYPE: Only keys of a type.
+
+    SCAN returns the keys in the order in which they were created. A key that stays is returned
+    exactly once, and a cursor stays valid after a restart. One call to a server looks at 1,000 keys
+    at most, with TYPE at 250. A negative cursor is refused, as since Redis 8.0.
+    """
     cursor = _cursor(argv[1])
     count, wanted, kind = SCAN_COUNT, b"*", None
     args = Args(argv, 2)
@@ -130,7 +167,7 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
             kind = text(args.next()).lower()
         else:
             raise syntax_error()
-    if session.pages:  # fewer are no fault: COUNT is a hint
+    if session.pages:  # COUNT is only a hint
         count = min(count, SCAN_TYPED_MAX if kind else SCAN_MAX)
     following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL), kind)
     matches = matcher(wanted)
@@ -144,8 +181,14 @@ def _cursor(raw: bytes) -> int:
     return int(match[2]) if match[1] != b"-" else -int(match[2]) & U64_MAX
 
 
+@COMMANDS.command(
+    *("keys", "pattern", READ),
+    since="1.0.0",
+    categories="keyspace dangerous",
+    tips="nondeterministic_output_order request_policy:all_shards",
+)
 def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer all keys that match a pattern."""
+    """Return all keys that match a pattern."""
     matches = None if argv[1] == b"*" else matcher(argv[1])
     if is_long(session, keyspace.size(txn, session.db)):
         if is_put_off(txn, session):
@@ -159,23 +202,29 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
 # --- expiry -------------------------------------------------------------------------------------
 
 
+@COMMANDS.command("expire", f"key seconds {_IF}", FAST_WRITE, FIRST, since="1.0.0")
 def expire(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Let a key expire in so many seconds; 1 if it was set."""
+    """Set a key to expire in so many seconds; return 1 if it was set."""
     return _expire(txn, session, argv, "expire", 1000, txn.now_ms)
 
 
+@COMMANDS.command("pexpire", f"key milliseconds {_IF}", FAST_WRITE, FIRST, since="2.6.0")
 def pexpire(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Let a key expire in so many milliseconds; 1 if it was set."""
+    """Set a key to expire in so many milliseconds; return 1 if it was set."""
     return _expire(txn, session, argv, "pexpire", 1, txn.now_ms)
 
 
+@COMMANDS.command("expireat", f"key unix-time-seconds {_IF}", FAST_WRITE, FIRST, since="1.2.0")
 def expireat(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Let a key expire at a Unix time in seconds; 1 if it was set."""
+    """Set a key to expire at a Unix time in seconds; return 1 if it was set."""
     return _expire(txn, session, argv, "expireat", 1000, 0)
 
 
+@COMMANDS.command(
+    "pexpireat", f"key unix-time-milliseconds {_IF}", FAST_WRITE, FIRST, since="2.6.0"
+)
 def pexpireat(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Let a key expire at a Unix time in milliseconds; 1 if it was set."""
+    """Set a key to expire at a Unix time in milliseconds; return 1 if it was set."""
     return _expire(txn, session, argv, "pexpireat", 1, 0)
 
 
@@ -209,7 +258,7 @@ def _conditions(words: Argv) -> set[bytes]:
 
 
 def _allowed(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
-    """Tell whether the conditions let an expiry (0: never) be replaced."""
+    """Tell whether the conditions allow to replace an expiry; 0 is none."""
     if (b"NX" in conditions and current_ms) or (b"XX" in conditions and not current_ms):
         return False
     if b"GT" in conditions and (not current_ms or at_ms <= current_ms):
@@ -218,7 +267,7 @@ def _allowed(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
 
 
 def _expiry(txn: Txn, session: Session, argv: Argv, unit_ms: int, base_ms: int) -> int:
-    """Return a key's expiry counted from ``base_ms``; -1: never, -2: no key."""
+    """Return a key's expiry counted from ``base_ms``; -1: none, -2: no key."""
     at_ms = keyspace.expiry(txn, session.prefix + argv[1])
     if at_ms is None:
         return -2
@@ -227,32 +276,37 @@ def _expiry(txn: Txn, session: Session, argv: Argv, unit_ms: int, base_ms: int) 
     return (max(0, at_ms - base_ms) + unit_ms // 2) // unit_ms
 
 
+@COMMANDS.command("ttl", "key", FAST_READ, FIRST, since="1.0.0", tips="nondeterministic_output")
 def ttl(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the seconds until a key expires; -1 never, -2 no key."""
+    """Return the seconds until a key expires; -1 if it does not, -2 if it does not exist."""
     return _expiry(txn, session, argv, 1000, txn.now_ms)
 
 
+@COMMANDS.command("pttl", "key", FAST_READ, FIRST, since="2.6.0", tips="nondeterministic_output")
 def pttl(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the milliseconds until a key expires; -1 never, -2 no key."""
+    """Return the milliseconds until a key expires; -1 if it does not, -2 if there is none."""
     return _expiry(txn, session, argv, 1, txn.now_ms)
 
 
+@COMMANDS.command("expiretime", "key", FAST_READ, FIRST, since="7.0.0")
 def expiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the Unix time in seconds at which a key expires; -1 never, -2 no key."""
+    """Return the Unix time in seconds at which a key expires, or -1 or -2 as TTL does."""
     return _expiry(txn, session, argv, 1000, 0)
 
 
+@COMMANDS.command("pexpiretime", "key", FAST_READ, FIRST, since="7.0.0")
 def pexpiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the Unix time in milliseconds at which a key expires; -1 never, -2 no key."""
+    """Return the Unix time in milliseconds at which a key expires, or -1 or -2 as PTTL does."""
     return _expiry(txn, session, argv, 1, 0)
 
 
+@COMMANDS.command("persist", "key", FAST_WRITE, FIRST, since="2.2.0")
 def persist(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Take a key's expiry away; 1 if it had one."""
+    """Remove the expiry of a key; return 1 if it had one."""
     return int(keyspace.persist(txn, session.prefix + argv[1]))
 
 
-# --- whole databases, and the connection --------------------------------------------------------
+# --- whole databases ----------------------------------------------------------------------------
 
 
 def _check_flush(argv: Argv) -> None:
@@ -260,63 +314,45 @@ def _check_flush(argv: Argv) -> None:
         raise syntax_error()
 
 
+@COMMANDS.command(
+    *("flushdb", "[ASYNC|SYNC]", WRITE),
+    since="1.0.0",
+    group="server",
+    categories="keyspace dangerous",
+    tips="request_policy:all_shards response_policy:all_succeeded",
+)
 def flushdb(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Delete every key of the database."""
+    """Delete all keys of the database."""
     _check_flush(argv)
     keyspace.flush(txn, session.db)
     return OK
 
 
+@COMMANDS.command(
+    *("flushall", "[ASYNC|SYNC]", WRITE),
+    since="1.0.0",
+    group="server",
+    categories="keyspace dangerous",
+    tips="request_policy:all_shards response_policy:all_succeeded",
+)
 def flushall(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Delete every key of every database."""
+    """Delete all keys of all databases."""
     _check_flush(argv)
     keyspace.flush_all(txn, session.databases)
     return OK
 
 
-def select(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Use another of the numbered databases from here on."""
-    session.select(_database(session, argv[1]))
-    return OK
-
-
-def _database(session: Session, raw: bytes) -> int:
-    """Return the number of a database that there is."""
-    db = integer(raw)
-    if not _INT_MIN <= db <= _INT_MAX:
-        raise InvalidArgument(
-            f"value is out of range, value must between {_INT_MIN} and {_INT_MAX}"
-        )
-    if not 0 <= db < session.databases:
-        raise InvalidArgument("DB index is out of range")
-    return db
-
-
+@COMMANDS.command(
+    *("swapdb", "index index", FAST_WRITE),
+    since="4.0.0",
+    group="server",
+    categories="keyspace dangerous",
+)
 def swapdb(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Exchange two databases: whoever uses one of them has the keys of the other from here on."""
-    one = _integer_of_c(argv[1], "invalid first DB index")
-    other = _integer_of_c(argv[2], "invalid second DB index")
+    """Swap two databases: a client that uses one of them gets the keys of the other."""
+    one = c_int(argv[1], "invalid first DB index")
+    other = c_int(argv[2], "invalid second DB index")
     if not (0 <= one < session.databases and 0 <= other < session.databases):
         raise InvalidArgument("DB index is out of range")
     keyspace.swap(txn, one, other)
     return OK
-
-
-def _integer_of_c(raw: bytes, message: str) -> int:
-    """Return a signed 32-bit integer; InvalidArgument with ``message`` for anything else."""
-    number = integer(raw, message)
-    if not _INT_MIN <= number <= _INT_MAX:
-        raise InvalidArgument(message)
-    return number
-
-
-def ping(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer PONG, or the message."""
-    if len(argv) > 2:
-        raise wrong_arity("ping")
-    return argv[1] if len(argv) == 2 else Simple("PONG")
-
-
-def echo(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the message."""
-    return argv[1]

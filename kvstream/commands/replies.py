@@ -1,9 +1,8 @@
-"""What a command answers: values that a writer turns into RESP2 or RESP3.
+"""Replies of commands: values that ``kvstream.resp`` encodes as RESP2 or RESP3.
 
 A reply is ``bytes`` (a bulk string), ``int``, ``None`` (the null bulk string), a list of replies,
-or one of the types below, which tell apart what the two protocols write differently. Entries stay
-the records of the core until they are written: no list is built for each of them. This module
-knows nothing of commands.
+or one of the types below, which the two protocols encode differently. Entries stay records until
+they are encoded: no list is built for each of them.
 """
 
 import logging
@@ -30,31 +29,31 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error; ``code`` is the word that opens its text on the wire."""
+    """An error; ``code`` is the first word of its text on the wire."""
 
     code: str
     text: str
 
     @classmethod
     def of(cls, error: KVStreamError) -> "ErrorReply":
-        """Return the reply that tells a client of ``error``."""
+        """Return the reply for an exception."""
         return cls(error.code, error.reply.removeprefix(f"{error.code} "))
 
     @property
     def line(self) -> bytes:
-        """The error as it goes over the wire, in one line whatever names it quotes."""
+        """The error as one line on the wire, with line breaks in quoted names replaced."""
         text = f"{self.code} {self.text}".encode("utf-8", "surrogateescape")
         return text.rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def internal_error(error: Exception) -> ErrorReply:
-    """Log an error that should not have happened, and return what a client is told of it."""
+    """Log an unexpected exception and return its reply."""
     _internal.log(_log, logging.ERROR, "a request has failed inside", error=error)
     return ErrorReply("ERR", f"internal error: {type(error).__name__}")
 
 
 class NullArray:
-    """The null of what is an array otherwise: ``*-1`` in RESP2, where a null string is ``$-1``."""
+    """The null array: ``*-1`` in RESP2, where the null bulk string is ``$-1``."""
 
     __slots__ = ()
 
@@ -71,10 +70,10 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries in a row, each ``[id, [field, value, ...]]``.
+    """A list of entries, each ``[id, [field, value, ...]]``.
 
-    An entry without fields is ``[id, null]``; one that a CLAIM read tells more about has its idle
-    time and deliveries behind them.
+    An entry without fields is ``[id, null]``; one of XREADGROUP CLAIM has its idle time and
+    delivery count after the fields.
     """
 
     entries: Sequence[AnyEntry]
@@ -82,49 +81,48 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Rows that differ by their IDs alone: each ``[id, *rest]``. A piece of a Gradual."""
+    """Rows ``[id, *rest]`` that differ only by their IDs: a piece of a Gradual."""
 
     ids: Sequence[bytes]
-    """As they are stored: 16 bytes each."""
+    """16 bytes each, as they are stored."""
     rest: "Sequence[Reply]"
 
 
 @dataclass(frozen=True, slots=True)
 class Gradual:
-    """An array that is made step by step.
+    """An array that is read step by step, from the store as it was when the Gradual was made.
 
-    A step is None where nothing is known yet, then the number of items, and from then on some of
-    the items: Rows, Alike, a list of replies, or in Streams of Pairs. What reads the store for them
-    sees it as it was when the Gradual was made, and raises Corruption where the items are not as
-    many as was told.
+    The steps are None while the number of items is unknown, then the number, then the items in
+    pieces: Rows, Alike, a list of replies, or in Streams a list of Pairs. They raise Corruption if
+    the items are not as many as the number.
     """
 
     steps: "Iterable[int | Rows | Alike | Sequence[Reply] | Sequence[Pair] | None]"
 
 
 Pair: TypeAlias = tuple[bytes, Sequence[AnyEntry] | Gradual]
-"""A key, and entries of it."""
+"""A key and its entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """A bulk string that is made piece by piece, of what was there when the Bulk was made."""
+    """A bulk string that is read piece by piece, as it was when the Bulk was made."""
 
     length: int
     pieces: Iterable[bytes]
-    """They are as long as was told together, or raise Corruption."""
+    """They raise Corruption if they do not have ``length`` bytes together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A long reply, to be written page by page between what others ask.
+    """A long reply, written page by page while other clients are served.
 
-    For sessions that take ``pages``. Graduals and Bulks in it hold on to what they read from.
+    It is for sessions with ``pages``. Its Graduals and Bulks keep the snapshot they read from.
     """
 
     reply: "Reply"
     memory: int = 0
-    """Bytes of memory that it takes, where the reply does not show it."""
+    """Its memory in bytes; 0: estimated from the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,7 @@ class Double:
 
     @property
     def text(self) -> bytes:
-        """The number in the shortest digits that tell it, without the ``.0`` of a whole one."""
+        """The shortest digits of the number, without the ``.0`` of an integer."""
         return repr(float(self.number)).removesuffix(".0").encode()
 
 
@@ -155,7 +153,7 @@ class BigNumber:
 
 @dataclass(frozen=True, slots=True)
 class Attributed:
-    """A reply with what is told about it besides; RESP2 has no place for that."""
+    """A reply with attributes, which RESP2 leaves out."""
 
     attributes: "Map"
     reply: "Reply"
@@ -163,18 +161,18 @@ class Attributed:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """A truth: 1 or 0 in RESP2."""
+    """A boolean: 1 or 0 in RESP2."""
 
     truth: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """A text for people to read, as INFO gives it: a plain string in RESP2."""
+    """A text for people, such as INFO: a bulk string in RESP2."""
 
     text: str
     format: str = "txt"
-    """Three letters that name the kind of text."""
+    """The format of the text, in three letters."""
 
     @property
     def data(self) -> bytes:
@@ -183,14 +181,14 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True)
 class SetReply:
-    """What has no order: an array in RESP2."""
+    """A set: an array in RESP2."""
 
     items: "Sequence[Reply]"
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """News that answer no request, such as MONITOR's lines: an array in RESP2."""
+    """A push message, which answers no request: an array in RESP2."""
 
     items: "Sequence[Reply]"
 
@@ -208,7 +206,7 @@ RESP2, RESP3 = 2, 3
 
 
 def flatten(reply: Reply, protocol: int = RESP2) -> Any:
-    """Return a reply in plain Python: what a client that decodes nothing would show.
+    """Return a reply as plain Python values, as a client without decoding shows it.
 
     Both nulls are None, simple strings are bytes, errors stay ErrorReply; maps are flat lists in
     RESP2 and dicts in RESP3. Sets are lists: their items may be maps.
@@ -251,8 +249,8 @@ def _flat_alike(reply: Alike, protocol: int) -> list[Any]:
 
 def _flat_entry(entry: AnyEntry) -> list[Any]:
     fields = None if entry.fields is None else list(entry.flat)
-    told = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
-    return [bytes(entry.id), fields, *told]
+    claimed = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
+    return [bytes(entry.id), fields, *claimed]
 
 
 _FLAT: dict[type, Callable[[Any, int], Any]] = {

@@ -1,45 +1,62 @@
-"""Commands of plain strings: SET, GET, MGET, INCR and their kind.
+"""Commands of plain strings: SET, GET, MGET, INCR, DELEX and others.
 
-What SET, DELEX and MSETEX do only under a condition, and DIGEST, by which some of these compare.
-
-A lock is taken by SET NX and given up by DELEX IFEQ: no script is needed to compare and delete.
+SET NX takes a lock and DELEX IFEQ releases it: no script has to compare and delete.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 
-from kvstream.commands import reply_pages
 from kvstream.commands.args import (
+    I32_MAX,
     I64_MAX,
     I64_MIN,
     Args,
     Argv,
     Option,
     integer,
+    switch,
     syntax_error,
     text,
     wrong_arity,
 )
-from kvstream.commands.command import Answer, Session
+from kvstream.commands.command import (
+    EVERY,
+    FAST_GROW,
+    FAST_READ,
+    FAST_WRITE,
+    FIRST,
+    GROW,
+    LATER,
+    PAIRS,
+    READ,
+    Answer,
+    CountedPairs,
+    Family,
+    Session,
+    flags,
+)
+from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
+from kvstream.commands.reply_pages import is_put_off, paged
 from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, strings
+from kvstream.operations import keyspace, pages, strings
 from kvstream.operations.strings import LongPut
 
+COMMANDS = Family("string")
+_TIMES_SYNTAX = "EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds"
+_COMPARED_SYNTAX = "IFEQ value|IFNE value|IFDEQ digest|IFDNE digest"
 COMPARING = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
 """Conditions that compare a value, or its digest, with the word that follows."""
 _NEGATIVE = (b"IFNE", b"IFDNE")
 _BY_DIGEST = (b"IFDEQ", b"IFDNE")
 _DIGEST_DIGITS = 16
-_KEYS_MAX = (1 << 31) - 1
 
 
 def is_met(txn: Txn, name: bytes, condition: bytes, wanted: bytes = b"") -> bool:
-    """Tell whether the condition of a SET holds; WrongType where it compares what is no string."""
+    """Tell whether a condition of SET is met; WrongType if it compares a value of another type."""
     if not condition:
         return True
     if condition in (b"NX", b"XX"):
@@ -58,14 +75,25 @@ def _is_equal(value: bytes, condition: bytes, wanted: bytes) -> bool:
     return strings.digest(value) == wanted.lower()
 
 
+@COMMANDS.command("digest", "key", FAST_READ, FIRST, since="8.4.0")
 def digest(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the XXH3 of a string in 16 hexadecimal digits; a null for a missing key."""
+    """Return the XXH3 hash of a string in 16 hexadecimal digits; null if the key does not exist."""
     value = strings.get(txn, session.prefix + argv[1])
     return None if value is None else strings.digest(value)
 
 
+def _delex_uses(argv: Argv) -> str:
+    return "RM delete" if len(argv) == 2 else "RW delete"
+
+
+@COMMANDS.command(
+    *("delex", f"key [{_COMPARED_SYNTAX}]", FAST_WRITE, FIRST),
+    since="8.4.0",
+    uses="RW delete variable_flags",
+    uses_of=_delex_uses,
+)
 def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Delete a key, where given only a string that is or is not equal to something; 1 if it was."""
+    """Delete a key, or a string that meets a condition; return 1 if it was deleted."""
     name = session.prefix + argv[1]
     if len(argv) == 2:
         return int(keyspace.delete(txn, name))
@@ -83,9 +111,9 @@ def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def pairs_of(argv: Argv) -> tuple[list[tuple[bytes, bytes]], Argv]:
-    """Return the keys and values of an MSETEX, and the words behind them."""
+    """Return the keys and values of an MSETEX, and the options after them."""
     number = integer(argv[1], "invalid numkeys value")
-    if not 0 < number <= _KEYS_MAX:
+    if not 0 < number <= I32_MAX:
         raise InvalidArgument("invalid numkeys value")
     end = 2 + 2 * number
     if len(argv) < end:
@@ -103,7 +131,7 @@ class _Options:
 
     condition: bytes = b""
     wanted: bytes = b""
-    """What a condition compares with, or BYINT and BYFLOAT add."""
+    """The operand of a condition, or the increment of BYINT and BYFLOAT."""
     bounds: dict[bytes, bytes] = field(default_factory=dict)
     flags: set[bytes] = field(default_factory=set)
     get: bool = False
@@ -113,11 +141,11 @@ class _Options:
     time: bytes = b""
 
     def expire_at(self, txn: Txn, command: str) -> int | None:
-        """Return the Unix time in milliseconds that is asked for, None where none is."""
-        return _moment(txn, self.unit, self.time, command) if self.unit else None
+        """Return the expiry in Unix milliseconds; None if none is given."""
+        return _expiry_time(txn, self.unit, self.time, command) if self.unit else None
 
 
-def _moment(txn: Txn, unit: bytes, raw: bytes, command: str) -> int:
+def _expiry_time(txn: Txn, unit: bytes, raw: bytes, command: str) -> int:
     unit_ms, counts_from_now = _UNITS[unit]
     number = integer(raw)
     at_ms = number * unit_ms + (txn.now_ms if counts_from_now else 0)
@@ -140,10 +168,6 @@ def _take_comparison(word: bytes, args: Args, options: _Options) -> None:
     options.wanted = args.next()
 
 
-def _take_get(args: Args, options: _Options) -> None:
-    options.get = True
-
-
 def _take_keepttl(args: Args, options: _Options) -> None:
     if options.unit:
         raise syntax_error()
@@ -160,12 +184,6 @@ def _take_time(unit: bytes, args: Args, options: _Options) -> None:
     if options.unit not in (b"", unit) or options.keepttl or options.persist:
         raise syntax_error()
     options.unit, options.time = unit, args.next()
-
-
-def _take_number(word: bytes, args: Args, options: _Options) -> None:
-    if options.condition not in (b"", word):
-        raise syntax_error()
-    options.condition, options.wanted = word, args.next()
 
 
 def _take_bound(word: bytes, args: Args, options: _Options) -> None:
@@ -186,37 +204,53 @@ _MSETEX_OPTIONS: dict[bytes, Option[_Options]] = {
 _SET_OPTIONS: dict[bytes, Option[_Options]] = {
     **_MSETEX_OPTIONS,
     **{word: (1, partial(_take_comparison, word)) for word in COMPARING},
-    b"GET": (0, _take_get),
+    b"GET": switch("get"),
 }
 _GETEX_OPTIONS: dict[bytes, Option[_Options]] = {**_TIMES, b"PERSIST": (0, _take_persist)}
 
 
 _INCREX_OPTIONS: dict[bytes, Option[_Options]] = {
     **_GETEX_OPTIONS,
-    **{word: (1, partial(_take_number, word)) for word in (b"BYINT", b"BYFLOAT")},
+    **{word: (1, partial(_take_comparison, word)) for word in (b"BYINT", b"BYFLOAT")},
     **{word: (1, partial(_take_bound, word)) for word in (b"LBOUND", b"UBOUND")},
     **{word: (0, partial(_take_flag, word)) for word in (b"SATURATE", b"ENX")},
 }
 
 
-def _parse(argv: Argv, at: int, table: Mapping[bytes, Option[_Options]]) -> _Options:
+def _parse(words: Argv, table: dict[bytes, Option[_Options]]) -> _Options:
     options = _Options()
-    args = Args(argv, at)
-    while args:
-        if not args.take_option(table, options):
-            raise syntax_error()
+    Args(words, 0).take_options(table, options)
     return options
 
 
 # --- setting ------------------------------------------------------------------------------------
 
 
+def _set_uses(argv: Argv) -> str:
+    gets = any(word.upper() == b"GET" for word in argv[3:])
+    return "RW access update" if gets else "OW update"
+
+
+@COMMANDS.command(
+    *("set", f"key value [{_COMPARED_SYNTAX}|NX|XX] [GET] [{_TIMES_SYNTAX}|KEEPTTL]", GROW, FIRST),
+    since="1.0.0",
+    uses="RW access update variable_flags",
+    uses_of=_set_uses,
+)
 def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Set a key to a string, whatever it held before; a null where a condition does not hold."""
+    """Set a key to a string and replace its old value; null if the condition is not met.
+
+    NX: Only if the key does not exist.
+    XX: Only if the key exists.
+    GET: Return the old string, whether or not the new one was set; an error for another type.
+
+    EXAT or PXAT in the past deletes the key at once; Redis counts it until it is accessed. NX and
+    XX are refused together with IFEQ, IFNE, IFDEQ and IFDNE, in any order.
+    """
     if len(argv) == 3:
         strings.put(txn, session.prefix + argv[1], argv[2])
         return OK
-    options = _parse(argv, 3, _SET_OPTIONS)
+    options = _parse(argv[3:], _SET_OPTIONS)
     expire_at = options.expire_at(txn, "set") or (None if options.keepttl else 0)
     name = session.prefix + argv[1]
     old = strings.get(txn, name) if options.get else None
@@ -228,8 +262,9 @@ def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
     return OK if done else None
 
 
+@COMMANDS.command("setnx", "key value", FAST_GROW, FIRST, since="1.0.0", uses="OW insert")
 def setnx(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Set a key to a string where there is none; 1 if it was set."""
+    """Set a key to a string if it does not exist; return 1 if it was set."""
     name = session.prefix + argv[1]
     if keyspace.exists(txn, name):
         return 0
@@ -237,22 +272,25 @@ def setnx(txn: Txn, session: Session, argv: Argv) -> Reply:
     return 1
 
 
+@COMMANDS.command("setex", "key seconds value", GROW, FIRST, since="2.0.0", uses="OW update")
 def setex(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to a string that expires in so many seconds."""
-    expire_at = _moment(txn, b"EX", argv[2], "setex")
+    expire_at = _expiry_time(txn, b"EX", argv[2], "setex")
     strings.put(txn, session.prefix + argv[1], argv[3], expire_at)
     return OK
 
 
+@COMMANDS.command("psetex", "key milliseconds value", GROW, FIRST, since="2.6.0", uses="OW update")
 def psetex(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to a string that expires in so many milliseconds."""
-    expire_at = _moment(txn, b"PX", argv[2], "psetex")
+    expire_at = _expiry_time(txn, b"PX", argv[2], "psetex")
     strings.put(txn, session.prefix + argv[1], argv[3], expire_at)
     return OK
 
 
+@COMMANDS.command("getset", "key value", FAST_GROW, FIRST, since="1.0.0", uses="RW access update")
 def getset(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Set a key to a string without expiry, and answer the one that it was; a null for none."""
+    """Set a key to a string without an expiry; return the old string, or null."""
     name = session.prefix + argv[1]
     old = strings.get(txn, name)
     strings.put(txn, name, argv[2])
@@ -278,18 +316,27 @@ def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
     return LongPut(session.db, values, only_new)
 
 
+@COMMANDS.command(
+    *("mset", "key value [key value ...]", GROW, PAIRS),
+    since="1.0.1",
+    uses="OW update",
+    tips="request_policy:multi_shard response_policy:all_succeeded",
+)
 def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Set several keys to strings, whatever they held before."""
+    """Set several keys to strings and replace their old values."""
     if session.steps and len(argv) > 2 * strings.LONG_NAMES:
-        return reply_pages.in_steps(_long_put(session, argv).step, lambda done: OK)
+        return in_steps(_long_put(session, argv).step, lambda done: OK)
     strings.put_several(txn, dict(_pairs(session, argv)))
     return OK
 
 
+@COMMANDS.command(
+    "msetnx", "key value [key value ...]", GROW, PAIRS, since="1.0.1", uses="OW insert"
+)
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Set several keys to strings where there is none of them; 1 if they were set."""
+    """Set several keys to strings if none of them exists; return 1 if they were set."""
     if session.steps and len(argv) > 2 * strings.LONG_NAMES:
-        return reply_pages.in_steps(_long_put(session, argv, only_new=True).step, int)
+        return in_steps(_long_put(session, argv, only_new=True).step, int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
         return 0
@@ -297,10 +344,22 @@ def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     return 1
 
 
+@COMMANDS.command(
+    "msetex",
+    f"numkeys key value [key value ...] [NX|XX] [{_TIMES_SYNTAX}|KEEPTTL]",
+    *(flags("write denyoom movablekeys"), CountedPairs(0, 0)),
+    since="8.4.0",
+    uses="OW update",
+    tips="request_policy:multi_shard response_policy:all_succeeded",
+)
 def msetex(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Set several keys to strings that expire, where NX or XX hold for all; 1 if they were set."""
+    """Set several keys to strings with an expiry; return 1 if they were set.
+
+    NX: Only if none of the keys exists.
+    XX: Only if all of the keys exist.
+    """
     pairs, rest = pairs_of(argv)
-    options = _parse(rest, 0, _MSETEX_OPTIONS)
+    options = _parse(rest, _MSETEX_OPTIONS)
     expire_at = options.expire_at(txn, "msetex") or (None if options.keepttl else 0)
     named = [(session.prefix + key, value) for key, value in pairs]
     if not all(is_met(txn, name, options.condition) for name, _ in named):
@@ -310,36 +369,57 @@ def msetex(txn: Txn, session: Session, argv: Argv) -> Reply:
     return 1
 
 
+@COMMANDS.command("setrange", "key offset value", GROW, FIRST, since="2.2.0", uses="RW update")
 def setrange(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Put bytes over a string from an offset on, after zeros if need be; answer its length."""
-    offset = integer(argv[2])
-    if offset < 0:
-        raise InvalidArgument("offset is out of range")
-    return strings.overwrite(txn, session.prefix + argv[1], offset, argv[3])
+    """Overwrite a string from an offset, padded with zeros if needed; return its length."""
+    return strings.overwrite(txn, session.prefix + argv[1], integer(argv[2]), argv[3])
 
 
+@COMMANDS.command("append", "key value", FAST_GROW, FIRST, since="2.0.0", uses="RW insert")
 def append(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Put bytes behind a string, made where there is none, and answer its length."""
+    """Append bytes to a string, created if needed; return its length."""
     return strings.append(txn, session.prefix + argv[1], argv[2])
 
 
 # --- getting ------------------------------------------------------------------------------------
 
 
+def _paged_string(txn: Txn, session: Session, name: bytes) -> Answer:
+    """Return a string, a large one piece by piece."""
+    string = strings.find(txn, name)
+    if string is None or string.length <= pages.short_bytes(txn):
+        return None if string is None else string.read(txn.batch)
+    if is_put_off(txn, session):
+        return LATER
+    return Paged(_large_string(txn, string))
+
+
+def _large_string(txn: Txn, string: StringMeta) -> Bulk:
+    """Return a string as it is now, read piece by piece."""
+    return Bulk(string.length, string.steps(txn.batch))
+
+
+@COMMANDS.command("get", "key", FAST_READ, FIRST, since="1.0.0")
 def get(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer a string; a null for a missing key."""
+    """Return a string; null if the key does not exist."""
     name = session.prefix + argv[1]
-    return reply_pages.of_string(txn, session, name) if session.pages else strings.get(txn, name)
+    return _paged_string(txn, session, name) if session.pages else strings.get(txn, name)
 
 
+@COMMANDS.command("getdel", "key", FAST_WRITE, FIRST, since="6.2.0", uses="RW access delete")
 def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer a string and delete it; a null for a missing key."""
+    """Return a string and delete it; null if the key does not exist."""
     return strings.take(txn, session.prefix + argv[1])
 
 
+@COMMANDS.command(
+    *("getex", f"key [{_TIMES_SYNTAX}|PERSIST]", FAST_WRITE, FIRST),
+    since="6.2.0",
+    uses="RW access update",
+)
 def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer a string and change when it expires; a null for a missing key."""
-    options = _parse(argv, 2, _GETEX_OPTIONS)
+    """Return a string and change its expiry; null if the key does not exist."""
+    options = _parse(argv[2:], _GETEX_OPTIONS)
     name = session.prefix + argv[1]
     value = strings.get(txn, name)
     if value is None:
@@ -352,53 +432,87 @@ def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
     return value
 
 
+@COMMANDS.command(
+    *("mget", "key [key ...]", FAST_READ, EVERY),
+    since="1.0.0",
+    tips="request_policy:multi_shard",
+)
 def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Answer several strings; a null for each key that is missing or of another type."""
+    """Return several strings; null for a key that does not exist or has another type."""
     keys = argv[1:]
     if session.steps and len(keys) > strings.LONG_NAMES:
         work = strings.LongGet(session.db, keys)
-        return reply_pages.in_steps(
-            work.step, lambda found: reply_pages.paged(session, found, len(found))
-        )
+        return in_steps(work.step, lambda found: paged(session, found, len(found)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)
-    found = strings.get_several(txn, names, lambda large: reply_pages.of_large(txn, large))
+    found = strings.get_several(txn, names, lambda large: _large_string(txn, large))
     return Paged(found) if any(type(value) is Bulk for value in found) else found
 
 
+@COMMANDS.command("getrange", "key start end", READ, FIRST, since="2.4.0")
+@COMMANDS.command("substr", "key start end", READ, FIRST, since="1.0.0")
 def getrange(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer a string's bytes from an index to another, both included; -1 is the last byte."""
+    """Return the bytes of a string between two indexes, both included; -1 is the last byte."""
     first, last = integer(argv[2]), integer(argv[3])
     return strings.part(txn, session.prefix + argv[1], first, last)
 
 
+@COMMANDS.command("strlen", "key", FAST_READ, FIRST, since="2.2.0", uses="RO")
 def strlen(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Answer the length of a string in bytes; 0 for a missing key."""
+    """Return the length of a string in bytes; 0 if the key does not exist."""
     return strings.length(txn, session.prefix + argv[1])
 
 
 # --- counting -----------------------------------------------------------------------------------
 
 
+@COMMANDS.command("incr", "key", FAST_GROW, FIRST, since="1.0.0", uses="RW access update")
 def incr(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Add one to the integer that a string holds, 0 for a missing key, and answer the sum."""
+    """Add one to an integer, 0 if the key does not exist; return the sum."""
     return strings.add(txn, session.prefix + argv[1], 1)
 
 
+@COMMANDS.command(
+    "incrby", "key increment", FAST_GROW, FIRST, since="1.0.0", uses="RW access update"
+)
 def incrby(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Add to the integer that a string holds, 0 for a missing key, and answer the sum."""
+    """Add to an integer, 0 if the key does not exist; return the sum."""
     return strings.add(txn, session.prefix + argv[1], integer(argv[2]))
 
 
+@COMMANDS.command(
+    *("incrbyfloat", "key increment", FAST_GROW, FIRST),
+    since="2.6.0",
+    uses="RW access update",
+)
 def incrbyfloat(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Add to the number that a string holds, 0 for a missing key, and answer the sum."""
+    """Add to a number, 0 if the key does not exist; return the sum.
+
+    The sum is exact, in decimals; Redis shows the rounding of long doubles.
+    """
     return strings.add_decimal(txn, session.prefix + argv[1], argv[2])
 
 
+@COMMANDS.command(
+    "increx",
+    "key [BYFLOAT increment|BYINT increment] [LBOUND lowerbound] [UBOUND upperbound] [SATURATE] "
+    f"[{_TIMES_SYNTAX}|PERSIST] [ENX]",
+    *(FAST_GROW, FIRST),
+    since="8.8.0",
+    uses="RW access update",
+)
 def increx(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Add to the number that a string holds, within bounds; answer the sum and what was added."""
-    options = _parse(argv, 2, _INCREX_OPTIONS)
+    """Add to a number within bounds; return the sum and what was added.
+
+    BYFLOAT: Add a number that may have a fraction.
+    BYINT: Add an integer; 1 by default.
+    LBOUND: A sum below this bound is not stored.
+    UBOUND: A sum above this bound is not stored.
+    SATURATE: Store the bound instead, and return what was added.
+    ENX: Set the expiry only if the key has none.
+    """
+    options = _parse(argv[2:], _INCREX_OPTIONS)
     only_new = b"ENX" in options.flags
     if only_new and options.persist:
         raise syntax_error()
@@ -421,13 +535,17 @@ def _number(value: int | Decimal) -> Reply:
     return Double(float(value)) if isinstance(value, Decimal) else value
 
 
+@COMMANDS.command("decr", "key", FAST_GROW, FIRST, since="1.0.0", uses="RW access update")
 def decr(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Take one from the integer that a string holds, 0 for a missing key, and answer the rest."""
+    """Subtract one from an integer, 0 if the key does not exist; return the result."""
     return strings.add(txn, session.prefix + argv[1], -1)
 
 
+@COMMANDS.command(
+    "decrby", "key decrement", FAST_GROW, FIRST, since="1.0.0", uses="RW access update"
+)
 def decrby(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Take from the integer that a string holds, 0 for a missing key, and answer the rest."""
+    """Subtract from an integer, 0 if the key does not exist; return the result."""
     number = integer(argv[2])
     if number == I64_MIN:
         raise InvalidArgument("decrement would overflow")

@@ -1,1 +1,1 @@
-"""The engine: one lock, one commit, the readers that wait, and the threads beside them."""
+"""The engine: one lock, one commit, blocked readers, and the expiry thread."""

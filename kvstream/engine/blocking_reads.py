@@ -1,6 +1,7 @@
-"""Reads that may wait, in Python's terms: XREAD and XREADGROUP over the engine's waiters.
+"""XREAD and XREADGROUP for the library: reads that may block the calling thread.
 
-Waiting in a thread until a blocked operation has something: the library's way of blocking.
+``wait_for`` blocks a thread on the engine's waiters. Server and asyncio clients use the same
+waiters with a ``deliver`` of their own.
 """
 
 import threading
@@ -11,7 +12,7 @@ from typing import TypeVar, cast
 from kvstream.engine.coerce import NUMBER_MAX, Seconds, milliseconds, wait_of, whole
 from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Outcome, Signal
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import read, readgroup
 from kvstream.operations.read import Position, Reply
@@ -22,7 +23,7 @@ from kvstream.types.records import Entry, HistoryEntry
 T = TypeVar("T")
 
 RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
-"""How often a blocked CLAIM looks again: not so often as to keep a core busy."""
+"""Pauses between the tries of a blocked CLAIM; the least keeps it from using a whole core."""
 
 
 def wait_for(
@@ -32,10 +33,10 @@ def wait_for(
     timeout_s: float | None,
     retry_at: Callable[[Txn], int | None] | None = None,
 ) -> T | None:
-    """Run ``attempt`` until it replies, or return None after ``timeout_s``; None: for ever.
+    """Run ``attempt`` until it replies; return None after ``timeout_s`` (None waits for ever).
 
-    ``retry_at`` tells the Unix time in milliseconds at which trying again may help although
-    nothing was written.
+    ``retry_at`` returns the Unix time in milliseconds at which another try may help although
+    nothing is written, or None if that is unknown.
     """
     arrived = Signal()
     outcomes: list[Outcome] = []
@@ -56,7 +57,7 @@ def wait_for(
                 arrived.wait(None)
                 break
             elif retry_at is not None:
-                engine.serve(waiter.names)  # whoever came earlier may go on by now as well
+                engine.serve(waiter.names)  # in order: earlier waiters may succeed as well
     except BaseException:  # KeyboardInterrupt among them
         engine.cancel(waiter)
         raise
@@ -66,7 +67,7 @@ def wait_for(
 def _pause(
     engine: Engine, deadline: float | None, retry_at: Callable[[Txn], int | None] | None
 ) -> float | None:
-    """Return the seconds until the deadline or the next try, whichever is sooner."""
+    """Return the seconds until the deadline or the next try, whichever comes first."""
     rest = None
     if deadline is not None:
         rest = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
@@ -74,45 +75,36 @@ def _pause(
         return rest
     try:
         due = engine.run(retry_at)
-    except RequestError:  # the key or group is gone: the waiter has been told, or will be
+    except RequestError:  # the key or group is gone: the waiter gets that error
         due = None
     retry = retry_pause_s(due, engine.clock.now_ms())
     return retry if rest is None else min(rest, retry)
 
 
 def retry_pause_s(due_ms: int | None, now_ms: int) -> float:
-    """Return how long to wait before a blocked CLAIM tries again.
+    """Return the seconds until a blocked CLAIM tries again.
 
-    ``due_ms`` is when trying may help, None where that is not known.
+    ``due_ms`` is the Unix time at which a try may help, or None if that is unknown.
     """
     wait_ms = RETRY_PAUSE_MS_MAX if due_ms is None else due_ms - now_ms
-    if wait_ms < 0:  # what is idle enough has just been passed over: its message is gone
+    if wait_ms < 0:  # an entry was idle long enough, but its message is deleted
         wait_ms = RETRY_PAUSE_MS_GONE
     return min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000
 
 
 _POSITIONS = {position.value: position for position in Position}
-_MEANINGLESS = (
-    "The {} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
-    "consumer by specifying a proper ID, or use the > ID to get new messages. The {} ID would just "
-    "return an empty result set."
-)
-NEW_ONLY = (
-    "The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
-    "option."
-)
 
 Wanted = Sequence[tuple[bytes, IDLike]]
-"""(qualified name, where to start) of each stream."""
+"""The (qualified name, start) of each stream."""
 
 Lists = list[tuple[bytes, list[Entry]]]
-"""(qualified name, entries) of each stream that had something."""
+"""The (qualified name, entries) of each stream with entries."""
 
 PendingLists = list[tuple[bytes, list[HistoryEntry]]]
-"""The same of a read that may show what is pending."""
+"""The same for a read that may return pending entries, some of them deleted."""
 
 BudgetOf = Callable[[], Budget | None]
-"""Makes the bounds of one reply anew for each attempt."""
+"""Returns new limits of a reply, for each attempt."""
 
 
 def _text(after: IDLike) -> str | None:
@@ -122,39 +114,39 @@ def _text(after: IDLike) -> str | None:
 
 
 def read_position(after: IDLike) -> StreamID | Position:
-    """Return where XREAD starts: an ID, ``$`` or ``+``."""
+    """Return the start of an XREAD: an ID, ``$`` or ``+``."""
     text = _text(after)
     if text == ">":
-        raise InvalidArgument(NEW_ONLY)
+        raise read.new_only()
     if text in _POSITIONS:
         return _POSITIONS[text]
     return StreamID.parse(after)
 
 
 def group_position(after: IDLike) -> StreamID | None:
-    """Return where XREADGROUP starts: an ID, or NEW for ``>``."""
+    """Return the start of an XREADGROUP: an ID, or NEW for ``>``."""
     text = _text(after)
     if text == ">":
         return readgroup.NEW
     if text in _POSITIONS:
-        raise InvalidArgument(_MEANINGLESS.format(text, text))
+        raise readgroup.no_history_from(text)
     return StreamID.parse(after)
 
 
 def plain_read(
     engine: Engine, wanted: Wanted, count: int | None, block: Seconds | None, budget: BudgetOf
 ) -> Lists:
-    """Read what lies after each position; [] when nothing came in ``block`` seconds."""
+    """Read the entries after each position; return [] if none came within ``block`` seconds."""
     if count is not None and (type(count) is not int or count > NUMBER_MAX):
         count = whole(count, "count")
     positions = [(name, read_position(after)) for name, after in wanted]
     fixed: list[tuple[bytes, StreamID]] = []
 
     def attempt(txn: Txn) -> Reply | None:
-        bounds = budget()  # its errors come before anything is read
+        bounds = budget()  # raises its errors before anything is read
         if fixed:
             return read.read_on(txn, fixed, count, bounds) or None
-        # The first attempt says what "$" and "+" are for all later ones.
+        # The first attempt resolves "$" and "+" for all later ones.
         found = [(name, read.resolve(txn, name, after)) for name, after in positions]
         reply = read.read(txn, found, count, bounds)
         fixed.extend(found)
@@ -167,7 +159,7 @@ def plain_read(
 
 
 def _decoded(reply: Reply | None) -> PendingLists:
-    """Return a reply with its entries in lists, outside the lock."""
+    """Return a reply with its entries decoded; called outside the lock."""
     return [(name, list(entries)) for name, entries in reply or ()]
 
 
@@ -183,7 +175,7 @@ def group_read(
     claim_min_idle: Seconds | None = None,
     budget: BudgetOf = lambda: None,
 ) -> PendingLists:
-    """Deliver to a consumer; [] when nothing came in ``block`` seconds."""
+    """Deliver entries to a consumer; return [] if none came within ``block`` seconds."""
     if count is not None and (type(count) is not int or count > NUMBER_MAX):
         count = whole(count, "count")
     fixed = [(name, group_position(after)) for name, after in wanted]

@@ -1,4 +1,4 @@
-"""What callers of the library may pass, turned into what operations take."""
+"""Arguments of the library's methods, checked and converted to those of operations."""
 
 import os
 import re
@@ -14,7 +14,13 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.ack import NackMode
 from kvstream.operations.reply_limits import Budget
-from kvstream.operations.trim import RefPolicy, Strategy, Trim
+from kvstream.operations.trim import (
+    RefPolicy,
+    Strategy,
+    Trim,
+    limit_without_strategy,
+    two_strategies,
+)
 from kvstream.types.ids import MIN_ID, IDLike, StreamID
 from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
@@ -29,10 +35,10 @@ HasID = Entry | BareEntry | PendingEntry
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
 
 NUMBER_MAX = (1 << 63) - 1
-"""The greatest whole number that Redis takes, and that a count here may be."""
+"""The greatest integer that Redis takes, and the greatest count."""
 
 SECONDS_MAX = 1 << 53
-"""Beyond it, three hundred million years, a float tells no milliseconds apart."""
+"""Three hundred million years: a longer time has no exact milliseconds as a float."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SERVERS = {
@@ -42,9 +48,9 @@ _SERVERS = {
     "valkey": "redis",
     "valkeys": "rediss",
 }
-"""Schemes of servers, and the scheme under which redis-py knows each."""
+"""The URL schemes of servers, and redis-py's scheme for each."""
 _SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
-"""How a ``Path`` made of a URL begins: it keeps one slash of two."""
+"""The start of a ``Path`` made from a URL, which has one slash instead of two."""
 
 
 def name_bytes(name: Name) -> bytes:
@@ -56,7 +62,7 @@ def name_bytes(name: Name) -> bytes:
 
 
 def id_list(parts: Iterable[IDs]) -> list[StreamID]:
-    """Return the IDs in ``parts``: IDs, entries, pending ones, and lists or generators of them."""
+    """Return the IDs in ``parts``: IDs, entries, pending entries, and iterables of them."""
     ids: list[StreamID] = []
     for part in parts:
         if type(part) is StreamID:
@@ -71,9 +77,9 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
 
 
 def whole(number: int, what: str) -> int:
-    """Return a whole number of 64 bits; InvalidArgument for a bool, a float, text or None.
+    """Return a 64-bit integer; raise InvalidArgument for a bool, a float, text or None.
 
-    Where a call is hot, its caller looks at the type first: nearly every number is an int.
+    Callers on a hot path check ``type(number) is int`` first.
     """
     try:
         plain = index(number)
@@ -87,27 +93,30 @@ def whole(number: int, what: str) -> int:
 
 
 def mark_of(mark: tuple[Name, int] | None, db: int) -> tuple[bytes, int] | None:
-    """Return the name of a mark's key, and its number."""
+    """Return the qualified key and the number of a mark."""
     return None if mark is None else (qualified(db, name_bytes(mark[0])), whole(mark[1], "mark"))
 
 
 def optional(number: int | None, what: str) -> int | None:
-    """Return a whole number, or None where none was given."""
+    """Return a 64-bit integer, or None for None."""
     return None if number is None else whole(number, what)
 
 
 def milliseconds(seconds: Seconds, what: str) -> int:
-    """Return a duration in milliseconds; InvalidArgument below zero, without end or no number."""
+    """Return a duration in milliseconds.
+
+    Raises InvalidArgument if it is negative, infinite or not a number.
+    """
     try:
         if 0 <= seconds < SECONDS_MAX and type(seconds) is not bool:
             return round(seconds * 1000)
-    except (TypeError, ArithmeticError):  # no number, or a Decimal that is none
+    except (TypeError, ArithmeticError):  # not a number, or a Decimal NaN
         pass
     raise _no_duration(seconds, what)
 
 
 def wait_of(block: Seconds, what: str = "timeout") -> float | None:
-    """Return how long a call waits: None, for ever, where ``block`` is 0 as in Redis."""
+    """Return the seconds that a call waits: None (for ever) for 0, as in Redis."""
     try:
         if block >= 0 and type(block) is not bool:
             return float(min(block, SECONDS_MAX)) or None
@@ -128,7 +137,7 @@ def _no_duration(seconds: Seconds, what: str) -> InvalidArgument:
 
 
 def expiry_ms(seconds: Seconds) -> int:
-    """Return the milliseconds of an expiry, which may lie before what it counts from."""
+    """Return the milliseconds of an expiry, which may be negative."""
     try:
         if -SECONDS_MAX < seconds < SECONDS_MAX and type(seconds) is not bool:
             return round(seconds * 1000)
@@ -144,14 +153,12 @@ def trim_of(
     limit: int | None,
     ref_policy: Policy | None,
 ) -> Trim | None:
-    """Return the trim that the arguments describe, or None where they describe none."""
+    """Return the trim that the arguments describe, or None if they describe none."""
     policy = RefPolicy(ref_policy) if ref_policy else RefPolicy.KEEPREF
     if limit is not None and type(limit) is not int:
         limit = whole(limit, "limit")
     if maxlen is not None and minid is not None:
-        raise InvalidArgument(
-            "syntax error, MAXLEN and MINID options at the same time are not compatible"
-        )
+        raise two_strategies()
     if maxlen is not None:
         if type(maxlen) is not int:
             maxlen = whole(maxlen, "maxlen")
@@ -160,27 +167,25 @@ def trim_of(
         bound = StreamID.parse(minid)
         return _trim(Strategy.MINID, 0, bound, bool(approximate), limit, policy)
     if limit is not None:
-        raise InvalidArgument(
-            "syntax error, LIMIT cannot be used without specifying a trimming strategy"
-        )
+        raise limit_without_strategy(limit)
     return None
 
 
 _trim = lru_cache(maxsize=64)(Trim)
-"""Most adds trim as the one before."""
+"""Cached, since most adds have the same trim as the one before."""
 
 
 def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:
-    """Return the bounds of one reply, fresh for each attempt; None where there are none."""
+    """Return new limits for one reply, or None if there are none."""
     if max_count is None and max_size is None:
         return None
     return Budget(optional(max_count, "max_count"), optional(max_size, "max_size"))
 
 
 def refuse_url(path: AnyPath) -> None:
-    """Raise InvalidArgument where a URL stands for a path; the message names the right call.
+    """Raise InvalidArgument for a URL in place of a path; the message names the right call.
 
-    ``./redis://host`` is the folder of that name. No message shows a URL: it may hold a password.
+    ``./redis://host`` is a folder of that name. The message shows no URL: it may have a password.
     """
     form = _SHORTENED if isinstance(path, PurePath) else _URL
     found = form.match(os.fsdecode(path))
@@ -201,7 +206,7 @@ def refuse_url(path: AnyPath) -> None:
 
 
 def path_of(path: AnyPath) -> Path:
-    """Return the path of a store; InvalidArgument where none can be there."""
+    """Return the path of a store; raise InvalidArgument if it cannot be one."""
     try:
         text = os.fsdecode(path)
         refuse_url(path)
@@ -216,7 +221,7 @@ def path_of(path: AnyPath) -> Path:
 
 
 def store_options(given: Mapping[str, Any]) -> StoreOptions:
-    """Return the options of a store; InvalidArgument names what is no option, or no value of it."""
+    """Return the options of a store; raise InvalidArgument for an unknown name or a bad value."""
     known = {field.name: field.type for field in fields(StoreOptions)}
     if unknown := given.keys() - known:
         names = ", ".join(sorted(unknown))
@@ -225,7 +230,7 @@ def store_options(given: Mapping[str, Any]) -> StoreOptions:
 
 
 def _option(name: str, kind: object, value: Any) -> Any:
-    """Return the value of an option of a store; a number is a count, a size or a time."""
+    """Return the checked value of an option of a store."""
     if kind is Durability:
         try:
             value = Durability(value)

@@ -1,19 +1,15 @@
-"""The engine: one lock, one clock, and the one door through which anything is committed.
+"""The engine of an open store: one lock, one clock, and the only code that commits.
 
-An operation runs in a transaction under the lock, its changes go out as one write batch, then the
-waiters that it has news for are served, first come first served. With durability ``always`` the
-caller, and every waiter, hears of a write only once it is on disk.
+``Engine.run`` runs an operation in a transaction under the lock, writes its changes as one batch,
+and then serves the blocked readers of the changed keys, first come first served. With durability
+``always`` the caller and these readers get their results after the fsync that covers the batch.
 
-A turn: operations of many clients as one commit, and the waiters that they wake.
-
-A server's loop hands all requests that have arrived to one turn. Each operation sees what those
-before it wrote; a waiter that has news is tried right after the operation that made them, as Redis
-does. Nobody may be told of anything before ``commit`` has returned the number of its write, and
-with durability ``always`` not before that one is durable.
-
-An operation that fails half-way, or a commit that fails, undoes the whole turn: ``TurnFailed``.
-The caller then runs its operations again, each in a turn of its own, so that the failure meets only
-the one that causes it.
+``Turn`` runs the operations of many clients as one commit. Each operation sees the writes of those
+before it, and blocked readers are served right after the operation that wrote for them, as in
+Redis. No client may be answered before ``commit`` has returned the number of the write, and with
+durability ``always`` before that write is durable. If an operation fails half-way or the commit
+fails, the whole turn is undone and ``TurnFailed`` is raised. The caller then runs each operation in
+a turn of its own, so that only the failing one gets the error.
 """
 
 import threading
@@ -22,11 +18,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.expiry import Expiry
-from kvstream.engine.ownership import Owned
-from kvstream.engine.reader_snapshots import LOG_MOST, Copying
+from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.waiters import Outcome, Waiter, Waiters
 from kvstream.errors import (
     InvalidArgument,
@@ -39,7 +34,7 @@ from kvstream.errors import (
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
 from kvstream.operations import unfinished_loads
-from kvstream.storage import directory as fork
+from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
@@ -50,7 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Engine(Owned):
+class Engine:
     """An open store, as operations see it. Every method may be called from any thread."""
 
     def __init__(
@@ -59,23 +54,31 @@ class Engine(Owned):
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.catalog = Catalog(self.options)
-        super().__init__()
+        self._lock = threading.RLock()
+        self._compacting, self._flushing = threading.Lock(), threading.Lock()
+        self._open: Txn | None = None
+        """The transaction or turn that the holder of the lock has open."""
+        self._opener = 0
+        """The thread that opened it."""
+        directories.register(self)
         self.waiters = Waiters()
         self._always = self.options.durability is Durability.ALWAYS
         self.on_commit: Callable[[float], None] | None = None
-        """Told the seconds of every write to RocksDB, under the lock; must be quick, not raise."""
+        """Called under the lock with the seconds of each write to RocksDB; must not raise."""
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
         self._last_sequence = 0
-        self._news: dict[bytes, None] = {}
-        """Names that may have news of which no waiter was told, since an interrupt came between:
-        whoever commits next, a tenth of a second later at the most, lets their waiters try."""
+        self._unserved: dict[bytes, None] = {}
+        """Changed keys whose waiters were not served because of an interrupt. The next commit
+        serves them; the expiry thread makes one every tenth of a second."""
         self._closed = False
         self.database = Database.open(directory, self.options)
         self._gate = self.database.gate
         try:
-            copying = Copying(self.database.directory, lambda target: self.checkpoint(target, 0))
-            self.expiry = Expiry(self.run, copying.look)
+            requests = SnapshotRequests(
+                self.database.directory, lambda target: self.checkpoint(target, 0)
+            )
+            self.expiry = Expiry(self.run, requests.serve)
             self.committer = Committer(self.database, self.options.durability)
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
@@ -85,20 +88,60 @@ class Engine(Owned):
                 self.close() if hasattr(self, "committer") else self.database.close()
             raise
 
+    # --- the lock -------------------------------------------------------------------------------
+
+    def is_open_here(self) -> bool:
+        """Tell whether this thread is inside a transaction or a turn."""
+        return self._open is not None and self._opener == threading.get_ident()
+
+    def is_held_here(self) -> bool:
+        """Tell whether this thread has the lock."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other threads out through several commits of this thread.
+
+        Raises InvalidArgument inside a transaction.
+        """
+        with self._lock:
+            if self._open is not None:
+                raise InvalidArgument("a transaction is open in this thread already")
+            yield
+
+    def refuse_after_fork(self) -> None:
+        """Make every use in a forked child raise StoreClosed.
+
+        If another thread of the parent held the lock, the child gets a new one: nobody would
+        release the old one.
+        """
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock, self._open = threading.RLock(), None
+        self._compacting, self._flushing = threading.Lock(), threading.Lock()
+        vars(self)["_begin"] = directories.Gone(directories.FORKED)  # shadows the method
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an open store cannot be pickled: one process at a time has it, and others reach it "
+            "through `kvstream serve`, or open it themselves once it is closed"
+        )
+
     # --- one operation --------------------------------------------------------------------------
 
     def run(
         self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run ``operation`` as one commit, or as a part of the transaction that this thread has."""
-        signals = self._news
+        """Run ``operation`` as one commit, or as part of this thread's open transaction."""
+        signals = self._unserved
         try:
             with self._lock:
                 if self._open is not None:
-                    return self._join(self._open, operation, *args, **kwargs)
+                    return self._run_inside(self._open, operation, *args, **kwargs)
                 txn = self._begin()
-                if self._news:
-                    txn.signals, self._news = self._news, {}
+                if self._unserved:
+                    txn.signals, self._unserved = self._unserved, {}
                 signals = txn.signals
                 try:
                     result = operation(txn, *args, **kwargs)
@@ -111,18 +154,34 @@ class Engine(Owned):
                     self._serve(signals)
                 self._spare = txn
             if always:
-                self._settle(sequence, signals)
+                self._wait_durable(sequence, signals)
             if self.database.pause_s:
                 self.database.rest()
         except KVStreamError:
             raise
-        except BaseException:  # an interrupt, perhaps of a call that was as good as done
-            self._news |= signals
+        except BaseException:  # an interrupt, perhaps after the commit
+            self._unserved |= signals
             raise
         return result
 
+    def _run_inside(
+        self,
+        txn: Txn,
+        operation: Callable[Concatenate[Txn, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run ``operation`` in an open transaction, which fails as a whole if it fails half-way."""
+        try:
+            return operation(txn, *args, **kwargs)
+        except RequestError:  # refused before anything was changed
+            raise
+        except BaseException:
+            txn.failed = True
+            raise
+
     def _begin(self) -> Txn:
-        """Return an empty transaction: the last one that has ended, where there is one."""
+        """Return an empty transaction; reuse the last one if it has ended."""
         if self._closed:
             raise StoreClosed
         txn, read_only = self._spare, self._gate.is_shut
@@ -133,14 +192,14 @@ class Engine(Owned):
         return txn
 
     def _commit(self, txn: Txn) -> int:
-        """Write what ``txn`` changed; return its sequence number, 0 where it changed nothing."""
+        """Write the changes of ``txn``; return the sequence number, 0 if nothing changed."""
         batch, sequence = txn.finish(), 0
         if batch is not None:
             write = self.database.write if self.on_commit is None else self._timed_write
             sequence = self._last_sequence = write(batch, txn.frees)
             batch.clear()
         if self.catalog.crowded:
-            if self.catalog.seen:  # nobody writes: they go out by themselves
+            if self.catalog.seen:  # seen times have no write that takes them along
                 self._write_seen()
             self.catalog.evict()
         return sequence
@@ -152,8 +211,8 @@ class Engine(Owned):
             self.on_commit(perf_counter() - begun)
         return sequence
 
-    def _settle(self, sequence: int, signals: dict[bytes, None]) -> None:
-        """With ``always``: wait until what was written, or read, is on disk; then wake waiters."""
+    def _wait_durable(self, sequence: int, signals: dict[bytes, None]) -> None:
+        """Wait until the write, or the rows that were read, are durable; then serve waiters."""
         self.committer.wait(sequence or self.seen_sequence)
         if signals:
             with self._lock:
@@ -163,16 +222,16 @@ class Engine(Owned):
 
     @contextmanager
     def transaction(self) -> Iterator[Txn]:
-        """Make everything that this thread does inside one commit; an exception undoes it all.
+        """Run everything that this thread does inside as one commit; an exception undoes it.
 
-        Other threads wait meanwhile, and blocking reads do not block.
+        Other threads wait until it ends. Blocking reads inside it do not block.
         """
         txn: Txn | None = None
-        signals = self._news
+        signals = self._unserved
         try:
             with self._lock:
                 if self._open is None and self.catalog.seen:
-                    self._write_seen()  # a rollback would lose them
+                    self._write_seen()  # a rollback would lose these seen times
                 txn = self.begin_turn()
                 signals = txn.signals
                 yield txn
@@ -180,36 +239,36 @@ class Engine(Owned):
                 if signals and not self._always:
                     self._serve(signals)
             if self._always:
-                self._settle(sequence, signals)
+                self._wait_durable(sequence, signals)
             if self.database.pause_s:
                 self.database.rest()
         except BaseException as error:
-            if self.is_open_here() and self._open is txn:  # perhaps an interrupt came first
+            if self.is_open_here() and self._open is txn:  # else it was not opened, or has ended
                 self.abandon_turn()
             elif not isinstance(error, KVStreamError):
-                self._news |= signals
+                self._unserved |= signals
             raise
 
     @property
     def seen_sequence(self) -> int:
-        """The number of the last write that a read may have seen, and has to wait for.
+        """The sequence number that a read has to wait for with ``always``: that of the last write.
 
-        0 once the log has failed: the fsync may never come, and what is in memory can be read.
+        0 once the log has failed: reads then show what is in memory, and wait for no fsync.
         """
         return self._last_sequence if self.database.failure is None else 0
 
     # --- turns ----------------------------------------------------------------------------------
 
     def begin_turn(self) -> Txn:
-        """Take the lock and begin what ``commit_turn`` or ``undo_turn`` ends, in this thread.
+        """Take the lock and begin a transaction; ``commit_turn`` or ``undo_turn`` ends it.
 
-        For ``Turn``. Operations that this thread runs meanwhile become a part of it.
+        All three run in one thread. Operations that the thread runs meanwhile are part of it.
         """
         try:
             self._lock.acquire()
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
-            self._opener = threading.get_ident()  # before what makes it count
+            self._opener = threading.get_ident()  # before _open, which makes it valid
             txn = self._open = self._begin()
             return txn
         except BaseException:
@@ -218,9 +277,10 @@ class Engine(Owned):
             raise
 
     def commit_turn(self, txn: Txn) -> int:
-        """Write what the turn changed; return the number of the write to be waited for.
+        """Write the changes of the turn; return the sequence number to wait for.
 
-        That is its own one, or else ``seen_sequence``. Where the write fails the turn is undone.
+        That is the number of this write, or ``seen_sequence`` if nothing changed. If the write
+        fails, the turn is undone.
         """
         try:
             self._open = None
@@ -236,7 +296,7 @@ class Engine(Owned):
             self._lock.release()
 
     def undo_turn(self, txn: Txn) -> None:
-        """Forget what the turn changed."""
+        """Undo the changes of the turn."""
         try:
             self._open = None
             txn.abandon(changed=True)
@@ -244,7 +304,7 @@ class Engine(Owned):
             self._lock.release()
 
     def abandon_turn(self) -> bool:
-        """Undo the turn that this thread has open; False where it has none."""
+        """Undo the turn that this thread has open; return False if there is none."""
         if self._open is None or not self.is_open_here():
             return False
         self.undo_turn(self._open)
@@ -258,15 +318,16 @@ class Engine(Owned):
         attempt: Callable[[Txn], T | None],
         deliver: Callable[[Outcome], None],
     ) -> tuple[T | None, Waiter | None]:
-        """Try once; where there is nothing yet, queue a waiter that ``deliver`` will be called for.
+        """Try once; if there is no reply yet, queue a waiter and return it.
 
-        Inside a transaction nothing waits. ``deliver`` must not block: other threads run it.
+        ``deliver`` is called later with the outcome, by another thread, and must not block. Inside
+        a transaction nothing is queued.
         """
         waiter = Waiter(names, attempt, deliver)
         try:
             with self._lock:
                 if self._open is not None:
-                    return self._join(self._open, attempt), None
+                    return self._run_inside(self._open, attempt), None
                 if not self._always:
                     reply = self.run(attempt)
                     if reply is None:
@@ -274,12 +335,12 @@ class Engine(Owned):
                         return None, waiter
                     return reply, None
             return self._submit_durably(waiter)
-        except BaseException:  # nobody will wait for the waiter
+        except BaseException:  # the caller will not wait
             self.cancel(waiter)
             raise
 
     def _submit_durably(self, waiter: Waiter) -> tuple[Any, Waiter | None]:
-        """``submit`` with ``always``: no fsync is waited for under the lock."""
+        """``submit`` with ``always``: wait for the fsync outside the lock."""
         with self._lock:
             txn = self._begin()
             try:
@@ -290,25 +351,25 @@ class Engine(Owned):
                 raise
             if reply is None:
                 self.waiters.add(waiter)
-        self._settle(sequence, txn.signals)
+        self._wait_durable(sequence, txn.signals)
         return reply, None if reply is not None else waiter
 
     def cancel(self, waiter: Waiter) -> bool:
-        """Take a waiter out of the queue; False when it has been served already."""
+        """Take a waiter out of the queue; return False if it has been served already."""
         with self._lock:
             if waiter.done or waiter.found is not None:
                 return False
             self.waiters.remove(waiter)
             return True
 
-    def remind(self, names: list[bytes]) -> None:
-        """Let the waiters of some keys try again with the next commit of any kind."""
-        self._news |= dict.fromkeys(names)
+    def serve_later(self, names: list[bytes]) -> None:
+        """Serve the waiters of some keys with the next commit."""
+        self._unserved |= dict.fromkeys(names)
 
     def serve(self, names: Iterable[bytes], groups: Container[bytes | None] | None = None) -> None:
-        """Let the waiters of some keys try again, in the order in which they came.
+        """Run the attempts of the waiters of some keys, in order of arrival.
 
-        ``groups``: those alone that read for one of them.
+        With ``groups``, only of those that read for one of these groups.
         """
         with self._lock:
             self._serve(dict.fromkeys(names), groups)
@@ -316,7 +377,6 @@ class Engine(Owned):
     def _serve(
         self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
     ) -> None:
-        """Let the waiters of each key try, in the order in which they came."""
         for name in list(signals):
             self.waiters.serve(name, self._serve_one, groups)
 
@@ -341,37 +401,40 @@ class Engine(Owned):
             lambda: waiter.deliver(outcome),
             lambda failure: waiter.deliver(Outcome(error=failure)),
         )
-        self.waiters.remove(waiter)  # last: where this is interrupted it is told once more
+        self.waiters.remove(waiter)  # last: after an interrupt it is served once more
         return True
 
     # --- upkeep ---------------------------------------------------------------------------------
 
     @property
     def durability(self) -> Durability:
-        """What a write has survived once it is acknowledged."""
+        """The durability level of acknowledged writes."""
         return self.committer.level
 
     def set_durability(self, level: Durability) -> None:
-        """Promise another level from the next write on."""
+        """Change the durability level, from the next write on."""
         with self._lock:
             self.committer.change(level)
             self._always = level is Durability.ALWAYS
 
     def sync(self) -> None:
-        """Wait until everything written so far is on disk."""
+        """Wait until everything written so far is durable."""
         self.run(Txn.write_seen)
         self.committer.sync()
 
-    def checkpoint(self, target: Path, log_most: int = LOG_MOST) -> None:
-        """Write a consistent copy of the store into a new directory; reads and writes go on."""
+    def checkpoint(self, target: Path, log_bytes_max: int = LOG_BYTES_MAX) -> None:
+        """Write a consistent copy of the store into a new directory; reads and writes go on.
+
+        A log longer than ``log_bytes_max`` is flushed first: each opening of the copy replays it.
+        """
         self.run(Txn.write_seen)
         with self._flushing:
-            if self.database.size_on_disk(".log") > log_most:  # who opens it goes through that
+            if self.database.size_on_disk(".log") > log_bytes_max:
                 self.database.flush()
             self.database.checkpoint(target, self._lock)
 
     def flush(self) -> None:
-        """Write what is in memory into tables; the others go on, ``close`` waits."""
+        """Write the memtables into tables; reads and writes go on, ``close`` waits."""
         with self._flushing:
             self.database.flush()
 
@@ -381,10 +444,10 @@ class Engine(Owned):
             self.database.compact()
 
     def reopen(self, from_log: bool = False) -> None:
-        """Forget all that is in memory and open the store on disk anew.
+        """Forget everything in memory and open the store on disk again; waiters go on waiting.
 
-        The log goes into tables before; ``from_log``: it stays, to be recovered from. Waiters go on
-        waiting. Where the store cannot be opened any more it is closed.
+        The memtables are flushed first; with ``from_log`` they are recovered from the log instead.
+        If the store cannot be opened again, it is closed.
         """
         with self._compacting, self._flushing, self.committer.held(), self._lock:
             if self._open is not None or self._closed:
@@ -395,10 +458,10 @@ class Engine(Owned):
             self.database.reopen(from_log)
 
     def close(self, discard: bool = False) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing.
+        """Make everything durable and unlock the directory; a second call does nothing.
 
-        Where the first was interrupted the second goes on with it. ``discard``: remove the
-        directory if this opening made it and nothing was ever written.
+        If the first call was interrupted, the second one completes it. With ``discard`` the
+        directory is removed if this opening made it and nothing was ever written.
         """
         with self._lock:
             if self._open is not None:
@@ -415,10 +478,10 @@ class Engine(Owned):
             # RocksDB cannot be closed meanwhile
             with self._compacting, self._flushing, self.committer.held():
                 self.database.close(discard)
-                fork.unregister(self)
+                directories.unregister(self)
 
     def _write_seen(self) -> None:
-        """Write the moved seen times; a store that refuses writes keeps those that it has."""
+        """Write the changed seen times of consumers, unless the store refuses writes."""
         if self.options.read_only:
             return
         with suppress(StoreError):
@@ -432,7 +495,7 @@ class TurnFailed(Exception):
 
 
 class Served(NamedTuple):
-    """A waiter that the turn has found something for."""
+    """A waiter that the turn has served, and its outcome."""
 
     waiter: Waiter
     outcome: Outcome
@@ -449,16 +512,19 @@ class Turn:
         self.txn: Txn = engine.begin_turn()
         self._sequence: int | None = None
         self.served: list[Served] = []
-        """Waiters taken out of their queues, to be told once the turn is committed."""
+        """Waiters taken out of their queues; they get their outcome after the commit."""
         self.queued: list[Waiter] = []
-        """Waiters that the turn has put into queues."""
+        """Waiters that the turn has queued."""
         self.grows = False
-        """Something may have made the store larger: no use of the reserve of free space."""
+        """A command may have made the store larger, so the reserve of free space is not used."""
 
     def run(
         self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run one operation; RequestError where it was refused before it changed anything."""
+        """Run one operation.
+
+        Raises RequestError if it was refused before it changed anything, else TurnFailed.
+        """
         try:
             return operation(self.txn, *args, **kwargs)
         except RequestError:
@@ -466,16 +532,16 @@ class Turn:
         except BaseException as error:
             self.undo()
             if not isinstance(error, Exception):
-                raise  # KeyboardInterrupt, meant for this thread: nothing is to be run again
+                raise  # KeyboardInterrupt, meant for this thread: nothing is run again
             raise TurnFailed from error
 
     def queue(self, waiter: Waiter) -> None:
-        """Let a waiter wait for its keys."""
+        """Queue a waiter for its keys."""
         self._waiters.add(waiter)
         self.queued.append(waiter)
 
     def serve(self) -> None:
-        """Let the waiters of every key that has news try, first come first served."""
+        """Run the attempts of the waiters of all changed keys, first come first served."""
         while self.txn.signals:
             names = list(self.txn.signals)
             self.txn.signals.clear()
@@ -495,7 +561,7 @@ class Turn:
         return True
 
     def commit(self) -> int:
-        """Write all that the turn has changed; return the sequence number to be waited for."""
+        """Write the changes of the turn; return the sequence number to wait for."""
         if self.grows:
             self.txn.frees = False
         try:
@@ -511,23 +577,23 @@ class Turn:
         return sequence
 
     def tell(self, sequence: int) -> None:
-        """Tell the waiters that were served, now that the commit of that number is written."""
+        """Deliver the outcomes of the served waiters, after the commit with that number."""
         for waiter, outcome in self.served:
-            if waiter.keeps:
+            if waiter.before_fsync:
                 waiter.deliver(outcome)
             else:
-                told, failed = partial(waiter.deliver, outcome), partial(_tell_failed, waiter)
-                self._engine.committer.after(sequence, told, failed)
+                durable, failed = partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
+                self._engine.committer.after(sequence, durable, failed)
 
     def undo(self) -> None:
-        """Forget all that the turn has changed."""
+        """Undo all changes of the turn, and queue its waiters again."""
         self._engine.undo_turn(self.txn)
         self._restore()
 
     def abandon(self) -> None:
-        """Undo the turn where it is still open: something outside its operations has failed.
+        """End the turn after a failure outside its operations.
 
-        Where it is committed already, those whom it has served are to hear of it.
+        An open turn is undone. If it is committed already, its served waiters get their outcome.
         """
         if self._engine.abandon_turn():
             self._restore()
@@ -535,16 +601,16 @@ class Turn:
             self.tell(self._sequence)
 
     def _restore(self) -> None:
-        """Let waiters be as they were before the turn."""
+        """Put the waiters back as they were before the turn."""
         for waiter in self.queued:
             if not waiter.done:
                 self._waiters.remove(waiter)
         for each in self.served:
-            self._engine.remind(each.waiter.names)
+            self._engine.serve_later(each.waiter.names)
         queued = set(self.queued)
         self._waiters.put_back([each.waiter for each in self.served if each.waiter not in queued])
         self.queued, self.served = [], []
 
 
-def _tell_failed(waiter: Waiter, error: UnknownOutcome) -> None:
+def _deliver_error(waiter: Waiter, error: UnknownOutcome) -> None:
     waiter.deliver(Outcome(error=error))

@@ -1,7 +1,7 @@
-"""The thread that deletes what has expired or was flushed, a few keys at a time.
+"""The thread that deletes expired and flushed keys, a few at a time.
 
-Reads pass such keys over, and delete what they meet: nothing is wrong where this thread is late.
-It also looks after what readers in other processes ask of the store.
+Reads skip such keys, and delete those that they meet, so this thread may be late. It also serves
+the snapshot requests of readers in other processes.
 """
 
 import threading
@@ -15,15 +15,15 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 
 EXPIRE_KEYS = 100
-"""Keys deleted by one step of the expiry cycle, so that it never holds the lock for long."""
+"""Keys deleted in one commit, so that the lock is never held for long."""
 EXPIRE_PAUSE_S = 0.1
-"""Pause between looks at the expiry index: Redis's ``hz`` 10."""
+"""Pause between two cycles: Redis's ``hz`` 10."""
 EXPIRE_STEP_PAUSE_S = 0.001
-"""Pause between steps: the lock is not fair, and goes to those who wait for it only in a pause."""
+"""Pause between commits: the lock is not fair, and other threads get it only in a pause."""
 
 FAILED_PAUSE_S = 1.0
-"""Pause before what has failed, on a full disk or for damage, is tried again: each try makes the
-store forget what it has in memory."""
+"""Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that
+it has in memory."""
 
 _Step = Callable[[Txn, int], int]
 
@@ -32,29 +32,29 @@ class Expiry(threading.Thread):
     """Runs from ``start`` until ``stop``."""
 
     def __init__(
-        self, commit: Callable[[_Step, int], int], look: Callable[[], None] = lambda: None
+        self, commit: Callable[[_Step, int], int], before: Callable[[], None] = lambda: None
     ) -> None:
-        """``commit`` runs a step as one commit; ``look`` is called each time before."""
+        """``commit`` runs a step as one commit; ``before`` is called before each cycle."""
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
-        """Expired keys are deleted also where nobody asks for them."""
+        """Delete expired keys (DEBUG SET-ACTIVE-EXPIRE)."""
         self.paused = False
-        """No key is deleted for now."""
+        """Delete no expired key for now (CLIENT PAUSE)."""
         self._commit = commit
-        self._look = look
+        self._before = before
         self._closing = False
         self._closes = Signal()
         self._damaged = 0
-        """The keys that are due first, and cannot be deleted."""
+        """How many keys at the head of the expiry index cannot be deleted."""
         self._try_at = 0.0
-        """When these are tried again."""
+        """When these keys are tried again."""
         self._rests_until = 0.0
-        """When anything is."""
+        """When anything is tried again."""
 
     def run(self) -> None:
-        """Delete until told to stop."""
+        """Run cycles until ``stop`` is called."""
         while not self._closes_within(EXPIRE_PAUSE_S):
-            self._look()
+            self._before()
             if monotonic() >= self._rests_until:
                 self._try(self._delete_expired)
                 self._try(partial(self._repeat, keyspace.sweep))
@@ -66,7 +66,7 @@ class Expiry(threading.Thread):
             self._rests_until = monotonic() + FAILED_PAUSE_S
 
     def _delete_expired(self) -> None:
-        """Delete what has expired, past keys that are damaged: these are tried now and then."""
+        """Delete expired keys; skip damaged ones, which are tried once a second."""
         if self.paused or not self.active:
             return
         if self._damaged and monotonic() >= self._try_at:
@@ -83,9 +83,9 @@ class Expiry(threading.Thread):
                 return
 
     def _find_damage(self) -> None:
-        """Delete key by key, and count those at the head that cannot be deleted.
+        """Delete key by key, and count the damaged keys at the head of the index.
 
-        They stay, are told of by ``check``, and hold up no other.
+        They stay, ``check`` reports them, and later keys still expire.
         """
         self._damaged = 0
         for _ in range(EXPIRE_KEYS):
@@ -99,7 +99,7 @@ class Expiry(threading.Thread):
         return self._closing or self._closes.wait(seconds)
 
     def stop(self) -> None:
-        """End the thread; one that was not started is none."""
+        """End the thread, if it was started."""
         self._closing = True
         self._closes.set()
         if self.is_alive() and threading.current_thread() is not self:

@@ -1,20 +1,20 @@
-"""Copies of a store for readers in other processes, which its owner makes when they ask.
+"""Snapshots of a store for readers in other processes, made by the owner on request.
 
-Whoever wants to read a store that another process holds puts a file beside its rows; the owner,
-be it a server, a program or the command line, finds it within a tenth of a second and makes a
-checkpoint: a store of its own, which shares the tables by hard links and never changes.
+A reader of a store that another process holds creates a request file in the store. The owner (a
+server, a program or the command line) finds it within a tenth of a second and makes a checkpoint: a
+store of its own, which shares the tables by hard links and never changes.
 
 ::
 
-    copies/TOKEN.wanted       asked for: made by the reader, removed by the owner
-    copies/TOKEN.refused      why there is none
-    copies/TOKEN/             the copy
-    TOKEN := PID "-" START "-" WHERE "-" RANDOM
-                              the process that the copy is for, when it began, and on which system
+    copies/TOKEN.wanted       the request: created by the reader, removed by the owner
+    copies/TOKEN.refused      the owner's error
+    copies/TOKEN/             the snapshot
+    TOKEN := PID "-" START "-" SYSTEM "-" RANDOM
+                              the reader's process, its start time, and its system
 
-A copy is removed once that process has gone, or after a day in which nobody has opened it; not
-while a reader has it open, which locks it. Where nobody writes the reader makes the copy itself, of
-links to the files. This module knows files and opens no store.
+A snapshot is removed after its process has ended, or after a day without being opened, but never
+while a reader has it open and locked. If no process writes the store, the reader links the files
+itself. This module knows files and opens no store.
 """
 
 import fcntl
@@ -35,63 +35,63 @@ from kvstream.storage.directory import Directory
 
 FOLDER = "copies"
 IDLE_S = 86_400.0
-"""A copy that nobody has opened for so long is taken for one that was forgotten."""
+"""A snapshot that was not opened for so long is removed."""
 PATIENCE_S = 30.0
-"""How long an owner may take: its checkpoint waits for the turn that is under way."""
+"""How long a reader waits: the owner's checkpoint waits for the current turn."""
 SWEEP_S = 60.0
-"""How often an owner looks for copies that nobody needs any more."""
-_LOOK_S = 0.005
-_COARSE_NS = 1_000_000_000
-"""A folder may change twice within one tick of its time; after this nothing can hide so."""
+"""How often an owner removes snapshots that are not needed any more."""
+_POLL_S = 0.005
+_MTIME_TICK_NS = 1_000_000_000
+"""A folder may change twice within one tick of its mtime; an older mtime can be trusted."""
 _WANTED, _REFUSED = ".wanted", ".refused"
 _TOKEN = re.compile("([0-9]+)-([0-9]+)-([0-9a-f]{8})-[0-9a-f]{16}")
 _SYSTEM = (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid"))
 _STAT_START = 19
-"""The field of /proc/PID/stat that tells the start, counted behind the name."""
+"""The index of the start time in /proc/PID/stat, counted after the name."""
 
 
-def began(pid: int) -> int:
-    """Return when a process began, in the system's ticks; 0 where there is none or nobody tells."""
+def started_at(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot; 0 if it is unknown."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    return int(told.rpartition(")")[2].split()[_STAT_START])
+    return int(stat.rpartition(")")[2].split()[_STAT_START])
 
 
 @cache
-def where() -> str:
-    """Return what tells apart systems, or containers, in which numbers of processes mean others."""
-    told = hashlib.sha256()
+def system_id() -> str:
+    """Return an ID of this boot and PID namespace: a PID is valid only within it."""
+    digest = hashlib.sha256()
     with suppress(OSError):
-        told.update(_SYSTEM[0].read_bytes())
-        told.update(os.readlink(_SYSTEM[1]).encode())
-    return told.hexdigest()[:8]
+        digest.update(_SYSTEM[0].read_bytes())
+        digest.update(os.readlink(_SYSTEM[1]).encode())
+    return digest.hexdigest()[:8]
 
 
 def new_token(pid: int) -> str:
-    """Return a name for a copy that is there for a process."""
-    return f"{pid}-{began(pid)}-{where()}-{secrets.token_hex(8)}"
+    """Return a name for a snapshot for a process."""
+    return f"{pid}-{started_at(pid)}-{system_id()}-{secrets.token_hex(8)}"
 
 
-LOG_MOST = 1 << 20
-"""Bytes of the log that every opening of a copy may have to go through."""
+LOG_BYTES_MAX = 1 << 20
+"""The longest log of a snapshot: each opening replays it."""
 
 
 # --- the reader's side --------------------------------------------------------------------------
 
 
 def place_for(directory: Path, token: str) -> Path:
-    """Return where the copy of that name is to be, with the folder for it made."""
+    """Return the path of the snapshot of that name; create the folder that holds it."""
     folder = directory / FOLDER
     folder.mkdir(0o700, exist_ok=True)
     return folder / token
 
 
 def ask(directory: Path, token: str, patience_s: float = PATIENCE_S) -> Path:
-    """Have the owner of the store in ``directory`` make a copy, and return where it is.
+    """Ask the owner of the store in ``directory`` for a snapshot, and return its path.
 
-    Raises StoreLocked where no owner answers in time, StoreError where it cannot.
+    Raises StoreLocked if no owner answers in time, and StoreError if the owner reports an error.
     """
     target = place_for(directory, token)
     wanted, refused = _beside(target, _WANTED), _beside(target, _REFUSED)
@@ -104,25 +104,25 @@ def ask(directory: Path, token: str, patience_s: float = PATIENCE_S) -> Path:
                     f"the process that holds the store in {directory} has given no copy of it "
                     f"within {patience_s:g} s: it is busy, or of an older kvstream"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         if refused.exists():
-            why = files.read(refused).decode()
-            raise StoreError(f"the owner of the store in {directory}: {why}")
+            reason = files.read(refused).decode()
+            raise StoreError(f"the owner of the store in {directory}: {reason}")
     finally:
         wanted.unlink(missing_ok=True)
         refused.unlink(missing_ok=True)
     return target
 
 
-def linked(directory: Path, token: str, log_most: int | None = LOG_MOST) -> Path | None:
-    """Make a copy of a store that nobody writes, as it lies on disk; others may read meanwhile.
+def link(directory: Path, token: str, log_bytes_max: int | None = LOG_BYTES_MAX) -> Path | None:
+    """Link the files of a store that no process writes into a snapshot; others may read it.
 
-    None where more than ``log_most`` bytes of its log would have to be recovered from. Raises
-    StoreLocked where somebody writes.
+    Returns None if its log is longer than ``log_bytes_max``. Raises StoreLocked if a process
+    writes the store.
     """
     place = Directory.acquire(directory, create=False, read_only=True)
     try:
-        if log_most is not None and place.size(".log") > log_most:
+        if log_bytes_max is not None and place.size(".log") > log_bytes_max:
             return None
         target = place_for(place.path, token)
         with files.scratch(f".{token}-", target.parent) as stage:
@@ -133,17 +133,17 @@ def linked(directory: Path, token: str, log_most: int | None = LOG_MOST) -> Path
         place.release()
 
 
-def touch(copy: Path) -> None:
-    """Say that somebody needs a copy now."""
+def touch(snapshot: Path) -> None:
+    """Mark a snapshot as in use now."""
     with suppress(OSError):
-        os.utime(copy)
+        os.utime(snapshot)
 
 
 # --- the owner's side ---------------------------------------------------------------------------
 
 
-class Copying:
-    """What an owner does about its copies, each time that it looks."""
+class SnapshotRequests:
+    """The requests of readers, as the owner sees and serves them."""
 
     def __init__(self, directory: Path, checkpoint: Callable[[Path], None]) -> None:
         self._folder = directory / FOLDER
@@ -151,13 +151,13 @@ class Copying:
         self._seen_ns = 0
         self._next_sweep = 0.0
 
-    def look(self) -> None:
-        """Make the copies that are wanted; one ``stat`` where nothing has changed."""
+    def serve(self) -> None:
+        """Make the requested snapshots; costs one ``stat`` if nothing has changed."""
         try:
             changed_ns = os.stat(self._folder).st_mtime_ns
         except OSError:
             return
-        if changed_ns != self._seen_ns or time.time_ns() - changed_ns < _COARSE_NS:
+        if changed_ns != self._seen_ns or time.time_ns() - changed_ns < _MTIME_TICK_NS:
             self._seen_ns = changed_ns
             for target in _wanted(self._folder):
                 self._make(target)
@@ -189,20 +189,20 @@ def _beside(target: Path, suffix: str) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the copies that nobody needs: of processes that have ended, or long not opened.
+    """Remove snapshots of processes that have ended, and those that were long not opened.
 
-    Of a process on another system, or in another container, nobody here knows whether it has ended.
+    Whether a process on another system or in another container has ended is unknown here.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            token = _TOKEN.match(entry.name.removeprefix("."))  # being made
-            if token is not None and _is_left(entry, token):
+            token = _TOKEN.match(entry.name.removeprefix("."))  # with a dot: unfinished
+            if token is not None and _is_abandoned(entry, token):
                 _remove(Path(entry.path))
 
 
-def _is_left(entry: os.DirEntry[str], token: re.Match[str]) -> bool:
+def _is_abandoned(entry: os.DirEntry[str], token: re.Match[str]) -> bool:
     pid, start = int(token[1]), int(token[2])
-    if token[3] == where() and start and began(pid) != start:
+    if token[3] == system_id() and start and started_at(pid) != start:
         return True
     with suppress(OSError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > IDLE_S
@@ -210,7 +210,7 @@ def _is_left(entry: os.DirEntry[str], token: re.Match[str]) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a copy unless somebody reads it, or a file that was left."""
+    """Remove a file, or a snapshot that no reader has locked."""
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return

@@ -1,13 +1,12 @@
-"""Who waits for which stream, in the order of arrival, and how each is told.
+"""Blocked readers: the queue of each key, and how each reader gets its outcome.
 
-A waiter tries its command again whenever a key that it waits for may have news. The attempt is run
-by the thread that made the news, in the order in which the waiters came: so the first waiter of a
-group takes what it may, and the others stay in the queue with their deadlines. A waiter knows
-nothing of threads or event loops: ``deliver`` is called with the outcome, from whichever thread
-served it, and may set an event or call into an asyncio loop. It is called once more where that
-thread was interrupted.
+A waiter tries its command again whenever one of its keys has changed. The thread that committed the
+change runs the attempts, in order of arrival. So the first waiter of a group takes what it may, and
+the others stay in the queue with their deadlines. Waiters know nothing of threads or event loops:
+``deliver`` is called with the outcome by the thread that served the waiter, and may set an event or
+call into an asyncio loop. It is called twice if that thread was interrupted in between.
 
-Waking a thread that waits, with nothing left locked wherever either of both is interrupted.
+``Signal`` wakes a waiting thread, and leaves nothing locked if one of the two is interrupted.
 """
 
 import threading
@@ -17,9 +16,9 @@ from typing import Any
 
 
 class Signal:
-    """Wakes one thread that waits for it; once set it is kept until then.
+    """An event for one waiting thread; it stays set until that thread has waited.
 
-    A bare lock, for an interrupt in the wrong moment leaves that of a threading.Event locked.
+    It is a bare lock: an interrupt at the wrong moment leaves the lock of a threading.Event locked.
     """
 
     def __init__(self) -> None:
@@ -32,14 +31,14 @@ class Signal:
                 self._unset.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is set, for so long; None: for ever. Tell whether it was."""
+        """Wait at most so many seconds, or for ever if None; return whether it was set."""
         if seconds is None:
             return self._unset.acquire()
         return self._unset.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
 class Outcome:
-    """What a blocked command came to: a reply or an error."""
+    """The reply or the error of a blocked command."""
 
     __slots__ = ("error", "reply")
 
@@ -56,7 +55,16 @@ class Outcome:
 class Waiter:
     """One blocked command."""
 
-    __slots__ = ("attempt", "deliver", "done", "found", "group", "keeps", "names", "shares")
+    __slots__ = (
+        "attempt",
+        "before_fsync",
+        "deliver",
+        "done",
+        "found",
+        "group",
+        "names",
+        "shares",
+    )
 
     def __init__(
         self,
@@ -64,29 +72,29 @@ class Waiter:
         attempt: Callable[[Any], Any],
         deliver: Callable[[Outcome], None],
         shares: bytes | None = None,
-        keeps: bool = False,
+        before_fsync: bool = False,
         group: bytes | None = None,
     ) -> None:
         self.names = names
         self.attempt = attempt
-        """Runs the command in a transaction: its reply, or None while there is nothing."""
+        """Runs the command in a transaction; returns its reply, or None to go on waiting."""
         self.deliver = deliver
         self.done = False
-        """Served, timed out or cancelled; changed under the engine's lock alone."""
+        """Served, timed out or cancelled; changed under the engine's lock only."""
         self.found: tuple[int, Outcome] | None = None
-        """What it is to be told, and the number of the write to wait for: it may be told again
-        where whoever served it was interrupted."""
+        """The sequence number to wait for, and the outcome. It is kept so that the outcome can be
+        delivered again if the thread that served the waiter was interrupted."""
         self.shares = shares
-        """What it takes from together with others, as readers of one group do: where one of them
-        finds nothing new of a key, none behind it will."""
+        """Waiters with the same value, such as the readers of a group, take from the same entries:
+        if one finds nothing new, those behind it are not tried."""
         self.group = group
-        """The group that it reads for; None: not known, or none."""
-        self.keeps = keeps
-        """Who is told keeps it until it is durable; others are told only then."""
+        """The group that it reads for, or None."""
+        self.before_fsync = before_fsync
+        """Deliver before the fsync: the receiver holds the outcome back until it is durable."""
 
 
 class Waiters:
-    """The queue of waiters of every key."""
+    """The waiters of every key, in order of arrival."""
 
     def __init__(self) -> None:
         self._queues: dict[bytes, dict[Waiter, None]] = {}
@@ -108,21 +116,21 @@ class Waiters:
                 queue.pop(waiter, None)
                 if not queue:
                     del self._queues[name]
-        waiter.done = True  # last: who was interrupted before does it once more
+        waiter.done = True  # last: after an interrupt it is removed once more
 
     def put_back(self, waiters: list[Waiter]) -> None:
-        """Let waiters that were removed wait again, before all others."""
+        """Queue removed waiters again, before all others."""
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
                 self._queues[name] = {waiter: None, **self._queues.get(name, {})}
 
     def of(self, name: bytes) -> list[Waiter]:
-        """Return the waiters of a key, first come first."""
+        """Return the waiters of a key, in order of arrival."""
         return list(self._queues.get(name, ()))
 
     def end(self, error: Callable[[], Exception]) -> None:
-        """Tell every waiter that its wait has ended so, each by an error of its own."""
+        """End all waits; each waiter gets an error of its own."""
         for name in list(self._queues):
             for waiter in self.of(name):
                 waiter.deliver(Outcome(error=error()))
@@ -134,10 +142,10 @@ class Waiters:
         attempt: Callable[[Waiter], bool],
         groups: Container[bytes | None] | None = None,
     ) -> None:
-        """Let the waiters of a key try, first come first; ``attempt`` tells whether it found any.
+        """Call ``attempt``, which returns whether it served the waiter, for the waiters of a key.
 
-        ``groups``: those alone that read for one of them. However many readers of a group wait, an
-        entry costs as many attempts as it serves, and one.
+        With ``groups``, only for those that read for one of these groups. The number of attempts
+        is that of the served waiters and one for each group, however many readers wait.
         """
         exhausted: set[bytes] = set()
         for waiter in self.of(name):
@@ -149,5 +157,5 @@ class Waiters:
                 exhausted.add(waiter.shares)
 
     def names(self) -> list[bytes]:
-        """Return the keys that somebody waits for."""
+        """Return the keys that have waiters."""
         return list(self._queues)

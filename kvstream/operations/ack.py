@@ -1,50 +1,59 @@
-"""XACK, XACKDEL and XNACK: how entries leave a consumer's hands."""
+"""XACK, XACKDEL and XNACK: acknowledge entries, delete them too, or give them back."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
+from functools import partial
 
 from kvstream.errors import InvalidArgument
-from kvstream.meta.pel import COUNT_MAX, drop, find, give_back, take_counts, take_ids
+from kvstream.meta.pel import COUNT_MAX, Targets, drop, plan, stretches, take
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, Outcome, delete_but
-from kvstream.operations.entries import live
+from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.trim import RefPolicy, drop_references, referenced
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
 
 
 class NackMode(StrEnum):
-    """What giving an entry back says about the attempt that was made."""
+    """What XNACK says about the failed attempt."""
 
     SILENT = "SILENT"
-    """It was not tried: one delivery fewer."""
+    """It was not made: the delivery count decreases by one."""
     FAIL = "FAIL"
-    """It failed: the deliveries stand."""
+    """It failed: the delivery count stays."""
     FATAL = "FATAL"
-    """It must not be tried again: the deliveries are set to the greatest number."""
+    """It must not be repeated: the delivery count becomes the greatest number."""
 
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise InvalidArgument("mode must be SILENT, FAIL, or FATAL")
 
 
+def stream_and_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta] | None:
+    """Return a stream and its group; None if either is missing, so that nothing is pending."""
+    stream = txn.stream(name)
+    if stream is None:
+        return None
+    found = stream.groups.get(group) or txn.catalog.group(txn, stream, group)
+    return None if found is None else (stream, found)
+
+
 def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) -> int:
-    """Make entries no longer pending, and return how many were; missing key or group: 0."""
+    """Acknowledge entries as XACK does; return how many were pending."""
     return acknowledge_packed(txn, name, group, [PACKED(*eid) for eid in ids])
 
 
-def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[bytes]) -> int:
-    """Do the same with IDs as they are stored."""
-    stream = txn.stream(name)
-    found = None
-    if stream is not None:
-        found = stream.groups.get(group) or txn.catalog.group(txn, stream, group)
+def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[PackedID]) -> int:
+    """Acknowledge entries by packed IDs, in any order; return how many were pending."""
+    found = stream_and_group(txn, name, group)
     if found is None:
         return 0
     txn.frees = True
-    return drop(txn, found, ascending_packed(ids))
+    return drop(txn, found[1], ascending_packed(ids))
 
 
 def acknowledge_and_delete(
@@ -55,14 +64,14 @@ def acknowledge_and_delete(
     policy: RefPolicy,
     live: Live = live,
 ) -> list[Outcome]:
-    """Acknowledge entries and delete their messages as XACKDEL does; each ID's outcome."""
-    stream = txn.stream(name)
-    found = None if stream is None else txn.catalog.group(txn, stream, group)
-    if stream is None or found is None:
+    """Acknowledge entries and delete their messages as XACKDEL does; return each ID's outcome."""
+    found = stream_and_group(txn, name, group)
+    if found is None:
         return [Outcome.MISSING] * len(ids)
+    stream, of_group = found
     txn.frees = True
     distinct = ascending(ids)
-    taken = take_ids(txn, found, [PACKED(*eid) for eid in distinct])
+    taken = take(txn, of_group, [PACKED(*eid) for eid in distinct])
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
@@ -72,49 +81,63 @@ def acknowledge_and_delete(
     if len(acked) == len(ids) and not kept:
         return [Outcome.DELETED] * len(ids)
     outcomes = {eid: Outcome.KEPT if eid in kept else Outcome.DELETED for eid in acked}
-    return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]  # one given again is not pending
+    # A repeated ID is not pending any more.
+    return [outcomes.pop(eid, Outcome.MISSING) for eid in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """The rule by which one XNACK gives entries back to their group."""
+
+    mode: NackMode
+    retrycount: int | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_retrycount(self.retrycount)
+
+    def decide(
+        self, txn: Txn, stream: StreamMeta, rank: int, run: Run | None, ids: Sequence[PackedID]
+    ) -> Targets:
+        """Return what becomes of IDs of a run, or of IDs that are not pending."""
+        if run is None:
+            if not self.force:
+                return {}
+            rows = live_rows(txn, stream, ids)
+            ids = [eid for eid, row in zip(ids, rows, strict=True) if row is not None]
+        count = self._count_after(0 if run is None else run.deliveries)
+        return dict.fromkeys(ids, (b"", 0, count, rank))
+
+    def _count_after(self, count: int) -> int:
+        if self.retrycount is not None:
+            return self.retrycount
+        if self.mode is NackMode.FATAL:
+            return COUNT_MAX
+        return max(0, count - 1) if self.mode is NackMode.SILENT else count
 
 
 def negative_acknowledge(
-    txn: Txn,
-    name: bytes,
-    group: bytes,
-    ids: Sequence[StreamID],
-    mode: NackMode,
-    retrycount: int | None = None,
-    force: bool = False,
+    txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
 ) -> int:
     """Give pending entries back to the group, owned by nobody, and return how many.
 
     ``force`` also takes entries of the stream that are not pending.
     """
-    refuse_retrycount(retrycount)
     stream, found = group_of_key(txn, name, group)
     released = 0
-    for some in ascending_parts(ids):  # one may come again
-        packed = [PACKED(*eid) for eid in some]
-        counts = take_counts(txn, found, packed)
-        if force and len(counts) < len(some):
-            others = [eid for eid in some if eid.packed not in counts]
-            counts |= dict.fromkeys([eid.packed for eid in live(txn, stream, others)], 0)
-        given = [eid for eid in packed if eid in counts]
-        for count, same in groupby(given, key=counts.__getitem__):
-            give_back(txn, found, list(same), count_after_nack(mode, count, retrycount))
-        released += len(given)
-    if released:
-        txn.signal(name)
+    for part in ascending_parts(ids):  # an ID may be given again
+        rank = found.nack_rank + 1
+        decide = partial(nack.decide, txn, stream, rank)
+        change = plan(found, stretches(txn, found, [PACKED(*eid) for eid in part]), decide)
+        change.apply(txn, found)
+        note_released(txn, name, found, rank, change.count)
+        released += change.count
     return released
 
 
-def count_after_nack(mode: NackMode, count: int, retrycount: int | None) -> int:
-    if retrycount is not None:
-        return retrycount
-    if mode is NackMode.FATAL:
-        return COUNT_MAX
-    return max(0, count - 1) if mode is NackMode.SILENT else count
-
-
-def is_pending(txn: Txn, name: bytes, group: bytes, eid: StreamID) -> bool:
-    """Tell whether an entry is pending in a group."""
-    _, found = group_of_key(txn, name, group)
-    return find(txn, found, eid.packed) is not None
+def note_released(txn: Txn, name: bytes, group: GroupMeta, rank: int, count: int) -> None:
+    """Use up a rank, and signal the key, if entries were given back under it."""
+    if count:
+        group.nack_rank = rank
+        txn.member_changed(group)
+        txn.signal(name)

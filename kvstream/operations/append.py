@@ -1,9 +1,8 @@
-"""XADD, XSETID and XCFGSET: what moves a stream's last ID, and how producers repeat safely.
+"""XADD, XSETID, XCFGSET and XIDMPRECORD, and bulk appends to many streams.
 
-Appending to many streams in one commit, once: entries at hand, or parts that lie in tables.
-
-A mark, a plain string with the number of a batch, is put in the same commit; a batch whose number
-is no higher than the mark is one that was done before, and changes nothing.
+``next_id`` and ``next_ids`` decide which ID a new entry gets. A bulk append adds entries, or tables
+of them, to many streams in one commit, and does so once: a mark, a plain string that holds the
+number of a batch, is set in the same commit. A batch with a number up to the mark's is skipped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from kvstream.operations import strings
 from kvstream.operations.entries import exists
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
-from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, AddID, StreamID, new_id
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
 from kvstream.types.images import PackedID
 
 _MESSAGES = Family.MESSAGES
@@ -49,6 +48,31 @@ class Idempotency:
     iid: bytes
 
 
+def refuse_empty_pid(pid: bytes, option: str) -> None:
+    """Raise InvalidArgument if the producer of IDMP or IDMPAUTO has no name."""
+    if not pid:
+        raise InvalidArgument(f"syntax error, {option} requires a non-empty producer ID")
+
+
+def refuse_empty_iid(iid: bytes) -> None:
+    """Raise InvalidArgument if the idempotent ID of IDMP is empty."""
+    if not iid:
+        raise InvalidArgument("syntax error, IDMP requires a non-empty idempotent ID")
+
+
+def two_producers() -> InvalidArgument:
+    """Return the error of an XADD with more than one IDMP or IDMPAUTO."""
+    return InvalidArgument("syntax error, IDMP/IDMPAUTO specified multiple times")
+
+
+def refuse_explicit_id(eid: AddID) -> None:
+    """Raise InvalidArgument if an entry with an idempotent ID has an ID of its own."""
+    if eid is not None:
+        raise InvalidArgument(
+            "syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+        )
+
+
 def add(
     txn: Txn,
     name: bytes,
@@ -59,10 +83,10 @@ def add(
     nomkstream: bool = False,
     once: Idempotency | None = None,
 ) -> StreamID | None:
-    """Append one encoded entry as XADD does; None where ``nomkstream`` found no stream.
+    """Append one encoded entry as XADD does; return None if ``nomkstream`` finds no stream.
 
-    ``once`` gives back the ID that the same producer's same idempotent ID made before, and then
-    adds and trims nothing.
+    With ``once``, an idempotent ID that the producer has used before returns the ID of that entry;
+    nothing is added or trimmed then.
     """
     if once is not None:
         return _add_once(txn, name, value, names, eid, trim, nomkstream, once)
@@ -91,8 +115,7 @@ def _add_once(
     nomkstream: bool,
     once: Idempotency,
 ) -> StreamID | None:
-    if eid is not None:
-        raise InvalidArgument("IDMP/IDMPAUTO can be used only with auto-generated IDs")
+    refuse_explicit_id(eid)
     stream = txn.stream(name)
     if stream is not None:
         known = idempotency.lookup(txn, stream, once.pid, once.iid)
@@ -114,11 +137,11 @@ def add_many(
     entries: list[tuple[bytes, Names]],
     trim: Trim | None = None,
 ) -> list[StreamID]:
-    """Append encoded entries with IDs of the store's own, and trim once after the last."""
+    """Append encoded entries with automatic IDs, and trim once after the last."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     if not entries:
         return []
-    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    ids = next_ids(stream.last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
@@ -129,9 +152,9 @@ def add_many(
 def add_each(
     txn: Txn, name: bytes, entries: list[tuple[bytes, Names]], trims: Sequence[Trim | None]
 ) -> list[StreamID]:
-    """Append encoded entries as one XADD after the other would, each with its trim."""
+    """Append encoded entries like a sequence of XADDs, each with its own trim."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    ids = _next_ids(stream.last, len(entries), txn.now_ms)
+    ids = next_ids(stream.last, len(entries), txn.now_ms)
     start = 0
     for how, alike in groupby(trims):
         stop = start + len(list(alike))
@@ -148,7 +171,7 @@ def _extend_trimmed(
     entries: list[tuple[bytes, Names]],
     how: Trim | None,
 ) -> None:
-    """Append entries and trim behind each, or behind the last where that comes to the same."""
+    """Append entries and trim after each, or only after the last if the result is the same."""
     limits, at, last = txn.catalog.limits, 0, len(ids) - 1
     while at < last and how is not None and not may_trim_once(limits, stream, how, last - at + 1):
         filling.append(txn, stream, ids[at], *entries[at])
@@ -165,9 +188,9 @@ def _extend_trimmed(
 def add_under(
     txn: Txn, name: bytes, ids: Sequence[AddID], entries: list[tuple[bytes, Names]]
 ) -> list[StreamID]:
-    """Append encoded entries under IDs of the caller's, ascending; ``ms-*`` and ``*`` among them.
+    """Append encoded entries under given IDs, ascending, ``ms-*`` and ``*`` among them.
 
-    IDTooSmall where one does not lie above the one before it; then nothing is added.
+    IDTooSmall, and nothing is added, if an ID is not above the one before it.
     """
     stream = txn.stream(name)
     last = MIN_ID if stream is None else stream.last
@@ -182,20 +205,18 @@ def add_under(
     return new
 
 
-def _next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
-    first = next_id(last, None, now_ms)
-    if count == 1:
-        return [first]
-    if first.seq + count <= U64_MAX:
-        return ids_from(first, count)
-    ids = [first]
+def next_ids(last: StreamID, count: int, now_ms: int) -> list[StreamID]:
+    """Return the IDs that ``count`` XADDs in a row would get after ``last``."""
+    ids = [next_id(last, None, now_ms)]
+    if ids[0].seq + count <= U64_MAX:
+        return ids_from(ids[0], count)
     while len(ids) < count:
         ids.append(next_id(ids[-1], None, now_ms))
     return ids
 
 
 def next_id(last: StreamID, eid: AddID, now_ms: int) -> StreamID:
-    """Return the ID of a new entry after ``last``; it always lies above it, whatever the clock."""
+    """Return the ID of a new entry. It is above ``last``, whatever the clock says."""
     if eid is None:
         ms, seq = last
         if now_ms > ms:
@@ -206,12 +227,17 @@ def next_id(last: StreamID, eid: AddID, now_ms: int) -> StreamID:
             raise IDsExhausted(_EXHAUSTED)
         return last.next()
     if isinstance(eid, StreamID):
-        if eid == MIN_ID:
-            raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
+        refuse_zero_id(eid)
         if eid <= last:
             raise _refusal(last)
         return eid
     return _next_of_ms(last, eid)
+
+
+def refuse_zero_id(eid: AddID) -> None:
+    """Raise IDTooSmall if an entry is to have the ID 0-0."""
+    if eid == MIN_ID:
+        raise IDTooSmall("The ID specified in XADD must be greater than 0-0")
 
 
 def _next_of_ms(last: StreamID, ms: int) -> StreamID:
@@ -227,7 +253,7 @@ def _refusal(last: StreamID) -> IDTooSmall | IDsExhausted:
 
 
 def automatic_iid(flat: Sequence[bytes]) -> bytes:
-    """Return IDMPAUTO's idempotent ID of an entry: 16 bytes that do not depend on field order."""
+    """Return the 16 bytes that IDMPAUTO derives from an entry, whatever the field order."""
     low_sum = high_sum = low_xor = high_xor = 0
     for at in range(0, len(flat), 2):
         field = flat[at]
@@ -253,15 +279,8 @@ def set_id(
     entries_added: int | None = None,
     max_deleted: StreamID | None = None,
 ) -> None:
-    """Set a stream's last ID, and its counters where given, as XSETID does."""
-    if max_deleted is not None and last < max_deleted:
-        raise InvalidArgument(
-            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
-        )
-    if entries_added is not None and entries_added < 0:
-        raise InvalidArgument("entries_added must be positive")
-    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
-        raise InvalidArgument("entries_added is out of range")
+    """Set a stream's last ID, and its counters if given, as XSETID does."""
+    refuse_counters(last, entries_added, max_deleted)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -278,9 +297,9 @@ def set_id(
             raise InvalidArgument(
                 "The entries_added specified in XSETID is smaller than the target stream length"
             )
-    elif last < stream.last:  # trimmed rows above the new last ID would come back to life
+    elif last < stream.last:  # trimmed rows above the new last ID would be read again
         sweep_emptied(txn, stream)
-    if last < stream.last:  # IDs below those that were given out may come now
+    if last < stream.last:  # IDs that were used before may be used again
         txn.catalog.hot.forget(stream.prefix)
         stream.erased += 1
     stream.last = last
@@ -289,6 +308,20 @@ def set_id(
     if max_deleted is not None and max_deleted != MIN_ID:
         stream.max_deleted = max_deleted
     txn.reshaped(stream)
+
+
+def refuse_counters(
+    last: StreamID, entries_added: int | None, max_deleted: StreamID | None
+) -> None:
+    """Raise InvalidArgument if the counters given to XSETID contradict each other."""
+    if max_deleted is not None and last < max_deleted:
+        raise InvalidArgument(
+            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+        )
+    if entries_added is not None and entries_added < 0:
+        raise InvalidArgument("entries_added must be positive")
+    if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
+        raise InvalidArgument("entries_added is out of range")
 
 
 def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
@@ -303,13 +336,10 @@ def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
 def configure(
     txn: Txn, name: bytes, duration_s: int | None = None, maxsize: int | None = None
 ) -> None:
-    """Set for how long and how many idempotent IDs a stream remembers, as XCFGSET does."""
+    """Set how long and how many idempotent IDs a stream remembers, as XCFGSET does."""
     if duration_s is None and maxsize is None:
         raise InvalidArgument("At least one parameter must be specified")
-    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
-        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
-    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
-        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+    refuse_idmp_bounds(duration_s, maxsize)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -321,12 +351,17 @@ def configure(
     txn.reshaped(stream)
 
 
+def refuse_idmp_bounds(duration_s: int | None, maxsize: int | None) -> None:
+    """Raise InvalidArgument if a setting of XCFGSET is out of range."""
+    if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
+        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
+    if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
+        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
+
+
 def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: StreamID) -> None:
-    """Note that an entry was made under a producer's idempotent ID, as XIDMPRECORD does."""
-    if not pid:
-        raise InvalidArgument("producer ID must be non-empty")
-    if not iid:
-        raise InvalidArgument("idempotent ID must be non-empty")
+    """Record the idempotent ID under which a producer made an entry, as XIDMPRECORD does."""
+    refuse_empty_ids(pid, iid)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -340,21 +375,29 @@ def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: Strea
     idempotency.remember(txn, stream, pid, iid, eid)
 
 
+def refuse_empty_ids(pid: bytes, iid: bytes) -> None:
+    """Raise InvalidArgument if XIDMPRECORD is given an empty producer or idempotent ID."""
+    if not pid:
+        raise InvalidArgument("producer ID must be non-empty")
+    if not iid:
+        raise InvalidArgument("idempotent ID must be non-empty")
+
+
 Mark = tuple[bytes, int]
-"""The name of a string, and the number of a batch."""
+"""The name of a string key, and the number of a batch."""
 Entries = tuple[list[PackedID] | None, list[bytes]]
-"""IDs, or None where they are to be allotted, and stored values."""
+"""IDs, or None for automatic ones, and stored values."""
 
 
 @dataclass(slots=True)
 class BulkResult:
-    """What one commit has appended."""
+    """The result of a bulk append."""
 
     applied: bool = True
-    """False: the batch was there already."""
+    """False if the batch was applied before."""
     entries: int = 0
     ranges: dict[bytes, tuple[StreamID, StreamID]] = field(default_factory=dict)
-    """The first and the last ID that each key got."""
+    """The first and last ID that each key got."""
 
     def note(self, name: bytes, first: StreamID, last: StreamID, count: int) -> None:
         self.entries += count
@@ -363,7 +406,7 @@ class BulkResult:
 
 
 def is_done(txn: Txn, mark: Mark | None) -> bool:
-    """Tell whether a batch was there already; InvalidArgument where the mark is no number."""
+    """Tell whether a batch was applied before; InvalidArgument if the mark is no number."""
     value = None if mark is None else strings.get(txn, mark[0])
     if value is None or mark is None:
         return False
@@ -378,7 +421,7 @@ def put_mark(txn: Txn, mark: Mark | None) -> None:
 
 
 def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = None) -> BulkResult:
-    """Append entries to streams, made where they are not; IDTooSmall changes nothing."""
+    """Append entries to streams, which are created if missing; IDTooSmall changes nothing."""
     if is_done(txn, mark):
         return BulkResult(applied=False)
     planned = [
@@ -398,10 +441,10 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
 
 
 def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes]) -> list[PackedID]:
-    """Return the IDs of entries that may be appended."""
+    """Return the IDs for entries; IDTooSmall if given ones do not ascend from the last one."""
     last = last_of(txn, name)
     if ids is None:
-        return allotted(last, len(values), txn.now_ms)
+        return _next_packed(last, len(values), txn.now_ms)
     if len(ids) != len(values):
         raise InvalidArgument("there must be an ID for each value")
     if ids[0] <= last.packed or not all(map(lt, ids, ids[1:])):
@@ -410,24 +453,17 @@ def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes])
 
 
 def last_of(txn: Txn, name: bytes) -> StreamID:
-    """Return the last ID of a stream, MIN_ID where there is none; WrongType for a string."""
+    """Return the last ID of a stream, MIN_ID if there is none; WrongType for a string."""
     stream = txn.stream(name)
     return MIN_ID if stream is None else stream.last
 
 
-def allotted(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
-    """Return IDs for new entries, as XADD would allot them."""
-    first = next_id(last, None, now_ms)
-    if first.seq + count < 1 << 64:
-        return [eid.packed for eid in ids_from(first, count)]
-    ids = [first]
-    while len(ids) < count:
-        ids.append(ids[-1].next())
-    return [eid.packed for eid in ids]
+def _next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
+    return [PACKED(*eid) for eid in next_ids(last, count, now_ms)]
 
 
 def too_small(name: bytes) -> IDTooSmall:
-    """Return the error of IDs that are not all above the last one of their stream."""
+    """Return the error of IDs that are not ascending above the last one of their stream."""
     return IDTooSmall(
         f"stream {key_of(name)!r}: an ID is equal or smaller than the stream's top item, or is "
         "given twice"
@@ -439,7 +475,7 @@ def too_small(name: bytes) -> IDTooSmall:
 
 @dataclass(slots=True)
 class Joined:
-    """What is to be joined to one stream: pieces in order, whose rows stand under its prefix."""
+    """Entries of tables to add to one stream: pieces in order, whose rows have its prefix."""
 
     name: bytes
     prefix: bytes
@@ -447,7 +483,7 @@ class Joined:
 
 
 def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
-    """Note what tables are about to bring; no record is behind its rows then."""
+    """Record which streams tables are about to be added to, so that a crash can be undone."""
     noted = []
     for each in joined:
         stream = txn.stream(each.name)
@@ -459,7 +495,7 @@ def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
 
 
 def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult:
-    """Have what the tables have brought counted."""
+    """Add the entries of tables, whose rows are in the store now, to their streams."""
     result = BulkResult()
     for each in joined:
         stream = txn.stream(each.name) or _made(txn, each)
@@ -474,7 +510,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
 
 
 def _made(txn: Txn, each: Joined) -> StreamMeta:
-    """Return a new stream whose rows are there under a prefix that was given out for it."""
+    """Return a new stream for rows that are in the store under a reserved prefix."""
     catalog, prefix = txn.catalog, each.prefix
     stored = catalog.databases.stored_name(txn, each.name)
     number = txn.allocate() if is_shared(prefix) else U64.unpack(prefix[-U64.size :])[0]
@@ -489,15 +525,15 @@ Pages: TypeAlias = Iterator[tuple[list[PackedID], list[bytes]]]
 
 
 def with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
-    """Give the entries IDs as XADD would allot them."""
+    """Give entries automatic IDs."""
     for _, values in pages:
-        ids = allotted(last, len(values), now_ms)
+        ids = _next_packed(last, len(values), now_ms)
         last = StreamID.unpack(ids[-1])
         yield ids, values
 
 
 def above(pages: Pages, last: StreamID, name: bytes) -> Pages:
-    """Refuse entries that are not above the last of their stream."""
+    """Check that entries are above the last one of their stream."""
     for ids, values in pages:
         if ids[0] <= last.packed:
             raise too_small(name)

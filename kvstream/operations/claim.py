@@ -1,12 +1,14 @@
-"""XCLAIM, XAUTOCLAIM and XPENDING: looking after what consumers have not acknowledged.
+"""XCLAIM, XAUTOCLAIM and XPENDING.
 
-What a claim takes over, run by run: rows that are handed on as they are, and IDs.
+``Claim`` decides what becomes of pending entries. ``claim`` and ``autoclaim`` apply it in one turn,
+``operations/incremental.py`` in steps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
-from operator import itemgetter
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
@@ -15,108 +17,26 @@ from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked
 from kvstream.meta.pel import (
     COUNT_MAX,
-    drop,
-    find,
+    Shared,
+    Stretches,
+    Targets,
     ids_between,
-    place,
-    runs_at,
+    plan,
     runs_by_time,
     runs_from,
     runs_of,
-    take,
+    stretches,
 )
 from kvstream.meta.pel_index import pending_in, pending_with
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.pages import RUNS_TOGETHER, Steps
 from kvstream.storage.batch import Row
-from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, is_ascending
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.records import AnyEntry, BareEntry, PendingEntry, PendingSummary
-
-
-def count_after(before: int, retrycount: int | None, justid: bool) -> int:
-    """Return the deliveries of an entry that is claimed."""
-    if retrycount is not None:
-        return retrycount
-    return before if justid else min(before + 1, COUNT_MAX)
-
-
-def refuse_retrycount(retrycount: int | None) -> None:
-    """Raise InvalidArgument where deliveries cannot be so many."""
-    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
-        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
-
-
-def refuse_damaged(stream: StreamMeta, rows: Sequence[Row], justid: bool) -> None:
-    """Raise Corruption where rows cannot be read: before anything is claimed."""
-    Rows(list(rows), len(stream.prefix)).packed_ids()
-    if not justid:
-        decode_checked([value for _, value in rows])
-
-
-@dataclass(slots=True)
-class Haul:
-    """What one call takes over of a stream's group."""
-
-    stream: StreamMeta
-    bound: int
-    """The latest delivery that may be claimed."""
-    retrycount: int | None
-    justid: bool
-    rows: list[Row] = field(default_factory=list)
-    moves: list[tuple[int, Sequence[PackedID]]] = field(default_factory=list)
-    """What is claimed, in ascending order, with the deliveries that are to be noted."""
-    gone: list[PackedID] = field(default_factory=list)
-    """Pending IDs whose message is gone."""
-
-    def look(self, txn: Txn, run: Run, ids: Sequence[PackedID], left: int | None = None) -> int:
-        """Take over what may be of some IDs of a run; return how many were looked at.
-
-        No more are taken over, or found to be gone, than are ``left``; None: all of them.
-        """
-        rows = live_rows(txn, self.stream, ids)
-        may_take = not run.owned or run.time_ms <= self.bound
-        most = len(ids) if left is None else min(left, len(ids))
-        if may_take and None not in rows:
-            self._add(run, ids[:most], rows[:most])  # type: ignore[arg-type]
-            return most
-        mine, gone, looked = 0, 0, 0
-        for row in rows:
-            if mine + gone == left:
-                break
-            looked += 1
-            gone += row is None
-            mine += may_take and row is not None
-        pairs = list(zip(ids[:looked], rows[:looked], strict=True))
-        self.gone += [eid for eid, row in pairs if row is None]
-        if mine:
-            there = [(eid, row) for eid, row in pairs if row is not None]
-            self._add(run, [eid for eid, _ in there], [row for _, row in there])
-        return looked
-
-    def _add(self, run: Run, ids: Sequence[PackedID], rows: Sequence[Row]) -> None:
-        refuse_damaged(self.stream, rows, self.justid)
-        self.rows += rows
-        self.moves.append((count_after(run.deliveries, self.retrycount, self.justid), ids))
-
-    @property
-    def entries(self) -> Rows:
-        """The entries that were taken over."""
-        return Rows(self.rows, len(self.stream.prefix))
-
-    def move(self, txn: Txn, group: GroupMeta, owner: bytes, time_ms: int) -> None:
-        """Give what was taken over to a consumer, and drop what is gone."""
-        drop(txn, group, self.gone)
-        moved = [eid for _, ids in self.moves for eid in ids]
-        drop(txn, group, moved)
-        for count, same in groupby(self.moves, key=itemgetter(0)):
-            ids = [eid for _, each in same for eid in each]
-            place(txn, group, ids, owner, time_ms, count)
-
 
 AUTOCLAIM_COUNT = 100
 """Redis's default COUNT of XAUTOCLAIM."""
@@ -127,7 +47,164 @@ ATTEMPTS_PER_COUNT = 10
 _LAST = MAX_ID.packed
 _END_OF_TIME = (1 << 63) - 1
 _IDLE_RUNS_MAX = 4096
-"""Idle runs that are sorted by ID; where there are more, reading in ID order meets them soon."""
+"""Idle runs that are sorted by ID; if there are more, a scan in ID order finds some soon."""
+
+
+Read = Callable[[Sequence[PackedID]], Sequence[Row | None]]
+"""Returns the message rows of IDs; None for an entry that is not there."""
+
+
+# --- what is claimed, in one turn and in steps --------------------------------------------------
+
+
+@dataclass(slots=True)
+class Found:
+    """The entries that a claim has found so far."""
+
+    room: int | None = None
+    """How many entries it may still claim or find deleted; None: any number."""
+    rows: list[Row] = field(default_factory=list)
+    """Messages of the claimed entries."""
+    gone: list[PackedID] = field(default_factory=list)
+    """Pending IDs whose message was deleted."""
+    next: PackedID | None = None
+    """The first ID that was not looked at because there was no room."""
+
+    def take_room(self, ids: Sequence[PackedID], places: Sequence[int]) -> int:
+        """Return how many of ``ids`` to look at; those at ``places`` use up room."""
+        if self.room is None:
+            return len(ids)
+        looked = looked_at(self.room, len(ids), places)
+        self.room -= min(self.room, len(places))
+        if looked < len(ids) and self.next is None:
+            self.next = ids[looked]
+        return looked
+
+
+def looked_at(room: int, count: int, places: Sequence[int]) -> int:
+    """Return how many of ``count`` IDs XAUTOCLAIM looks at until ``places`` use up its room."""
+    if len(places) < room:
+        return count
+    return places[room - 1] + 1 if room else 0
+
+
+@dataclass(slots=True)
+class Claim:
+    """The rule by which one XCLAIM or XAUTOCLAIM takes over pending entries of a stream."""
+
+    stream: StreamMeta
+    owner: bytes
+    bound: int
+    """The latest delivery time at which an entry may be claimed."""
+    time_ms: int
+    """The delivery time of what is claimed."""
+    retrycount: int | None = None
+    force: bool = False
+    justid: bool = False
+    repeats: Mapping[PackedID, int] = field(default_factory=dict)
+    """How often an ID is given again. If the new time allows it, it is claimed each time."""
+
+    @property
+    def claims_repeats(self) -> bool:
+        return self.time_ms <= self.bound
+
+    def may_take(self, run: Run | None) -> bool:
+        return run is None or not run.owned or run.time_ms <= self.bound
+
+    def decide(self, read: Read, found: Found, run: Run | None, ids: Sequence[PackedID]) -> Targets:
+        """Return what becomes of IDs of a run, or of IDs that are not pending; add to ``found``.
+
+        ``read`` returns the message rows of IDs.
+        """
+        if run is None and not self.force:
+            return {}
+        if self.may_take(run):
+            rows = read(ids[: found.take_room(ids, range(len(ids)))])
+            live = [row for row in rows if row is not None]
+        else:
+            rows, live = read(ids), []
+            places = [at for at, row in enumerate(rows) if row is None]
+            rows = rows[: found.take_room(ids, places)]
+        self._refuse_damaged(live)
+        found.rows += live
+        if len(live) == len(rows):
+            return self._targets(run, ids[: len(rows)])
+        pairs = list(zip(ids, rows, strict=False))
+        targets = self._targets(run, [row[0][-ID_BYTES:] for row in live])
+        if run is None:
+            return targets
+        gone = [eid for eid, row in pairs if row is None]
+        found.gone += gone
+        return targets | dict.fromkeys(gone)
+
+    def _targets(self, run: Run | None, ids: Sequence[PackedID]) -> dict[PackedID, Shared | None]:
+        before = 1 if run is None else run.deliveries
+        targets: dict[PackedID, Shared | None] = dict.fromkeys(ids, self._shared(before))
+        if self.repeats and self.claims_repeats:
+            again = [eid for eid in ids if eid in self.repeats]
+            targets.update({eid: self._shared(before, 1 + self.repeats[eid]) for eid in again})
+        return targets
+
+    def _shared(self, before: int, times: int = 1) -> Shared:
+        """Return the state of an entry that is claimed after ``before`` deliveries."""
+        count = before if self.justid else min(before + times, COUNT_MAX)
+        return self.owner, self.time_ms, count if self.retrycount is None else self.retrycount, 0
+
+    def _refuse_damaged(self, rows: list[Row]) -> None:
+        """Raise Corruption if rows cannot be read, before anything is claimed."""
+        Rows(rows, len(self.stream.prefix)).packed_ids()
+        if not self.justid:
+            decode_checked([value for _, value in rows])
+
+    def in_order(self, rows: list[Row], ids: Sequence[PackedID]) -> list[Row]:
+        """Return claimed rows in the order of the request's ``ids``."""
+        found = {row[0][-ID_BYTES:]: row for row in rows}
+        asked = ids if self.claims_repeats else dict.fromkeys(ids)
+        return [found[eid] for eid in asked if eid in found]
+
+
+def refuse_retrycount(retrycount: int | None) -> None:
+    """Raise InvalidArgument if a delivery count is out of range."""
+    if retrycount is not None and not 0 <= retrycount <= COUNT_MAX:
+        raise InvalidArgument("Invalid RETRYCOUNT value, must be >= 0")
+
+
+def refuse_autoclaim_count(count: int) -> None:
+    """Raise InvalidArgument if the COUNT of XAUTOCLAIM is out of range."""
+    if not 0 < count <= AUTOCLAIM_COUNT_MAX:
+        raise InvalidArgument("COUNT must be > 0")
+
+
+def repeated(ids: Sequence[PackedID], distinct: Sequence[PackedID]) -> Mapping[PackedID, int]:
+    """Return how often each of ``ids`` is given again."""
+    return Counter(ids) - Counter(distinct) if len(distinct) < len(ids) else {}
+
+
+def advance(txn: Txn, group: GroupMeta, last_id: StreamID | None) -> None:
+    """Move a group's last delivered ID forward to ``last_id``."""
+    if last_id is not None and last_id > group.last_delivered:
+        group.last_delivered = last_id
+        txn.member_changed(group)
+
+
+def delivery_time(txn: Txn, time_ms: int | None) -> int:
+    """Return the delivery time that a claim notes; one in the future counts as now."""
+    return txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
+
+
+def idle_bound(txn: Txn, min_idle_ms: int) -> int:
+    """Return the latest delivery time that may be claimed; without an idle time any may.
+
+    Deliveries lie in the future if the clock was set back.
+    """
+    return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
+
+
+def note_claimed(txn: Txn, member: ConsumerMeta, claimed: bool) -> None:
+    """Note when a consumer asked, and whether it was given anything."""
+    if claimed:
+        member.active_ms = txn.now_ms
+    txn.member_changed(member)
 
 
 def claim(
@@ -149,103 +226,20 @@ def claim(
     ``time_ms`` is the Unix time of delivery to note; one in the future counts as now.
     """
     refuse_retrycount(retrycount)
-    stream, found = group_of_key(txn, name, group)
-    member = consumer_of(txn, found, consumer)
-    advance(txn, found, last_id)
-    moment = moment_of(txn, time_ms)
-    haul = Haul(stream, idle_bound(txn, min_idle_ms), retrycount, justid)
+    stream, found_group = group_of_key(txn, name, group)
+    member = consumer_of(txn, found_group, consumer)
+    advance(txn, found_group, last_id)
     packed = [PACKED(*eid) for eid in ids]
-    claimed: Sequence[AnyEntry]
-    if not force and is_ascending(packed):
-        _look_by_runs(txn, found, packed, haul)
-        haul.move(txn, found, consumer, moment)
-        claimed = haul.entries
-        if justid:
-            claimed = [BareEntry(StreamID.unpack(key[-ID_BYTES:])) for key, _ in haul.rows]
-    else:
-        claimed = _claim_each(txn, found, consumer, ids, moment, force, haul)
-    if claimed:
-        member.active_ms = txn.now_ms
-    txn.member_changed(member)
-    return claimed
-
-
-def advance(txn: Txn, group: GroupMeta, last_id: StreamID | None) -> None:
-    """Have a group count as given at least all up to an ID."""
-    if last_id is not None and last_id > group.last_delivered:
-        group.last_delivered = last_id
-        txn.member_changed(group)
-
-
-def moment_of(txn: Txn, time_ms: int | None) -> int:
-    """Return the time of delivery that a claim notes."""
-    return txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
-
-
-def _look_by_runs(txn: Txn, group: GroupMeta, ids: list[bytes], haul: Haul) -> None:
-    """Look at those of some IDs, ascending and distinct, that are pending."""
-    for run, wanted in runs_at(txn, group, ids):
-        if wanted != run.ids:
-            there = set(run.ids)
-            wanted = [eid for eid in wanted if eid in there]
-        haul.look(txn, run, wanted)
-
-
-def _claim_each(
-    txn: Txn,
-    group: GroupMeta,
-    consumer: bytes,
-    ids: Sequence[StreamID],
-    moment: int,
-    force: bool,
-    haul: Haul,
-) -> list[AnyEntry]:
-    """Claim IDs one by one: they may come in any order and again, and be forced."""
-    stream, bound = haul.stream, haul.bound
-    claimed: list[AnyEntry] = []
-    counts: dict[bytes, int] = {}
-    gone: set[bytes] = set()
-    for eid in ids:
-        packed = eid.packed
-        pending = None if packed in gone else find(txn, group, packed)
-        entry = entries.get(txn, stream, eid)
-        if entry is None:
-            if pending is not None:
-                gone.add(packed)
-            continue
-        if packed in counts:  # claimed a moment ago by this very command
-            if moment > bound:
-                continue
-            before = counts[packed]
-        elif pending is not None:
-            if pending.owned and pending.time_ms > bound:
-                continue
-            before = pending.deliveries
-        elif force:
-            before = 1
-        else:
-            continue
-        counts[packed] = count_after(before, haul.retrycount, haul.justid)
-        claimed.append(BareEntry(eid) if haul.justid else entry)
-    take(txn, group, sorted(gone))
-    _move(txn, group, counts, consumer, moment)
-    return claimed
-
-
-def idle_bound(txn: Txn, min_idle_ms: int) -> int:
-    """Return the latest delivery that may be claimed: any at all where no idle time is asked for.
-
-    Deliveries lie in the future when the clock has been set back.
-    """
-    return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
-
-
-def _move(txn: Txn, group: GroupMeta, counts: dict[bytes, int], owner: bytes, time_ms: int) -> None:
-    """Give the IDs of ``counts`` to ``owner`` with these delivery counts."""
-    ids = sorted(counts)
-    take(txn, group, ids)
-    for count, same in groupby(ids, key=counts.__getitem__):
-        place(txn, group, list(same), owner, time_ms, count)
+    distinct = ascending_packed(packed)
+    bound, time_ms = idle_bound(txn, min_idle_ms), delivery_time(txn, time_ms)
+    rule = Claim(
+        stream, consumer, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
+    )
+    found = Found()
+    _apply(txn, found_group, rule, found, stretches(txn, found_group, distinct))
+    rows = found.rows if distinct is packed and not force else rule.in_order(found.rows, packed)
+    note_claimed(txn, member, bool(rows))
+    return _entries(rule, rows)
 
 
 class Taken(NamedTuple):
@@ -267,43 +261,46 @@ def autoclaim(
     justid: bool = False,
 ) -> Taken:
     """Scan the pending entries from ``start`` and take over those idle for ``min_idle_ms``."""
-    if not 0 < count <= AUTOCLAIM_COUNT_MAX:
-        raise InvalidArgument("COUNT must be > 0")
-    stream, found = group_of_key(txn, name, group)
-    member = consumer_of(txn, found, consumer)
-    haul = Haul(stream, idle_bound(txn, min_idle_ms), None, justid)
-    cursor = _look_from(txn, found, start.packed, count, haul)
-    return taken_over(txn, found, member, haul, cursor)
+    refuse_autoclaim_count(count)
+    stream, found_group = group_of_key(txn, name, group)
+    member = consumer_of(txn, found_group, consumer)
+    rule = Claim(stream, consumer, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
+    found = Found(count)
+    _apply(txn, found_group, rule, found, _pending_from(txn, found_group, start.packed, found))
+    note_claimed(txn, member, bool(found.rows))
+    cursor = MIN_ID if found.next is None else StreamID.unpack(found.next)
+    return Taken(cursor, _entries(rule, found.rows), [*map(StreamID.unpack, found.gone)])
 
 
-def taken_over(
-    txn: Txn, group: GroupMeta, member: ConsumerMeta, haul: Haul, cursor: StreamID
-) -> Taken:
-    """Give a consumer what was found, and tell what that is."""
-    haul.move(txn, group, member.name, txn.now_ms)
-    if haul.rows:
-        member.active_ms = txn.now_ms
-    txn.member_changed(member)
-    claimed: Sequence[AnyEntry] = haul.entries
-    if haul.justid:
-        claimed = [BareEntry(StreamID.unpack(key[-ID_BYTES:])) for key, _ in haul.rows]
-    return Taken(cursor, claimed, [StreamID.unpack(eid) for eid in haul.gone])
+def _apply(txn: Txn, group: GroupMeta, rule: Claim, found: Found, stretches: Stretches) -> None:
+    read = partial(live_rows, txn, rule.stream)
+    plan(group, stretches, partial(rule.decide, read, found)).apply(txn, group)
 
 
-def _look_from(txn: Txn, group: GroupMeta, start: bytes, count: int, haul: Haul) -> StreamID:
-    """Look at pending entries from an ID on until there are ``count``; return where it stopped."""
-    attempts = count * ATTEMPTS_PER_COUNT
+def _entries(rule: Claim, rows: list[Row]) -> Sequence[AnyEntry]:
+    if rule.justid:
+        return [BareEntry(StreamID.unpack(key[-ID_BYTES:])) for key, _ in rows]
+    return Rows(rows, len(rule.stream.prefix))
+
+
+def _pending_from(txn: Txn, group: GroupMeta, start: PackedID, found: Found) -> Stretches:
+    """Yield the pending IDs from ``start`` on that XAUTOCLAIM looks at."""
+    assert found.room is not None
+    attempts = found.room * ATTEMPTS_PER_COUNT
     for run in runs_from(txn, group, start):
         ids = ids_between(run, start, _LAST)
-        at = 0
-        while at < len(ids):
-            left = count - len(haul.rows) - len(haul.gone)
-            if not left or not attempts:
-                return StreamID.unpack(ids[at])
-            looked = haul.look(txn, run, ids[at : at + attempts], left)
-            at += looked
-            attempts -= looked
-    return MIN_ID
+        if ids and not (found.room and attempts):
+            found.next = ids[0]
+        elif ids:
+            yield run, ids[:attempts]
+            if found.next is None and attempts < len(ids):
+                found.next = ids[attempts]
+            attempts -= len(ids)
+        if found.next is not None:
+            return
+
+
+# --- XPENDING -----------------------------------------------------------------------------------
 
 
 def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
@@ -335,9 +332,9 @@ def pending_range(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> list[PendingEntry]:
-    """Return XPENDING's rows of ``start <= id <= end``; one ``consumer``'s where it is given.
+    """Return XPENDING's rows of ``start <= id <= end``, of one ``consumer`` if it is given.
 
-    Entries given back belong to nobody: their idle time is -1, and every idle filter lets them by.
+    Entries given back have no owner: their idle time is -1, and every idle filter includes them.
     """
     pieces = pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
     return [
@@ -348,10 +345,10 @@ def pending_range(
 
 
 class Piece(NamedTuple):
-    """Pending entries, in the order of their IDs, that share all but these."""
+    """Consecutive pending entries that share owner, idle time and delivery count."""
 
     ids: list[bytes]
-    """As they are stored."""
+    """Packed."""
     consumer: bytes
     idle_ms: int
     deliveries: int
@@ -367,7 +364,7 @@ def pending_pieces(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Iterator[Piece]:
-    """Return the same in pieces."""
+    """Return the rows of XPENDING as runs of IDs."""
     _, found = group_of_key(txn, name, group)
     if count <= 0 or start > end:
         return iter(())
@@ -386,7 +383,7 @@ def pending_steps(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Steps[Piece]:
-    """Return the same in steps, as it is now."""
+    """Return the steps of XPENDING's rows, as they are now."""
     _, found = group_of_key(txn, name, group)
     first = found.runs.floor(txn.batch, start.packed)
     (runs,) = found.runs.snapshot(txn.batch, first.anchor if first else start.packed)
@@ -394,7 +391,7 @@ def pending_steps(
 
 
 def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
-    """Return steps that tell the number of entries before their pieces."""
+    """Return steps that yield the number of entries first, and then the pieces."""
     pieces: list[Piece] = []
     for part in parts:
         if part is None:
@@ -414,7 +411,7 @@ def _pieces(
     consumer: bytes | None,
     min_idle_ms: int,
 ) -> Iterator[Piece | None]:
-    """Yield what runs have in a range, and None now and then."""
+    """Yield the part of runs that lies in a range, and None after every RUNS_TOGETHER runs."""
     lower, upper = start.packed, end.packed
     left = count
     for at, run in enumerate(runs, 1):
@@ -436,7 +433,7 @@ def _pieces(
 def _candidates(
     txn: Txn, group: GroupMeta, lower: bytes, consumer: bytes | None, min_idle_ms: int
 ) -> Iterator[Run]:
-    """Yield runs in ID order, from the index that has the fewest others in it."""
+    """Yield runs in ID order, from the index that needs the fewest of them."""
     if consumer is not None:
         member = txn.catalog.consumer(txn, group, consumer)
         return iter(()) if member is None else runs_of(txn, group, member, lower)

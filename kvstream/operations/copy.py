@@ -1,8 +1,8 @@
-"""COPY: a key once more under another name.
+"""COPY and MOVE.
 
-A stream is copied with all that belongs to it, in one commit: that takes time in proportion to its
-entries and pending entries, and the rows are in memory until they are written. ``LongCopy`` copies
-entries and nodes before, in steps of a commit each, to where nobody sees them.
+``copy`` copies a stream with its groups and producers in one commit. Its time and memory grow with
+the number of entries. ``LongCopy`` first copies entries and nodes in steps, one commit each, to a
+place that no reader sees, and makes the key in its last step.
 """
 
 from kvstream.errors import InvalidArgument
@@ -11,11 +11,11 @@ from kvstream.meta import pel, unfinished_loads
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load as loading
-from kvstream.operations import unfinished_loads as staging
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
+from kvstream.operations import load
+from kvstream.operations import unfinished_loads as staged_loads
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, StreamVersion
 from kvstream.operations.keyspace import delete, exists, make_room
+from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
@@ -26,7 +26,7 @@ _COPIED_OF_GROUP = ("last_delivered", "entries_read", "nack_rank")
 
 
 def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
-    """Copy a key, over an existing one only with ``replace``; tell whether it was done."""
+    """Copy a key, over an existing one only with ``replace``; return whether it was done."""
     if source == target:
         raise InvalidArgument("source and destination objects are the same")
     key = txn.key(source)
@@ -44,12 +44,12 @@ def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
 
 
 def move(txn: Txn, source: bytes, target: bytes) -> bool:
-    """Copy a key to where there is none, and delete it; tell whether it was done."""
+    """Move a key to a free name; return whether it was done."""
     return copy(txn, source, target) and delete(txn, source)
 
 
 def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
-    made = _twin(txn, stream, name, loading.new_stream(txn, name))
+    made = _twin(txn, stream, name, load.new_stream(txn, name))
     if stream.length:
         first = stream.prefix + stream.first.packed
         _copy_rows(txn, Family.MESSAGES, stream.prefix, first, made.prefix)
@@ -60,7 +60,7 @@ def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
 
 
 def _copy_rest(txn: Txn, stream: StreamMeta, made: StreamMeta) -> None:
-    """Copy all that belongs to a stream but entries and nodes."""
+    """Copy everything of a stream except entries and nodes."""
     if stream.idmp_tree:
         producers = tree_prefix(stream.idmp_tree)
         _copy_rows(txn, Family.TREES, producers, producers, tree_prefix(made.idmp_tree))
@@ -69,7 +69,7 @@ def _copy_rest(txn: Txn, stream: StreamMeta, made: StreamMeta) -> None:
 
 
 def _twin(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> StreamMeta:
-    """Make a key with the record of another, but the rows of ``place``, without groups."""
+    """Make a key with the record of ``stream`` and the rows of ``place``, without groups."""
     twin = StreamMeta.decode(place.name, stream.encode())
     twin.generation, twin.prefix = place.generation, place.prefix
     twin.nodes_tree = place.nodes_tree
@@ -101,20 +101,19 @@ def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
     txn.member_changed(made)
 
 
-class LongCopy:
-    """COPY of a long stream. It happens in its last step, and until then changes no key."""
+class LongCopy(LongLoad):
+    """COPY of a long stream, in steps. It happens in its last step; no key changes before."""
 
     def __init__(self, source: bytes, target: bytes, replace: bool) -> None:
-        self._source, self._target, self._replace = source, target, replace
-        self._seen: Witness | None = None
-        self._load: StagedLoad | None = None
+        super().__init__(target)
+        self._source, self._replace = source, replace
+        self._seen: StreamVersion | None = None
         self._first = MIN_ID
-        self._tries = 0
         self._copied: dict[Family, bytes] = {}
-        """The last row of each family that has been copied, without its prefix."""
+        """The last row of each family that was copied, without its prefix."""
 
     def step(self, txn: Txn) -> bool | None:
-        """Copy on; tell whether the key was copied once that is done, None before."""
+        """Copy more rows; return in the last step whether the key was copied, None before."""
         stream = txn.key(self._source)
         if stream is None or (not self._replace and exists(txn, self._target)):
             self.undo(txn)
@@ -136,36 +135,24 @@ class LongCopy:
         self._finish(txn, stream, place)
         return True
 
-    def undo(self, txn: Txn) -> None:
-        """Delete what was copied so far."""
-        if self._load is not None and self._is_there(txn, self._load):
-            unfinished_loads.discard(txn, self._load)
-        self._load = self._seen = None
-
     def _holds(self, txn: Txn, key: Key) -> bool:
-        """Tell whether what was copied can be gone on with."""
+        """Tell whether the rows copied so far are still those of the key."""
         assert self._seen is not None
         assert self._load is not None
-        stored = txn.catalog.databases.stored_name(txn, self._target)
         return (
             isinstance(key, StreamMeta)
-            and self._seen.holds(key)
-            and self._load.stream.name == stored
-            and self._is_there(txn, self._load)
+            and self._seen.is_current(key)
+            and self._is_kept(txn, self._load)
         )
 
-    def _is_there(self, txn: Txn, load: StagedLoad) -> bool:
-        """Tell whether nobody has flushed the database meanwhile."""
-        return txn.batch.get(Family.METADATA, load.row) is not None
-
     def _begin(self, txn: Txn, stream: StreamMeta) -> None:
-        self._seen, self._copied, self._first = Witness.of(stream), {}, stream.first
-        self._load = staging.begin(txn, self._target, replace=True)
+        self._seen, self._copied, self._first = StreamVersion.of(stream), {}, stream.first
+        self._load = staged_loads.begin(txn, self._target, replace=True)
 
     def _copy_page(
         self, txn: Txn, family: Family, prefix: bytes, first: StreamID, target: bytes
     ) -> bool:
-        """Copy the rows that come next of those from an ID on; tell whether there may be more."""
+        """Copy the next rows from an ID on; return whether there may be more."""
         lower = prefix + max(first.packed, self._copied.get(family, b"") + b"\0")
         page = txn.batch.page(family, lower, successor(prefix), STEP_ROWS)
         cut = len(prefix)
@@ -175,7 +162,7 @@ class LongCopy:
         return len(page) == STEP_ROWS
 
     def _finish(self, txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
-        """Make the key: nothing but what was trimmed meanwhile differs from its source."""
+        """Make the key, which differs from its source only in what was trimmed meanwhile."""
         assert self._load is not None
         make_room(txn, self._target)
         made = _twin(txn, stream, self._target, place)
@@ -185,7 +172,7 @@ class LongCopy:
             txn.batch.delete_range(Family.MESSAGES, place.prefix, place.prefix + first.packed)
             txn.batch.delete_range(Family.TREES, target, target + head.packed)
         row = txn.batch.get(Family.TREES, nodes + head.packed)
-        if row is not None:  # it may count fewer than when it was copied
+        if row is not None:  # it may count fewer entries than when it was copied
             txn.batch.put(Family.TREES, target + head.packed, row)
         _copy_rest(txn, stream, made)
         unfinished_loads.remove(txn, self._load)
@@ -193,18 +180,18 @@ class LongCopy:
 
 
 class LongMove(LongCopy):
-    """MOVE of a long stream: its last step deletes it, too."""
+    """MOVE of a long stream, in steps. The last step deletes the source."""
 
     def __init__(self, source: bytes, target: bytes) -> None:
         super().__init__(source, target, replace=False)
 
     def step(self, txn: Txn) -> bool | None:
-        """Copy on; tell whether the key was moved once that is done, None before."""
+        """Copy more rows; return in the last step whether the key was moved, None before."""
         done = super().step(txn)
         return delete(txn, self._source) if done else done
 
 
 def is_long(txn: Txn, source: bytes) -> bool:
-    """Tell whether a key is a stream of very many entries."""
+    """Tell whether a key is a stream of more than LONG_ROWS entries."""
     key = txn.key(source)
     return isinstance(key, StreamMeta) and key.length > LONG_ROWS

@@ -1,16 +1,13 @@
-"""XDEL and XDELEX.
+"""XDEL and XDELEX, in one turn and in steps.
 
-XDEL, XDELEX and XACKDEL of very many IDs, in steps between which others go on.
+``delete`` and ``delete_with_policy`` decide what is deleted. They are given the function that finds
+the live entries among some IDs. In one turn it reads their rows. ``LongErasure`` reads the rows in
+steps, between which other commands run, and calls the operation in its last step with what it
+found, less what others have deleted (``meta/catalog.py``) or trimmed since.
 
-Steps look which of the entries are there. What others delete meanwhile is told
-(meta/catalog.py), what they trim lies before the stream's first entry, and IDs above its last one
-are looked at once it has got so far. The last step deletes, in one commit.
-
-Whether what a long command has seen of a stream still holds.
-
-Such a command looks at a stream bit by bit, while others change it. Entries are only ever appended,
-taken away at the head, or deleted: what was seen is true but for what lies before the first, unless
-something was deleted, or the last ID set back.
+A stream that a long command has looked at changes in few ways: entries are appended, trimmed from
+its head, or deleted. ``StreamVersion`` tells whether entries were deleted, or the last ID was set
+back.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,16 +25,16 @@ from kvstream.operations.trim import RefPolicy, drop_references, referenced, rem
 from kvstream.types.ids import StreamID, ascending
 
 LONG_ROWS = 2000
-"""Entries, some milliseconds of work, from which on a command is done bit by bit."""
+"""Entries above which a command is done in steps: some milliseconds of work."""
 STEP_ROWS = 500
-"""Entries that one step is about: half a millisecond or so."""
+"""Entries of one step: about half a millisecond of work."""
 TRIES = 3
-"""So often a command begins anew, and then it is done in one go."""
+"""How often a command starts again before it is done in one turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """A stream as it was when something began to look at it."""
+class StreamVersion:
+    """A stream as it was when a long command began to look at it."""
 
     stream: StreamMeta
     erased: int
@@ -46,45 +43,45 @@ class Witness:
     def of(cls, stream: StreamMeta) -> Self:
         return cls(stream, stream.erased)
 
-    def holds(self, stream: StreamMeta) -> bool:
-        """Tell whether what was seen of the stream is still so."""
+    def is_current(self, stream: StreamMeta) -> bool:
+        """Tell whether no entry was deleted, and the last ID not set back, since then."""
         return stream is self.stream and stream.erased == self.erased
 
 
 Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
-"""What tells which of some IDs, ascending and distinct, are live."""
+"""Returns the live ones of some IDs, ascending and distinct."""
 
 
 class Outcome(IntEnum):
-    """What XDELEX and XACKDEL answer for one ID."""
+    """The result of XDELEX and XACKDEL for one ID."""
 
     MISSING = -1
-    """No such entry; for XACKDEL: not pending in the group."""
+    """No such entry; in XACKDEL: not pending in the group."""
     DELETED = 1
     KEPT = 2
-    """Still referred to by a group, so ACKED left it."""
+    """Not deleted, because a group still refers to it (ACKED)."""
 
 
 def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = live) -> int:
-    """Delete entries and return how many there were; an ID given twice counts once."""
+    """Delete entries and return how many there were; a repeated ID counts once."""
     stream = txn.stream(name)
     if stream is None:
         return 0
     txn.frees = True
     if len(ids) == 1:
-        doomed = list(ids) if exists(txn, stream, ids[0]) else []
+        deleted = list(ids) if exists(txn, stream, ids[0]) else []
     else:
-        doomed = live(txn, stream, ascending(ids))
-    erase(txn, stream, doomed)
-    return len(doomed)
+        deleted = live(txn, stream, ascending(ids))
+    erase(txn, stream, deleted)
+    return len(deleted)
 
 
 def delete_with_policy(
     txn: Txn, name: bytes, ids: Sequence[StreamID], policy: RefPolicy, live: Live = live
 ) -> list[Outcome]:
-    """Delete entries as XDELEX does, and tell for each ID what became of it.
+    """Delete entries as XDELEX does; return each ID's outcome.
 
-    DELREF clears the groups' references of every ID given, also where the entry is gone already.
+    DELREF removes the groups' references to every ID, even if its entry is already gone.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -92,12 +89,12 @@ def delete_with_policy(
     txn.frees = True
     distinct = ascending(ids)
     kept = referenced(txn, stream, distinct) if policy is RefPolicy.ACKED else frozenset()
-    doomed = delete_but(txn, stream, distinct, kept, live)
+    deleted = delete_but(txn, stream, distinct, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, distinct)
-    if len(doomed) == len(ids):
+    if len(deleted) == len(ids):
         return [Outcome.DELETED] * len(ids)
-    outcomes = dict.fromkeys(kept, Outcome.KEPT) | dict.fromkeys(doomed, Outcome.DELETED)
+    outcomes = dict.fromkeys(kept, Outcome.KEPT) | dict.fromkeys(deleted, Outcome.DELETED)
     found = [outcomes.get(eid, Outcome.MISSING) for eid in ids]
     if len(distinct) < len(ids):
         _note_repeated(ids, found)
@@ -111,14 +108,14 @@ def delete_but(
     kept: Set[StreamID],
     live: Live = live,
 ) -> list[StreamID]:
-    """Delete those of ``ids``, ascending and distinct, that are there and not to be kept."""
-    doomed = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else ids)
-    erase(txn, stream, doomed)
-    return doomed
+    """Delete the live entries among ``ids``, ascending and distinct, except those to keep."""
+    deleted = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else ids)
+    erase(txn, stream, deleted)
+    return deleted
 
 
 def _note_repeated(ids: Sequence[StreamID], outcomes: list[Outcome]) -> None:
-    """Have an ID that was deleted be missing where it is given again."""
+    """Set the outcome of a repeated ID to MISSING if the entry was deleted."""
     seen: set[StreamID] = set()
     for at, eid in enumerate(ids):
         if eid in seen and outcomes[at] is Outcome.DELETED:
@@ -127,7 +124,7 @@ def _note_repeated(ids: Sequence[StreamID], outcomes: list[Outcome]) -> None:
 
 
 def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Delete live entries, in ascending order, and remember the greatest of them as deleted."""
+    """Delete live entries, in ascending order, and update the stream's greatest deleted ID."""
     if not ids:
         return
     remove_entries(txn, stream, ids)
@@ -141,19 +138,19 @@ T = TypeVar("T")
 
 
 class LongErasure(Generic[T]):
-    """What deletes some IDs of one stream. It happens in its last step."""
+    """An operation that deletes entries of one stream, in steps. It happens in its last step."""
 
     def __init__(
         self, name: bytes, ids: Sequence[StreamID], operation: Callable[[Txn, Live], T]
     ) -> None:
-        """``operation`` does it all, and asks its second argument which entries are there."""
+        """``operation`` does the work; its second argument finds the live entries."""
         self._name, self._operation = name, operation
         self._ids = ascending(ids)
         self._watch: ErasureWatch | None = None
         self._tries = 0
 
     def step(self, txn: Txn) -> T | None:
-        """Look on; return what the operation does once all is looked at, None before."""
+        """Read more rows; return the operation's result in the last step, None before."""
         stream = txn.stream(self._name)
         if stream is None:
             return self._operation(txn, entries.live)
@@ -169,11 +166,11 @@ class LongErasure(Generic[T]):
         self._watch = txn.catalog.erasures.watch(stream)
         self._tries += 1
         self._next = 0
-        """The first ID that has not been looked at."""
+        """The position of the first ID that was not looked at."""
         self._found: list[StreamID] = []
 
     def _look(self, txn: Txn, stream: StreamMeta) -> bool:
-        """Look at the IDs that come next; return whether there are more."""
+        """Read the rows of the next IDs; return whether there are more."""
         end = bisect_right(self._ids, stream.last, self._next)
         some = self._ids[self._next : min(end, self._next + STEP_ROWS)]
         self._found += entries.live(txn, stream, some)
@@ -181,7 +178,7 @@ class LongErasure(Generic[T]):
         return self._next < end
 
     def _found_live(self, txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
-        """Return those of ``ids``, which are some of those looked at, that are live."""
+        """Return the live ones of ``ids``, all of which were looked at."""
         assert self._watch is not None
         if not stream.length:
             return []

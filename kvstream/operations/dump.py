@@ -1,48 +1,41 @@
-"""DUMP and RESTORE: a key as the payload in which Redis, too, hands keys on.
+"""DUMP and RESTORE: a key as a payload that Redis reads, too.
 
-A payload says of which type and version it is, and older servers take none that is newer than they
-are. Unless a server is named for which it is meant, each is of the oldest form that loses nothing
-of what it holds: so what uses nothing new can be taken back to where it came from.
+A payload names its type and version, and a server refuses versions newer than its own. So a payload
+has the oldest form that loses nothing of the key, unless a target server is named.
 
-DUMP and RESTORE of long streams, in steps between which others go on.
-
-DUMP tells of the moment of its first step. RESTORE happens in its last one: until then entries and
-nodes go to where nobody sees them.
+``LongDump`` and ``LongRestore`` do long streams in steps, between which other commands run. DUMP
+shows the stream as it is in the first step; RESTORE makes the key in the last one.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 
 from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, StoreClosed
-from kvstream.meta import unfinished_loads
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load
-from kvstream.operations import load as loading
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import load, unfinished_loads
 from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES
 from kvstream.operations.info import MANY_GROUPS
 from kvstream.operations.keyspace import delete, make_room
 from kvstream.operations.load import refuse_existing
+from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.rdb import payload as payloads
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import TARGETS, Target, losses, reduce, target
-from kvstream.storage.batch import Family
 from kvstream.types.images import StreamState
 from kvstream.types.options import DUMP_TARGET_AUTO
 
 _CANDIDATES = [TARGETS[name] for name in ("redis:7.0", "valkey", "redis:8.6", "redis:8.8")]
-"""The types of streams from 7.0 on, each with the lowest version under which servers write it."""
+"""The types of streams since 7.0, each with the first version that writes it."""
 
 
 def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
-    """Return the payload of a key, None where there is none.
+    """Return the payload of a key, None if there is none.
 
-    ``wanted`` names the server that it is for, what that cannot hold is left out; None: as the
-    store's settings say. The payload is in memory as a whole: ReplyTooLarge where it is more than a
-    reply may be.
+    ``wanted`` names the server that the payload is for; what it cannot read is left out. None: as
+    the store's settings say. ReplyTooLarge if the payload is larger than a reply may be.
     """
     wanted = wanted or txn.catalog.limits.dump_target
     chosen = None if wanted == DUMP_TARGET_AUTO else target(wanted)
@@ -65,7 +58,7 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
 
 
 def pieces_of_now(txn: Txn, name: bytes) -> Iterator[bytes]:
-    """Return the payload of a stream as it is now, piece by piece, to be taken after ``txn``.
+    """Return the pieces of the payload of a stream as it is now, to be taken after ``txn``.
 
     The transaction must have changed nothing. A piece may be empty.
     """
@@ -87,20 +80,20 @@ def _pieces_in_steps(
 def _pieces(image: load.StreamImage, chosen: Target | None) -> Iterator[bytes]:
     state = image.state()
     chosen = chosen or lossless(state)
-    reduce(state, chosen)  # limits of producers that are the server's own anyway count as no loss
+    reduce(state, chosen)  # limits of producers that are the server's own count as no loss
     return payloads.dump(chosen, image.nodes(), state, image.node_count)
 
 
 def reading(payload: bytes) -> StreamReading | None:
-    """Return the stream of a payload, to be read; None where it is of a plain string."""
+    """Return a reader of a payload's stream; None if the payload is of a plain string."""
     found = payloads.restore(payload)
     return None if isinstance(found, bytes) else found
 
 
 def restate(txn: Txn, name: bytes, payload: bytes) -> None:
-    """Give a stream what a payload tells besides entries, in place of its own; entries stay.
+    """Replace all of a stream except its entries by what a payload holds.
 
-    BadPayload for what is no stream's, NoSuchKey where there is none: nothing is changed then.
+    BadPayload if the payload is not of a stream, NoSuchKey if there is none; nothing changes then.
     """
     found = payloads.restore(payload)
     if isinstance(found, bytes):
@@ -119,11 +112,11 @@ def lossless(state: StreamState) -> Target:
 def restore(
     txn: Txn, name: bytes, payload: bytes, replace: bool = False, expire_at: int = 0
 ) -> list[str]:
-    """Make a key of a payload, and return what of it was wrong and has been set right.
+    """Make a key of a payload; return what was wrong in it and was corrected.
 
-    ``expire_at`` is a Unix time in milliseconds, 0: never; where it has passed there is no such
-    key afterwards. BadPayload for what is none, KeyExists where the name is taken and what has it
-    is not to be replaced; nothing is changed then.
+    ``expire_at`` is a Unix time in milliseconds, 0 for never; if it has passed the key is deleted.
+    BadPayload if the payload cannot be read, KeyExists if the name is taken and ``replace`` is
+    false; nothing changes then.
     """
     refuse_existing(txn, name, replace)
     found = payloads.restore(payload)
@@ -154,7 +147,7 @@ def _loaded(
 
 
 def checked_target(name: str) -> str:
-    """Return the name of a target, or of the choice by itself; InvalidArgument names all."""
+    """Return the name of a dump target, or "auto"; InvalidArgument lists them all."""
     if name != DUMP_TARGET_AUTO:
         target(name)
     return name
@@ -163,11 +156,11 @@ def checked_target(name: str) -> str:
 STEP_NODES = 16
 """Nodes that one step of DUMP writes: a millisecond of work."""
 LONG_BYTES = 64 << 10
-"""A payload of more bytes is taken in steps: it has some thousand entries."""
+"""Payloads of more bytes are restored in steps: they hold some thousand entries."""
 
 
 def is_long(txn: Txn, name: bytes) -> bool:
-    """Tell whether a key is a stream of very many entries, or groups."""
+    """Tell whether a key is a stream of very many entries or groups."""
     key = txn.key(name)
     if not isinstance(key, StreamMeta):
         return False
@@ -175,7 +168,7 @@ def is_long(txn: Txn, name: bytes) -> bool:
 
 
 class LongDump:
-    """The payload of a stream that there is, as it is when this is made: nothing is changed yet."""
+    """DUMP of a long stream as it is now, in steps; the transaction must have changed nothing."""
 
     def __init__(self, txn: Txn, name: bytes) -> None:
         self._name = name
@@ -184,9 +177,9 @@ class LongDump:
         self._size = 0
 
     def step(self, txn: Txn) -> tuple[int, list[bytes]] | None:
-        """Go on; return how long the payload is, and its pieces, once it is whole, None before.
+        """Make more of the payload; return its length and pieces in the last step, None before.
 
-        No pieces: the store was opened anew meanwhile, and the key is there no more.
+        There are no pieces if the store was reopened meanwhile and the key is gone.
         """
         most = txn.catalog.limits.reply_left
         try:
@@ -201,25 +194,22 @@ class LongDump:
         return None if some else (self._size, self._made)
 
 
-class LongRestore:
-    """RESTORE of a payload."""
+class LongRestore(LongLoad):
+    """RESTORE of a long stream, in steps. It happens in its last step; no key changes before."""
 
     def __init__(self, name: bytes, payload: bytes, replace: bool, expire_at: int) -> None:
-        self._name, self._payload = name, payload
-        self._replace, self._expire_at = replace, expire_at
-        self._load: StagedLoad | None = None
+        super().__init__(name)
+        self._payload, self._replace, self._expire_at = payload, replace, expire_at
         self._found: StreamReading | None = None
-        self._tries = 0
 
     def step(self, txn: Txn) -> bool:
-        """Go on; tell whether the key has been made."""
-        loading.refuse_existing(txn, self._name, self._replace)
-        if self._load is None or not self._holds(txn, self._load):
+        """Take more nodes; return whether the key has been made."""
+        refuse_existing(txn, self._target, self._replace)
+        if self._load is None or not self._is_kept(txn, self._load):
             self.undo(txn)
             self._tries += 1
             if self._tries > TRIES or not self._begin(txn):
-                arguments = self._payload, self._replace, self._expire_at
-                restore(txn, self._name, *arguments)
+                restore(txn, self._target, self._payload, self._replace, self._expire_at)
                 return True
         assert self._load is not None
         assert self._found is not None
@@ -228,38 +218,24 @@ class LongRestore:
         except InvalidArgument as error:  # a payload may be sound, and yet be no stream
             raise BadPayload(str(error)) from None
 
-    def undo(self, txn: Txn) -> None:
-        """Delete what was taken so far."""
-        if self._load is not None and _is_there(txn, self._load):
-            unfinished_loads.discard(txn, self._load)
-        self._load = self._found = None
-
     def _begin(self, txn: Txn) -> bool:
-        """Begin to read; tell whether it is worth it."""
+        """Start to read; return False if the payload is to be restored in one turn."""
         found = reading(self._payload)
         if found is None or 0 < self._expire_at <= txn.now_ms:
             return False
-        self._found, self._load = found, staging.begin(txn, self._name, replace=True)
+        self._found, self._load = found, unfinished_loads.begin(txn, self._target, replace=True)
         return True
 
-    def _holds(self, txn: Txn, load: StagedLoad) -> bool:
-        """Tell whether the database is the one that it was, and nobody has flushed it."""
-        stored = txn.catalog.databases.stored_name(txn, self._name)
-        return load.stream.name == stored and _is_there(txn, load)
-
-    def _take(self, txn: Txn, load: StagedLoad, found: StreamReading) -> bool:
-        scratch, taken = loading.scratch_of(txn), 0
+    def _take(self, txn: Txn, under_way: StagedLoad, found: StreamReading) -> bool:
+        scratch, taken = load.scratch_of(txn), 0
         for node in found.nodes():
-            loading.take_node(scratch, load.stream, node)
+            load.take_node(scratch, under_way.stream, node)
             taken += node.count
             if taken >= STEP_ROWS:
-                loading.merge(txn, scratch.batch)
+                load.merge(txn, scratch.batch)
                 return False
-        state = found.state()
-        loading.seal(scratch, load.stream, state, txn.allocate)
-        staging.publish(txn, self._name, load, scratch.batch, self._replace, self._expire_at)
+        load.seal(scratch, under_way.stream, found.state(), txn.allocate)
+        unfinished_loads.publish(
+            txn, self._target, under_way, scratch.batch, self._replace, self._expire_at
+        )
         return True
-
-
-def _is_there(txn: Txn, load: StagedLoad) -> bool:
-    return txn.batch.get(Family.METADATA, load.row) is not None

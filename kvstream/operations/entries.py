@@ -1,4 +1,4 @@
-"""Reading the message rows of one stream: what every other operation looks at."""
+"""Reads of the message rows of one stream, for every other operation."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,15 +15,15 @@ from kvstream.types.records import AnyEntry, Entry
 _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
 FIRST_PAGE, PAGE_MAX = 100, 1000
-"""Rows of a long reply that are read before it is looked at how much memory they take."""
+"""Rows of a long reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
-"""Fewer rows are read before that where this many bytes are fewer, by the newest entries."""
+"""Fewer rows are read before that if the newest entries suggest that they take more bytes."""
 FEW = 8
-"""So many rows are looked for one by one."""
+"""Up to this many rows are looked up one by one."""
 TOGETHER = 128
-"""Rows that are looked for at once."""
+"""Rows that are looked up at once."""
 ROW_MEMORY = 160
-"""What a row takes beside its bytes: two objects of Python, the pair, and its place in a list."""
+"""Memory of a row besides its bytes: two bytes objects, their pair, and its place in a list."""
 
 
 def has_after(stream: StreamMeta, after: StreamID) -> bool:
@@ -32,7 +32,7 @@ def has_after(stream: StreamMeta, after: StreamID) -> bool:
 
 
 def first_page(stream: StreamMeta) -> int:
-    """Return how many rows of a stream may be read without a look at the memory that they take."""
+    """Return how many rows of a stream may be read before their memory is measured."""
     size = stream.open_bytes
     if size * FIRST_PAGE <= FIRST_BYTES * stream.open_appended or not stream.open_appended:
         return FIRST_PAGE
@@ -64,7 +64,7 @@ def between(
 def between_for_reply(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
-    """Do the same, or raise ReplyTooLarge once there are more than one reply may have."""
+    """Return the entries of a range; raise ReplyTooLarge if they are more than a reply may hold."""
     most = txn.catalog.limits.reply_left
     if not most or (count is not None and count <= first_page(stream)):
         return between(txn, stream, start, end, count)
@@ -77,9 +77,9 @@ def between_for_reply(
 def as_many_as_fit(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None, most: int
 ) -> Rows:
-    """Do the same, but for those at the end that take more memory than ``most``; 0: no limit.
+    """Return the first entries of a range that take up to ``most`` bytes of memory; 0: no limit.
 
-    One is there at least. For reads that go on where they were: whoever asks again gets the rest.
+    At least one entry is returned. For reads that continue: the next read returns the rest.
     """
     if not most or (count is not None and count <= first_page(stream)):
         return between(txn, stream, start, end, count)
@@ -92,7 +92,7 @@ def as_many_as_fit(
 def _gathered(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None, most: int
 ) -> tuple[list[Row], int]:
-    """Return the rows up to the first that go beyond so much memory, and what they take."""
+    """Return rows until their memory exceeds ``most``, and that memory."""
     left = stream.length if count is None else count
     page: list[Row] = []
     size, limit = 0, first_page(stream)
@@ -117,7 +117,7 @@ def gathered(
     most: int,
     reverse: bool = False,
 ) -> list[Row] | None:
-    """Return the first ``count`` rows of ``start <= id <= end``; None: more than ``most`` bytes."""
+    """Return the first ``count`` rows of ``start <= id <= end``; None: over ``most`` bytes."""
     if not reverse:
         if count <= first_page(stream):
             return rows(txn, stream, start, end, count)
@@ -135,7 +135,7 @@ def gathered(
 
 
 def _back_from(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[Row]:
-    """Yield the live rows of ``start <= id <= end`` from the last."""
+    """Yield the live rows of ``start <= id <= end``, last first."""
     if stream.length == 0 or max(start, stream.first) > end:
         return iter(())
     upper = stream.prefix + end.packed + b"\x00"
@@ -144,9 +144,10 @@ def _back_from(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> 
 
 
 def lowest(txn: Txn, stream: StreamMeta, start: StreamID, upper: bytes) -> bytes:
-    """Return from where to read rows below ``upper`` in reverse, of IDs from ``start`` on.
+    """Return the lower bound for a reverse read of rows below ``upper`` and at or above ``start``.
 
-    Where a large value is before that, it is a key that there is: behind it no row is read.
+    If a large value lies below ``start``, the bound is an existing key, so that the iterator does
+    not read that value.
     """
     lower = stream.prefix + max(start, stream.first).packed
     if start <= stream.first or not nodes.is_behind_large(txn, stream, start):
@@ -156,12 +157,12 @@ def lowest(txn: Txn, stream: StreamMeta, start: StreamID, upper: bytes) -> bytes
 
 
 def memory_of(page: list[Row]) -> int:
-    """Return the bytes of memory that rows take."""
+    """Return the memory that rows take, in bytes."""
     return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
 
 
 def memory_of_entries(found: Sequence[AnyEntry]) -> int:
-    """Return about how many bytes of memory entries take, decoded or not."""
+    """Estimate the memory that entries take, decoded or not, in bytes."""
     if isinstance(found, Rows):
         return memory_of(found.page)
     if isinstance(found, Written):
@@ -173,9 +174,9 @@ def memory_of_entries(found: Sequence[AnyEntry]) -> int:
 def between_reversed(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:
-    """Return the entries of ``start <= id <= end`` from the last, ``count`` of them at most.
+    """Return up to ``count`` entries of ``start <= id <= end``, last first.
 
-    Raises ReplyTooLarge once there are more than one reply may have.
+    ReplyTooLarge if they are more than a reply may hold.
     """
     page: list[Row] = []
     most = left = txn.catalog.limits.reply_left
@@ -201,12 +202,12 @@ def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
 
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Tell whether an entry is live; its row may outlive it until the next sweep."""
+    """Tell whether an entry is live; a dead entry's row may exist until the next sweep."""
     return _value(txn, stream, eid) is not None
 
 
 def live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
-    """Return those of ``ids``, ascending and distinct, that are live."""
+    """Return the live ones of ``ids``, ascending and distinct."""
     rows = live_rows(txn, stream, [PACKED(*eid) for eid in ids])
     return [eid for eid, row in zip(ids, rows, strict=True) if row is not None]
 
@@ -214,8 +215,8 @@ def live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
 def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
     """Return the row of each of ``ids``, ascending and distinct, or None.
 
-    Where few other rows are between them, and no large one, they are read as a page: in an eighth
-    of the time.
+    If few other rows lie between them, and no large one, they are read as a page, in an eighth of
+    the time.
     """
     prefix = stream.prefix
     keys = [prefix + eid for eid in ids]
@@ -246,7 +247,7 @@ def _value(txn: Txn, stream: StreamMeta, eid: StreamID) -> bytes | None:
 
 
 def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
-    """Return the rows of packed IDs, ascending and distinct; None where there is no entry."""
+    """Return the live rows of packed IDs, ascending and distinct; None for an ID without entry."""
     if stream.length == 0:
         return [None] * len(ids)
     first = stream.first.packed
@@ -259,7 +260,7 @@ def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Ro
 
 
 def get_packed(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> list[Entry | None]:
-    """Return the entries of packed IDs, ascending and distinct; None where there is none."""
+    """Return the entries of packed IDs, ascending and distinct; None for an ID without entry."""
     rows = live_rows(txn, stream, ids)
     fields = iter(decode_checked([row[1] for row in rows if row is not None]))
     return [

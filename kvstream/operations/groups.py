@@ -1,13 +1,8 @@
-"""XGROUP: making, moving and removing groups and consumers; and finding them.
+"""XGROUP: create, move and delete groups and consumers, and find them for other commands.
 
-How far a group has come: Redis's entries-read and lag, which sometimes cannot be known.
-
-The rules are those of Redis 7.0 with the later corrections; ``nodes.live_after`` counts exactly,
-where Redis's own numbers give up.
-
-Groups of a stream, or consumers of a group, that are very many: taken into memory in steps.
-
-Nothing is changed by that. Once all are there whoever tells of them needs no row of the store.
+``entries_read`` and ``lag`` follow the rules of Redis 7.0 with later corrections, and are sometimes
+unknown; ``nodes.live_after`` counts exactly. ``Loading`` loads very many groups or consumers into
+memory in steps, so that commands that list them read no rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +26,7 @@ def _tombstone_ahead(stream: StreamMeta, after: StreamID) -> bool:
 
 
 def position(stream: StreamMeta, eid: StreamID) -> int:
-    """Estimate how many entries were ever added up to ``eid``; UNKNOWN where nothing tells."""
+    """Estimate how many entries were ever added up to ``eid``; UNKNOWN if nothing tells."""
     added = stream.entries_added
     if added == 0:
         return 0
@@ -52,7 +47,7 @@ def position(stream: StreamMeta, eid: StreamID) -> int:
 
 
 def lag(stream: StreamMeta, group: GroupMeta) -> int | None:
-    """Return how many entries the group has not been given, or None."""
+    """Return how many entries the group has not delivered, None if unknown."""
     if stream.entries_added == 0 or stream.length == 0:
         return 0
     last = group.last_delivered
@@ -78,10 +73,10 @@ def advance(stream: StreamMeta, group: GroupMeta, eid: StreamID) -> None:
 
 
 def advance_over(stream: StreamMeta, group: GroupMeta, ids: Sequence[bytes]) -> None:
-    """Count the delivery of packed ``ids``, ascending, as ``advance`` for each would.
+    """Count the delivery of packed ``ids``, ascending, as ``advance`` would for each.
 
-    It costs what the first does: once an entry of the stream itself has been counted with no
-    tombstone ahead, each further one adds one.
+    Usually this costs one call: once an entry was counted with no tombstone ahead, each further
+    entry adds one.
     """
     for at, packed in enumerate(ids):
         eid = StreamID.unpack(packed)
@@ -99,7 +94,7 @@ _KEY_REQUIRED = (
 )
 
 Delivered = StreamID | None
-"""Where a group starts: after this ID, or None for the stream's last one (``$``)."""
+"""The ID after which a group starts; None for the stream's last one (``$``)."""
 
 
 def _check_name(name: bytes) -> None:
@@ -107,7 +102,8 @@ def _check_name(name: bytes) -> None:
         raise InvalidArgument(f"a name is longer than {KEY_BYTES_MAX} bytes")
 
 
-def _check_entries_read(entries_read: int | None) -> int:
+def checked_entries_read(entries_read: int | None) -> int:
+    """Return ENTRIESREAD, UNKNOWN if it is not given; InvalidArgument if it is out of range."""
     if entries_read is None:
         return UNKNOWN
     if entries_read < UNKNOWN:
@@ -131,7 +127,7 @@ def existing_stream(txn: Txn, name: bytes) -> StreamMeta:
 
 
 def existing_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta]:
-    """Return a key and its group for an XGROUP or XINFO subcommand."""
+    """Return the stream and group of an XGROUP or XINFO subcommand."""
     stream = existing_stream(txn, name)
     found = txn.catalog.group(txn, stream, group)
     if found is None:
@@ -142,7 +138,7 @@ def existing_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, Gro
 def group_of_key(
     txn: Txn, name: bytes, group: bytes, where: str = ""
 ) -> tuple[StreamMeta, GroupMeta]:
-    """Return a key and its group for a command that reads or claims."""
+    """Return the stream and group of a command that reads or claims."""
     stream = txn.stream(name)
     found = None
     if stream is not None:
@@ -153,7 +149,7 @@ def group_of_key(
 
 
 def consumer_of(txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
-    """Return a group's consumer, made where there is none, and note that it was seen."""
+    """Return a consumer, created if missing, and update its seen time."""
     consumer = group.consumers.get(name) or txn.catalog.consumer(txn, group, name)
     if consumer is None:
         _check_name(name)
@@ -170,8 +166,8 @@ def create_group(
     mkstream: bool = False,
     entries_read: int | None = None,
 ) -> None:
-    """Make a group that has been given everything up to ``after``; BusyGroup if it exists."""
-    read = _check_entries_read(entries_read)
+    """Create a group that counts all up to ``after`` as delivered; BusyGroup if it exists."""
+    read = checked_entries_read(entries_read)
     _check_name(group)
     stream = txn.stream(name)
     if stream is None:
@@ -188,8 +184,8 @@ def create_group(
 def set_group_id(
     txn: Txn, name: bytes, group: bytes, after: Delivered, entries_read: int | None = None
 ) -> None:
-    """Move what a group counts as delivered; its pending entries stay."""
-    read = _check_entries_read(entries_read)
+    """Move a group's last delivered ID; its pending entries stay."""
+    read = checked_entries_read(entries_read)
     stream, found = existing_group(txn, name, group)
     _set_delivered(stream, found, after, read)
     txn.member_changed(found)
@@ -202,7 +198,7 @@ def _set_delivered(stream: StreamMeta, group: GroupMeta, after: Delivered, read:
 
 
 def destroy_group(txn: Txn, name: bytes, group: bytes) -> bool:
-    """Remove a group with its consumers and pending entries; tell whether there was one."""
+    """Delete a group with its consumers and pending entries; return whether it existed."""
     stream = existing_stream(txn, name)
     found = txn.catalog.group(txn, stream, group)
     if found is None:
@@ -214,7 +210,7 @@ def destroy_group(txn: Txn, name: bytes, group: bytes) -> bool:
 
 
 def create_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> bool:
-    """Make a consumer; tell whether it is new."""
+    """Create a consumer; return whether it is new."""
     _check_name(consumer)
     _, found = existing_group(txn, name, group)
     if txn.catalog.consumer(txn, found, consumer) is not None:
@@ -224,7 +220,7 @@ def create_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> boo
 
 
 def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int:
-    """Remove a consumer; return how many pending entries were lost with it."""
+    """Delete a consumer; return how many pending entries were lost with it."""
     _, found = existing_group(txn, name, group)
     member = txn.catalog.consumer(txn, found, consumer)
     if member is None:
@@ -236,13 +232,13 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
 
 
 LONG_LIST = 500
-"""Groups or consumers from which on that is worth it."""
+"""Groups or consumers above which they are loaded in steps."""
 STEP_MEMBERS = 100
-"""Those that one step looks at: some milliseconds of work."""
+"""Groups or consumers that one step loads: some milliseconds of work."""
 
 
 class Loading:
-    """Takes what the rows of a tree tell of into memory."""
+    """Loads the groups of a stream, or the consumers of a group, in steps."""
 
     def __init__(self, tree: int, load: Callable[[Txn, bytes], object]) -> None:
         self._load = load
@@ -250,7 +246,7 @@ class Loading:
         self._upper = successor(self._from)
 
     def step(self, txn: Txn) -> bool:
-        """Load on; tell whether all are loaded."""
+        """Load more; return whether all are loaded."""
         page = txn.batch.page(Family.TREES, self._from, self._upper, STEP_MEMBERS)
         for row, _ in page:
             self._load(txn, row[8:])
@@ -260,7 +256,7 @@ class Loading:
 
 
 def groups(txn: Txn, name: bytes) -> Loading | None:
-    """Return what loads the groups of a stream; None where that takes no steps."""
+    """Return what loads the groups of a stream; None if they need no steps."""
     stream = txn.stream(name)
     if stream is None or stream.groups_count < LONG_LIST:
         return None
@@ -277,7 +273,7 @@ def groups(txn: Txn, name: bytes) -> Loading | None:
 
 
 def consumers(txn: Txn, name: bytes, group: bytes) -> Loading | None:
-    """Return what loads the consumers of a group; None where that takes no steps."""
+    """Return what loads the consumers of a group; None if they need no steps."""
     if txn.stream(name) is None:
         return None
     _, found = existing_group(txn, name, group)

@@ -1,60 +1,63 @@
-"""XACK, XCLAIM and XNACK of very many IDs, in steps between which others go on.
+"""XACK, XNACK, XCLAIM and XAUTOCLAIM of very many IDs, in steps between which other commands run.
 
-Steps look what the IDs are, and make ready what becomes of their runs (meta/pel.py). What
-others change meanwhile is told (meta/runs.py), and made ready anew. The last step puts all
-new runs in the place of the old ones, in one commit. The command's clock stands still from its
-beginning on, as it does in Redis.
-
-XCLAIM and XAUTOCLAIM of very many entries, in steps: see ``moving``.
+Steps plan the change of the runs that the IDs are in (``meta/pel.py``) and change nothing. A watch
+tells which runs other commands have changed since; these are planned anew. The last step applies
+the whole plan in one commit, so the command happens in its last step. Its clock stands still, as a
+command's clock does in Redis. What becomes of an entry is decided by the same functions that decide
+it for the short forms: ``Claim.decide`` and ``Nack.decide``.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.meta import pel, pel_index
-from kvstream.meta.pel import Shared, Targets, Weaving, ids_between, run_at, runs_from
+from kvstream.meta.pel import Change, Targets, ids_between, run_at, runs_from
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run, RunWatch
 from kvstream.meta.txn import Txn
-from kvstream.operations.ack import NackMode, count_after_nack
+from kvstream.operations.ack import Nack, note_released, stream_and_group
 from kvstream.operations.claim import (
     ATTEMPTS_PER_COUNT,
+    Claim,
+    Found,
     advance,
-    count_after,
+    delivery_time,
     idle_bound,
-    moment_of,
-    refuse_damaged,
+    looked_at,
+    note_claimed,
+    refuse_autoclaim_count,
     refuse_retrycount,
+    repeated,
 )
-from kvstream.operations.delete import STEP_ROWS, TRIES, Witness
+from kvstream.operations.delete import STEP_ROWS, TRIES, StreamVersion
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.storage.batch import Row
-from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID, ascending_packed
 
 T = TypeVar("T")
 F = TypeVar("F")
 _last = attrgetter("last")
-_LITTLE = 50
-"""IDs that may be looked at in the last step for the first time."""
+LAST_STEP_IDS = 50
+"""IDs that the last step may look at for the first time."""
 STEPS_FACTOR = 4
-"""Others may have it take so many times the steps that it needs alone, and then it ends at once."""
+"""How many times the steps it needs alone a command may take because of others."""
 
 
 class _Part(NamedTuple, Generic[F]):
-    """What was made ready for some of the IDs, by what was there between two IDs."""
+    """The planned change of some of the IDs, made from the runs between ``first`` and ``last``."""
 
     first: PackedID
     last: PackedID
     ids: list[PackedID]
-    weaving: Weaving
+    change: Change
     found: F
     head: PackedID
-    """The first entry of the stream by then."""
+    """The first entry of the stream when the part was planned."""
 
 
 _EMPTY = MAX_ID.packed
@@ -64,8 +67,8 @@ def _head(stream: StreamMeta) -> PackedID:
     return stream.first.packed if stream.length else _EMPTY
 
 
-class LongMove(Generic[F, T]):
-    """What changes the runs of some pending IDs of one group. It happens in its last step."""
+class LongChange(Generic[F, T]):
+    """A command that changes the runs of pending IDs of one group in its last step."""
 
     def __init__(self, name: bytes, group: bytes, ids: Sequence[PackedID]) -> None:
         """``ids`` are ascending and distinct."""
@@ -74,33 +77,33 @@ class LongMove(Generic[F, T]):
         self._tries = 0
 
     def step(self, txn: Txn) -> T | None:
-        """Look on; return what was done once all is made ready, None before."""
+        """Plan more of the change; return the result in the last step, None before."""
         found = self._find(txn)
         if found is None:
             return self._finish_without()
         stream, group = found
         if self._watch is None or not self._holds(stream, group):
             self._begin(txn, stream, group)
-        self._reclaim_changed(stream)
+        self._replan_changed(stream)
         done, before = 0, self._next
         while self._again or self._next < len(self._ids) or self._extend(txn, stream, group):
             if done >= STEP_ROWS and self._may_go_on():
                 return None
-            done += self._make_ready(txn, stream, group)
-        if self._next - before > _LITTLE and self._may_go_on():
-            return None  # there is enough to be done in the last step
+            done += self._plan_next(txn, stream, group)
+        if self._next - before > LAST_STEP_IDS and self._may_go_on():
+            return None  # the last step has enough to do
         self._prepare(txn, group)
         parts, self._watch = self._parts, None
         pel_index.replace(
             txn,
             group,
-            [run for part in parts for run in part.weaving.old],
-            {anchor: new for part in parts for anchor, new in part.weaving.new.items()},
+            [run for part in parts for run in part.change.old],
+            {anchor: new for part in parts for anchor, new in part.change.new.items()},
         )
         return self._finish(txn, stream, group, [part.found for part in parts])
 
     def _may_go_on(self) -> bool:
-        """Tell whether there is to be another step, and count it."""
+        """Count a step; return whether there may be another one."""
         self._steps -= 1
         return self._tries <= TRIES and self._steps >= 0
 
@@ -112,54 +115,54 @@ class LongMove(Generic[F, T]):
     def _finish_without(self) -> T:
         raise NotImplementedError
 
-    def _weave(
+    def _plan(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
-    ) -> tuple[Weaving, F]:
-        """Return what becomes of some IDs, and what is to be told of them."""
+    ) -> tuple[Change, F]:
+        """Return the change of some IDs, and what ``_finish`` needs to know of it."""
         raise NotImplementedError
 
     def _extend(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> bool:
-        """Find further IDs; tell whether there were any."""
+        """Find more IDs; return whether there are any."""
         return False
 
     def _prepare(self, txn: Txn, group: GroupMeta) -> None:
-        """Do what comes before the runs are changed."""
+        """Do what comes before the change of runs."""
 
     def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[F]) -> T:
-        """Do what is left once the runs are changed."""
+        """Do what comes after the change of runs, and return the result."""
         raise NotImplementedError
 
-    # --- making ready ---------------------------------------------------------------------------
+    # --- planning -------------------------------------------------------------------------------
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        return group is self._seen_group and self._seen.holds(stream)
+        return group is self._seen_group and self._seen.is_current(stream)
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         if not self._tries:
             self._steps = STEPS_FACTOR * (len(self._ids) // STEP_ROWS + 1)
         self._tries += 1
-        self._seen, self._seen_group = Witness.of(stream), group
+        self._seen, self._seen_group = StreamVersion.of(stream), group
         self._watch = pel_index.watched(group)
         self._parts: list[_Part[F]] = []
-        """What is made ready, in the order of IDs."""
+        """The planned parts, in the order of IDs."""
         self._next = 0
-        """The first ID that was never looked at."""
+        """The position of the first ID that was not planned."""
         self._again: list[PackedID] = []
-        """Those before it that are to be looked at anew."""
+        """IDs before that position that are to be planned again."""
 
-    def _reclaim_changed(self, stream: StreamMeta) -> None:
-        """Have looked at anew what others have changed since."""
+    def _replan_changed(self, stream: StreamMeta) -> None:
+        """Plan again the parts whose runs, or messages, other commands have changed."""
         assert self._watch is not None
         for first, last in self._watch.take():
-            self._again += self._reclaimed(first, last)
+            self._again += self._unplan(first, last)
         head = _head(stream)
         for part in [part for part in self._parts if part.head != head]:
             if (part.ids[0] < head and part.ids[-1] >= part.head) or _EMPTY in (head, part.head):
-                self._again += self._reclaimed(part.first, part.last)
+                self._again += self._unplan(part.first, part.last)
         self._again.sort()
 
-    def _reclaimed(self, first: PackedID, last: PackedID) -> list[PackedID]:
-        """Take away the parts that reach into a stretch; return their IDs."""
+    def _unplan(self, first: PackedID, last: PackedID) -> list[PackedID]:
+        """Remove the parts that overlap a stretch; return their IDs."""
         parts = self._parts
         at = end = bisect_left(parts, first, key=_last)
         while end < len(parts) and parts[end].first <= last:
@@ -168,22 +171,22 @@ class LongMove(Generic[F, T]):
         del parts[at:end]
         return ids
 
-    def _make_ready(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
-        """Look at the IDs that come next; return how many they were."""
-        ids = self._pulled(len(self._again[:STEP_ROWS]) or STEP_ROWS)
+    def _plan_next(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
+        """Plan the next IDs; return how many they are."""
+        ids = self._next_ids(len(self._again[:STEP_ROWS]) or STEP_ROWS)
         while True:
             low, high = run_at(txn, group, ids[0]), run_at(txn, group, ids[-1])
             first = ids[0] if low is None else low.anchor
             last = ids[-1] if high is None else high.ids[-1]
-            others = self._reclaimed(first, last) + self._pulled_up_to(last)
+            others = self._unplan(first, last) + self._ids_up_to(last)
             if not others:
                 break
             ids = sorted([*ids, *others])
-        woven, found = self._weave(txn, stream, group, ids)
-        insort(self._parts, _Part(first, last, ids, woven, found, _head(stream)), key=_last)
+        change, found = self._plan(txn, stream, group, ids)
+        insort(self._parts, _Part(first, last, ids, change, found, _head(stream)), key=_last)
         return len(ids)
 
-    def _pulled(self, count: int) -> list[PackedID]:
+    def _next_ids(self, count: int) -> list[PackedID]:
         if self._again:
             ids = self._again[:count]
             del self._again[:count]
@@ -192,8 +195,8 @@ class LongMove(Generic[F, T]):
             self._next += len(ids)
         return ids
 
-    def _pulled_up_to(self, last: PackedID) -> list[PackedID]:
-        """Take those that are not made ready up to an ID."""
+    def _ids_up_to(self, last: PackedID) -> list[PackedID]:
+        """Remove the IDs up to ``last`` from those that are to be planned, and return them."""
         end = bisect_right(self._again, last)
         ids = self._again[:end]
         del self._again[:end]
@@ -203,126 +206,77 @@ class LongMove(Generic[F, T]):
         return ids
 
 
-class LongAck(LongMove[int, int]):
+class LongAck(LongChange[int, int]):
     """XACK."""
 
     def _find(self, txn: Txn) -> tuple[StreamMeta, GroupMeta] | None:
-        stream = txn.stream(self._name)
-        group = None if stream is None else txn.catalog.group(txn, stream, self._group)
-        return None if stream is None or group is None else (stream, group)
+        return stream_and_group(txn, self._name, self._group)
 
     def _finish_without(self) -> int:
         return 0
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        return group is self._seen_group  # messages are not looked at
+        return group is self._seen_group  # it does not look at messages
 
-    def _weave(
+    def _plan(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
-    ) -> tuple[Weaving, int]:
-        count = 0
-
-        def decide(run: Run | None, some: Sequence[PackedID]) -> Targets:
-            nonlocal count
-            if run is None:
-                return {}
-            count += len(some)
-            return dict.fromkeys(some)
-
-        return pel.weave(txn, group, ids, decide), count
+    ) -> tuple[Change, int]:
+        change = pel.plan(group, pel.stretches(txn, group, ids), _drop)
+        return change, change.count
 
     def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[int]) -> int:
         txn.frees = True
         return sum(found)
 
 
-class LongNack(LongMove[int, int]):
-    """XNACK of ascending IDs: so they are of one rank."""
+def _drop(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+    return {} if run is None else dict.fromkeys(ids)
 
-    def __init__(
-        self,
-        name: bytes,
-        group: bytes,
-        ids: Sequence[PackedID],
-        mode: NackMode,
-        retrycount: int | None,
-        force: bool,
-    ) -> None:
+
+class LongNack(LongChange[int, int]):
+    """XNACK of ascending IDs, which share one rank."""
+
+    def __init__(self, name: bytes, group: bytes, ids: Sequence[PackedID], nack: Nack) -> None:
         super().__init__(name, group, ids)
-        refuse_retrycount(retrycount)
-        self._mode, self._retrycount, self._force = mode, retrycount, force
+        self._nack = nack
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        if group.nack_rank + 1 != self._rank:
-            return False
-        return super()._holds(stream, group)
+        return group.nack_rank + 1 == self._rank and super()._holds(stream, group)
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         super()._begin(txn, stream, group)
         self._rank = group.nack_rank + 1
 
-    def _weave(
+    def _plan(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
-    ) -> tuple[Weaving, int]:
-        count = 0
-
-        def decide(run: Run | None, some: Sequence[PackedID]) -> Targets:
-            nonlocal count
-            if run is None:
-                if not self._force:
-                    return {}
-                rows = live_rows(txn, stream, some)
-                some = [eid for eid, row in zip(some, rows, strict=True) if row is not None]
-            count += len(some)
-            deliveries = 0 if run is None else run.deliveries
-            after = count_after_nack(self._mode, deliveries, self._retrycount)
-            return dict.fromkeys(some, (b"", 0, after, self._rank))
-
-        return pel.weave(txn, group, ids, decide), count
+    ) -> tuple[Change, int]:
+        decide = partial(self._nack.decide, txn, stream, self._rank)
+        change = pel.plan(group, pel.stretches(txn, group, ids), decide)
+        return change, change.count
 
     def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[int]) -> int:
-        released = sum(found)
-        if released:
-            group.nack_rank = self._rank
-            txn.member_changed(group)
-            txn.signal(self._name)
-        return released
+        note_released(txn, self._name, group, self._rank, sum(found))
+        return sum(found)
 
 
 _LAST = MAX_ID.packed
 _MANY = 500_000
-"""Entries for which XAUTOCLAIM gets as many steps as it needs, whatever others do."""
+"""Entries for which XAUTOCLAIM gets all the steps it needs, whatever other commands change."""
 
 
-class Seized(NamedTuple):
-    """What was taken over."""
+class Claimed(NamedTuple):
+    """The result of a claim."""
 
     parts: list[Rows]
     """The entries, in order."""
     gone: list[PackedID]
-    """Pending IDs whose messages are gone."""
+    """Pending IDs whose messages were deleted."""
     cursor: StreamID = MIN_ID
-    """Where XAUTOCLAIM is to go on."""
-
-    def in_order(self, ids: Sequence[PackedID]) -> "Seized":
-        """Return the same with the entries as they were asked for."""
-        found = {row[0][-ID_BYTES:]: row for part in self.parts for row in part.page}
-        rows = [found[eid] for eid in ids if eid in found]
-        return self._replace(parts=[Rows(rows, part.prefix) for part in self.parts[:1]])
+    """Where the next XAUTOCLAIM starts."""
 
 
-class _Found(NamedTuple):
-    """What was found of some IDs."""
-
-    rows: list[Row]
-    gone: list[PackedID]
-    """Those that were pending, and whose messages are gone."""
-    left: list[PackedID]
-    """Where there was no more room."""
-
-
-class LongClaim(LongMove[_Found, Seized]):
-    """XCLAIM of ascending IDs."""
+class LongClaim(LongChange[Found, Claimed]):
+    """XCLAIM."""
 
     def __init__(
         self,
@@ -338,7 +292,11 @@ class LongClaim(LongMove[_Found, Seized]):
         justid: bool = False,
         last_id: StreamID | None = None,
     ) -> None:
-        super().__init__(name, group, ids)
+        """``ids`` are in any order, and may repeat."""
+        distinct = ascending_packed(ids)
+        super().__init__(name, group, distinct)
+        self._asked, self._is_unordered = ids, distinct is not ids
+        self._repeats = repeated(ids, distinct)
         refuse_retrycount(retrycount)
         self._consumer, self._min_idle_ms, self._time_ms = consumer, min_idle_ms, time_ms
         self._retrycount, self._force, self._justid = retrycount, force, justid
@@ -346,73 +304,51 @@ class LongClaim(LongMove[_Found, Seized]):
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         super()._begin(txn, stream, group)
-        self._moment = moment_of(txn, self._time_ms)
-        self._bound = idle_bound(txn, self._min_idle_ms)
+        self._rule = Claim(
+            stream,
+            self._consumer,
+            idle_bound(txn, self._min_idle_ms),
+            delivery_time(txn, self._time_ms),
+            self._retrycount,
+            self._force,
+            self._justid,
+            self._repeats,
+        )
 
-    def _weave(
+    def _plan(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
-    ) -> tuple[Weaving, _Found]:
-        found = _Found([], [], [])
-
-        def decide(run: Run | None, some: Sequence[PackedID]) -> Targets:
-            if run is None and not self._force:
-                return {}
-            rows = self._rows(txn, stream, some)
-            may_take = run is None or not run.owned or run.time_ms <= self._bound
-            some, rows = self._within_count(found, some, rows, may_take)
-            taken = [row for row in rows if row is not None] if may_take else []
-            refuse_damaged(stream, taken, self._justid)
-            found.rows.extend(taken)
-            shared = self._shared_after(1 if run is None else run.deliveries)
-            if len(taken) == len(some):
-                return dict.fromkeys(some, shared)
-            pairs = list(zip(some, rows, strict=True))
-            if run is None:
-                return {eid: shared for eid, row in pairs if row is not None}
-            found.gone.extend([eid for eid, row in pairs if row is None])
-            return {
-                eid: None if row is None else shared
-                for eid, row in pairs
-                if may_take or row is None
-            }
-
-        woven = pel.weave(txn, group, ids, decide)
+    ) -> tuple[Change, Found]:
+        found = Found(self._room())
+        decide = partial(self._rule.decide, partial(self._rows, txn, stream), found)
+        change = pel.plan(group, pel.stretches(txn, group, ids), decide)
         found.rows.sort()
-        return woven, found
+        return change, found
+
+    def _room(self) -> int | None:
+        """Return how many more entries may be claimed."""
+        return None
 
     def _rows(self, txn: Txn, stream: StreamMeta, ids: Sequence[PackedID]) -> Sequence[Row | None]:
         return live_rows(txn, stream, ids)
-
-    def _within_count(
-        self,
-        found: _Found,
-        ids: Sequence[PackedID],
-        rows: Sequence[Row | None],
-        may_take: bool,
-    ) -> tuple[Sequence[PackedID], Sequence[Row | None]]:
-        """Return those of some IDs, and their rows, that there is room for besides ``found``."""
-        return ids, rows
-
-    def _shared_after(self, deliveries: int) -> Shared:
-        count = count_after(deliveries, self._retrycount, self._justid)
-        return self._consumer, self._moment, count, 0
 
     def _prepare(self, txn: Txn, group: GroupMeta) -> None:
         self._member = consumer_of(txn, group, self._consumer)
         advance(txn, group, self._last_id)
 
     def _finish(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[_Found]
-    ) -> Seized:
-        parts = [Rows(rows, len(stream.prefix)) for rows, *_ in found if rows]
-        if parts:
-            self._member.active_ms = txn.now_ms
-        txn.member_changed(self._member)
-        return Seized(parts, [eid for part in found for eid in part.gone])
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[Found]
+    ) -> Claimed:
+        prefix = len(stream.prefix)
+        parts = [Rows(part.rows, prefix) for part in found if part.rows]
+        note_claimed(txn, self._member, bool(parts))
+        if parts and self._is_unordered:
+            rows = [row for part in parts for row in part.page]
+            parts = [Rows(self._rule.in_order(rows, self._asked), prefix)]
+        return Claimed(parts, [eid for part in found for eid in part.gone])
 
 
 class LongAutoclaim(LongClaim):
-    """XAUTOCLAIM of many entries, which it finds by itself."""
+    """XAUTOCLAIM, which finds its entries itself."""
 
     def __init__(
         self,
@@ -424,12 +360,13 @@ class LongAutoclaim(LongClaim):
         count: int,
         justid: bool,
     ) -> None:
+        refuse_autoclaim_count(count)
         super().__init__(name, group, [], consumer, min_idle_ms, justid=justid)
         self._start, self._count = start.packed, count
         self._seen_rows: dict[PackedID, Row | None] = {}
-        """What this step has read already."""
+        """Rows that this step has read."""
 
-    def step(self, txn: Txn) -> Seized | None:
+    def step(self, txn: Txn) -> Claimed | None:
         self._seen_rows = {}
         return super().step(txn)
 
@@ -460,43 +397,19 @@ class LongAutoclaim(LongClaim):
         return len(self._ids) > before
 
     def _look(self, txn: Txn, stream: StreamMeta, run: Run, ids: Sequence[PackedID]) -> int:
-        """Count which of some IDs of a run are taken or gone; return how many are looked at."""
+        """Return how many IDs of a run to look at, and count those that use up room."""
         rows = live_rows(txn, stream, ids) if self._left else []
         self._seen_rows.update(zip(ids, rows, strict=False))
-        if not run.owned or run.time_ms <= self._bound:
-            looked = min(self._left, len(rows))
-            self._left -= looked
-            return looked
-        for looked, row in enumerate(rows):
-            if not self._left:
-                return looked
-            self._left -= row is None
-        return len(rows)
+        places: Sequence[int] = range(len(rows))
+        if not self._rule.may_take(run):
+            places = [at for at, row in enumerate(rows) if row is None]
+        looked = looked_at(self._left, len(rows), places)
+        self._left -= min(self._left, len(places))
+        return looked
 
-    def _weave(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
-    ) -> tuple[Weaving, _Found]:
-        done = [len(part.found.rows) + len(part.found.gone) for part in self._parts]
-        self._room = self._count - sum(done)
-        return super()._weave(txn, stream, group, ids)
-
-    def _within_count(
-        self,
-        found: _Found,
-        ids: Sequence[PackedID],
-        rows: Sequence[Row | None],
-        may_take: bool,
-    ) -> tuple[Sequence[PackedID], Sequence[Row | None]]:
-        """Do so: others may have given back meanwhile what could not be taken."""
-        room = self._room - len(found.rows) - len(found.gone)
-        if room >= len(ids):
-            return ids, rows
-        places = [at for at, row in enumerate(rows) if may_take or row is None]
-        if room >= len(places):
-            return ids, rows
-        stop = places[room]
-        found.left.append(ids[stop])
-        return ids[:stop], rows[:stop]
+    def _room(self) -> int:
+        taken = [len(part.found.rows) + len(part.found.gone) for part in self._parts]
+        return max(0, self._count - sum(taken))
 
     def _rows(self, txn: Txn, stream: StreamMeta, ids: Sequence[PackedID]) -> Sequence[Row | None]:
         seen = self._seen_rows
@@ -506,9 +419,9 @@ class LongAutoclaim(LongClaim):
             return live_rows(txn, stream, ids)
 
     def _finish(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[_Found]
-    ) -> Seized:
-        left = [eid for part in found for eid in part.left]
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[Found]
+    ) -> Claimed:
+        left = [part.next for part in found if part.next is not None]
         if left:
             cursor = StreamID.unpack(min(left))
         else:

@@ -1,19 +1,9 @@
-"""XINFO: what a stream, its groups and its consumers look like.
+"""XINFO, MEMORY USAGE, and the figures of streams and groups that metrics show.
 
-Figures of streams and groups for those who watch a store: read often, and cheap each time.
-
-Nothing is changed by them, not even what has expired; and each step is short, whatever there is.
-
-MEMORY USAGE: how many bytes the rows of a key take, estimated from a few of each kind.
-
-What is counted is the keys and values of rows before RocksDB compresses them, not memory: of that a
-stream takes next to none.
-
-A stream's groups as they are in one moment, to be looked at one by one while others go on.
-
-They are read from the rows of that moment, and decoded into objects that nobody else has: in time
-for each that what it has takes, and none for all of them together. Of those that have so many runs
-in memory that reading them anew would take long, these are copied.
+Figures are read often: reading them is cheap and changes nothing, not even an expired key. MEMORY
+USAGE estimates the bytes of a key's rows, before compression, from a few rows of each kind; a
+stream takes nearly no memory besides. ``GroupsSnapshot`` reads the groups of a stream as they are
+at one moment, one by one, while other commands run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,33 +47,33 @@ from kvstream.types.records import (
 )
 
 RUNS_A_STEP = 256
-"""Runs of pending entries that are counted at once: a third of a millisecond."""
+"""Runs of pending entries that are counted in one step: a third of a millisecond."""
 
 
 class StreamFigures(NamedTuple):
-    """What one stream is like."""
+    """Figures of one stream."""
 
     length: int
     entries_added: int
     first: StreamID | None
-    """None where it has no entry."""
+    """None for an empty stream."""
     last: StreamID
     groups: int
 
 
 class GroupFigures(NamedTuple):
-    """How far one group is."""
+    """Figures of one group."""
 
     consumers: int
     lag: int | None
-    """None where Redis's rules cannot tell."""
+    """None if Redis's rules cannot tell."""
     entries_read: int | None
     pending: int
-    """Delivered and not acknowledged, those given back included."""
+    """Delivered and not acknowledged, including entries given back."""
     nacked: int
-    """Given back, and nobody's."""
+    """Entries given back, which have no owner."""
     oldest_ms: int
-    """Milliseconds since the oldest delivery that still waits for its acknowledgement; 0: none."""
+    """Milliseconds since the oldest delivery that was not acknowledged; 0: none."""
 
 
 class Listed(NamedTuple):
@@ -105,14 +95,14 @@ def listed(txn: Txn, db: int, cursor: int, limit: int) -> list[Listed]:
 
 
 def _stream(txn: Txn, name: bytes) -> StreamMeta | None:
-    """Return a stream as it is; None where there is none, or it has expired."""
+    """Return a stream; None if there is none or it has expired."""
     if not isinstance(txn.catalog.peek(txn, name), StreamMeta):
         return None
     return txn.stream(name)
 
 
 def stream_figures(txn: Txn, name: bytes) -> StreamFigures | None:
-    """Return the figures of a stream, None where there is none."""
+    """Return the figures of a stream, None if there is none."""
     stream = _stream(txn, name)
     if stream is None:
         return None
@@ -133,21 +123,21 @@ def group_names(txn: Txn, name: bytes, limit: int) -> list[bytes]:
 
 
 class Counted(NamedTuple):
-    """What is pending in a group, as far as it has been counted."""
+    """Pending entries of a group counted so far."""
 
     pending: int = 0
     nacked: int = 0
     oldest: int | None = None
-    """The least time of a delivery."""
+    """The earliest delivery time."""
     following: bytes | None = b""
-    """Where the next step goes on; None: all is counted."""
+    """The ID at which the next step starts; None: all are counted."""
 
 
 def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Counted:
-    """Count some more of what is pending in a group.
+    """Count more pending entries of a group.
 
-    An index that is there tells it at once; none is made for it, since it would have to be kept up
-    with each delivery from then on.
+    An index in memory has the counts. None is built for them, since every delivery would have to
+    update it.
     """
     found = _group(txn, name, group)
     if found is None:
@@ -170,9 +160,9 @@ def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Count
 def group_figures(
     txn: Txn, name: bytes, group: bytes, counted: Counted | None = None
 ) -> GroupFigures | None:
-    """Return the figures of a group, None where there is none.
+    """Return the figures of a group, None if there is none.
 
-    ``counted`` is what is pending in it; None: that is counted now, however long it takes.
+    ``counted`` holds its pending entries; None: they are counted now, however long it takes.
     """
     stream, found = _stream(txn, name), _group(txn, name, group)
     if stream is None or found is None:
@@ -197,14 +187,14 @@ def _group(txn: Txn, name: bytes, group: bytes) -> GroupMeta | None:
 
 
 SAMPLES = 5
-"""Rows of each kind that are looked at unless told otherwise, as in Redis."""
+"""Rows of each kind that are sampled by default, as in Redis."""
 
 
 def usage(txn: Txn, name: bytes, samples: int | None = SAMPLES) -> int | None:
-    """Return the bytes of a key's rows, None where there is no key.
+    """Return the bytes of a key's rows, None if there is no key.
 
-    Of entries, nodes, groups, consumers, runs and producers ``samples`` each are looked at, and
-    stand for all; None: all of them, in time that all their rows take.
+    ``samples`` rows each of entries, nodes, groups, consumers, runs and producers stand for the
+    rest; None: all rows are read.
     """
     key = txn.key(name)
     if key is None:
@@ -218,7 +208,7 @@ def usage(txn: Txn, name: bytes, samples: int | None = SAMPLES) -> int | None:
 
 
 def _listing_size(key: Key) -> int:
-    """Return the bytes of the record and of what every key has besides."""
+    """Return the bytes of the record and of the rows that every key has."""
     listed = len(scan_row(database_of(key.name), key.generation)) + len(key_of(key.name))
     expiring = len(expiry_row(key.expire_at, key.name)) if key.expire_at else 0
     return len(key.row) + len(key.encode()) + listed + expiring
@@ -253,7 +243,7 @@ def _rows_size(
 
 
 def _scaled(sizes: Sequence[int], count: int) -> int:
-    """Return the size of ``count`` of which these are some."""
+    """Estimate the size of ``count`` rows from some sizes."""
     return sum(sizes) * count // len(sizes) if sizes else 0
 
 
@@ -267,7 +257,7 @@ def _group_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
 
 
 def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
-    """Return the bytes of runs, and of a row by time and by consumer each in an indexed group."""
+    """Return the bytes of runs, and of their index rows in an indexed group."""
     size = ids = 0
     for run in islice(pel.runs_from(txn, group, b""), samples):
         suffixes = [run.anchor]
@@ -279,23 +269,23 @@ def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
 
 
 MANY_GROUPS = 100
-"""Groups from which on they are looked at one by one."""
+"""Groups above which they are read one by one."""
 COPIED_RUNS = 256
-"""A group that has more runs in memory is copied."""
+"""Runs in memory above which a group is copied, since decoding them again would take long."""
 _TREES = Family.TREES
 
 
-class StillGroups:
-    """The groups of a stream as they are when this is made, in a transaction of no change."""
+class GroupsSnapshot:
+    """The groups of a stream as they are now; the transaction must have changed nothing."""
 
     def __init__(self, txn: Txn, stream: StreamMeta) -> None:
         self.stream = copy(stream)
         self.stream.groups = {}
         rows = Still(txn.batch.committed, (_TREES,))
         self.txn = Txn(rows, txn.catalog, txn.now_ms, read_only=True)
-        """What they are to be looked at in; its catalog is for what belongs to them alone."""
+        """The transaction in which to read the groups; its catalog serves them alone."""
         self._seen = {row: consumer.seen_ms for row, consumer in txn.catalog.seen.items()}
-        """What consumers have been seen at is not written at once."""
+        """Seen times of consumers, which are not written at once."""
         self._copies = {
             name: _copied(group)
             for name, group in stream.groups.items()
@@ -325,7 +315,7 @@ class StillGroups:
 
 
 def _copied(group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
-    """Return the runs of a group that are in memory, and their index where it was made."""
+    """Return copies of a group's runs in memory, and of their index if there is one."""
     index = group.index
     if index is not None:
         shares = index.shares.items()
@@ -337,7 +327,7 @@ def _copied(group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
 
 
 NOTHING = 0
-"""A limit of pending entries that lets none by."""
+"""A limit that shows no pending entries."""
 FULL_COUNT = 10
 """Entries and pending entries that XINFO STREAM FULL shows by default."""
 
@@ -379,9 +369,9 @@ def _stream_info(txn: Txn, stream: StreamMeta) -> StreamInfo:
 
 
 GroupRow = tuple[bytes, int, int, StreamID, int | None, int | None]
-"""What GroupInfo has, in its order: a tenth of its time to make."""
+"""The fields of GroupInfo, in its order; a tuple takes a tenth of the time."""
 ConsumerRow = tuple[bytes, int, int, int]
-"""What ConsumerInfo has, in its order."""
+"""The fields of ConsumerInfo, in its order."""
 
 
 def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
@@ -390,7 +380,7 @@ def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
 
 
 def group_rows(txn: Txn, name: bytes) -> list[GroupRow]:
-    """Return the same in rows."""
+    """Return the rows of XINFO GROUPS, sorted by name."""
     stream = _existing(txn, name)
     return [_group_row(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
 
@@ -412,13 +402,13 @@ def _known(entries_read: int) -> int | None:
 
 
 def backlog(txn: Txn, name: bytes, group: bytes) -> int:
-    """Return the exact number of entries not yet delivered, also where ``lag`` is None."""
+    """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
     stream, found = existing_group(txn, name, group)
     return nodes.live_after(txn, stream, found.last_delivered)
 
 
 def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
-    """Return the exact number of entries after an ID; 0 where there is no stream."""
+    """Return the exact number of entries after an ID; 0 if there is no stream."""
     stream = txn.stream(name)
     return 0 if stream is None else nodes.live_after(txn, stream, eid)
 
@@ -429,7 +419,7 @@ def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
 
 
 def consumer_rows(txn: Txn, name: bytes, group: bytes) -> list[ConsumerRow]:
-    """Return the same in rows."""
+    """Return the rows of XINFO CONSUMERS, sorted by name."""
     _existing(txn, name)
     _, found = existing_group(txn, name, group)
     now_ms = txn.now_ms
@@ -446,10 +436,10 @@ def consumer_rows(txn: Txn, name: bytes, group: bytes) -> list[ConsumerRow]:
 
 @dataclass(frozen=True, slots=True)
 class GroupPages:
-    """One group of StreamPages; each step of pending entries is a run of them."""
+    """One group of StreamPages; a step of pending entries is a run."""
 
     detail: GroupDetail
-    """All but the pending entries."""
+    """Everything except the pending entries."""
     pending: Steps[Run]
     of_consumers: list[Steps[Run]]
     """The pending entries of each consumer of ``detail``."""
@@ -457,25 +447,25 @@ class GroupPages:
 
 @dataclass(frozen=True, slots=True)
 class StreamPages:
-    """XINFO STREAM FULL, but for the entries and pending entries, which come in steps."""
+    """XINFO STREAM FULL, with entries and pending entries in steps."""
 
     info: StreamInfo
     entries: Steps[Rows]
     groups_count: int
     groups: Iterable[GroupPages]
-    """To be gone through once."""
+    """To be iterated once."""
 
 
 def has_much(stream: StreamMeta) -> bool:
-    """Tell whether FULL takes steps even where few entries are wanted of everything."""
+    """Tell whether FULL takes steps even if few entries of everything are wanted."""
     return stream.groups_count >= MANY_GROUPS
 
 
 def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
-    """Return what ``stream_detail`` does in steps, as it is now.
+    """Return XINFO STREAM FULL in steps, as it is now.
 
-    Many groups are decoded one after the other, from committed rows; where the transaction has
-    changed something they are all looked at now.
+    Many groups are decoded one after the other from committed rows; if the transaction has changed
+    something, all are read now.
     """
     stream = _existing(txn, name)
     limit = count if count > 0 else None
@@ -485,7 +475,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
         found = txn.catalog.groups(txn, stream)
         groups = [_group_pages(txn, stream, each, limit) for each in found]
     else:
-        still = StillGroups(txn, stream)
+        still = GroupsSnapshot(txn, stream)
         groups = (_group_pages(still.txn, still.stream, each, limit) for each in still)
     total = stream.groups_count
     return StreamPages(_stream_info(txn, stream), steps, total, groups)  # the first may change it
@@ -500,7 +490,7 @@ def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | No
 
 
 def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None) -> Steps[Run]:
-    """Return the steps of the first ``limit`` IDs of runs, those of one owner alone if given."""
+    """Return the steps of the first ``limit`` IDs of runs, only of one owner if given."""
     found: list[Run] = []
     total = 0
     for at, run in enumerate(runs, 1):

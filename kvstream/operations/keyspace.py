@@ -1,19 +1,17 @@
-"""Commands of whole keys: DEL, RENAME, EXISTS, TYPE, the expiry family, DBSIZE, SCAN, FLUSHDB.
+"""Commands on whole keys: DEL, RENAME, EXISTS, TYPE, EXPIRE, DBSIZE, SCAN, FLUSHDB, WATCH.
 
-DEL and EXISTS of very many keys, in steps between which others go on.
-
-Steps look which of the keys there are. What others make, delete, rename or let expire meanwhile is
-looked at once more. The last step of DEL writes down the generations of what there is
-(meta/lazyfree.py) and counts it off: with that commit all is gone at once; the rows leave later.
-
-WATCH: telling whether keys are still as they were.
+DEL and EXISTS of very many keys run in steps, between which other commands run. Steps look up the
+keys; keys that others change meanwhile are looked up again. The last step of DEL records the
+generations of the keys (``meta/lazyfree.py``): with that commit all are gone, and their rows are
+deleted later.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from itertools import islice
 from random import randint
+from typing import Generic, TypeVar
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
@@ -27,7 +25,7 @@ from kvstream.operations.delete import TRIES
 from kvstream.storage.batch import Family
 
 SWEEP_KEYS = 100
-"""Keys whose rows a flush deletes at once; more than these leave the disk later."""
+"""Keys whose rows a flush deletes at once; the rows of others are deleted later."""
 
 
 def exists(txn: Txn, name: bytes) -> bool:
@@ -35,7 +33,7 @@ def exists(txn: Txn, name: bytes) -> bool:
 
 
 def kind(txn: Txn, name: bytes) -> str:
-    """Return what TYPE answers: ``stream``, ``string`` or ``none``."""
+    """Return the reply of TYPE: ``stream``, ``string`` or ``none``."""
     return kind_of(txn.key(name))
 
 
@@ -46,7 +44,7 @@ def kind_of(key: Key | None) -> str:
 
 
 def delete(txn: Txn, name: bytes) -> bool:
-    """Delete a key; tell whether it existed. The time does not depend on what is in it."""
+    """Delete a key; return whether it existed. The time does not depend on its size."""
     key = txn.key(name)
     if key is None:
         return False
@@ -56,7 +54,7 @@ def delete(txn: Txn, name: bytes) -> bool:
 
 
 def make_room(txn: Txn, name: bytes) -> None:
-    """Delete what has a name that something else is to have: no commit that only frees space."""
+    """Delete the key of a name that another key takes; that does not count as freeing space."""
     key = txn.key(name)
     if key is not None:
         frees = txn.frees
@@ -65,7 +63,7 @@ def make_room(txn: Txn, name: bytes) -> None:
 
 
 def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool:
-    """Rename a key, over an existing one unless ``replace`` is false; tell whether it was done."""
+    """Rename a key, over an existing one unless ``replace`` is false; return whether it did."""
     key = txn.key(source)
     if key is None:
         raise NoSuchKey
@@ -81,7 +79,7 @@ def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool
 
 
 def expire_at(txn: Txn, name: bytes, at_ms: int) -> bool:
-    """Let a key expire at a Unix time in milliseconds, at once if it has passed."""
+    """Set the expiry of a key to a Unix time in milliseconds; delete it if that has passed."""
     key = txn.key(name)
     if key is None:
         return False
@@ -92,13 +90,13 @@ def expire_at(txn: Txn, name: bytes, at_ms: int) -> bool:
 
 
 def expiry(txn: Txn, name: bytes) -> int | None:
-    """Return when a key expires, 0 for never, None where there is no key."""
+    """Return when a key expires, 0 for never, None if there is no key."""
     key = txn.key(name)
     return None if key is None else key.expire_at
 
 
 def persist(txn: Txn, name: bytes) -> bool:
-    """Take a key's expiry away; tell whether it had one."""
+    """Remove a key's expiry; return whether it had one."""
     key = txn.key(name)
     if key is None or not key.expire_at:
         return False
@@ -107,7 +105,7 @@ def persist(txn: Txn, name: bytes) -> bool:
 
 
 def delete_expired(txn: Txn, limit: int, skip: int = 0) -> int:
-    """Delete up to ``limit`` keys whose time has come, but for the first ``skip`` of them."""
+    """Delete up to ``limit`` expired keys, after the first ``skip``; return how many were found."""
     catalog = txn.catalog
     names, before = catalog.index.expired(txn, limit, skip), catalog.expired
     for name in names:
@@ -124,10 +122,10 @@ def size(txn: Txn, db: int) -> int:
 def scan(
     txn: Txn, db: int, cursor: int, count: int, kind: str | None = None
 ) -> tuple[int, list[bytes]]:
-    """Return SCAN's next cursor, 0 at the end, and of the next ``count`` keys those of a kind.
+    """Return SCAN's next cursor, 0 at the end, and the next ``count`` keys, or those of ``kind``.
 
-    Keys come in the order in which they were made, so that every key that stays throughout is seen
-    exactly once, however many others come and go.
+    Keys come in the order of their creation, so a key that stays is returned exactly once, however
+    many others come and go.
     """
     if kind is None:
         found, following = txn.catalog.index.page(txn, db, cursor, count)
@@ -147,12 +145,12 @@ def pages(txn: Txn, db: int) -> Iterator[list[bytes]]:
 
 
 def first_expiries(txn: Txn, limit: int) -> list[tuple[int, bytes]]:
-    """Return time and name of the first ``limit`` keys to expire, in any database."""
+    """Return time and name of the first ``limit`` keys to expire in any database."""
     return txn.catalog.index.expiries(txn, limit)
 
 
 def live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
-    """Yield the keys of a database from a place in the order of SCAN on, with their places."""
+    """Yield the keys of a database in the order of SCAN from a cursor on, with their places."""
     for generation, name in txn.catalog.index.names(txn, db, cursor):
         key = txn.catalog.peek(txn, name)
         if key is not None:
@@ -160,10 +158,10 @@ def live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
 
 
 def random_key(txn: Txn, db: int) -> bytes | None:
-    """Return any key of a database, None where there is none.
+    """Return a random key of a database, None if there is none.
 
-    A place in the order of SCAN is drawn, and the first key from there on taken: a key that follows
-    many deleted ones comes more often.
+    The first key after a random place in the order of SCAN is taken, so a key that follows many
+    deleted ones is more likely.
     """
     bounds = txn.catalog.index.bounds(txn, db)
     if bounds is None:
@@ -175,10 +173,10 @@ def random_key(txn: Txn, db: int) -> bytes | None:
 
 
 def flush(txn: Txn, db: int) -> int:
-    """Have every key of a database gone, and return how many there were.
+    """Delete every key of a database, and return how many there were.
 
-    The commit takes as long for a million keys as for a hundred. Their entries leave the disk with
-    it; what else they have left is for ``sweep``.
+    The time of the commit does not depend on the number of keys. It deletes their entries; the
+    other rows are deleted by ``sweep``.
     """
     count = txn.catalog.flush(txn, db)
     sweep(txn, SWEEP_KEYS)
@@ -186,7 +184,7 @@ def flush(txn: Txn, db: int) -> int:
 
 
 def flush_all(txn: Txn, databases: int) -> int:
-    """Do the same for every database, as one commit."""
+    """Delete every key of every database in one commit, and return how many there were."""
     left = txn.catalog.index.has_names(txn)
     count = sum(txn.catalog.flush(txn, db, left) for db in range(databases))
     sweep(txn, SWEEP_KEYS)
@@ -194,12 +192,12 @@ def flush_all(txn: Txn, databases: int) -> int:
 
 
 def idle_s(txn: Txn, name: bytes) -> int | None:
-    """Return for how many seconds nobody is known to have used a key, None where there is none."""
+    """Return for how many seconds a key is known to be idle, None if there is none."""
     return txn.catalog.index.usage.idle_s(name, txn.now_ms) if exists(txn, name) else None
 
 
 def swap(txn: Txn, one: int, other: int) -> None:
-    """Exchange two databases as a whole, in time that does not depend on their keys."""
+    """Swap two databases, in time that does not depend on their keys."""
     if one == other:
         return
 
@@ -213,62 +211,109 @@ def swap(txn: Txn, one: int, other: int) -> None:
 
 
 def sweep(txn: Txn, limit: int) -> int:
-    """Delete the rows that up to ``limit`` keys have left, and return how many had some."""
+    """Delete the rows that up to ``limit`` deleted keys have left; return how many had some."""
     return lazyfree.sweep(txn, limit)
 
 
+T = TypeVar("T")
+
 LONG_KEYS = 500
-"""Keys from which on they are looked at so."""
+"""Keys from which on a command is done in steps."""
 STEP_KEYS, STEP_BYTES = 200, 1 << 20
-"""Keys that one step looks at, and how much their records may hold: some milliseconds of work."""
+"""Keys that one step looks up, and bytes of their records: some milliseconds of work."""
 _TOGETHER = 20
-"""Records that are read at once: each may be a long string."""
+"""Records that are read at once; each may hold a long string."""
 
 
-class LongCount:
-    """EXISTS of very many keys of one database. It happens in its last step."""
+class LongKeys(Generic[T]):
+    """A command about very many keys of one database, in steps. It happens in its last step.
+
+    Steps look at the keys. A watch tells which of them other commands change meanwhile; these are
+    looked at again.
+    """
 
     def __init__(self, db: int, keys: Sequence[bytes]) -> None:
         self._db, self._keys = db, keys
         self._watch: KeyWatch | None = None
         self._tries = 0
 
-    def step(self, txn: Txn) -> int | None:
-        """Look on; return how many keys there are once that is known, None before."""
+    def step(self, txn: Txn) -> T | None:
+        """Look at more keys; return the result in the last step, None before."""
         if self._watch is None or self._watch.broken:
-            self._begin(txn)
-        assert self._watch is not None
-        self._anew |= self._watch.changed & self._pages.keys()
+            self._start(txn)
+            self._watch = txn.catalog.index.watch()
+        self._look_again(self._watch.changed)
         self._watch.changed.clear()
-        if self._tries <= TRIES and (self._look_anew(txn) or self._look_on(txn)):
-            return None
+        while self._look_on(txn):
+            if self._tries <= TRIES and self._looked <= 2 * len(self._keys):
+                return None
+        self._watch = None
         return self._finish(txn)
 
-    def at_once(self, txn: Txn) -> int:
-        """Do the same in one go."""
-        self._begin(txn)
+    def at_once(self, txn: Txn) -> T:
+        """Do it in one step."""
+        self._start(txn)
+        while self._look_on(txn):
+            pass
         return self._finish(txn)
+
+    def _start(self, txn: Txn) -> None:
+        self._tries += 1
+        self._looked = 0
+        """How many keys were looked at."""
+        self._begin(txn)
+
+    # --- what each command does -----------------------------------------------------------------
 
     def _begin(self, txn: Txn) -> None:
-        txn.finish()  # records that are yet to be written are looked at, too
-        self._watch = txn.catalog.index.watch()
-        self._tries += 1
-        self._stored_db = txn.catalog.databases.stored(txn, self._db)
-        self._next = 0
-        """The first key that has not been looked at."""
-        self._pages: dict[bytes, dict[bytes, int]] = {}
-        """The names that were looked at, and the generations of those of the same page."""
-        self._made: list[dict[bytes, int]] = []
-        """These pages."""
-        self._expiring: list[tuple[int, bytes]] = []
-        """A heap of when some of the keys expire."""
-        self._anew: set[bytes] = set()
-        """Names to be looked at once more."""
-        self._repeated: list[bytes] = []
-        """Names that were given again."""
+        """Forget what was found."""
+        raise NotImplementedError
+
+    def _look_again(self, changed: Set[bytes]) -> None:
+        """Note that stored names were changed."""
+        raise NotImplementedError
 
     def _look_on(self, txn: Txn) -> bool:
-        """Look at the keys that come next; return whether there are more."""
+        """Look at the next keys; return whether there are more."""
+        raise NotImplementedError
+
+    def _finish(self, txn: Txn) -> T:
+        """Look at keys that may have expired meanwhile, and do what the command does."""
+        raise NotImplementedError
+
+
+class LongCount(LongKeys[int]):
+    """EXISTS."""
+
+    def _begin(self, txn: Txn) -> None:
+        txn.finish()  # so that every key has its record
+        self._stored_db = txn.catalog.databases.stored(txn, self._db)
+        self._next = 0
+        """The position of the first key that was not looked up."""
+        self._pages: dict[bytes, dict[bytes, int]] = {}
+        """The page of each stored name: generations of the existing keys looked up with it."""
+        self._made: list[dict[bytes, int]] = []
+        """All pages."""
+        self._expiring: list[tuple[int, bytes]] = []
+        """A heap of expiry times and names."""
+        self._again: set[bytes] = set()
+        """Names to look at again."""
+        self._repeated: list[bytes] = []
+        """Repeated names."""
+
+    def _look_again(self, changed: Set[bytes]) -> None:
+        self._again |= changed & self._pages.keys()
+
+    def _look_on(self, txn: Txn) -> bool:
+        if self._again:
+            some = [self._again.pop() for _ in range(min(STEP_KEYS, len(self._again)))]
+            self._look(txn, some)
+            if self._again:
+                return True
+        return self._look_at_next(txn)
+
+    def _look_at_next(self, txn: Txn) -> bool:
+        """Look up the next keys; return whether there are more."""
         prefix, size, left = U16.pack(self._stored_db), 0, STEP_KEYS
         while self._next < len(self._keys) and left > 0 and size < STEP_BYTES:
             some = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
@@ -283,13 +328,9 @@ class LongCount:
             size += self._look(txn, fresh)
         return self._next < len(self._keys)
 
-    def _look_anew(self, txn: Txn) -> bool:
-        """Look at keys that others have changed; return whether there are more."""
-        self._look(txn, [self._anew.pop() for _ in range(min(STEP_KEYS, len(self._anew)))])
-        return bool(self._anew)
-
     def _look(self, txn: Txn, names: Sequence[bytes]) -> int:
-        """Note which of some stored names are keys; return the bytes of their records."""
+        """Look up stored names; return the bytes of their records."""
+        self._looked += len(names)
         size = 0
         for at in range(0, len(names), _TOGETHER):
             some = names[at : at + _TOGETHER]
@@ -312,11 +353,7 @@ class LongCount:
             heappush(self._expiring, (key.expire_at, name))
 
     def _finish(self, txn: Txn) -> int:
-        """Look at what is left to be looked at, and do what is to be done."""
-        while self._look_on(txn):
-            pass
-        self._look(txn, [*self._anew, *self._due(txn.expiry_ms)])
-        self._watch = None
+        self._look(txn, list(self._due(txn.expiry_ms)))
         return self._done(txn)
 
     def _done(self, txn: Txn) -> int:
@@ -324,13 +361,13 @@ class LongCount:
         return sum(map(len, self._made)) + again
 
     def _due(self, now_ms: int) -> Iterable[bytes]:
-        """Yield the names whose time may have come since they were looked at."""
+        """Yield the names that may have expired since they were looked up."""
         while self._expiring and self._expiring[0][0] <= now_ms:
             yield heappop(self._expiring)[1]
 
 
 class LongDelete(LongCount):
-    """DEL of very many keys of one database, in the same way."""
+    """DEL."""
 
     def _done(self, txn: Txn) -> int:
         pages = [page.values() for page in self._made if page]
@@ -343,21 +380,21 @@ class LongDelete(LongCount):
 
 
 def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
-    """Delete keys of a database at once, and return how many there were."""
+    """Delete keys of a database, and return how many there were."""
     if len(keys) > LONG_KEYS:
         return LongDelete(db, keys).at_once(txn)
     return sum([delete(txn, qualified(db, key)) for key in keys])
 
 
 def count_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
-    """Return how many keys of a database exist; one named twice counts twice."""
+    """Return how many keys of a database exist; a repeated key counts each time."""
     if len(keys) > LONG_KEYS:
         return LongCount(db, keys).at_once(txn)
     return sum([exists(txn, qualified(db, key)) for key in keys])
 
 
 class Watched:
-    """Keys under WATCH: what they were, and what has been done to them since."""
+    """The keys under WATCH, and whether they have changed since."""
 
     __slots__ = ("_only", "_prints", "_unchanged", "_watch")
 
@@ -374,18 +411,20 @@ class Watched:
         return iter(self._prints)
 
     def add(self, txn: Txn, name: bytes) -> None:
-        """Watch one more key; a name that is watched already is watched from where it was."""
+        """Watch another key; a key that is already watched stays as it was."""
         if name in self._prints:
             return
         if self._watch is None:
             self._watch = txn.catalog.index.watch(self._only)
-        self._prints[name] = _fingerprint(txn, name)  # which deletes what has expired, unwatched
+        # This deletes an expired key before it is watched.
+        self._prints[name] = _fingerprint(txn, name)
         self._only.add(txn.catalog.databases.stored_name(txn, name))
 
     def is_changed(self, txn: Txn) -> bool:
-        """Tell whether any of the keys was changed, also where it has become what it was again.
+        """Tell whether any of the keys has changed, even if it changed back.
 
-        Who asks again, behind a turn that was undone, has done itself what was told of since.
+        After a turn that was rolled back, changes that were noted since the last call are the
+        caller's own.
         """
         if self._watch is None:
             return False
@@ -396,9 +435,9 @@ class Watched:
 
 
 def _fingerprint(txn: Txn, name: bytes) -> object:
-    """Return what is another value once a key has been changed; None: there is no key.
+    """Return a value that differs once a key has been changed; None: there is no key.
 
-    What is done with a stream's groups changes nothing, as in Redis.
+    Changes of a stream's groups do not count, as in Redis.
     """
     stream = txn.key(name)
     if isinstance(stream, StringMeta):

@@ -1,20 +1,18 @@
-"""Loading a stream from its image: all that belongs to it, and the key last, in one commit.
+"""A stream as an image, and loading a stream from one.
 
-What a source tells is held against what it brings. Counts are taken from the entries, not from the
-source; what does not fit is set right, and each correction is told. Counters that the source's
-format has not are found out by Redis's rules for such files, or counted, where Redis gives up.
+``load`` makes a key of a source in one commit. It counts entries itself, corrects what does not fit
+the source's numbers, and reports each correction. Counters that the source's format lacks follow
+Redis's rules for such files, or are counted exactly.
 
-A stream as an image: read from its rows as they are in one moment, with nothing changed by it.
-
-The state is copied at once, in time that its groups and pending entries take. The nodes are read
-afterwards, one at a time: through the transaction, or through walks that were begun in the same
-moment and see nothing of what is written later.
+``image`` reads a stream as it is at one moment, and changes nothing. The state is copied at once;
+the time depends on groups and pending entries. The nodes are read later, one at a time, through the
+transaction or through iterators that were opened at the same moment.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from kvstream.errors import Corruption, InvalidArgument, KeyExists, NoSuchKey
 from kvstream.layout.keys import tree_prefix
@@ -36,7 +34,7 @@ from kvstream.meta.runs import Run
 from kvstream.meta.trees import Tree, as_is
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.info import StillGroups
+from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
 from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.types.ids import MIN_ID, StreamID
@@ -53,14 +51,14 @@ from kvstream.types.images import (
 )
 
 Allocate = Callable[[], int]
-"""Gives a number for a tree that was never given before."""
+"""Returns a tree ID that was never used before."""
 
 _TREES: int = Family.TREES
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What was loaded, and what of its source's word was wrong."""
+    """The result of a load, with corrections of the source."""
 
     entries: int = 0
     groups: int = 0
@@ -71,10 +69,10 @@ class Loaded:
 def load(
     txn: Txn, name: bytes, source: StreamSource, replace: bool = False, expire_at: int = 0
 ) -> Loaded:
-    """Make a stream of a source under a name, over what has it only with ``replace``.
+    """Make a stream of a source, over an existing key only with ``replace``.
 
-    The source is read to its end before anything is changed, whatever it raises; its rows are in
-    memory until they are written. KeyExists where the name is taken.
+    The source is read to its end before anything changes; its rows are in memory until they are
+    written. KeyExists if the name is taken.
     """
     refuse_existing(txn, name, replace)
     stream = new_stream(txn, name)
@@ -89,13 +87,13 @@ def load(
 
 
 def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
-    """Raise KeyExists where a name is taken and what has it is not to be replaced."""
+    """Raise KeyExists if a name is taken and its key is not to be replaced."""
     if not replace and exists(txn, name):
         raise KeyExists
 
 
 def new_stream(txn: Txn, name: bytes) -> StreamMeta:
-    """Return an empty stream with numbers of its own, which nobody sees yet."""
+    """Return an empty stream with new numbers, which no reader sees."""
     stored = txn.catalog.databases.stored_name(txn, name)
     stream = StreamMeta(stored, txn.allocate())
     stream.nodes_tree = txn.allocate()
@@ -103,20 +101,20 @@ def new_stream(txn: Txn, name: bytes) -> StreamMeta:
 
 
 def scratch_of(txn: Txn) -> Txn:
-    """Return a transaction whose changes are not part of ``txn`` until they are merged."""
+    """Return a transaction whose changes are kept apart from ``txn`` until they are merged."""
     return Txn(txn.batch, txn.catalog, txn.now_ms, read_only=txn.read_only)
 
 
 def merge(txn: Txn, batch: Batch) -> None:
-    """Have rows that were made apart written with a transaction."""
+    """Add rows that were made in another batch to a transaction."""
     for puts, made in zip(txn.batch.puts, batch.puts, strict=True):
         puts.update(made)
 
 
 def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
-    """Append a node as it is, or the entries of a plain page, whose size is not told.
+    """Append a node as it is, or the entries of a plain page, which has no size.
 
-    The rows go into the transaction's batch, or into something else.
+    The rows go to the transaction's batch, or to ``into``.
     """
     if node.size:
         append_node(txn, stream, node, into)
@@ -125,7 +123,7 @@ def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None =
 
 
 def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at: int) -> None:
-    """Make a stream, all rows of which are there or in the transaction, the key of a name."""
+    """Make a stream, whose rows are written or in the transaction, the key of a name."""
     refuse_existing(txn, name, replace)
     make_room(txn, name)
     stream.expire_at = expire_at
@@ -137,7 +135,7 @@ def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at:
 
 
 def seal(txn: Txn, stream: StreamMeta, state: StreamState, allocate: Allocate) -> Loaded:
-    """Give a stream that has all its entries the rest of what belongs to it."""
+    """Add groups, counters and producers to a stream that has all its entries."""
     loaded = Loaded(entries=stream.length)
     _set_counters(stream, state, loaded.corrections)
     add_groups(txn, stream, state, allocate, loaded)
@@ -149,9 +147,9 @@ def seal(txn: Txn, stream: StreamMeta, state: StreamState, allocate: Allocate) -
 
 
 def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
-    """Give an existing stream the groups, counters and producers of a state, in place of its own.
+    """Replace the groups, counters and producers of a stream by those of a state.
 
-    NoSuchKey is for the caller to raise where there is none.
+    The caller raises NoSuchKey if there is no stream.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -213,8 +211,8 @@ def _entries_read(
 ) -> int:
     """Return how many entries a group has read; ``counted``: the source's format does not say.
 
-    Such a source says nothing of entries that were deleted either. So what lies above the group's
-    last ID is what it has not read; Redis knows that at both ends of the stream alone.
+    Such a source does not record deleted entries either, so the entries above the group's last ID
+    are those that it has not read. Redis knows their number at both ends of the stream only.
     """
     if counted:
         if image.last_delivered > stream.last:
@@ -267,7 +265,7 @@ def _consumer(prefix: bytes, name: bytes, seen_ms: int, allocate: Allocate) -> C
 
 
 def _ranks(image: GroupImage, told: list[str]) -> dict[PackedID, int]:
-    """Return the places of the entries that belong to nobody in the order of handing out."""
+    """Return the ranks of the entries without owner: the order in which they are delivered next."""
     ownerless = set(image.pending.ownerless())
     order = [eid for eid in dict.fromkeys(image.nacked) if eid in ownerless]
     missing = sorted(ownerless.difference(order))
@@ -277,7 +275,7 @@ def _ranks(image: GroupImage, told: list[str]) -> dict[PackedID, int]:
 
 
 def _runs(image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
-    """Yield the pending entries as runs: neighbours that share owner, time and count."""
+    """Yield the pending entries as runs of neighbours that share owner, time and count."""
     for ids, owner, time_ms, deliveries in image.pending.spans(RUN_IDS_MAX):
         count = min(deliveries, COUNT_MAX)
         if owner is None:
@@ -287,7 +285,7 @@ def _runs(image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
 
 
 def trees_needed(state: StreamState) -> int:
-    """Return how many numbers ``seal`` takes at most."""
+    """Return the greatest number of tree IDs that ``seal`` takes."""
     groups = sum(
         3 + len(group.consumers) + len(set(group.pending.owners())) for group in state.groups
     )
@@ -295,14 +293,7 @@ def trees_needed(state: StreamState) -> int:
 
 
 Walks = Callable[[int, bytes, bytes], Pages]
-"""Gives the rows between two keys of a family, page by page."""
-
-
-class Walkable(Protocol):
-    """Committed rows, of which walks see one moment."""
-
-    def pages(self, family: int, lower: bytes, upper: bytes) -> Pages: ...
-
+"""Returns the rows between two keys of a family, page by page."""
 
 _NODE_ROWS = 256
 """Rows of closed nodes that are read at once."""
@@ -311,7 +302,7 @@ _STEP_GROUPS = 16
 
 
 class StreamImage:
-    """One stream in one moment: its state, and its nodes, each of them once."""
+    """One stream at one moment: its state, and its nodes, each of them once."""
 
     def __init__(
         self, state: StreamState, expire_at: int, node_count: int, found: Iterator[NodeImage]
@@ -319,7 +310,7 @@ class StreamImage:
         self.expire_at_ms = expire_at
         """Unix milliseconds at which the key expires; 0: never."""
         self.node_count = node_count
-        """How many nodes the whole stream has."""
+        """Number of nodes of the whole stream."""
         self._state = state
         self._nodes = found
 
@@ -335,17 +326,17 @@ class StreamImage:
     def nodes(self) -> Iterator[NodeImage]:
         """Return the nodes that have not been taken yet.
 
-        Taking one raises Corruption where rows and counts contradict each other, StoreClosed once
-        the store is.
+        Taking one raises Corruption if rows and counts contradict each other, StoreClosed after the
+        store was closed.
         """
         return self._nodes
 
     def state(self) -> StreamState:
-        """Return the rest, which is known before the nodes are."""
+        """Return the state, which is known before the nodes are read."""
         return self._state
 
     def close(self) -> None:
-        """Let go of what RocksDB keeps for the nodes that were not taken."""
+        """Release the iterators of the nodes that were not taken."""
         self._nodes = iter(())
 
     def __enter__(self) -> Self:
@@ -363,10 +354,10 @@ class StreamImage:
 def image(
     txn: Txn, name: bytes, start: PackedID | None = None, walks: Walks | None = None
 ) -> StreamImage | None:
-    """Return the image of a stream, None where there is none; WrongType for a string.
+    """Return the image of a stream, None if there is none; WrongType for a string.
 
-    Its nodes begin with the one in which ``start`` is, or would be. Without ``walks`` they are read
-    through the transaction, and must be taken before anything else is done in it.
+    Its nodes begin with the one that holds ``start``, or would hold it. Without ``walks`` they are
+    read through the transaction, and must be taken before anything else is done in it.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -378,18 +369,18 @@ def image(
 
 
 def image_of_now(
-    txn: Txn, name: bytes, rows: Walkable, start: PackedID | None = None
+    txn: Txn, name: bytes, walks: Walks, start: PackedID | None = None
 ) -> StreamImage | None:
-    """Return an image that can be read after the transaction, from the committed ``rows``."""
+    """Return an image that can be read after the transaction, through ``walks``."""
     if txn.dirty:
         raise InvalidArgument("an image needs a transaction that has changed nothing")
-    return image(txn, name, start, rows.pages)
+    return image(txn, name, start, walks)
 
 
 def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
-    """Return what yields None again and again, and then the image of a stream as it is now.
+    """Return an iterator that yields None in each step, then the image of a stream as it is now.
 
-    The transaction must have changed nothing; NoSuchKey where there is no stream.
+    The transaction must have changed nothing; NoSuchKey if there is no stream.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -397,11 +388,11 @@ def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
     if stream.slack:
         measure(txn.batch, stream)
     found = _Nodes(txn, stream, None, txn.batch.committed.pages)
-    return _in_steps(StillGroups(txn, stream), _without_groups(txn, stream), found)
+    return _in_steps(GroupsSnapshot(txn, stream), _without_groups(txn, stream), found)
 
 
 def _in_steps(
-    still: StillGroups, found: StreamState, nodes: "_Nodes"
+    still: GroupsSnapshot, found: StreamState, nodes: "_Nodes"
 ) -> Iterator[StreamImage | None]:
     for at, group in enumerate(still, 1):
         found.groups.append(_group(still.txn, group))
@@ -426,7 +417,7 @@ def page(
 
 
 class _Nodes:
-    """The nodes of a stream, with what was open when they were asked for."""
+    """The nodes of a stream, and the open node as it was when they were asked for."""
 
     def __init__(self, txn: Txn, stream: StreamMeta, start: PackedID | None, walks: Walks) -> None:
         self._name = stream.name
@@ -434,7 +425,7 @@ class _Nodes:
         self._key_bytes = len(stream.prefix) + ID_BYTES
         self._open = nodes.open_node(stream) if stream.open_live else None
         self._last = b""
-        """The last ID that a node before this one was given."""
+        """The greatest ID of the nodes so far."""
         if self._open is None:
             return
         head = _head(txn, stream, start)
@@ -470,7 +461,7 @@ class _Nodes:
 
 
 def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
-    """Return the first ID of the node to begin with."""
+    """Return the first ID of the first node."""
     if start is None or start <= stream.first.packed:
         return stream.head
     if start >= stream.open_first.packed:
@@ -487,7 +478,7 @@ def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
 
 
 def state(txn: Txn, stream: StreamMeta) -> StreamState:
-    """Return all of a stream but its entries."""
+    """Return everything of a stream except its entries."""
     found = _without_groups(txn, stream)
     found.groups = [_group(txn, group) for group in txn.catalog.groups(txn, stream)]
     return found
@@ -528,7 +519,7 @@ def _group(txn: Txn, group: GroupMeta) -> GroupImage:
 
 
 def _idempotency(txn: Txn, stream: StreamMeta) -> IdempotencyImage | None:
-    """Return what is remembered of producers, less what is too old to count."""
+    """Return the producers, without idempotent IDs that have expired."""
     producers = []
     oldest = txn.now_ms - idempotency.duration_ms(txn, stream)
     for pid in idempotency.producers(txn, stream):

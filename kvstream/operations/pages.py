@@ -1,8 +1,8 @@
-"""Long reads, page by page, of the store as it is at one moment.
+"""Long reads in pages, of the store as it is at one moment.
 
-What is found to be long is read through iterators that see what there is when they are made; others
-may write while the pages are made. Steps are those
-of a reply's ``Gradual``: None while there is nothing to tell yet, then how many items, then items.
+A long reply is read through iterators that see the store as it was when they were opened, so that
+others may write meanwhile. Steps are those of a reply's ``Gradual``: None while nothing is known,
+then the number of items, then the items.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,24 +22,25 @@ T = TypeVar("T")
 Steps: TypeAlias = Iterator[int | T | None]
 
 SHORT_ROWS, SHORT_BYTES = 1000, 1 << 20
-"""A reply of more entries than this, or more memory, is long: it takes some milliseconds."""
+"""A reply of more entries, or more memory, is long: it takes some milliseconds."""
 RECIPE_BYTES = 64 << 10
-"""Where an EXEC has had its share of memory, longer replies than this are made page by page: an
-iterator takes a quarter of that."""
+"""After an EXEC has used its share of memory, replies longer than this are made in pages; an
+iterator takes a quarter of it.
+"""
 FEW_STREAMS, SHORT_STREAMS = 16, 500
-"""So many long streams may each be counted by their nodes at once; so many short ones be read."""
+"""Long streams that are each counted by their nodes, and short ones that are read at once."""
 LOOK_ROWS = 100
-"""A read of so many entries at the most is not looked at for its length."""
+"""A read of up to this many entries is short without a look at the stream."""
 RUNS_TOGETHER = 256
-"""Runs of pending entries that are looked at in one step."""
+"""Runs of pending entries that one step reads."""
 ITERATOR_BYTES = 16 << 10
-"""What an iterator of RocksDB takes beside its share of the cache."""
+"""What an iterator of RocksDB takes besides its share of the cache."""
 STEP_ITEMS = 512
-"""Items, of the kind of which a turn makes a thousand in a millisecond, that one step is about."""
+"""Items of one step: half a millisecond of work."""
 
 
 def short_bytes(txn: Txn) -> int:
-    """Return the bytes above which a reply is long; all replies of an EXEC have one share."""
+    """Return the bytes above which a reply is long; all replies of an EXEC share them."""
     return max(SHORT_BYTES - txn.catalog.limits.reply_held, min(RECIPE_BYTES, SHORT_BYTES))
 
 
@@ -52,7 +53,7 @@ def few(
     reverse: bool = False,
     most: int | None = None,
 ) -> Rows | None:
-    """Return the first ``count`` entries of ``start <= id <= end``; None: they are many."""
+    """Return the first ``count`` entries of ``start <= id <= end``; None if they are many."""
     most = SHORT_ROWS if most is None else most
     rows = most + 1 if count is None or count > most else count
     found = entries.gathered(txn, stream, start, end, rows, short_bytes(txn), reverse)
@@ -105,7 +106,7 @@ def _entry_steps(
 def read(
     txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
 ) -> list[tuple[bytes, StreamID, Rows | None]]:
-    """Return name, ID and what is behind it of each stream that has something; None: it is long."""
+    """Return name, ID and entries after it of each stream that has any; None: they are many."""
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     found: list[tuple[bytes, StreamID, Rows | None]] = []
@@ -122,14 +123,14 @@ def read(
 
 
 def steps_after(txn: Txn, name: bytes, after: StreamID, count: int | None) -> Steps[Rows]:
-    """Return the steps of what lies after an ID in a stream that there is."""
+    """Return the steps of the entries after an ID in an existing stream."""
     stream = txn.stream(name)
     assert stream is not None
     return entry_steps(txn, stream, after.next(), MAX_ID, count)
 
 
 def kept(pages: Iterator[list[T]], keeps: Callable[[T], bool] | None) -> Steps[list[T]]:
-    """Return the steps of what a test lets pass of pages; None: all of it."""
+    """Return the steps of the items of pages that pass a test; None: all of them."""
     found: list[T] = []
     for page in pages:
         found += page if keeps is None else filter(keeps, page)

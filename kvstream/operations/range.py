@@ -1,8 +1,7 @@
-"""Parts of a stream for readers that share it: ranges of IDs with the entries that each has.
+"""XLEN, XRANGE and XREVRANGE, and ranges for readers that share a stream.
 
-Entries for those to whom they are shown as they are: out of what others were shown lately.
-
-XLEN, XRANGE and XREVRANGE.
+``between`` reads through the cache of encoded replies (``meta/reply_cache.py``). ``spans`` divides
+a stream among readers by its nodes.
 """
 
 from typing import NamedTuple
@@ -20,19 +19,19 @@ _MESSAGES = Family.MESSAGES
 
 
 def is_kept(txn: Txn, count: int | None) -> bool:
-    """Tell whether reads of so many entries look for those that were read lately."""
+    """Tell whether reads of so many entries use the reply cache."""
     return count is not None and 0 < count <= entries.FIRST_PAGE and txn.catalog.hot.memory_max > 0
 
 
 def is_large(stream: StreamMeta, count: int) -> bool:
-    """Tell whether so many entries may take more than may be kept."""
+    """Tell whether so many entries may be too large for the reply cache."""
     return count > entries.first_page(stream)
 
 
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
 ) -> Rows | Written:
-    """Return the entries of ``start <= id <= end``, the first ``count`` of them."""
+    """Return the first ``count`` entries of ``start <= id <= end``, through the reply cache."""
     first, last = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or first > last:
         return Rows([], 0)
@@ -47,7 +46,7 @@ def between(
     page = txn.batch.page(_MESSAGES, prefix + found.start, prefix + upper + b"\x00", left)
     if page:
         text = hot.keep(prefix, found.start, page)
-        if text is None:  # too long, or for the careful way
+        if text is None:  # too long to cache, or a value that Python is to check
             if found.count:
                 page = entries.rows(txn, stream, first, last, count)
             return Rows(page, len(prefix))
@@ -57,7 +56,7 @@ def between(
 
 
 def length(txn: Txn, name: bytes) -> int:
-    """Return the number of entries, 0 for a missing key."""
+    """Return the number of entries, 0 if there is no stream."""
     stream = txn.stream(name)
     return 0 if stream is None else stream.length
 
@@ -70,9 +69,9 @@ def scan(
     count: int | None = None,
     reverse: bool = False,
 ) -> Rows | None:
-    """Return the entries of ``start <= id <= end``, last first when ``reverse``.
+    """Return the entries of ``start <= id <= end``, last first if ``reverse``.
 
-    None, Redis's null reply, where ``count`` is not positive and the key exists.
+    None, Redis's null reply, if ``count`` is not positive and the key exists.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -89,14 +88,14 @@ class Span(NamedTuple):
     start: StreamID
     end: StreamID
     entries: int
-    """How many it has; an estimate unless ``exact``."""
+    """Number of entries, an estimate unless ``exact``."""
     exact: bool
 
 
 def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> list[Span]:
     """Return spans that cover ``start <= id <= end``, each of about ``size`` entries.
 
-    They begin where nodes do, and cost nodes, not entries. [] where there is no entry at all.
+    They begin where nodes do, so only nodes are read. [] if there is no entry.
     """
     stream = txn.stream(name)
     if stream is None or not stream.length:
@@ -123,11 +122,11 @@ class Reach(NamedTuple):
     prefix: bytes
     lower: bytes
     upper: bytes
-    """The keys that the first and the last row may have."""
+    """The keys of the first and last row, if they exist."""
 
 
 def reach(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Reach | None:
-    """Return where the entries of ``start <= id <= end`` lie; None where there can be none."""
+    """Return where the entries of ``start <= id <= end`` lie; None if there can be none."""
     stream = txn.stream(name)
     if stream is None or not stream.length:
         return None
@@ -138,7 +137,7 @@ def reach(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Reach | None
 
 
 class Ends(NamedTuple):
-    """Where a stream begins and ends, and how many entries it has and was ever given."""
+    """The first and last ID of a stream, its length, and how many entries were ever added."""
 
     length: int
     added: int
@@ -147,7 +146,7 @@ class Ends(NamedTuple):
 
 
 def ends(txn: Txn, name: bytes) -> Ends | None:
-    """Return the ends of a stream, None where there is none; an empty one begins at its last ID."""
+    """Return the ends of a stream, None if there is none; an empty one begins at its last ID."""
     stream = txn.stream(name)
     if stream is None:
         return None
@@ -156,9 +155,9 @@ def ends(txn: Txn, name: bytes) -> Ends | None:
 
 
 def nth_after(txn: Txn, name: bytes, after: StreamID, count: int) -> StreamID:
-    """Return the ID of the ``count``-th entry above ``after``; the last ID where there are fewer.
+    """Return the ID of the ``count``-th entry above ``after``; the last ID if there are fewer.
 
-    It costs nodes, and the entries of two of them.
+    It reads nodes, and the entries of two of them.
     """
     stream = txn.stream(name)
     if stream is None or not stream.length or after >= stream.last:

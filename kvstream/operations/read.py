@@ -1,10 +1,8 @@
-"""What lies behind an ID in each of many streams, read by one iterator for all of them.
+"""XREAD: the entries after given IDs in several streams.
 
-To begin an iterator, and to see that it has ended well, takes several times as long as to read a
-row by one that is there. Where the transaction has changed nothing, all that is read, however
-late, is of the moment in which the reading began.
-
-XREAD: what lies after given IDs, in several streams at once.
+``read`` serves short reads in one turn. Long ones are read in steps: opening an iterator costs
+several times as much as reading a row, so one iterator (``Seeks``) serves all streams. It sees the
+store as it was when it was opened, if the transaction has changed nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +11,13 @@ from enum import Enum
 from functools import partial
 from typing import TypeAlias
 
-from kvstream.errors import Corruption, WrongType
+from kvstream.errors import Corruption, InvalidArgument, WrongType
 from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations import range as showing
+from kvstream.operations import range as ranges
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
 from kvstream.storage.reads import Still
@@ -27,32 +25,32 @@ from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.records import Entry, HistoryEntry
 
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
-"""Rows of one stream that are read at once; ``Seeks`` end a page behind as many bytes."""
+"""Rows of one stream that are read at once; ``Seeks`` end a page after so many bytes."""
 TOGETHER, FEW_TOGETHER = 64, 16
-"""Streams that one step looks into, for whether they have anything; and that one step gives."""
+"""Streams that one step searches for entries, and streams that one step returns."""
 LONG_LOADING, LOADED_TOGETHER = 200, 50
-"""Streams from which on they are loaded in steps, 50 us each; and those of one step."""
+"""Streams above which they are loaded in steps, 50 us each; and streams that one step loads."""
 MANY = 1000
-"""Streams from which on what is to be read is looked up in a step of its own."""
+"""Streams above which their IDs are looked up in a step of their own."""
 
 Items: TypeAlias = list[tuple[bytes, "Rows | Iterator[int | Rows | None]"]]
-"""Keys and their entries, which come in steps where they may be many."""
+"""Keys and their entries, which come in steps if they may be many."""
 Steps: TypeAlias = Iterator[int | Items | None]
 
 
 Part: TypeAlias = tuple[bytes, bytes, StreamID, StreamID, StreamID]
-"""What is wanted of one stream, by its bounds as they were: the name, the prefix of the rows, the
-first and the last ID that there is, and the ID behind which to read. No class: they are made while
-all others wait."""
+"""A read of one stream: name, prefix, first and last ID at that moment, and the ID to read after.
+A tuple, since they are made while all other commands wait.
+"""
 
 
 def begin(txn: Txn) -> Seeks:
-    """Return what the parts are read by."""
+    """Return the iterator that reads the parts."""
     return txn.batch.seeks(Family.MESSAGES)
 
 
 def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
-    """Return the streams that may have something, in order; WrongType where one is none."""
+    """Return the parts of streams that may have entries; WrongType for another kind of key."""
     known, find = txn.catalog.streams, txn.stream
     found = []
     for name, after in wanted:
@@ -67,15 +65,15 @@ def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
     return found
 
 
-def begin_still(txn: Txn) -> Seeks:
-    """Return the same for what is read later: of the transaction's changes it sees those so far."""
+def begin_snapshot(txn: Txn) -> Seeks:
+    """Return an iterator for later reads; it sees the transaction's changes up to now."""
     if not txn.dirty:
         return begin(txn)
     return txn.batch.copied(partial(Still, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
 
 
 class Loading:
-    """Takes streams into memory that are not there, some of them in each step."""
+    """Loads streams into memory in steps."""
 
     def __init__(self, txn: Txn, names: Sequence[bytes]) -> None:
         known = txn.catalog.streams
@@ -83,21 +81,21 @@ class Loading:
         self.is_long = len(names) > MANY or len(self._left) > LONG_LOADING
 
     def step(self, txn: Txn) -> bool:
-        """Load on; tell whether all are loaded that there are."""
+        """Load more streams; return whether all are loaded."""
         for name in self._left[-LOADED_TOGETHER:]:
-            with suppress(WrongType):  # told by whoever reads it
+            with suppress(WrongType):  # whoever reads it raises the error
                 txn.stream(name)
         del self._left[-LOADED_TOGETHER:]
         return not self._left
 
 
 def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:
-    """Return what is wanted of a stream."""
+    """Return the part of one stream."""
     return name, stream.prefix, stream.first, stream.last, after
 
 
 def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
-    """Return the first rows, ``most`` of them or some 64 KB."""
+    """Return the first rows, up to ``most`` or 64 KB."""
     _, prefix, first, last, after = part
     if after >= first:
         first = after.next()
@@ -105,7 +103,7 @@ def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
 
 
 def whole(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
-    """Return all that is wanted of a stream; None: there may be more than some rows."""
+    """Return all entries of a part; None if there may be more than one page."""
     most = PAGE_ROWS if count is None or count > PAGE_ROWS else count
     page = _read(seeks, part, most)
     if len(page) != count and (len(page) == most or _is_cut(page)):
@@ -114,14 +112,14 @@ def whole(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
 
 
 def _is_cut(page: list[Row]) -> bool:
-    """Tell whether a page may have ended for the bytes that it has."""
+    """Tell whether a page may have ended because of its bytes."""
     return sum([len(value) for _, value in page]) >= PAGE_BYTES
 
 
 def few(
     seeks: Seeks, wanted: Sequence[Part], count: int | None, rows_max: int, bytes_max: int
 ) -> list[tuple[bytes, Rows]] | None:
-    """Return what there is of each stream; None: it is more rows, or more memory, than that."""
+    """Return the entries of each part; None if they exceed ``rows_max`` or ``bytes_max``."""
     found = []
     for part in wanted:
         rows = whole(seeks, part, count)
@@ -137,7 +135,7 @@ def few(
 
 
 def steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps | None:
-    """Return the steps of what there is of each stream; None: there is nothing in any."""
+    """Return the steps of the entries of each part; None if there are none at all."""
     for at, part in enumerate(wanted):
         if _read(seeks, part, 1):
             return _steps(seeks, wanted[at:], count)
@@ -166,7 +164,7 @@ def _found(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int 
 
 
 def _many(seeks: Seeks, part: Part, count: int | None) -> Iterator[int | Rows | None]:
-    """Yield how many entries are wanted of a stream, and then these."""
+    """Yield the number of entries of a part, and then the entries."""
     total = 0
     for page in _pages(seeks, part, count):
         total += len(page)
@@ -189,20 +187,28 @@ def _pages(seeks: Seeks, part: Part, left: int | None) -> Iterator[list[Row]]:
 
 
 Reply = list[tuple[bytes, Sequence[HistoryEntry]]]
-"""(qualified name, entries) for each stream that has something, in the caller's order."""
+"""(qualified name, entries) of each stream that has entries, in the order of the request."""
 
 
 class Position(Enum):
-    """Where a read starts, other than after an ID."""
+    """A position to read from that is not an ID."""
 
     LAST = "$"
-    """After the last ID that the stream has given out."""
+    """After the last ID of the stream."""
     NEWEST = "+"
-    """At the last entry there is, and only at that one; in an empty stream after the last ID."""
+    """Before the last entry; in an empty stream, after the last ID."""
+
+
+def new_only() -> InvalidArgument:
+    """Return the error of an XREAD from ``>``."""
+    return InvalidArgument(
+        "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+        "<consumer> option."
+    )
 
 
 def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:
-    """Return the ID after which to read, fixed for as long as the call blocks."""
+    """Return the ID to read after, fixed for as long as the call blocks."""
     if isinstance(after, StreamID):
         return after
     stream = txn.stream(name)
@@ -221,13 +227,13 @@ def read(
 ) -> Reply:
     """Return up to ``count`` entries after the given ID of each stream; empty: nothing new.
 
-    There may be fewer of them where a server bounds replies. ``shown``: entries may be Written.
+    There may be fewer if a server limits replies. ``shown``: entries may be Written.
     """
     budget = budget or Budget()
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_left)
-    shown = shown and room.counts_few and not budget.limited and showing.is_kept(txn, count)
+    shown = shown and room.counts_few and not budget.limited and ranges.is_kept(txn, count)
     seeks = None if shown or len(wanted) == 1 else begin(txn)
     reply: Reply = []
     for name, after in wanted:
@@ -238,8 +244,8 @@ def read(
             continue
         found: Sequence[Entry] | None = None
         most = budget.most(count)
-        if shown and count is not None and not showing.is_large(stream, count):
-            found = showing.between(txn, stream, after.next(), MAX_ID, count)
+        if shown and count is not None and not ranges.is_large(stream, count):
+            found = ranges.between(txn, stream, after.next(), MAX_ID, count)
         elif seeks is not None:
             found = whole(seeks, part_of(name, stream, after), most)
         if found is None:
@@ -262,10 +268,10 @@ def read_on(
     budget: Budget | None = None,
     shown: bool = False,
 ) -> Reply:
-    """Do the same for a call that has waited.
+    """Read for a call that has waited.
 
-    A key that became another kind may come back, so it is no news. With news of another key it
-    fails the whole command, as it does at the beginning.
+    A key that has become another kind is ignored unless another key has entries; then it fails the
+    command, as it does in the first attempt.
     """
     readable = [pair for pair in wanted if _may_be_read(txn, pair[0])]
     reply = read(txn, readable, count, budget, shown)

@@ -1,13 +1,12 @@
-"""XREADGROUP: giving entries to a consumer, and showing it again what it already has.
+"""XREADGROUP: deliver new entries to a consumer, or show its pending ones again.
 
-XREADGROUP of very many entries, in steps between which others go on.
-
-Rows are read step by step, and nothing is changed. The last step holds what was seen against what
-is there by then, and then does all at once: so the command happens in its last step, whole. What
-others have taken, trimmed or moved meanwhile is left to them.
+``LongDelivery`` delivers very many entries in steps, between which other commands run. Steps read
+rows and change nothing. The last step leaves out what others have read, trimmed or deleted
+meanwhile, and delivers the rest in one commit.
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -25,11 +24,12 @@ from kvstream.meta.pel import (
     take,
 )
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations import range as showing
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, Witness
+from kvstream.operations import range as ranges
+from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, StreamVersion
 from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
@@ -38,11 +38,29 @@ from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.records import DeletedEntry, Entry, HistoryEntry
 
 WHERE = " in XREADGROUP with GROUP option"
-"""What errors of XREADGROUP say besides."""
+"""The end of XREADGROUP's errors."""
 _LAST = MAX_ID.packed
 
+SMALL_READ = 16
+"""Reads of up to this many entries use the group's readahead."""
+
 NEW = None
-"""In place of an ID: entries that the group has given to nobody yet (``>``)."""
+"""In place of an ID: entries that the group has not delivered yet (``>``)."""
+
+
+def refuse_min_idle(min_idle_ms: int | None) -> None:
+    """Raise InvalidArgument if the idle time of CLAIM is negative."""
+    if min_idle_ms is not None and min_idle_ms < 0:
+        raise InvalidArgument("min-idle-time must be a positive integer")
+
+
+def no_history_from(sign: str) -> InvalidArgument:
+    """Return the error of an XREADGROUP from ``$`` or ``+``."""
+    return InvalidArgument(
+        f"The {sign} ID is meaningless in the context of XREADGROUP: you want to read the "
+        "history of this consumer by specifying a proper ID, or use the > ID to get new "
+        f"messages. The {sign} ID would just return an empty result set."
+    )
 
 
 def read_group(
@@ -56,11 +74,11 @@ def read_group(
     budget: Budget | None = None,
     shown: bool = False,
 ) -> Reply:
-    """Deliver new entries (NEW), or show the consumer's own pending ones after an ID.
+    """Deliver new entries (NEW), or show the consumer's pending entries after an ID.
 
-    With ``claim_min_idle_ms`` pending entries idle for that long come first, and every entry tells
-    its idle time and deliveries. A history read answers for its stream even when it is empty; the
-    whole reply is empty where nothing is new. ``shown``: new entries may be Written.
+    With ``claim_min_idle_ms``, pending entries idle for that long come first, and every entry has
+    its idle time and deliveries. A read of pending entries is in the reply even if it is empty; the
+    reply is empty if there is nothing new. ``shown``: new entries may be Written.
     """
     budget = budget or Budget()
     for name, _ in wanted:
@@ -110,12 +128,11 @@ def read_new(
     room: int = 0,
     shown: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver what one stream's group has given to nobody, after what it may claim.
+    """Deliver new entries of one stream, after idle ones that may be claimed.
 
-    ``room`` is the memory that new entries may take; 0: as much as they do.
+    ``room`` is the memory that new entries may take; 0: no limit.
     """
-    if claim_min_idle_ms is not None and claim_min_idle_ms < 0:
-        raise InvalidArgument("min-idle-time must be a positive integer")
+    refuse_min_idle(claim_min_idle_ms)
     stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
     if claim_min_idle_ms is None and budget is None:
@@ -143,7 +160,7 @@ def read_history(
     count: int | None = None,
     budget: Budget | None = None,
 ) -> list[HistoryEntry]:
-    """Show what is pending with a consumer after an ID; each entry counts as delivered again."""
+    """Show a consumer's pending entries after an ID; each counts as delivered again."""
     stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
     budget = budget or Budget()
@@ -151,9 +168,9 @@ def read_history(
 
 
 def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
-    """Return when an entry of the group may be idle for ``min_idle_ms``, at the earliest.
+    """Return the earliest time at which an entry of the group may be idle for ``min_idle_ms``.
 
-    Where none is pending that is when one delivered now would be.
+    If none is pending, that is ``min_idle_ms`` from now.
     """
     _, found = group_of_key(txn, name, group, WHERE)
     oldest = oldest_time(txn, found)
@@ -175,13 +192,15 @@ def _deliver_new(
     room: int = 0,
     shown: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver new entries; with ``tell`` each says that it was never delivered before."""
+    """Deliver new entries; with ``tell`` each has idle time 0 and no deliveries."""
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     found: Sequence[Entry]
-    few = 0 if count is None or showing.is_large(stream, count) else count
-    if few and shown and stream.groups_count > 1 and showing.is_kept(txn, few):
-        found = showing.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
+    few = 0 if count is None or ranges.is_large(stream, count) else count
+    if 0 < few <= SMALL_READ:
+        found = _from_ahead(txn, stream, group, few)
+    elif few and shown and stream.groups_count > 1 and ranges.is_kept(txn, few):
+        found = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
         found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
@@ -207,7 +226,7 @@ def give(
     ids: Sequence[bytes],
     noack: bool,
 ) -> None:
-    """Note that a consumer is given the entries that come next in its group."""
+    """Record that the group's next entries were delivered to a consumer."""
     advance_over(stream, group, ids)
     txn.member_changed(group)
     if not noack:
@@ -215,6 +234,30 @@ def give(
         catalog.note(txn, group, consumer)
     else:
         txn.member_changed(consumer)
+
+
+def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> list[Entry]:
+    """Return the next ``count`` new entries through the group's readahead.
+
+    A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
+    until an entry of the stream is deleted, and skipped if the group's last ID was moved.
+    """
+    ahead = group.ahead
+    if ahead is None or ahead.shrinks != stream.shrinks:
+        ahead = group.ahead = Ahead(stream.shrinks, count)
+    following = group.last_delivered
+    queue = ahead.entries
+    if ahead.after != following:
+        queue.clear()
+    if len(queue) < count and (not queue or queue[-1][0] < stream.last):
+        most = max(count, ahead.pace)
+        found = entries.between(txn, stream, following.next(), MAX_ID, most).entries()
+        ahead.entries = queue = deque(found)
+        ahead.pace = ahead.next_pace(found)
+    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+    if taken:
+        ahead.after = taken[-1][0]
+    return taken
 
 
 # --- history ------------------------------------------------------------------------------------
@@ -253,7 +296,7 @@ def _history(
 
 
 def _touch(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
-    """Count one more delivery of ``ids``, now, to ``owner``."""
+    """Count another delivery of ``ids`` to ``owner``, now."""
     if not ids:
         return
     take(txn, group, ids)
@@ -272,9 +315,9 @@ def _claim_idle(
     count: int | None,
     budget: Budget,
 ) -> list[Entry]:
-    """Take over pending entries idle for ``min_idle_ms``: given back first, then longest idle.
+    """Claim pending entries idle for ``min_idle_ms``: those given back, then the longest idle.
 
-    Those whose message is gone are passed over, and stay.
+    Entries whose message was deleted are skipped, and stay pending.
     """
     claimed: list[Entry] = []
     moves: list[tuple[Run, list[bytes]]] = []
@@ -296,28 +339,24 @@ def _claim_idle(
     return claimed
 
 
-_ANEW_MAX = 16
-"""Runs that are looked at once more in the last step, because they have changed."""
-
-
 class LongDelivery:
-    """XREADGROUP of new entries of one stream."""
+    """XREADGROUP of new entries of one stream, in steps."""
 
     def __init__(
         self, name: bytes, group: bytes, consumer: bytes, count: int | None, noack: bool
     ) -> None:
         self._name, self._group, self._consumer = name, group, consumer
         self._count, self._noack = count, noack
-        self._seen: Witness | None = None
+        self._seen: StreamVersion | None = None
         self._after = MIN_ID
-        """What the group had been given when it was last looked at."""
+        """The group's last delivered ID in the last step."""
         self._rows: list[Row] = []
         self._ids: list[PackedID] = []
         self._size = 0
         self._tries = 0
 
     def step(self, txn: Txn) -> Reply | None:
-        """Read on; return what was delivered once that is done, None before."""
+        """Read more rows; return the reply in the last step, None before."""
         stream, group = group_of_key(txn, self._name, self._group, WHERE)
         if self._seen is None or not self._holds(stream, group):
             self._begin(stream)
@@ -339,17 +378,17 @@ class LongDelivery:
         return [(self._name, found)] if found else []
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        """Tell whether nothing was deleted, and the group not moved back."""
+        """Tell whether nothing was deleted, and the group's last ID not moved back."""
         assert self._seen is not None
-        return self._seen.holds(stream) and group.last_delivered >= self._after
+        return self._seen.is_current(stream) and group.last_delivered >= self._after
 
     def _begin(self, stream: StreamMeta) -> None:
-        self._seen = Witness.of(stream)
+        self._seen = StreamVersion.of(stream)
         self._rows, self._ids, self._size = [], [], 0
         self._tries += 1
 
     def _cut(self, stream: StreamMeta) -> None:
-        """Forget what others were given meanwhile, and what was trimmed."""
+        """Drop rows that were delivered to others or trimmed meanwhile."""
         if not stream.length:
             self._rows, self._ids, self._size = [], [], 0
         bound = stream.prefix + max(self._after.next(), stream.first).packed
@@ -359,7 +398,7 @@ class LongDelivery:
             del self._rows[:gone], self._ids[:gone]
 
     def _read(self, txn: Txn, stream: StreamMeta, room: int) -> bool:
-        """Read what comes next; return whether there may be more to be read."""
+        """Read the next rows; return whether there may be more."""
         left = STEP_ROWS if self._count is None else self._count - len(self._rows)
         if left <= 0 or (room and self._size > room):
             return False
@@ -367,14 +406,14 @@ class LongDelivery:
         if after >= stream.last:
             return False
         page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, STEP_ROWS))
-        self._ids += Rows(page, len(stream.prefix)).packed_ids()  # refuses what is damaged
+        self._ids += Rows(page, len(stream.prefix)).packed_ids()  # or raises Corruption
         self._rows += page
         self._size += entries.memory_of(page)
         return len(page) == STEP_ROWS
 
 
 def delivers_many(txn: Txn, name: bytes, group: bytes, count: int | None) -> bool:
-    """Tell whether XREADGROUP may have very many new entries to give."""
+    """Tell whether XREADGROUP may deliver very many new entries."""
     if count is not None and count <= LONG_ROWS:
         return False
     stream, found = group_of_key(txn, name, group, WHERE)

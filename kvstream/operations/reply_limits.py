@@ -1,4 +1,4 @@
-"""MAXCOUNT and MAXSIZE: how much one reply over several streams may hold (Redis 8.10)."""
+"""MAXCOUNT and MAXSIZE of XREAD and XREADGROUP (Redis 8.10), and the server's limit on replies."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from kvstream.layout.rows import Rows
 from kvstream.types.records import HistoryEntry
 
 WIRE_TIMES = 4
-"""How much longer an entry of short fields is in a reply than it is in its row, at most."""
+"""How many times longer an entry of short fields is in a reply than in its row, at most."""
 FEW = 100
 _CRLF = 2
 _HEAD = 1 + _CRLF
@@ -32,26 +32,26 @@ def entry_reply_size(entry: HistoryEntry) -> int:
 
 
 class Room:
-    """The memory that the entries of one reply may still take, where a server bounds replies.
+    """The memory that entries of one reply may still take, if the server limits replies.
 
-    What does not fit is left for the next read. What a few streams give of few entries is not
-    counted: that would take longer than reading it.
+    Entries that do not fit are left for the next read. Few entries of few streams are not counted:
+    counting would take longer than reading them.
     """
 
     __slots__ = ("_few", "left")
 
     def __init__(self, streams: int, reply_max: int) -> None:
         self.left = reply_max // WIRE_TIMES
-        """Bytes; 0: as many as there are."""
+        """Bytes; 0: no limit."""
         self._few = FEW if streams <= FEW else 0
 
     @property
     def counts_few(self) -> bool:
-        """Tell whether streams may give few entries uncounted."""
+        """Tell whether few entries of a stream are not counted."""
         return self._few > 0
 
     def take(self, entries: Sequence[HistoryEntry]) -> bool:
-        """Count the entries of a stream; return whether there is room for another one's."""
+        """Count the entries of a stream; return whether there is room for another stream's."""
         if not self.left or len(entries) <= self._few:
             return True
         if isinstance(entries, Rows):
@@ -64,21 +64,38 @@ class Room:
         return True
 
 
-class Budget:
-    """What is left of MAXCOUNT and MAXSIZE while streams are served in the caller's order.
+def limit_error(option: str) -> str:
+    """Return the error text of a MAXCOUNT or MAXSIZE that is no positive integer."""
+    return f"{option} must be a positive integer"
 
-    MAXSIZE is soft: the first entry always passes, and each further one only if what stands before
-    it in the reply has left room. That is counted in RESP2, without the length of the whole array,
-    which Redis too writes last; streams that find nothing left are not looked at.
+
+def refuse_limit(option: str, limit: int) -> None:
+    """Raise InvalidArgument if a MAXCOUNT or MAXSIZE is not positive."""
+    if limit <= 0:
+        raise InvalidArgument(limit_error(option))
+
+
+def refuse_count_above(maxcount: int | None, count: int | None) -> None:
+    """Raise InvalidArgument if COUNT is greater than MAXCOUNT."""
+    if maxcount is not None and (count or 0) > maxcount:
+        raise InvalidArgument("MAXCOUNT must be greater than or equal to COUNT")
+
+
+class Budget:
+    """What is left of MAXCOUNT and MAXSIZE while streams are read in the order of the request.
+
+    MAXSIZE is soft: the first entry always passes, and another one if the reply before it leaves
+    room. The size is that of RESP2 without the length of the outer array, which Redis writes last.
+    Streams that find no room are not read.
     """
 
     __slots__ = ("_count", "_opening", "_size", "_taken")
 
     def __init__(self, maxcount: int | None = None, maxsize: int | None = None) -> None:
-        if maxcount is not None and maxcount <= 0:
-            raise InvalidArgument("MAXCOUNT must be a positive integer")
-        if maxsize is not None and maxsize <= 0:
-            raise InvalidArgument("MAXSIZE must be a positive integer")
+        if maxcount is not None:
+            refuse_limit("MAXCOUNT", maxcount)
+        if maxsize is not None:
+            refuse_limit("MAXSIZE", maxsize)
         self._count = maxcount
         self._size = maxsize
         self._taken = self._opening = 0
@@ -89,30 +106,30 @@ class Budget:
 
     @property
     def exhausted(self) -> bool:
-        """Tell whether no further entry may be delivered."""
+        """Tell whether no more entries may be delivered."""
         if self._count is not None and self._count <= 0:
             return True
         return self._size is not None and self._size <= 0 and self._taken > 0
 
     def most(self, count: int | None) -> int | None:
-        """Return how many entries a stream may give, where ``count`` bounds each stream."""
+        """Return how many entries a stream may return if ``count`` limits each stream."""
         if self._count is None or (count is not None and count < self._count):
             return count
         return self._count
 
     def open(self, name: bytes) -> None:
-        """Count what stands before the entries of a stream."""
+        """Count the bytes before the entries of a stream."""
         if self._size is not None:
             self._opening = _PAIR + _bulk_size(len(key_of(name)))
             self._size -= self._opening
 
     def close(self, shown: int | None) -> None:
-        """Count the length of a stream's entries; None: the stream is left out of the reply."""
+        """Count the length of a stream's entries; None: the stream is not in the reply."""
         if self._size is not None:
             self._size -= -self._opening if shown is None else _HEAD + len(str(shown))
 
     def take(self, entries: Sequence[HistoryEntry]) -> int:
-        """Return how many of ``entries``, from the first, may be delivered; and count them."""
+        """Count entries; return how many of them, from the first, may be delivered."""
         if self._size is None:
             taken = len(entries) if self._count is None else min(len(entries), self._count)
         else:

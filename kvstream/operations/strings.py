@@ -1,27 +1,15 @@
-"""Commands of plain strings: SET, GET, INCR and their kind.
+"""Commands of plain strings: SET, GET, INCR, MGET, MSET and others, and DEBUG DIGEST.
 
-Strings are for locks, cursors and results beside streams. What reads or changes a part of a large
-one touches the pieces that have it.
+Strings are for locks, cursors and results beside streams. Reading or changing a part of a large
+string touches only the pieces that hold it.
 
-MGET and MSET: many strings of one database at once.
-
-MGET of very many is done in steps between which others go on, and happens in its last one: what
-they have changed meanwhile is looked at once more.
-
-MSET and MSETNX of very many strings, in steps between which others go on.
-
-Steps look what each name stands for, and make the rows that are to be written. The last one looks
-once more at what others have changed meanwhile, and then sets all keys in one commit: it is then
-that the command happens.
-
-What DEBUG DIGEST tells: a checksum of keys that is the same wherever their contents are.
-
-It covers what a client can read back: values, expiry, and of a stream its entries, its IDs, its
-groups and what these have pending, but neither times that pass nor how rows lie on disk.
+MGET and MSET of very many keys run in steps, between which other commands run, and happen in their
+last step. DEBUG DIGEST covers what a client can read back: values, expiry, and of a stream its
+entries, IDs, groups and pending entries; neither times that pass nor how rows lie on disk.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from hashlib import sha1
@@ -34,14 +22,12 @@ import xxhash
 from kvstream.errors import InvalidArgument, WrongType
 from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
 from kvstream.meta import many_strings
-from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pel import runs_from
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta, decode_key, is_large
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, pages
-from kvstream.operations.delete import TRIES
 from kvstream.storage.batch import Family
 from kvstream.types.options import ENTRY_BYTES_MAX
 
@@ -54,13 +40,13 @@ _NUMBER = re.compile(
 )
 _DECIMALS = Context(prec=40, traps=[])
 _DECIMAL_EXPONENT_MAX = 4932
-"""That of the largest long double."""
+"""The exponent of the largest long double."""
 _DECIMAL_MAX = Decimal("1.189731495357231765e4932")
 Number = TypeVar("Number", int, Decimal)
 
 
 def find(txn: Txn, name: bytes) -> StringMeta | None:
-    """Return the string of a name, or None; WrongType for another kind of value."""
+    """Return the string of a name, None if there is no key; WrongType for another kind of key."""
     key = txn.key(name)
     if key is None or isinstance(key, StringMeta):
         return key
@@ -68,19 +54,19 @@ def find(txn: Txn, name: bytes) -> StringMeta | None:
 
 
 def get(txn: Txn, name: bytes) -> bytes | None:
-    """Return a string's value, None where there is no such key."""
+    """Return a string's value, None if there is no key."""
     string = find(txn, name)
     return None if string is None else string.read(txn.batch)
 
 
 def length(txn: Txn, name: bytes) -> int:
-    """Return how many bytes a string has, 0 where there is no such key."""
+    """Return a string's length in bytes, 0 if there is no key."""
     string = find(txn, name)
     return 0 if string is None else string.length
 
 
 def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
-    """Return a string's bytes from an index to another, both included; -1 is the last byte."""
+    """Return the bytes of a string between two indexes, both included; -1 is the last byte."""
     string = find(txn, name)
     if string is None or (first < 0 and last < 0 and first > last):
         return b""
@@ -89,10 +75,10 @@ def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
 
 
 def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
-    """Set a key, of whatever kind it was, to a string.
+    """Set a key, of any kind, to a string.
 
-    ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the expiry that the key
-    has. The key does not exist afterwards where that time has passed.
+    ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the key's expiry. If
+    that time has passed, the key is deleted.
     """
     refuse_longer(len(value))
     key = txn.key(name)
@@ -110,12 +96,12 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
 
 
 def digest(value: bytes) -> bytes:
-    """Return the XXH3 of 64 bits of a value, as DIGEST shows it."""
+    """Return the 64-bit XXH3 of a value, as DIGEST shows it."""
     return xxhash.xxh3_64_hexdigest(value).encode()
 
 
 def take(txn: Txn, name: bytes) -> bytes | None:
-    """Delete a string and return its value, None where there is no such key."""
+    """Delete a string and return its value, None if there is no key."""
     value = get(txn, name)
     if value is not None:
         keyspace.delete(txn, name)
@@ -123,7 +109,7 @@ def take(txn: Txn, name: bytes) -> bytes | None:
 
 
 def add(txn: Txn, name: bytes, number: int) -> int:
-    """Add to the integer that a string holds, 0 where there is none, and return the sum."""
+    """Add to the integer of a string, 0 if there is no key, and return the sum."""
     held = get(txn, name)
     total = (0 if held is None else _integer(held)) + number
     if not I64_MIN <= total <= I64_MAX:
@@ -140,14 +126,14 @@ def _integer(value: bytes) -> int:
 
 
 def is_integer(value: bytes) -> bool:
-    """Tell whether a value is a signed 64-bit integer in its one form."""
+    """Tell whether a value is a signed 64-bit integer as Redis writes it."""
     return _INTEGER.fullmatch(value) is not None and I64_MIN <= int(value) <= I64_MAX
 
 
 def append(txn: Txn, name: bytes, more: bytes) -> int:
-    """Put bytes behind a string, made where there is none, and return its length.
+    """Append bytes to a string, created if missing, and return its length.
 
-    Those who watch the key are told of no bytes too, as by Redis.
+    Appending no bytes still signals the key to WATCH, as in Redis.
     """
     string = find(txn, name)
     if string is None:
@@ -157,7 +143,9 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
 
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
-    """Put bytes over a string from an offset on, zeros between, and return its length."""
+    """Overwrite a string from an offset on, after zeros if needed, and return its length."""
+    if offset < 0:
+        raise InvalidArgument("offset is out of range")
     string = find(txn, name)
     if not piece:
         return 0 if string is None else string.length
@@ -178,15 +166,15 @@ def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
 
 
 def refuse_longer(length: int) -> None:
-    """Raise InvalidArgument where a string may not have so many bytes."""
+    """Raise InvalidArgument if a string would be too long."""
     if length > STRING_BYTES_MAX:
         raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
 
 
 def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
-    """Add to the number that a string holds, 0 where there is none, and return the sum.
+    """Add to the number of a string, 0 if there is no key, and return the sum.
 
-    As decimals, of 17 digits behind the point as Redis shows them: what it adds as long doubles.
+    Redis adds long doubles and shows 17 digits after the point; decimals give the same digits.
     """
     held = get(txn, name)
     total = _DECIMALS.add(Decimal(0) if held is None else _decimal(held), _decimal(raw))
@@ -213,19 +201,19 @@ def _decimal(raw: bytes) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of a bounded addition."""
+    """The result of a bounded addition."""
 
     value: int | Decimal
-    """What the string holds now."""
+    """The value of the string after it."""
     by: int | Decimal
     is_done: bool
-    """False: the sum was out of bounds, and nothing was changed."""
+    """False if the sum was out of bounds and nothing changed."""
 
 
 def add_within(
     txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
 ) -> Added:
-    """Add to an integer where the sum is within bounds; to ``saturate``: as much as they allow."""
+    """Add to an integer if the sum is within bounds; with ``saturate`` as much as they allow."""
     number = _given(raw)
     low, high = _bounds(_given(bounds[0], I64_MIN), _given(bounds[1], I64_MAX))
     value = get(txn, name)
@@ -272,25 +260,25 @@ def _bounds(low: Number, high: Number) -> tuple[Number, Number]:
 T = TypeVar("T")
 
 LONG_NAMES = 500
-"""Strings from which on they are read in steps."""
+"""Keys above which MGET and MSET run in steps."""
 STEP_NAMES = 500
 STEP_BYTES = 1 << 20
-"""Strings that one step reads, and how much they may hold: two milliseconds of work or so."""
+"""Keys that one step reads, and bytes of their values: about two milliseconds of work."""
 
 
 def get_several(
     txn: Txn, names: Sequence[bytes], later: Callable[[StringMeta], T] | None = None
 ) -> list[bytes | T | None]:
-    """Return the value of each string of a database; None where a name has no string.
+    """Return the values of strings of a database; None for a name that has no string.
 
-    Large strings beyond what is short are what ``later`` makes of them, where it is given.
-    ReplyTooLarge where they are more than one reply may have.
+    ``later``, if given, returns what stands for a large string once the reply is long.
+    ReplyTooLarge if the values exceed what a reply may hold.
     """
     most = left = txn.catalog.limits.reply_left
     short = pages.short_bytes(txn)
     plain = Plain(txn, _stored_db(txn, names))
     values: list[bytes | T | None] = []
-    known = txn.catalog.streams  # one that was just made has no record yet
+    known = txn.catalog.streams  # a stream that was just made has no record yet
     stored = _stored(txn, names)
     found = many_strings.records(txn, stored)
     for name, own, record in zip(names, stored, found, strict=True):
@@ -322,12 +310,12 @@ def get_several(
 
 
 def _is_over(txn: Txn, key: Key) -> bool:
-    """Tell whether a key whose record is there has expired, or gone with many others."""
+    """Tell whether a key with a record has expired, or was deleted with many others."""
     return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
 
 
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
-    """Set keys of a database to strings, whatever they held before."""
+    """Set keys of a database, of any kind, to strings."""
     for value in values.values():
         refuse_longer(len(value))
     stored, stored_db = _stored(txn, list(values)), _stored_db(txn, list(values))
@@ -348,7 +336,7 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
             odd.append(name)
     if made:
         many_strings.create(txn, stored_db, made)
-    for name in odd:  # last: what is dropped for them may be kept under a name that is free
+    for name in odd:  # last, since a key that is dropped here may have the name of one made above
         put(txn, name, values[name])
 
 
@@ -361,32 +349,31 @@ def _stored(txn: Txn, names: Sequence[bytes]) -> list[bytes]:
     return [stored_name(txn, name) for name in names]
 
 
-class LongGet:
-    """MGET of very many keys of one database."""
+class LongGet(keyspace.LongKeys[list[bytes | None]]):
+    """MGET."""
 
-    def __init__(self, db: int, keys: Sequence[bytes]) -> None:
-        self._db, self._keys = db, keys
-        self._watch: KeyWatch | None = None
-        self._tries = 0
+    def _begin(self, txn: Txn) -> None:
+        self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
+        self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
+        """Stored names to read."""
+        self._values: dict[bytes, bytes | None] = {}
+        self._absent: set[bytes] = set()
+        """Names that have no key."""
+        self._expiring: list[tuple[int, bytes]] = []
+        """A heap of expiry times and names."""
+        self._held = 0
+        """Bytes of the values."""
 
-    def step(self, txn: Txn) -> list[bytes | None] | None:
-        """Read on; return the values once all are known, None before."""
-        if self._watch is None or self._watch.broken:
-            self._begin(txn)
-        assert self._watch is not None
-        self._left += self._watch.changed & self._values.keys()
-        self._watch.changed.clear()
-        enough = self._tries > TRIES or self._read > 2 * len(self._keys)
-        while self._read_on(txn):
-            if not enough:
-                return None
+    def _look_again(self, changed: Set[bytes]) -> None:
+        self._left += changed & self._values.keys()
+
+    def _finish(self, txn: Txn) -> list[bytes | None]:
         while self._expiring and self._expiring[0][0] <= txn.expiry_ms:
             self._left.append(heappop(self._expiring)[1])
-        while self._read_on(txn):
+        while self._look_on(txn):
             pass
-        self._watch = None
         prefix, values = self._prefix, self._values
-        known = txn.catalog.streams  # one that was just made has no record yet
+        known = txn.catalog.streams  # a stream that was just made has no record yet
         for name in map(txn.catalog.databases.shown_name, repeat(txn), self._absent):
             stream = known.get(name)
             if stream is None or _is_over(txn, stream):
@@ -395,28 +382,13 @@ class LongGet:
         _bound(txn, sum([len(value) for value in found if value is not None]))
         return found
 
-    def _begin(self, txn: Txn) -> None:
-        self._watch = txn.catalog.index.watch()
-        self._tries += 1
-        self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
-        self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
-        """Stored names whose values are to be read."""
-        self._values: dict[bytes, bytes | None] = {}
-        self._absent: set[bytes] = set()
-        """Those of them that are no keys."""
-        self._expiring: list[tuple[int, bytes]] = []
-        """A heap of when some of the keys expire."""
-        self._read = self._held = 0
-        """How many were read, and how many bytes the values have."""
-
-    def _read_on(self, txn: Txn) -> bool:
-        """Read some of what is left; tell whether more is."""
+    def _look_on(self, txn: Txn) -> bool:
         plain = Plain(txn, U16.unpack(self._prefix)[0])
-        until, size = self._read + STEP_NAMES, 0
-        while self._left and self._read < until and size < STEP_BYTES:
+        until, size = self._looked + STEP_NAMES, 0
+        while self._left and self._looked < until and size < STEP_BYTES:
             some = self._left[-many_strings.TOGETHER :]
             del self._left[-many_strings.TOGETHER :]
-            self._read += len(some)
+            self._looked += len(some)
             for name, record in zip(some, many_strings.records(txn, some), strict=True):
                 self._absent.discard(name)
                 if record is None:
@@ -434,7 +406,7 @@ class LongGet:
         return bool(self._left)
 
     def _odd(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
-        """Return the value of what is no plain string; None for a stream, or what is gone."""
+        """Return the value of a record other than a plain string; None if it is no string."""
         key = decode_key(name, record)
         if _is_over(txn, key):
             self._absent.add(name)
@@ -453,52 +425,41 @@ def _bound(txn: Txn, size: int) -> None:
         raise txn.catalog.limits.too_large()
 
 
-class LongPut:
-    """Strings for very many keys of one database, whatever they held before."""
+class LongPut(keyspace.LongKeys[bool]):
+    """MSET and MSETNX; the result is whether the keys were set."""
 
     def __init__(self, db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> None:
-        """``only_new``: none of the keys may be there."""
+        """``only_new``: none of the keys may exist."""
         refuse_longer(max(map(len, values.values())))
-        self._db, self._values, self._only_new = db, values, only_new
-        self._watch: KeyWatch | None = None
-        self._tries = 0
+        super().__init__(db, list(values))
+        self._values, self._only_new = values, only_new
 
-    def step(self, txn: Txn) -> bool | None:
-        """Go on; return whether the keys were set once that is decided, None before."""
-        if self._watch is None or self._watch.broken:
-            self._begin(txn)
-        assert self._watch is not None
-        for name in self._watch.changed:
+    def _begin(self, txn: Txn) -> None:
+        self._stored_db = txn.catalog.databases.stored(txn, self._db)
+        prefix = U16.pack(self._stored_db)
+        self._left = [prefix + key for key in self._values]
+        """Stored names to look at."""
+        self._rows: dict[bytes, bytes] = {}
+        """Rows to write."""
+        self._made: dict[bytes, int] = {}
+        """Names of keys to make, and their numbers."""
+        self._rewritten: set[bytes] = set()
+        self._odd: set[bytes] = set()
+        """Names of keys that are set one by one."""
+
+    def _look_again(self, changed: Set[bytes]) -> None:
+        for name in changed:
             if name in self._made or name in self._rewritten or name in self._odd:
-                self._look_again(name)
-        self._watch.changed.clear()
-        while self._look_on(txn):
-            if self._tries <= TRIES and self._looked <= 2 * len(self._values):
-                return None
-        self._watch = None
+                self._forget(name)
+
+    def _finish(self, txn: Txn) -> bool:
         if self._only_new and self._has_any(txn):
             return False
         self._put(txn)
         return True
 
-    def _begin(self, txn: Txn) -> None:
-        self._watch = txn.catalog.index.watch()
-        self._tries += 1
-        self._stored_db = txn.catalog.databases.stored(txn, self._db)
-        prefix = U16.pack(self._stored_db)
-        self._left = [prefix + key for key in self._values]
-        """Stored names that are to be looked at."""
-        self._looked = 0
-        self._rows: dict[bytes, bytes] = {}
-        """What is to be written."""
-        self._made: dict[bytes, int] = {}
-        """Names of keys that are to be made, and their numbers."""
-        self._rewritten: set[bytes] = set()
-        self._odd: set[bytes] = set()
-        """Names of keys that are to be set one by one."""
-
-    def _look_again(self, name: bytes) -> None:
-        """Undo what was found of a name."""
+    def _forget(self, name: bytes) -> None:
+        """Forget what was found of a name, and look at it again."""
         number = self._made.pop(name, None)
         if number is not None:
             del self._rows[scan_row(self._stored_db, number)]
@@ -508,7 +469,6 @@ class LongPut:
         self._left.append(name)
 
     def _look_on(self, txn: Txn) -> bool:
-        """Look at some of what is left; tell whether more is."""
         some = self._left[-STEP_NAMES:]
         del self._left[-STEP_NAMES:]
         self._looked += len(some)
@@ -532,7 +492,7 @@ class LongPut:
         return bool(self._left)
 
     def _has_any(self, txn: Txn) -> bool:
-        """Tell whether any of the keys is there."""
+        """Tell whether any of the keys exists."""
         return bool(self._rewritten) or any(
             keyspace.exists(txn, txn.catalog.databases.shown_name(txn, name)) for name in self._odd
         )
@@ -552,20 +512,17 @@ class LongPut:
 
 
 EMPTY = bytes(sha1().digest_size)
-"""The digest of nothing."""
+"""The digest of a missing key."""
 
 
 def of_key(txn: Txn, name: bytes) -> bytes:
-    """Return the digest of what a key holds, whatever the key; that of nothing where it is missing.
-
-    The time is that of reading the whole value.
-    """
+    """Return the digest of a key's contents, EMPTY if there is no key. It reads the whole value."""
     key = txn.key(name)
     return EMPTY if key is None else _of(txn, key)
 
 
 def of_databases(txn: Txn, databases: int) -> bytes:
-    """Return the digest of every key of every database, in whatever order they were made."""
+    """Return the digest of all keys of all databases, in any order."""
     total = int.from_bytes(EMPTY, "big")
     for db in range(databases):
         for _, key in keyspace.live(txn, db, 0):

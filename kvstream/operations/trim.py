@@ -1,13 +1,10 @@
-"""XTRIM, and the trimming half of XADD.
+"""XTRIM, the trim of XADD, and the policies KEEPREF, DELREF and ACKED.
 
-A trim moves the bound below which entries are dead; their rows leave the disk later, in one range
-delete for many. Whole nodes go by their counts; only the node in which the bound falls is read.
-The policies DELREF and ACKED look at each entry, with ``~`` too, as Redis does.
+A trim moves the bound below which entries are dead; their rows are deleted later, many in one
+range. Whole nodes go by their counts; only the node at the bound is read. DELREF and ACKED look at
+each entry, even with ``~``, as in Redis.
 
-Who still refers to an entry: what KEEPREF, DELREF and ACKED ask.
-
-The rule is that of Redis 8.2's code: a stream without groups refers to nothing; otherwise an entry
-is referred to while it is pending in any group, or while some group has yet to be given it.
+A group refers to an entry that it has pending or has not delivered yet, as in Redis 8.2.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,11 +30,11 @@ class RefPolicy(StrEnum):
     """What happens to the groups' references when an entry is deleted."""
 
     KEEPREF = "KEEPREF"
-    """They stay, dangling: the way of XDEL."""
+    """They stay and dangle, as after XDEL."""
     DELREF = "DELREF"
-    """They go with the entry."""
+    """They are removed with the entry."""
     ACKED = "ACKED"
-    """They protect it: only what every group has read and acknowledged is deleted."""
+    """They protect it: only an entry that every group has read and acknowledged is deleted."""
 
     @classmethod
     def _missing_(cls, value: object) -> None:
@@ -45,7 +42,7 @@ class RefPolicy(StrEnum):
 
 
 def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
-    """Return those of ``ids``, ascending, that a group has pending or has not reached yet."""
+    """Return those of ``ids``, ascending, that a group has pending or has not delivered yet."""
     packed = [PACKED(*eid) for eid in ids]
     found: set[StreamID] = set()
     for group in txn.catalog.groups(txn, stream):
@@ -56,7 +53,7 @@ def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamI
 
 
 def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Make ``ids``, ascending and distinct, no longer pending in any group."""
+    """Remove ``ids``, ascending and distinct, from the PEL of every group."""
     packed = [PACKED(*eid) for eid in ids]
     for group in txn.catalog.groups(txn, stream):
         drop(txn, group, packed)
@@ -64,19 +61,19 @@ def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
 
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES
 APPROXIMATE_NODES = 100
-"""``~`` without LIMIT looks at the entries of this many full nodes at most."""
+"""``~`` without LIMIT removes the entries of up to this many full nodes."""
 APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
-"""That default LIMIT where nodes have no greatest number of entries, and the most it may be."""
+"""The default LIMIT if nodes have no limit of entries, and its maximum."""
 UNLIMITED = 0
 SPAN_ROWS = 1000
-"""Entries side by side that are deleted as one range: a range costs every reader from then on."""
+"""Neighbours above which entries are deleted as one range, which costs every later read."""
 _ABOVE_ALL = b"\xff" * 17
 LOOK_AHEAD = 100
-"""IDs of live entries looked up beyond the one that a trim needs."""
+"""IDs of live entries that are looked up beyond the one that a trim needs."""
 
 
 class Strategy(StrEnum):
-    """What a trim measures by."""
+    """What a trim goes by."""
 
     MAXLEN = "MAXLEN"
     MINID = "MINID"
@@ -84,29 +81,50 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """How far to trim."""
+    """Options of a trim."""
 
     strategy: Strategy
     maxlen: int = 0
     minid: StreamID = MIN_ID
     approximate: bool = False
     limit: int | None = None
-    """Most entries that ``~`` removes; None: Redis's default; 0: no limit."""
+    """The most entries that ``~`` removes; None: Redis's default; 0: no limit."""
     policy: RefPolicy = RefPolicy.KEEPREF
 
     def __post_init__(self) -> None:
-        if self.maxlen < 0:
-            raise InvalidArgument("The MAXLEN argument must be >= 0.")
-        if self.limit is None:
-            return
-        if self.limit < 0:
-            raise InvalidArgument("The LIMIT argument must be >= 0.")
-        if not self.approximate:
+        refuse_maxlen(self.maxlen)
+        refuse_limit(self.limit)
+        if self.limit is not None and not self.approximate:
             raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
 
 
+def refuse_maxlen(maxlen: int) -> None:
+    """Raise InvalidArgument if a MAXLEN is negative."""
+    if maxlen < 0:
+        raise InvalidArgument("The MAXLEN argument must be >= 0.")
+
+
+def refuse_limit(limit: int | None) -> None:
+    """Raise InvalidArgument if a LIMIT is negative."""
+    if limit is not None and limit < 0:
+        raise InvalidArgument("The LIMIT argument must be >= 0.")
+
+
+def limit_without_strategy(limit: int) -> InvalidArgument:
+    """Return the error of a LIMIT without MAXLEN or MINID."""
+    behind = "specifying a trimming strategy" if limit else "the special ~ option"
+    return InvalidArgument(f"syntax error, LIMIT cannot be used without {behind}")
+
+
+def two_strategies() -> InvalidArgument:
+    """Return the error of a trim that has both MAXLEN and MINID."""
+    return InvalidArgument(
+        "syntax error, MAXLEN and MINID options at the same time are not compatible"
+    )
+
+
 def trim(txn: Txn, name: bytes, how: Trim) -> int:
-    """Trim a stream as XTRIM does, and return how many entries went."""
+    """Trim a stream as XTRIM does, and return how many entries were removed."""
     stream = txn.stream(name)
     if stream is None:
         return 0
@@ -128,11 +146,10 @@ def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
 
 
 def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
-    """Tell whether a trim behind ``count`` new entries leaves what one behind each would.
+    """Tell whether one trim after ``count`` new entries has the result of a trim after each.
 
-    Not where a LIMIT would stop one of them, nor where one would take the open node away, so that
-    another begins; nor where a node has so many entries that it depends on what was deleted from it
-    by then whether one more fits.
+    It has not if a LIMIT would stop one of them; if one would remove the open node, so that a new
+    one begins; or if nodes are so large that deletions decide whether one more entry fits.
     """
     limit, head = _limit(limits, how), stream.head_node
     small = 0 < limits.node_max_entries <= SMALL_INTEGER_MAX
@@ -152,7 +169,7 @@ def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> 
 
 
 def is_long(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
-    """Guess whether each of ``count`` new entries may trim as much as its LIMIT lets it."""
+    """Guess whether each of ``count`` new entries may trim as much as its LIMIT allows."""
     limit, head = _limit(limits, how), stream.head_node
     if not limit or (head is not None and head.live > limit):
         return False
@@ -198,7 +215,7 @@ def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
         below = how.minid.packed
     most = min(most, limit) if limit else most
     whole, removed, boundary = stream.nodes, stream.length, None
-    if below != _ABOVE_ALL or most < stream.length:  # else nothing is to stay: no node is read
+    if below != _ABOVE_ALL or most < stream.length:  # otherwise no entry stays, and no node is read
         whole, removed, boundary = nodes.whole_from_head(txn, stream, most, below)
     part = 0
     if boundary is not None and not how.approximate:
@@ -212,7 +229,7 @@ def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
 def _part_of(
     txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int, at_head: bool
 ) -> int:
-    """Return how many live entries of the node in which the bound falls must go."""
+    """Return how many live entries of the node at the bound must go."""
     if how.strategy is Strategy.MAXLEN:
         return max(0, length - how.maxlen)
     first = stream.first if at_head else node.first
@@ -228,6 +245,7 @@ def _cut(
     txn: Txn, stream: StreamMeta, boundary: Node | None, whole: int, removed: int, part: int
 ) -> None:
     """Move the stream's lower bound over ``whole`` nodes and ``part`` of the next."""
+    stream.shrinks += 1
     stream.length -= removed + part
     stream.unswept += removed + part
     stream.nodes -= whole
@@ -243,7 +261,7 @@ def _cut(
             stream.first = boundary.first
             stream.head = boundary.first
             stream.head_node = None if boundary.is_open else boundary
-        if part or boundary.live < boundary.appended:  # else all that it was given is live
+        if part or boundary.live < boundary.appended:  # otherwise all of its entries are live
             more = LOOK_AHEAD if removed + part < LOOK_AHEAD else 0
             last = boundary.last if part < boundary.live else stream.last
             stream.first = _live_at(txn, stream, last, part, more)
@@ -256,10 +274,10 @@ def _cut(
 def _live_at(
     txn: Txn, stream: StreamMeta, last: StreamID, skip: int = 0, more: int = 0
 ) -> StreamID:
-    """Return the live entry that has ``skip`` live ones before it from ``stream.first`` on.
+    """Return the live entry after ``skip`` live ones from ``stream.first`` on, up to ``last``.
 
-    It is not above ``last``. A stream kept at a length loses one entry for each new one, so the
-    ``more`` next are looked up with it; ``ahead`` holds them, emptied by whatever else deletes.
+    A stream kept at a length loses one entry for each new one, so the IDs of the ``more`` next
+    entries are looked up too and kept in ``ahead``, which every other deletion clears.
     """
     ahead = stream.ahead
     if len(ahead) <= skip or ahead[0] != stream.first:
@@ -274,7 +292,7 @@ def _live_at(
 def _look_ahead(
     txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID, count: int
 ) -> deque[StreamID]:
-    """Look the first live IDs of ``first <= id <= last`` up."""
+    """Look up the first live IDs of ``first <= id <= last``."""
     lower, upper = stream.prefix + first.packed, stream.prefix + last.packed + b"\x00"
     rows = txn.batch.page(_MESSAGES, lower, upper, count)
     stream.ahead = deque([StreamID.unpack(key[-16:]) for key, _ in rows])
@@ -282,10 +300,10 @@ def _look_ahead(
 
 
 def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
-    """Delete the rows of trimmed entries and nodes once ``every`` of them are waiting."""
+    """Delete the rows of trimmed entries and nodes if at least ``every`` of them wait."""
     if stream.unswept < every:
         return
-    if stream.length == 0 and stream.last == MAX_ID:  # there is no ID to bound a range by
+    if stream.length == 0 and stream.last == MAX_ID:  # no ID can bound the range
         return sweep_emptied(txn, stream)
     bound = stream.first if stream.length else stream.last.next()
     head = stream.head if stream.nodes else bound
@@ -296,7 +314,7 @@ def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
 
 
 def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
-    """Delete all rows of a stream that has no entry, so that its IDs may be given out again."""
+    """Delete all rows of an empty stream, so that its IDs may be used again."""
     tree = tree_prefix(stream.nodes_tree)
     txn.batch.delete_range(_MESSAGES, stream.prefix, successor(stream.prefix))
     txn.batch.delete_range(_TREES, tree, successor(tree))
@@ -308,27 +326,29 @@ def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
 
 def _trim_each(txn: Txn, stream: StreamMeta, how: Trim) -> int:
     limit, length = _limit(txn.catalog.limits, how), stream.length
-    doomed: list[StreamID] = []
+    deleted: list[StreamID] = []
     for node in nodes.from_head(txn, stream):
-        left = length - len(doomed)
+        left = length - len(deleted)
         if how.strategy is Strategy.MAXLEN and left <= how.maxlen:
             break
         if how.strategy is Strategy.MINID and node.first >= how.minid:
             break
-        if limit and len(doomed) + node.live > limit:
+        if limit and len(deleted) + node.live > limit:
             break
-        doomed += _doomed_of(txn, stream, how, node, left)
+        deleted += _entries_to_delete(txn, stream, how, node, left)
         if not _takes_whole(how, left, node):
             break
-    if doomed:
+    if deleted:
         if how.policy is RefPolicy.DELREF:
-            drop_references(txn, stream, doomed)
-        remove_entries(txn, stream, doomed)
-    return len(doomed)
+            drop_references(txn, stream, deleted)
+        remove_entries(txn, stream, deleted)
+    return len(deleted)
 
 
-def _doomed_of(txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int) -> list[StreamID]:
-    """Return the entries of a node that must go, of a stream that will still have ``length``."""
+def _entries_to_delete(
+    txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int
+) -> list[StreamID]:
+    """Return the entries of a node that must go, if ``length`` entries are left from it on."""
     lower = stream.prefix + max(stream.first, node.first).packed
     upper = stream.prefix + node.last.packed + b"\x00"
     ids = [
@@ -343,12 +363,13 @@ def _doomed_of(txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int)
 
 
 def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Delete live entries of one stream, in ascending order; the counters follow."""
+    """Delete live entries of one stream, in ascending order, and update its counters."""
     parts = nodes.parts_of(txn, stream, ids)
     nodes.lose_parts(txn, stream, parts)
     _delete_rows(txn, stream, parts)
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     txn.catalog.erasures.note(stream, ids)
+    stream.shrinks += 1
     stream.ahead.clear()
     stream.length -= len(ids)
     if stream.length == 0:
@@ -356,13 +377,13 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     elif stream.first == ids[0]:
         head = next(nodes.from_head(txn, stream))
         whole = head.live == head.appended
-        # Rows behind the node are not looked at: one of them may be a large one.
+        # Rows after the node are not read: one of them may be large.
         stream.first = head.first if whole else _live_at(txn, stream, head.last)
     txn.changed(stream)
 
 
 def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
-    """Delete the rows of entries, in one range those of many whole nodes side by side."""
+    """Delete the rows of entries, those of many whole neighbouring nodes in one range."""
     span: list[StreamID] = []
     for part in parts:
         if not (part.whole and part.follows):
@@ -376,7 +397,7 @@ def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
 
 
 def _delete_span(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Delete entries between which no others are live."""
+    """Delete entries that have no live ones between them."""
     if len(ids) < SPAN_ROWS:
         return _delete_each(txn, stream, ids)
     lower, upper = stream.prefix + ids[0].packed, stream.prefix + ids[-1].packed + b"\x00"

@@ -1,14 +1,11 @@
-"""The steps of a load that is too long for one commit, each of them a commit of its own.
+"""Loads of streams that are too long for one commit, and those that a crash has left.
 
-Nothing of the stream is to be seen before the last step, which makes the key. What was begun and
-came to no end is swept when the store is opened: at once where nobody said that they would go on,
-else a week after it last came any further.
+Each step of a load is a commit. Nothing is visible before the last one, which makes the key. A load
+that did not finish is deleted when the store is opened: at once if it has no label, otherwise a
+week after its last step.
 
-What was under way when the store was last closed or killed: for when it is opened.
-
-Entries that tables have brought and no commit has counted must not count, and leave first; where
-even that cannot be written, because the disk is full or the store is only read, they are passed
-over. What loads have left that nobody goes on with leaves after them.
+``recover`` runs when the store is opened. Entries of tables that no commit has counted are deleted
+first, or ignored if nothing can be written because the disk is full or the store is read-only.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,16 +21,16 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.types.records import UnfinishedLoad
 
 KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long a load that may be gone on with waits for that."""
+"""How long a load with a label waits to be resumed."""
 
 
 def find(txn: Txn, label: bytes) -> StagedLoad | None:
-    """Return the load of a label."""
+    """Return the load of a label, None if there is none."""
     return next((load for load in unfinished_loads.all_of(txn) if load.label == label), None)
 
 
 def begin(txn: Txn, name: bytes, replace: bool, label: bytes = b"") -> StagedLoad:
-    """Note a load before its first row is written; the note must be durable before that is."""
+    """Record a load before its first row; the record must be durable before that row is."""
     loading.refuse_existing(txn, name, replace)
     load = StagedLoad(loading.new_stream(txn, name), txn.now_ms, label)
     unfinished_loads.put(txn, load)
@@ -41,7 +38,7 @@ def begin(txn: Txn, name: bytes, replace: bool, label: bytes = b"") -> StagedLoa
 
 
 def resume(txn: Txn, name: bytes, label: bytes) -> StagedLoad | None:
-    """Return the load of a label, as far as it is noted and no further; None: there is none."""
+    """Return the load of a label as of its last step, None if there is none."""
     load = find(txn, label)
     if load is None:
         return None
@@ -54,14 +51,14 @@ def resume(txn: Txn, name: bytes, label: bytes) -> StagedLoad | None:
 
 
 def step(txn: Txn, load: StagedLoad, made: Batch) -> None:
-    """Note how far a load has come, together with rows that were made for it."""
+    """Record how far a load is, with the rows of the step."""
     refuse_gone(txn, load)
     loading.merge(txn, made)
     unfinished_loads.put(txn, load)
 
 
 def reserve(txn: Txn, load: StagedLoad, count: int) -> Iterable[int]:
-    """Return numbers for the trees that stand beside the nodes."""
+    """Reserve IDs for the trees besides the nodes."""
     refuse_gone(txn, load)
     load.trees = txn.catalog.numbers.take(txn, count)
     unfinished_loads.put(txn, load)
@@ -71,9 +68,9 @@ def reserve(txn: Txn, load: StagedLoad, count: int) -> Iterable[int]:
 def publish(
     txn: Txn, name: bytes, load: StagedLoad, made: Batch, replace: bool, expire_at: int
 ) -> None:
-    """Make the key, all rows of which are there but those that are ``made`` last.
+    """Make the key, with the last rows in ``made``.
 
-    KeyExists where the name has been taken, StoreError where the database is not what it was.
+    KeyExists if the name is taken, StoreError if the database was flushed or swapped.
     """
     refuse_gone(txn, load)
     if load.stream.name != txn.catalog.databases.stored_name(txn, name):
@@ -83,14 +80,39 @@ def publish(
     unfinished_loads.remove(txn, load)
 
 
+class LongLoad:
+    """The steps of a command that loads a stream where nobody sees it, and makes the key last."""
+
+    def __init__(self, target: bytes) -> None:
+        self._target = target
+        self._load: StagedLoad | None = None
+        self._tries = 0
+
+    def undo(self, txn: Txn) -> None:
+        """Delete what was loaded so far."""
+        if self._load is not None and is_there(txn, self._load):
+            unfinished_loads.discard(txn, self._load)
+        self._load = None
+
+    def _is_kept(self, txn: Txn, load: StagedLoad) -> bool:
+        """Tell whether the load can go on: nobody has flushed or exchanged the database."""
+        stored = txn.catalog.databases.stored_name(txn, self._target)
+        return load.stream.name == stored and is_there(txn, load)
+
+
+def is_there(txn: Txn, load: StagedLoad) -> bool:
+    """Tell whether nobody has discarded a load, or flushed its database."""
+    return txn.batch.get(Family.METADATA, load.row) is not None
+
+
 def refuse_gone(txn: Txn, load: StagedLoad) -> None:
-    """Raise StoreError where the note is no longer there."""
-    if txn.batch.get(Family.METADATA, load.row) is None:
+    """Raise StoreError if the row of a load is no longer there."""
+    if not is_there(txn, load):
         raise StoreError("the load was discarded, or its database flushed, in the meantime")
 
 
 def discard(txn: Txn, label: bytes) -> bool:
-    """Delete what a load has brought; tell whether there was one of that label."""
+    """Delete the load of a label; return whether there was one."""
     load = find(txn, label)
     if load is not None:
         unfinished_loads.discard(txn, load)
@@ -98,7 +120,7 @@ def discard(txn: Txn, label: bytes) -> bool:
 
 
 def unfinished(txn: Txn) -> list[UnfinishedLoad]:
-    """Return the loads that may be gone on with."""
+    """Return the loads that are under way or can be resumed."""
     shown = txn.catalog.databases.shown_name
     found = []
     for load in unfinished_loads.all_of(txn):
@@ -117,29 +139,29 @@ def unfinished(txn: Txn) -> list[UnfinishedLoad]:
 
 
 def sweep(txn: Txn) -> None:
-    """Delete what nobody will go on with: where the store has just been opened."""
+    """Delete loads that nobody can resume; for when the store is opened."""
     for load in list(unfinished_loads.all_of(txn)):
         if not load.label or load.moved_ms + KEPT_MS < txn.now_ms:
             unfinished_loads.discard(txn, load)
 
 
 def recover(commit: Callable[[Callable[[Txn], None]], None], read_only: bool) -> None:
-    """Have the store as it was before; ``commit`` runs a step as one commit."""
+    """Bring the store into order after it was opened; ``commit`` runs a function as one commit."""
     commit(hold)
     if not read_only:
-        with suppress(StoreError, Corruption):  # a full disk can wait; check tells of damage
+        with suppress(StoreError, Corruption):  # a full disk can wait; check reports damage
             undo(commit)
             commit(sweep)
 
 
 def hold(txn: Txn) -> None:
-    """Have nothing counted that tables have brought and no commit has counted."""
+    """Ignore entries of tables that no commit has counted."""
     txn.catalog.held = set()
     with suppress(Corruption):
         txn.catalog.held = {each.prefix for each in ingestion.pending(txn)}
 
 
 def undo(commit: Callable[[Callable[[Txn], None]], None]) -> None:
-    """Delete what tables have brought and no commit has counted."""
+    """Delete entries of tables that no commit has counted."""
     commit(ingestion.undo)
     commit(hold)

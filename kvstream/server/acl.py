@@ -1,21 +1,14 @@
-"""Who may do what: users, their passwords as SHA-256, and what their rules come to.
+"""Access control lists: users, the sets of rules that allow commands and keys, and ACL LOG.
 
-A rule is a word of ACL SETUSER. A user's rules are applied to a copy, which takes the user's place
-when all of them were understood. This module knows no client.
-
-What one set of rules allows: commands, keys and channels. A user has one set, or several.
-
-A rule is a word of ACL SETUSER. This module knows neither users nor clients.
-
-ACL LOG: what was refused to whom, the last of it first.
-
-What one user is refused again and again within a minute is one entry that counts.
+A rule is a word of ACL SETUSER. Rules are applied to a copy of the user, which replaces the user if
+all of them are valid. A user has one set of rules, and more in selectors. This module knows no
+client.
 """
 
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -23,14 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvstream.commands.args import Argv, text
-from kvstream.commands.command import Command, Container
+from kvstream.commands.command import Command, Table, every
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.server.command_docs import CATEGORIES, every, is_absent, key_uses, meant_by
+from kvstream.server.command_docs import CATEGORIES, is_absent, key_uses, meant_by
 from kvstream.storage import files
 from kvstream.types.glob import matcher
 
 TOGETHER_MS = 60_000
-"""Redis counts what is refused again within this time in the same entry."""
+"""A refusal that is repeated within this time counts in the same entry, as in Redis."""
 
 
 @dataclass(slots=True)
@@ -46,13 +39,13 @@ class Denial:
     """The command, or the key."""
     user: bytes
     client: str
-    """The line of CLIENT LIST of who asked last."""
+    """The CLIENT LIST line of the client that was refused last."""
     created_ms: int
     updated_ms: int
     count: int = 1
 
     def is_of(self, other: "Denial") -> bool:
-        """Tell whether another one is the same over again."""
+        """Tell whether another refusal is a repetition of this one."""
         mine = (self.reason, self.context, self.object, self.user)
         same = mine == (other.reason, other.context, other.object, other.user)
         return same and other.created_ms - self.updated_ms <= TOGETHER_MS
@@ -85,7 +78,7 @@ class Denials:
         return list(islice(self._entries, max(most, 0)))
 
     def resize(self, length: int) -> None:
-        """Keep at most so many entries from the next one on."""
+        """Keep at most so many entries, from the next one on."""
         self._length = length
 
     def clear(self) -> None:
@@ -94,26 +87,25 @@ class Denials:
 
 _BLANK = re.compile(rb"[\s\0]")
 _KEYS = re.compile(rb"%(R|W|RW|WR)(?:~(.*))?", re.IGNORECASE | re.DOTALL)
-Table = Mapping[bytes, Command | Container]
 
 
 class BadRule(InvalidArgument):
-    """A word of ACL SETUSER that is no rule; the text says why."""
+    """An invalid rule; the text is the reason."""
 
 
 class Refusal(NamedTuple):
-    """What a set of rules does not allow; of several, the greatest is told."""
+    """What a set of rules does not allow; of several refusals the greatest is reported."""
 
     kind: str
     """``cmd`` or ``key``."""
     at: int
-    """Which of the request's keys it is."""
+    """The position of the refused key among the request's keys."""
     object: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Keys that a user may read, write, or both."""
+    """A pattern of keys that a user may read, write, or both."""
 
     pattern: bytes
     reads: bool = True
@@ -131,18 +123,18 @@ _EVERY_KEY = KeyRule(b"*")
 
 @dataclass(slots=True, eq=False)
 class Rights:
-    """One set of rules, and what they come to."""
+    """One set of rules, and the commands and keys that it allows."""
 
     rules: list[bytes] = field(default_factory=lambda: [b"-@all"])
-    """Those of commands, in order; the first one is +@all or -@all."""
+    """The rules of commands, in order; the first one is +@all or -@all."""
     keys: list[KeyRule] = field(default_factory=list)
     channels: list[bytes] = field(default_factory=list)
     allowed: frozenset[str] = frozenset()
-    """Names of the commands that the rules come to."""
+    """Names of the allowed commands."""
     free: bool = False
-    """Every command and every key: nothing need be looked up."""
+    """Every command and every key is allowed: no check is needed."""
     _first: dict[str, set[bytes]] = field(default_factory=dict)
-    """Words that may follow commands which are not allowed otherwise."""
+    """First arguments that are allowed of commands that are not, as in ``+select|0``."""
     _all_keys: bool = False
     _tests: list[tuple[KeyRule, Callable[[bytes], bool]]] = field(default_factory=list)
 
@@ -166,7 +158,7 @@ class Rights:
         return b" ".join(b"&" + pattern for pattern in self.channels)
 
     def refusal(self, command: Command, argv: Argv) -> Refusal | None:
-        """Return what of a request is not allowed; None where all of it is."""
+        """Return what the rules refuse of a request; None if they allow it."""
         name = command.name
         if name not in self.allowed and not self._allows_first(name, argv):
             return Refusal("cmd", 0, name.encode())
@@ -181,7 +173,7 @@ class Rights:
         return len(argv) > 1 and argv[1].lower() in self._first.get(name, ())
 
     def may(self, key: bytes, reads: bool, writes: bool) -> bool:
-        """Tell whether one rule allows to read or write a key, as asked."""
+        """Tell whether one rule allows to read or write a key, or both."""
         return any(
             test(key)
             for rule, test in self._tests
@@ -189,7 +181,7 @@ class Rights:
         )
 
     def settle(self, table: Table) -> None:
-        """Work out what the rules come to."""
+        """Compute the allowed commands and keys from the rules."""
         commands = list(every(table))
         allowed: set[str] = set()
         self._first = {}
@@ -207,14 +199,14 @@ class Rights:
         self.free = self._all_keys and len(allowed) == len(commands)
 
     def apply(self, rule: bytes, table: Table) -> None:
-        """Add a rule, or raise BadRule."""
+        """Add a rule; BadRule if it is invalid."""
         plain = _PLAIN_RULES.get(rule.lower())
         if plain is not None:
             plain(self)
         elif rule[:1] in (b"+", b"-"):
             self._add_commands(rule.lower(), table)
         elif _BLANK.search(rule):
-            raise BadRule("Syntax error")  # users in a file are words parted by blanks
+            raise BadRule("Syntax error")  # a file separates rules by blanks
         elif rule[:1] == b"~":
             self._add_keys(KeyRule(rule[1:]))
         elif rule[:1] == b"&":
@@ -232,7 +224,7 @@ class Rights:
             return
         if not _is_known(word, table):
             _check_first(rule, table)
-        within = word + b"|"  # what the rule says of a command goes for its subcommands too
+        within = word + b"|"  # the rule holds for subcommands too
         kept = [each for each in self.rules if each[1:] != word and not each.startswith(within, 1)]
         self.rules = [*kept, rule]
 
@@ -260,14 +252,14 @@ class Rights:
 
 
 def _is_known(word: bytes, table: Table) -> bool:
-    """Tell whether a rule may speak of this: a category, or a command of Redis's."""
+    """Tell whether a word is a category, or a command of kvstream or Redis."""
     if word[:1] == b"@":
         return text(word[1:]) in CATEGORIES
     return bool(meant_by(word, every(table))) or is_absent(text(word))
 
 
 def _check_first(rule: bytes, table: Table) -> None:
-    """Raise BadRule unless the rule allows a command with one first word, as ``+select|0``."""
+    """Raise BadRule unless the rule allows a command with one first argument: ``+select|0``."""
     name, _, word = rule[1:].rpartition(b"|")
     if rule[:1] == b"+" and b"|" in name and _is_known(name, table):
         raise BadRule("Allowing first-arg of a subcommand is not supported")
@@ -312,19 +304,19 @@ _HASH = re.compile(rb"[0-9a-f]{64}")
 
 
 class NoPermission(RequestError):
-    """The user's rules do not allow it."""
+    """The user's rules do not allow a request."""
 
     code = "NOPERM"
 
     def __init__(self, message: str, kind: str, what: bytes) -> None:
         super().__init__(message)
         self.kind = kind
-        """``cmd`` or ``key``: what the rules do not allow."""
+        """``cmd`` or ``key``."""
         self.object = what
 
 
 class WrongPassword(RequestError):
-    """AUTH with a name and password that do not let anybody in."""
+    """AUTH with a wrong name or password."""
 
     code = "WRONGPASS"
 
@@ -340,15 +332,15 @@ class User:
     on: bool = False
     nopass: bool = False
     passwords: dict[bytes, None] = field(default_factory=dict)
-    """SHA-256 in hexadecimal digits, in the order in which they were given."""
+    """SHA-256 hashes in hexadecimal digits, in the order in which they were given."""
     root: Rights = field(default_factory=Rights)
     selectors: list[Rights] = field(default_factory=list)
-    """More sets of rules, in parentheses: one set alone must allow the whole of a request."""
+    """More sets of rules: one set must allow the whole request."""
     free: bool = False
-    """Every command and every key: nothing need be looked up."""
+    """Every command and every key is allowed: no check is needed."""
 
     def describe(self) -> bytes:
-        """Return the rules that make this user, as ACL LIST shows them."""
+        """Return the rules of this user, as ACL LIST shows them."""
         words = [b"on" if self.on else b"off"]
         words += [b"nopass"] if self.nopass else []
         words += [b"#" + digest for digest in self.passwords]
@@ -356,7 +348,7 @@ class User:
         return b"user %b %b" % (self.name, b" ".join(words))
 
     def admits(self, password: bytes) -> bool:
-        """Tell whether a password lets one in; every one that is known is looked at."""
+        """Tell whether a password is valid, in a time that does not depend on which one matches."""
         if not self.on:
             return False
         digest = sha256(password)
@@ -364,7 +356,7 @@ class User:
         return self.nopass or any(known)
 
     def check(self, command: Command, argv: Argv) -> None:
-        """Raise NoPermission where a request is not allowed."""
+        """Raise NoPermission if the rules do not allow a request."""
         if self.free or command.name in _ANYBODY:
             return
         worst: Refusal | None = None
@@ -382,7 +374,7 @@ class User:
         raise NoPermission(message, worst.kind, worst.object)
 
     def check_writes(self, keys: Iterable[bytes]) -> None:
-        """Raise NoPermission unless one set of rules lets every key be written."""
+        """Raise NoPermission unless one set of rules allows to write every key."""
         asked = list(keys)
         refused = [
             next((key for key in asked if not rights.may(key, reads=False, writes=True)), None)
@@ -392,14 +384,14 @@ class User:
             raise NoPermission("No permissions to access a key", "key", refused[0] or b"")
 
     def settle(self, table: Table) -> None:
-        """Work out what the rules come to."""
+        """Compute the allowed commands and keys from the rules."""
         for rights in (self.root, *self.selectors):
             rights.settle(table)
         self.free = self.root.free
 
 
 _ANYBODY = frozenset({"auth", "hello", "quit", "reset"})
-"""Commands that no rule keeps anybody from, as in Redis."""
+"""Commands that are always allowed, as in Redis."""
 
 
 def sha256(password: bytes) -> bytes:
@@ -407,7 +399,7 @@ def sha256(password: bytes) -> bytes:
 
 
 class Acl:
-    """All users by name; there is always ``default``."""
+    """All users by name, ``default`` always among them."""
 
     def __init__(
         self,
@@ -415,7 +407,7 @@ class Acl:
         password: str = "",
         file: Path | None = None,
     ) -> None:
-        """Let the users of a file be, where there is one: their passwords are the file's."""
+        """Load the users of the file if it exists; it overrides ``password``."""
         self._table = table
         self.users: dict[bytes, User] = {}
         self.default = self.set_user(DEFAULT, [b"on", b"nopass", b"~*", b"&*", b"+@all"])
@@ -430,21 +422,21 @@ class Acl:
         return self.default.on and self.default.nopass
 
     def require(self, password: bytes) -> None:
-        """Have the default user need this password alone, or none where it is empty."""
+        """Make this the only password of the default user; empty: it needs none."""
         self.set_user(DEFAULT, [b"resetpass", b">" + password if password else b"nopass"])
 
     def authenticate(self, name: bytes, password: bytes) -> User:
-        """Return the user whom a password lets in, or raise WrongPassword."""
+        """Return the user of a name and password, or raise WrongPassword."""
         user = self.users.get(name)
         if user is None:
-            hmac.compare_digest(sha256(password), sha256(b""))  # as long as for one that exists
+            hmac.compare_digest(sha256(password), sha256(b""))  # takes as long as for a known name
             raise WrongPassword
         if not user.admits(password):
             raise WrongPassword
         return user
 
     def set_user(self, name: bytes, rules: Iterable[bytes]) -> User:
-        """Make or change a user by rules: by all of them or, with a BadRule, by none."""
+        """Create or change a user by rules, by all of them or none."""
         existing = self.users.get(name)
         user = User(name) if existing is None else deepcopy(existing)
         for rule in _joined(rules):
@@ -453,21 +445,21 @@ class Acl:
         if existing is None:
             self.users[name] = user
             return user
-        return _become(existing, user)
+        return _assign(existing, user)
 
     def delete_user(self, name: bytes) -> User | None:
-        """Forget a user and return it; None where there was none."""
+        """Delete a user and return it; None if it does not exist."""
         if name == DEFAULT:
             raise InvalidArgument("The 'default' user cannot be removed")
         return self.users.pop(name, None)
 
     def save(self, path: Path) -> None:
-        """Write all users into a file, which has them all or is as it was."""
+        """Write all users to a file, atomically."""
         lines = [user.describe() + b"\n" for _, user in sorted(self.users.items())]
         files.write(path, b"".join(lines))
 
     def load(self, path: Path) -> list[User]:
-        """Have the users of a file and no others; return those who are gone."""
+        """Replace all users by those of a file; return the users that it does not have."""
         fresh = Acl(self._table)
         seen = set()
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -482,7 +474,7 @@ class Acl:
             fresh.set_user(words[1], [b"reset", *words[2:]])
         gone = [user for name, user in self.users.items() if name not in fresh.users]
         for name, user in fresh.users.items():
-            self.users[name] = _become(self.users.get(name, user), user)
+            self.users[name] = _assign(self.users.get(name, user), user)
         for user in gone:
             del self.users[user.name]
         return gone
@@ -514,7 +506,7 @@ class Acl:
 
 
 def _joined(rules: Iterable[bytes]) -> list[bytes]:
-    """Return rules, those in parentheses as one: a request and a file may have them apart."""
+    """Join the rules of a selector, which a request or a file may have as separate words."""
     joined: list[bytes] = []
     begun = b""
     for rule in rules:
@@ -538,15 +530,15 @@ def _joined(rules: Iterable[bytes]) -> list[bytes]:
 # --- rules --------------------------------------------------------------------------------------
 
 
-def _become(user: User, other: User) -> User:
-    """Have a user be as another: clients that are this user stay so."""
+def _assign(user: User, other: User) -> User:
+    """Make a user equal to another in place, so that its clients keep it."""
     for attribute in User.__slots__:
         setattr(user, attribute, getattr(other, attribute))
     return user
 
 
 def _reset(user: User) -> None:
-    _become(user, User(user.name))
+    _assign(user, User(user.name))
 
 
 def _switch(on: bool) -> Callable[[User], None]:

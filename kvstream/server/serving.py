@@ -24,7 +24,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import NamedTuple
 
-from kvstream.engine import ownership
+from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
 from kvstream.logs import NOTICE, logging_to
 from kvstream.server.commands.info import RUN_ID
@@ -181,7 +181,7 @@ async def serve(
         notify(READY)
         await stop.wait()
         _log.log(NOTICE, "stops; clients to be answered and let go: %d", len(executor.clients))
-        ownership.forget(engine.database.directory)
+        server_address.remove(engine.database.directory)
         notify(STOPPING)
         listener.stopping = True
         for server in servers:
@@ -219,9 +219,11 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
 def _note(executor: Executor, host: str) -> None:
     """Leave word beside the store where it is served; without it only its URL leads here."""
     options = executor.options
-    url = ownership.url_of(host, options.port or options.tls_port, not options.port)
+    url = server_address.url_of(host, options.port or options.tls_port, not options.port)
     try:
-        ownership.note(executor.engine.database.directory, ownership.Address(url, RUN_ID))
+        server_address.write(
+            executor.engine.database.directory, server_address.Address(url, RUN_ID)
+        )
     except OSError as error:
         _log.warning("nothing beside the store says that it is served: %s", error)
 

@@ -3,14 +3,13 @@
 import pytest
 
 from kvstream.commands import COMMANDS, Command, Flag, find
-from kvstream.commands.reference import rows
-from kvstream.commands.table import ALL_COMMANDS
+from kvstream.commands.command import every
 from kvstream.errors import RequestError
 from tests.commands.conftest import Say, words
 from tests.operations.implementations import RedisServer
 
-ALL = list(rows(ALL_COMMANDS))
-KNOWN_TO_7 = [row for row in ALL if int(row.since.split(".")[0]) < 8]
+ALL = every(COMMANDS)
+KNOWN_TO_7 = [row for row in ALL if row.since < "8"]
 LONG = [row for row in ALL if abs(row.arity) > len(row.name.split("|"))]
 """Commands whose name alone does not have their number of words."""
 COMPARED_FLAGS = {Flag.WRITE, Flag.READONLY, Flag.DENYOOM, Flag.BLOCKING, Flag.MOVABLEKEYS}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.commands import claim, streams
+from kvstream.commands import claim
+from kvstream.commands import incremental as incremental_ids
 from kvstream.operations import incremental, keyspace, pages
 from tests.differential.long_runs import assert_same
 from tests.differential.test_wire import EXAMPLES
@@ -25,7 +26,7 @@ def ports(
     monkeypatch.setattr(pages, "LOOK_ROWS", 0)
     monkeypatch.setattr(pages, "SHORT_BYTES", 1)
     monkeypatch.setattr(keyspace, "LONG_KEYS", 0)
-    for module in (streams, claim):
+    for module in (incremental_ids, claim):
         monkeypatch.setattr(module, "LONG_ROWS", 0)
     for module in (incremental, incremental):
         monkeypatch.setattr(module, "STEP_ROWS", 2)

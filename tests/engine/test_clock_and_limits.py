@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import IDsExhausted, IDTooSmall, ManualClock, Store, StreamID
+from kvstream.layout.values import encode_fields
 from kvstream.types.ids import U64_MAX
 from tests.engine.sharing import START_MS
 from tests.engine.waiting import blocked, ms_of
@@ -179,6 +180,24 @@ def test_the_greatest_id_is_the_last_one(store: Store) -> None:
             attempt()
         assert str(caught.value) == EXHAUSTED
     assert len(stream) == 2
+
+
+def test_entries_that_do_not_all_fit_below_the_greatest_id_are_refused_alike(
+    store: Store,
+) -> None:
+    stream = store.stream("s")
+    stream.add({"f": "v"}, id=(U64_MAX, U64_MAX - 2))
+    encoded = [encode_fields({"f": "v"})[0]] * 5
+    for attempt in (
+        lambda: stream.add_many([{"f": "v"}] * 5),
+        lambda: store.bulk_append({"s": (None, encoded)}),
+    ):
+        with pytest.raises(IDsExhausted) as caught:
+            attempt()
+        assert str(caught.value) == EXHAUSTED
+    assert len(stream) == 1
+    store.bulk_append({"s": (None, encoded[:2])})
+    assert [entry.id.seq for entry in stream] == [U64_MAX - 2, U64_MAX - 1, U64_MAX]
 
 
 def test_a_full_millisecond_carries_into_the_next(store: Store, clock: ManualClock) -> None:

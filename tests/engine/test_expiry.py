@@ -98,7 +98,7 @@ def test_the_expiry_thread_goes_on_when_the_disk_was_full_for_a_while(
     store.expire("s", 1)
     monkeypatch.setattr(expiry, "EXPIRE_PAUSE_S", 0.001)
     monkeypatch.setattr(expiry, "FAILED_PAUSE_S", 3600.0)
-    monkeypatch.setattr(store.engine.expiry, "_look", lambda: looks.append(None))
+    monkeypatch.setattr(store.engine.expiry, "_before", lambda: looks.append(None))
     with monkeypatch.context() as patch:
         patch.setattr(store.engine.database, "write", full)
         clock.advance(1000)

@@ -88,10 +88,10 @@ def test_copies_of_processes_that_have_ended_are_swept(store: Store) -> None:
     folder = store.engine.database.directory / reader_snapshots.FOLDER
     also_kept = asked(store)
     left = asked(store)
-    gone = left.rename(folder / f"{ended_process()}-1-{reader_snapshots.where()}-{'0' * 16}")
+    gone = left.rename(folder / f"{ended_process()}-1-{reader_snapshots.system_id()}-{'0' * 16}")
     (folder / f".{gone.name}-half").mkdir()
     (folder / f"{gone.name}.refused").touch()
-    other_system = "f" * 8 if reader_snapshots.where() != "f" * 8 else "e" * 8
+    other_system = "f" * 8 if reader_snapshots.system_id() != "f" * 8 else "e" * 8
     kept = asked(store).rename(folder / f"{ended_process()}-1-{other_system}-{'0' * 16}")
     foreign = folder / "notes.txt"
     foreign.touch()
@@ -149,10 +149,10 @@ def test_a_store_that_nobody_writes_is_copied_by_its_reader(store: Store) -> Non
     store.stream("orders").add({"sku": "a1"})
     directory = store.engine.database.directory
     with pytest.raises(StoreLocked):
-        reader_snapshots.linked(directory, reader_snapshots.new_token(os.getpid()))
+        reader_snapshots.link(directory, reader_snapshots.new_token(os.getpid()))
     store.close()
     with Store.open(directory, read_only=True):  # another reader
-        copy = reader_snapshots.linked(directory, reader_snapshots.new_token(os.getpid()))
+        copy = reader_snapshots.link(directory, reader_snapshots.new_token(os.getpid()))
     assert copy is not None
     with Store.open(directory) as again:
         again.stream("orders").add_many([{"sku": str(number)} for number in range(1000)])
@@ -165,6 +165,6 @@ def test_a_long_log_is_left_to_those_who_may_shorten_it(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     store.close()
     directory = store.engine.database.directory
-    (directory / "999999.log").write_bytes(bytes(reader_snapshots.LOG_MOST + 1))
-    assert reader_snapshots.linked(directory, reader_snapshots.new_token(os.getpid())) is None
+    (directory / "999999.log").write_bytes(bytes(reader_snapshots.LOG_BYTES_MAX + 1))
+    assert reader_snapshots.link(directory, reader_snapshots.new_token(os.getpid())) is None
     (directory / "999999.log").unlink()

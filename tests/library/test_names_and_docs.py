@@ -100,20 +100,24 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+
+
 def examples() -> list[str]:
     """Return the examples of the library; tests/test_readme.py runs those of the server too."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return [block for block in blocks if "from kvstream import" in block]
+    readme = [block for block in blocks("README.md") if "from kvstream import" in block]
+    return [*readme, *blocks("docs/library.md")]
 
 
-def test_the_readme_has_examples() -> None:
-    assert len(examples()) >= 2
+def test_the_pages_have_examples() -> None:
+    assert len(examples()) >= 4
 
 
 @pytest.mark.usefixtures("working_directory")
 @pytest.mark.parametrize("example", examples())
-def test_an_example_of_the_readme_runs_as_printed(example: str) -> None:
-    exec(compile(example, "README.md", "exec"), {})
+def test_an_example_runs_as_printed(example: str) -> None:
+    exec(compile(example, "example", "exec"), {})
 
 
 @pytest.mark.usefixtures("working_directory")

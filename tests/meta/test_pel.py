@@ -37,6 +37,16 @@ class Entry(NamedTuple):
     rank: int = 0
 
 
+class Pending(NamedTuple):
+    """One pending entry."""
+
+    id: bytes
+    owner: bytes
+    time_ms: int
+    deliveries: int
+    rank: int
+
+
 class PendingMachine(RuleBasedStateMachine):
     """Every operation on pending entries, beside a dict of them."""
 
@@ -56,9 +66,9 @@ class PendingMachine(RuleBasedStateMachine):
     def group(self) -> GroupMeta:
         return self.metadata.group(self.name)
 
-    def those(self, wanted: list[bytes]) -> list[pel.Pending]:
+    def those(self, wanted: list[bytes]) -> list[Pending]:
         """Return what the model has pending of ``wanted``."""
-        return [pel.Pending(eid, *self.model[eid]) for eid in wanted if eid in self.model]
+        return [Pending(eid, *self.model[eid]) for eid in wanted if eid in self.model]
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -70,7 +80,7 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule(ids=SETS_OF_IDS)
     def take(self, ids: list[bytes]) -> None:
-        expected = self.those(ids)
+        expected = [each.id for each in self.those(ids)]
         assert pel.take(self.metadata.txn, self.group, ids) == expected
         for eid in ids:
             self.model.pop(eid, None)
@@ -90,9 +100,15 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule(ids=SETS_OF_IDS, count=st.integers(0, 2))
     def give_back(self, ids: list[bytes], count: int) -> None:
-        self.take(ids)
-        pel.give_back(self.metadata.txn, self.group, ids, count)
+        txn, group = self.metadata.txn, self.group
         self.rank += 1
+        group.nack_rank = self.rank
+        targets = dict.fromkeys(ids, (b"", 0, count, self.rank))
+        found = pel.stretches(txn, group, ids)
+        pel.plan(group, found, lambda run, some: {eid: targets[eid] for eid in some}).apply(
+            txn, group
+        )
+        txn.member_changed(group)
         self.model |= dict.fromkeys(ids, Entry(b"", 0, count, self.rank))
 
     @rule()
@@ -116,7 +132,7 @@ class PendingMachine(RuleBasedStateMachine):
     def look_by_id(self, start: bytes) -> None:
         txn, group = self.metadata.txn, self.group
         one = self.those([start])
-        assert pel.find(txn, group, start) == (one[0] if one else None)
+        assert pel.pending_among(txn, group, [start]) == [each.id for each in one]
         for end in (start, ALL_IDS[-1]):
             wanted = [eid for eid in ALL_IDS if start <= eid <= end]
             runs = list(pel.runs_from(txn, group, start))
@@ -130,7 +146,7 @@ class PendingMachine(RuleBasedStateMachine):
         )
         expected = self.those([eid for eid in ALL_IDS if eid >= start])
         assert entries(runs, start, ALL_IDS[-1]) == [
-            entry for entry in expected if entry.owned and entry.owner == owner
+            entry for entry in expected if entry.rank == 0 and entry.owner == owner
         ]
 
     @rule(latest=st.integers(-1, 6))
@@ -139,11 +155,11 @@ class PendingMachine(RuleBasedStateMachine):
         found = entries(runs, ALL_IDS[0], ALL_IDS[-1])
         expected = self.those(ALL_IDS)
         assert sorted(found) == [
-            entry for entry in expected if not entry.owned or entry.time_ms <= latest
+            entry for entry in expected if entry.rank or entry.time_ms <= latest
         ]
-        given_back = [entry for entry in found if not entry.owned]
+        given_back = [entry for entry in found if entry.rank]
         assert given_back == sorted(given_back, key=lambda entry: entry.rank)
-        owned = [entry.time_ms for entry in found if entry.owned]
+        owned = [entry.time_ms for entry in found if entry.rank == 0]
         assert owned == sorted(owned)
         times = [entry.time_ms for entry in expected]
         oldest = pel.oldest_time(self.metadata.txn, self.group)
@@ -169,9 +185,13 @@ class PendingMachine(RuleBasedStateMachine):
         assert all(len(run.ids) <= pel.RUN_IDS_MAX for run in runs)
 
 
-def entries(runs: list[Run], start: bytes, end: bytes) -> list[pel.Pending]:
+def entries(runs: list[Run], start: bytes, end: bytes) -> list[Pending]:
     """Return the single entries of ``runs`` between two IDs."""
-    return [pel.pending_of(run, eid) for run in runs for eid in pel.ids_between(run, start, end)]
+    return [
+        Pending(eid, run.owner, run.time_ms, run.deliveries, run.rank)
+        for run in runs
+        for eid in pel.ids_between(run, start, end)
+    ]
 
 
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
@@ -225,7 +245,7 @@ def test_an_acknowledged_entry_leaves_its_run_in_one_piece(metadata: Metadata) -
 def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -> None:
     def nack(txn: Any, group: GroupMeta) -> None:
         pel.take(txn, group, [ALL_IDS[4]])
-        pel.give_back(txn, group, [ALL_IDS[4]], 1)
+        pel.place(txn, group, [ALL_IDS[4]], b"", 0, 1, rank=1)
 
     assert change_one(metadata, nack) == [ALL_IDS[1:4], [ALL_IDS[4]], ALL_IDS[5:10]]
 

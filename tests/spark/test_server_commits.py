@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from kvstream.engine.ownership import Address, note
+from kvstream.engine.server_address import Address, write
 from kvstream.errors import IDTooSmall, KVStreamError, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
 from kvstream.remote.connection import AccessDenied, Connection
@@ -196,10 +196,10 @@ def test_a_store_that_is_served_is_written_through_its_server(tmp_path: Path) ->
         with pytest.raises(StoreLocked):  # nobody says where
             commit_to(by_path, 0, work)
         url = f"redis://127.0.0.1:{served.port}"
-        note(tmp_path / "store", Address(url, "of another run"))
+        write(tmp_path / "store", Address(url, "of another run"))
         with pytest.raises(StoreLocked):
             commit_to(by_path, 0, work)
-        note(tmp_path / "store", Address(url, RUN_ID))
+        write(tmp_path / "store", Address(url, RUN_ID))
         with pytest.raises(AccessDenied, match="is held by its server"):
             commit_to(Place("path", by_path.address), 0, work)
         assert commit_to(by_path, 0, work) == (True, 1, 0)

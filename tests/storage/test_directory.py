@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.engine import ownership
+from kvstream.engine import server_address
 from kvstream.errors import (
     Corruption,
     KVStreamError,
@@ -412,8 +412,8 @@ def test_a_file_is_read_if_it_is_a_regular_one(tmp_path: Path, kind: str) -> Non
 
 def test_a_pipe_in_place_of_a_served_address_is_no_address(directory: Path) -> None:
     Database.open(directory, SMALL).close()
-    special(ownership.folder_of(directory) / "server", "pipe")
-    assert ownership.address_of(directory) is None
+    special(server_address.folder_of(directory) / "server", "pipe")
+    assert server_address.read(directory) is None
 
 
 # Copies by hard links

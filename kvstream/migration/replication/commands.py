@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import Command, Container, Flag
-from kvstream.commands.streams import POLICIES
 from kvstream.commands.table import COMMANDS, find
+from kvstream.commands.trim import POLICIES
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey, RequestError
 from kvstream.migration.items import Selection
 from kvstream.operations.append import automatic_iid

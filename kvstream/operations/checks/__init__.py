@@ -1,9 +1,9 @@
-"""``check``: walk every column family, recount everything, and tell or mend what does not hold.
+"""``check``: read every column family, recount everything, and report or repair what is wrong.
 
-The walk reads rows, not what is held in memory, and decodes each record anew; what is in memory is
-then compared with the disk. It holds chunks of rows and a bit for each number in use, never all
-rows. The truth is in message rows, runs of pending entries and idempotent IDs; counters and indexes
-are made to fit them. What is written in repair is in proportion to what is wrong.
+The check reads rows and decodes each record anew; then it compares objects in memory with the disk.
+It holds chunks of rows and one bit for each number in use. Message rows, runs of pending entries
+and idempotent IDs are the truth; counters and indexes follow from them. A repair writes only what
+is wrong.
 """
 
 from kvstream.errors import InvalidArgument
@@ -20,10 +20,10 @@ from kvstream.types.records import Fault
 
 
 def check(txn: Txn, repair: bool = False) -> list[Fault]:
-    """Return what does not hold in the whole store; with ``repair`` set right what can be.
+    """Return the faults of the whole store; with ``repair`` correct those that can be.
 
-    Raises Corruption where rows cannot be read at all, and InvalidArgument in a transaction that
-    has changed something: its changes are in memory and not yet in rows.
+    Raises Corruption if rows cannot be read at all, and InvalidArgument in a transaction that has
+    changed something, since its changes are not in rows yet.
     """
     if txn.dirty:
         raise InvalidArgument("a check needs a transaction that has changed nothing")
@@ -39,9 +39,9 @@ def check(txn: Txn, repair: bool = False) -> list[Fault]:
 
 
 def _check_stream(survey: Survey, stream: StreamMeta, place: str, gone: bool) -> None:
-    """Check all that belongs to one stream, whose fields become what is true.
+    """Check everything of one stream, and set its fields to their true values.
 
-    A stream that a flush made ``gone`` has no entries any more.
+    ``gone``: a flush has deleted the stream, so it has no entries.
     """
     survey.claim_tree(place, stream.nodes_tree)
     if not gone:
@@ -51,7 +51,7 @@ def _check_stream(survey: Survey, stream: StreamMeta, place: str, gone: bool) ->
 
 
 def _mend(txn: Txn, mending: Batch) -> None:
-    """Have the mending rows written, and all in memory read anew."""
+    """Write the corrected rows, and read everything in memory anew."""
     for family, lower, upper in mending.ranges:
         txn.batch.delete_range(family, lower, upper)
     for puts, mended in zip(txn.batch.puts, mending.puts, strict=True):

@@ -1,4 +1,4 @@
-"""The message rows of one stream: which are live, and whether the stream's record says so."""
+"""Check the message rows of one stream: which are live, and what its record counts."""
 
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +17,7 @@ _MESSAGES = Family.MESSAGES
 
 @dataclass(slots=True)
 class _Rows:
-    """How many rows there are, and the IDs between which they lie."""
+    """How many rows there are, and their bounds."""
 
     count: int = 0
     ids: list[bytes] = field(default_factory=list)
@@ -30,7 +30,7 @@ class _Rows:
 
 
 def check_entries(survey: Survey, stream: StreamMeta, place: str) -> None:
-    """Recount a stream's entries and nodes; set the fields of ``stream`` to what is true."""
+    """Recount a stream's entries and nodes; set the fields of ``stream`` to their true values."""
     border = _Border(survey, stream, place)
     border.check()
     live = _check_live(survey, stream, place, border.first)
@@ -46,7 +46,7 @@ def check_entries(survey: Survey, stream: StreamMeta, place: str) -> None:
 
 
 def _check_last(survey: Survey, stream: StreamMeta, place: str, packed: bytes) -> None:
-    """The last ID, once given out, lies above all others for ever."""
+    """Check that the last ID lies above all others."""
     greatest = StreamID.unpack(packed)
     if greatest > stream.last:
         detail = f"{greatest} above {stream.last}"
@@ -59,7 +59,7 @@ def _check_last(survey: Survey, stream: StreamMeta, place: str, packed: bytes) -
 
 
 class _Border:
-    """The bound between rows that a trim has left behind and live ones."""
+    """The bound between trimmed rows and live ones."""
 
     def __init__(self, survey: Survey, stream: StreamMeta, place: str) -> None:
         self._survey = survey
@@ -68,7 +68,7 @@ class _Border:
         self._upper = successor(stream.prefix)
         self.dead = _Rows()
         self.first: bytes | None = None
-        """From this packed ID on rows are live; None: no row is."""
+        """The packed ID from which on rows are live; None: no row is."""
 
     def check(self) -> None:
         stream = self._stream
@@ -90,7 +90,7 @@ class _Border:
         return rows
 
     def _reconsider(self) -> None:
-        """Move the bound where that makes both counts right: then it, not they, was wrong."""
+        """Move the bound if that makes both counts right: then the bound was wrong."""
         stream, prefix = self._stream, self._stream.prefix
         if self._count(prefix, self._upper).count != stream.length + stream.unswept:
             return
@@ -103,7 +103,7 @@ class _Border:
         self.dead = self._count_dead()
 
     def _check_unswept(self) -> None:
-        """Every dead row lies where the next sweep goes, and is counted."""
+        """Check that every dead row lies within the next sweep, and is counted."""
         stream, findings = self._stream, self._survey.findings
         if self.dead.count > stream.unswept:
             detail = f"{stream.unswept}, but {self.dead.count} dead rows"
@@ -120,7 +120,7 @@ class _Border:
 
 
 def _check_live(survey: Survey, stream: StreamMeta, place: str, first: bytes | None) -> _Rows:
-    """Count and decode the live rows, and hold the nodes against them."""
+    """Count and decode the live rows, and compare the nodes with them."""
     live = _Rows()
     nodes = NodeCheck(survey, stream, place)
     if first is not None:
@@ -147,7 +147,7 @@ def _well_formed(survey: Survey, stream: StreamMeta, place: str, chunk: list[Row
 
 
 def _decode(survey: Survey, place: str, page: list[Row]) -> Values:
-    """Return the fields of each row, None where they cannot be decoded."""
+    """Return the fields of each row, None if they cannot be decoded."""
     try:
         return list(decode_checked([value for _, value in page]))
     except Corruption:

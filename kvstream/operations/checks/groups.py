@@ -1,13 +1,9 @@
-"""The pending entries of one group: its runs, and the two indexes that point to them.
+"""Check the groups, consumers and pending entries of one stream.
 
-The runs are the truth. In an indexed group each has one row in the times tree and, where it is
-owned, one in its consumer's tree. The rows are looked up run by run, and counted: where an index
-has more rows than were found, the others point to no run. Any other group has no such rows. Runs
-out of order are a fault that loses entries to the core; such a group is put in order as a whole.
-
-The groups and consumers of one stream: their records, and how many there are.
-
-One consumer as its group's runs show it.
+Runs are the truth. In an indexed group each run has one row in the times tree and, if it has an
+owner, one in the consumer's tree. Rows are looked up run by run and counted; an index with more
+rows has rows that point to no run. Other groups have no index rows. Runs out of order would hide
+pending entries, so the runs of such a group are all rewritten.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +21,7 @@ from kvstream.storage.batch import Family
 
 @dataclass(slots=True)
 class Owner:
-    """A consumer's record, where it can be read, and the count of its runs."""
+    """A consumer's record, if it can be read, and the count of its runs."""
 
     place: str
     name: bytes
@@ -33,11 +29,11 @@ class Owner:
     consumer: ConsumerMeta | None = None
     record: bytes | None = None
     pending: int = 0
-    """Of an indexed group; in any other nothing is counted."""
+    """Of an indexed group; otherwise nothing is counted."""
     indexed: int = 0
-    """Those of the runs that the consumer's own tree has."""
+    """Runs that the consumer's own tree has."""
     unindexed: list[bytes] = field(default_factory=list)
-    """Where there is no record: the anchors of the runs."""
+    """Anchors of the runs of a consumer without a record."""
 
     def make(self, survey: Survey) -> None:
         """Write a record and a tree for a consumer that has none; its times begin now."""
@@ -61,19 +57,15 @@ Expected = Callable[[bytes], bool]
 """Tells whether an index may have a row of this suffix."""
 
 
-class _Disorder(Exception):
-    """Runs overlap or are not sorted."""
-
-
 @dataclass(slots=True)
 class _Tally:
-    """What the runs of a group add up to."""
+    """Sums over the runs of a group."""
 
     pending: int = 0
     nacked: int = 0
     rank: int = 0
     timed: int = 0
-    """Those of the runs that the times tree has."""
+    """Runs that the times tree has."""
 
 
 def check_runs(survey: Survey, group: GroupMeta, place: str, owners: Owners) -> None:
@@ -89,7 +81,7 @@ class _RunsCheck:
         self._place = place
         self._owners = owners
         self._ordered: dict[bytes, Run] | None = None
-        """The runs by anchor as they must be, where those on record are out of order."""
+        """The runs by anchor as they must be, if those on disk are out of order."""
 
     def run(self) -> None:
         if self._is_disordered():
@@ -137,7 +129,7 @@ class _RunsCheck:
         return [list(self._ordered.values())]
 
     def _is_disordered(self) -> bool:
-        """Tell whether any run breaks the order, and note those that are no runs."""
+        """Tell whether any run breaks the order, and report rows that are no runs."""
         end, disordered = b"", False
         for suffix, value in self._survey.tree(self._group.runs.id):
             run = self._decode(suffix, value)
@@ -159,7 +151,7 @@ class _RunsCheck:
             self._findings.delete(_TREES, self._group.runs.prefix + suffix)
 
     def _put_in_order(self) -> dict[bytes, Run]:
-        """Return the runs anew, each ID once, and have them written in place of the old."""
+        """Return the runs anew, each ID once, and write them instead of the old ones."""
         old = {run.anchor: run for chunk in self._on_record() for run in chunk}
         new = {run.anchor: run for run in _ordered(old.values())}
         prefix = self._group.runs.prefix
@@ -208,7 +200,7 @@ class _RunsCheck:
         return owner
 
     def _look_up(self, place: str, keys: list[bytes]) -> int:
-        """Return how many rows there are already, and have the others put."""
+        """Return how many rows exist, and write the missing ones."""
         found = 0
         for key, value in zip(keys, self._survey.rows.get_many(_TREES, keys), strict=True):
             found += value is not None
@@ -246,13 +238,13 @@ class _RunsCheck:
         return None if value is None else self._decode(anchor, value)
 
     def _drop_strays(self, place: str, tree: int, found: int, expected: Expected) -> None:
-        """Note the rows of an index that point to nothing, if it has more than were found."""
+        """Report the index rows that point to nothing, if there are more rows than were found."""
         if sum(1 for _ in self._survey.tree(tree)) == found:
             return
         kind = _NO_RUN if self._group.indexed else _UNUSED
         for suffix, value in self._survey.tree(tree):
             if not expected(suffix):
-                is_index = value == b""  # else it may be what the tree is in truth for
+                is_index = value == b""  # else it may be the tree's true owner
                 self._findings.fault(place, kind, suffix.hex(), mended=is_index)
                 if is_index:
                     self._findings.delete(_TREES, tree_prefix(tree) + suffix)
@@ -263,7 +255,7 @@ def _owner_of(run: Run) -> bytes:
 
 
 def _is_sound(run: Run, end: bytes) -> bool:
-    """Tell whether a run, after one that ends at ``end``, keeps all the rules."""
+    """Tell whether a run that follows one ending at ``end`` is valid."""
     ids = run.ids
     return (
         end < run.anchor <= ids[0]
@@ -274,7 +266,7 @@ def _is_sound(run: Run, end: bytes) -> bool:
 
 
 def _ordered(runs: Iterable[Run]) -> Iterator[Run]:
-    """Yield runs of the same pending entries in order; of an ID's several, the latest counts."""
+    """Yield runs of the same pending entries in order; of a repeated ID, the latest run counts."""
     latest: dict[bytes, Run] = {}
     for run in sorted(runs, key=lambda run: run.time_ms):
         sole = run if run.owned else run._replace(owner=b"", time_ms=0)
@@ -334,7 +326,7 @@ def _check_group(
 def _check_activity(
     survey: Survey, group: GroupMeta, place: str, owners: dict[bytes, Owner]
 ) -> None:
-    """See that the group tells of a consumer that there is, and none of what is yet to come."""
+    """Check that the group names an existing consumer, and no later activity than there was."""
     told = group.activity
     if told.is_known and told.name not in owners:
         survey.findings.fault(place, "the consumer that was active last has no record")
@@ -365,7 +357,7 @@ def _owners(survey: Survey, group: GroupMeta, place: str) -> dict[bytes, Owner]:
 
 
 def _check_owner(survey: Survey, group: GroupMeta, owner: Owner) -> None:
-    """Set a consumer's number of pending entries; make the one whose record is lost anew."""
+    """Set a consumer's number of pending entries; create a consumer whose record is lost."""
     consumer = owner.consumer
     if consumer is None:
         survey.afterwards.append(lambda: owner.make(survey))

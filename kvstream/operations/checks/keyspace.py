@@ -1,13 +1,9 @@
-"""The metadata family: records, the order of SCAN, the numbers of keys, the order of expiry.
+"""Check the metadata family, and rows that belong to nothing.
 
-Keys that a flush made gone, and whose rows have not left yet, own their trees, and no entries.
-
-Rows that belong to nothing: messages of no stream, and tree rows of no known tree.
-
-Both families are crossed by leaps, from one prefix to the next. Where a record cannot be read, the
-rows that nobody owns may be its own: they are told and stay.
-
-The values of large strings: every piece is there, of its length, and nothing else is.
+Metadata are records, the order of SCAN, key counts and the order of expiry. A flushed key whose
+rows are still there owns its trees but no entries. Messages of no stream and rows of no known tree
+are found by seeks from one prefix to the next. If a record cannot be read, such rows may be its
+own: they are reported and stay. Large strings must have all pieces, each of its length.
 """
 
 from collections import Counter
@@ -52,7 +48,7 @@ from kvstream.storage.batch import Family, Row
 
 
 def check_value(survey: Survey, string: StringMeta, place: str) -> None:
-    """Look at the pieces of a string's value; nothing can mend those that are lost."""
+    """Check the pieces of a string's value; lost ones cannot be repaired."""
     pieces = string.pieces
     if pieces is None:
         return
@@ -76,27 +72,27 @@ _METADATA = Family.METADATA
 _SCAN_ROW_BYTES = 1 + U16.size + U64.size
 _EXPIRY_NAME = 1 + U64.size
 EVERYTHING = (b"", b"\xff" * 64)
-"""Bounds of all keys of a family: none of ours begins with so many 0xff bytes."""
+"""An upper bound of all keys: none begins with so many 0xff bytes."""
 
 StreamCheck = Callable[[Survey, StreamMeta, str, bool], None]
-"""Checks what belongs to a stream, which may be gone."""
+"""Checks everything of a stream, which a flush may have deleted."""
 
 
 class KeyspaceCheck:
-    """One walk over the metadata family, which calls ``check_stream`` for each stream."""
+    """Reads the metadata family, and calls ``check_stream`` for each stream."""
 
     def __init__(self, survey: Survey, check_stream: StreamCheck) -> None:
         self._survey = survey
         self._findings = survey.findings
         self._check_stream = check_stream
         self._keys: Counter[int] = Counter()
-        """Those of each database, as they are met."""
+        """Keys of each database, as counted."""
         self._recorded: dict[int, int] = {}
-        """The same as the rows say."""
+        """Keys of each database, as on disk."""
         self._bounds: dict[int, int] = {}
-        """Below which generation the keys of a database are gone."""
+        """Generations below which the keys of a database are flushed."""
         self._doomed: set[int] = set()
-        """The generations of keys that are gone beside those."""
+        """Other generations that are deleted."""
         self._allocator_recorded = 1
         self._kinds = {
             ALLOCATOR_KEY: self._allocator,
@@ -172,7 +168,7 @@ class KeyspaceCheck:
             self._survey.shown_numbers = {stored: db for db, stored in numbers.items()}
 
     def _intake(self, key: bytes, value: bytes) -> None:
-        """What is being taken in counts when it is opened again, or not: no fault by itself."""
+        """A bulk load in progress is settled when the store is opened next; it is no fault."""
         try:
             if key != INTAKE_KEY:
                 raise Corruption("its key is longer")
@@ -184,10 +180,10 @@ class KeyspaceCheck:
     # --- streams under way ----------------------------------------------------------------------
 
     def _load(self, key: bytes, value: bytes) -> None:
-        """Note what belongs to a load; its counts are its own until it makes a key."""
+        """Register what belongs to a load; it has its own counts until it makes a key."""
         try:
             load = StagedLoad.decode(key, value)
-        except Corruption:  # what it has brought is nobody's now
+        except Corruption:  # nobody owns what it has loaded now
             self._findings.fault(STORE, "a load cannot be decoded", key[:40].hex())
             self._findings.delete(_METADATA, key)
             return
@@ -220,7 +216,7 @@ class KeyspaceCheck:
         self._bounds[db] = bound
 
     def _bound_by_count(self, db: int) -> int:
-        """Return the bound that leaves just as many keys as are counted, the youngest."""
+        """Return the bound that leaves the counted number of keys, the youngest."""
         gone = self._listed_from(db, 0) - max(0, self._recorded.get(db, 0))
         if gone <= 0:
             return 0
@@ -235,7 +231,7 @@ class KeyspaceCheck:
         return self._survey.rows.scan(_METADATA, scan_row(db, generation), upper)
 
     def _doom(self, key: bytes, value: bytes) -> None:
-        """Note the keys that one command has deleted, and that have all of their rows yet."""
+        """Register the keys that one command has deleted and whose rows are all there."""
         try:
             self._doomed.update(decode_doomed(key, value))
         except Corruption:  # they are keys again
@@ -288,18 +284,18 @@ class KeyspaceCheck:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
     def _check_listed(self, found: Key, place: str, gone: bool) -> None:
-        """Look for a key's row in the order of SCAN, by which what is gone is swept as well."""
+        """Check a key's row in the order of SCAN, which sweeps use as well."""
         db = database_of(found.name)
         key = scan_row(db, found.generation)
         if self._survey.rows.get(_METADATA, key) != key_of(found.name):
             self._survey.unlisted[found.generation] = found.name
             self._findings.fault(place, "the row for SCAN is missing")
             self._findings.put(_METADATA, key, key_of(found.name))
-            if gone:  # the sweep begins anew
+            if gone:  # the sweep starts again
                 self._findings.put(_METADATA, flushed_row(db), encode_bounds(self._bounds[db], 0))
 
     def _check_expiry(self, found: Key, place: str) -> None:
-        """Look for the row that says when a key expires."""
+        """Check the row of a key's expiry."""
         if not found.expire_at:
             return
         key = expiry_row(found.expire_at, found.name)
@@ -327,7 +323,7 @@ class KeyspaceCheck:
             self._stray(key, name, found, "a row for expiry of no such key")
 
     def _stray(self, key: bytes, name: bytes, found: Key | None, kind: str) -> None:
-        """Note a row that points to no key; to a damaged one it may well be right."""
+        """Report a row that points to no key; if the key is damaged, the row may be right."""
         if found is not None or not self._survey.has_record(name):
             self._findings.fault(self._survey.key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)
@@ -335,11 +331,11 @@ class KeyspaceCheck:
 
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES
 _LENGTH_END = 6
-"""Where the length of the key in a message row's own key ends."""
+"""The end of the key's length in the key of a message row."""
 
 
 def check_messages(survey: Survey) -> None:
-    """Look for message rows of no stream."""
+    """Report message rows of no stream."""
     lower = b""
     while row := survey.rows.page(_MESSAGES, lower, EVERYTHING[1], 1):
         key = row[0][0]
@@ -355,7 +351,7 @@ def check_messages(survey: Survey) -> None:
 
 
 def check_trees(survey: Survey) -> None:
-    """Look for tree rows of no known tree."""
+    """Report rows of no known tree."""
     lower = b""
     while row := survey.rows.page(_TREES, lower, EVERYTHING[1], 1):
         key = row[0][0]
@@ -380,7 +376,7 @@ def _drop(survey: Survey, family: Family, prefix: bytes, kind: str) -> None:
 
 
 def _prefix_of(key: bytes) -> bytes | None:
-    """Return the prefix in a message row's key; None for a key of no known form."""
+    """Return the prefix in the key of a message row; None if its form is unknown."""
     if len(key) < _LENGTH_END:
         return None
     end = _LENGTH_END + int.from_bytes(key[U16.size : _LENGTH_END]) + U64.size

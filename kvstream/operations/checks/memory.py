@@ -1,6 +1,6 @@
-"""What the catalog holds in memory, held against the rows on disk.
+"""Compare what the catalog holds in memory with the rows on disk.
 
-The disk is the truth: what differs is dropped by a repair, to be read anew.
+The disk is the truth: a repair drops what differs, so that it is read again.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _HOT = "what was shown lately is not what is there"
 
 
 def check_memory(survey: Survey, txn: Txn) -> None:
-    """Compare every loaded object with its row."""
+    """Compare every loaded object with its row, and every readahead with the next entries."""
     for stream in txn.catalog.streams.values():
         place = survey.stream_place(stream.name)
         if not _is_as_recorded(survey, stream):
@@ -40,10 +40,11 @@ def check_memory(survey: Survey, txn: Txn) -> None:
         for group in stream.groups.values():
             own = group_place(place, group.name)
             _check_group(survey, own, group)
+            _check_read_ahead(survey, own, txn, stream, group)
 
 
 def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
-    """Tell whether a stream is as its record and the rows that it lags behind say."""
+    """Tell whether a stream equals its record and the rows that are ahead of it."""
     stored = survey.stream(stream.name)
     if stored is None:
         return False
@@ -52,7 +53,7 @@ def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
         for each in (stored, stream):
             measure(survey.rows, each)
     except DECODING_ERRORS:
-        return True  # told where the entries are checked
+        return True  # reported where the entries are checked
     return stored.encode() == stream.encode()
 
 
@@ -76,7 +77,7 @@ def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -
 
 
 def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:
-    """Hold what clients were shown lately against the rows; what is trimmed of it is not used."""
+    """Compare the reply cache with the rows; trimmed entries in it are not used."""
     hot, prefix = txn.catalog.hot, stream.prefix
     for stretch in hot.of(prefix):
         text, lower = stretch.text, max(stretch.lower, stream.first.packed)
@@ -84,9 +85,24 @@ def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None
         made = hot.write(rows, len(prefix), TEXT_BYTES_MAX)
         start = below(text.ids, lower)
         if made is None:
-            continue  # told where the entries are checked
+            continue  # reported where the entries are checked
         if made.ids != text.ids[ID_BYTES * start :] or made.data != text.part(start, text.length):
             survey.findings.fault(place, _HOT)
+
+
+def _check_read_ahead(
+    survey: Survey, place: str, txn: Txn, stream: StreamMeta, group: GroupMeta
+) -> None:
+    ahead = group.ahead
+    if ahead is None or ahead.shrinks != stream.shrinks or ahead.after != group.last_delivered:
+        return  # it will not be used
+    try:
+        found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
+        following = list(found)  # decoded only now
+    except DECODING_ERRORS:
+        return  # reported where the entries are checked
+    if following != list(ahead.entries):
+        survey.findings.fault(place, _AHEAD)
 
 
 def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
@@ -106,7 +122,7 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
 
 
 def _is_recorded(survey: Survey, group: GroupMeta, consumer: ConsumerMeta) -> bool:
-    """Tell whether a consumer is as the records say, but for a seen time not yet written."""
+    """Tell whether a consumer equals its record, apart from a seen time not yet written."""
     record = survey.rows.get(_TREES, consumer.row)
     if record is None:
         return False

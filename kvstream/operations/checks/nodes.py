@@ -1,11 +1,9 @@
-"""The node index of one stream, held against its live rows.
+"""Check the node index of one stream against its live rows.
 
-The rows are the truth: a node reaches from its first ID to the next node's. What the rows do not
-tell, how many entries a node ever had and where its last one was, is taken from its record unless
-the rows speak against it. Sizes are measured anew where no entry of the node is gone. Where a
-node's record is lost its entries make nodes of their own, bounded by their number alone.
-
-One node as its rows show it.
+The rows are the truth: a node reaches from its first ID to the next node's. How many entries a node
+ever had, and its last ID, are taken from its record unless rows contradict it. The size is computed
+anew if no entry of the node is gone. Entries whose node has lost its record form new nodes, limited
+by their number.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,7 +32,7 @@ _ID = Struct(">QQ")
 _ABOVE_ALL = ID_LAST + b"\0"
 
 Values = list[Fields | None]
-"""The fields of a page of rows; None where they cannot be decoded."""
+"""The fields of a page of rows; None for rows that cannot be decoded."""
 
 
 class Counted:
@@ -51,10 +49,10 @@ class Counted:
         self._names: tuple[bytes, ...] = ()
         self._size = self._size_beyond = 0
         self.sound = True
-        """Every row so far could be decoded."""
+        """Whether every row so far could be decoded."""
 
     def take(self, ids: list[bytes], values: Values) -> None:
-        """Count the next rows of the node."""
+        """Count more rows of the node."""
         if not ids:
             return
         if self.live == 0:
@@ -76,7 +74,7 @@ class Counted:
         self._size = node_size(names_size, len(self._names))
 
     def _measure(self, ids: list[bytes], values: Values) -> int:
-        """Return the listpack bytes of entries of this node, as far as they can be decoded."""
+        """Return the listpack bytes of entries of this node that can be decoded."""
         names = self._names
         size = self._deltas_size(ids)
         own: list[bytes] = []
@@ -98,7 +96,7 @@ class Counted:
 
     @property
     def size_about(self) -> int:
-        """The size of all rows that could be decoded, whether measured before or not."""
+        """The size of all decoded rows."""
         return self._size + self._size_beyond
 
     def true(self, bound: bytes | None) -> Node:
@@ -135,7 +133,7 @@ _COMPARED = ("last", "appended", "live", "size", "names")
 
 
 class NodeCheck:
-    """Takes the live rows of a stream in order, and sets its node counters to what is true."""
+    """Reads the live rows of a stream in order, and corrects its node counters."""
 
     def __init__(self, survey: Survey, stream: StreamMeta, place: str) -> None:
         self._survey = survey
@@ -144,18 +142,18 @@ class NodeCheck:
         self._place = place
         self._entries_max = survey.limits.node_max_entries or STREAM_NODE_MAX_ENTRIES
         self._recorded: Iterator[Counted] = iter(())
-        """The nodes on record that are still to come."""
+        """Nodes on disk that are not reached yet."""
         self._current: Counted | None = None
         self._following: Counted | None = None
         self._last: Counted | None = None
-        """The last node with rows that is complete; held back, as only the last may be open."""
+        """The last complete node with rows, held back since only the last one may be open."""
         self._nodes = 0
         self._head = MIN_ID
 
     # --- rows -----------------------------------------------------------------------------------
 
     def take(self, ids: list[bytes], values: Values) -> None:
-        """Take the next rows; ``ids`` are packed."""
+        """Count more rows; ``ids`` are packed."""
         current = self._current or self._first_node(ids[0])
         at = 0
         while at < len(ids):
@@ -172,7 +170,7 @@ class NodeCheck:
         self._current = current
 
     def finish(self) -> None:
-        """Compare what only the whole tells: the open node, and the counters of the stream."""
+        """Check the open node and the counters of the stream, at the end."""
         if self._current is not None:
             remaining = [] if self._following is None else [self._following]
             for counted in chain([self._current], remaining, self._recorded):
@@ -234,7 +232,7 @@ class NodeCheck:
             return None
 
     def _next_node(self, eid: bytes) -> Counted:
-        """Return the node in which a live entry must be, or one that is on no record."""
+        """Return the node that must hold a live entry, or a new one if none is on disk."""
         following = self._following
         if following is not None and following.first <= eid:
             self._following = next(self._recorded, None)
@@ -248,7 +246,7 @@ class NodeCheck:
         self._findings.delete(_TREES, tree_prefix(self._stream.nodes_tree) + suffix)
 
     def _check_dead(self) -> None:
-        """Rows of nodes before the first live one wait for the sweep, within its reach."""
+        """Check that rows of nodes before the first live one are within reach of the sweep."""
         stream = self._stream
         head = None if self._last is None else self._head.packed
         for suffix, _ in self._survey.tree(stream.nodes_tree):
@@ -297,11 +295,11 @@ class NodeCheck:
         stream.open_appended, stream.open_live = true.appended, true.live
         stream.open_bytes = true.size
         set_names(stream, true.names, true.names)
-        if not counted.sound:  # to measure it would raise, with each append and deletion
+        if not counted.sound:  # measuring it would raise, with each append and deletion
             stream.open_bytes, stream.measured = counted.size_about, true.last
 
     def _differs(self, counted: Counted, true: Node) -> bool:
-        """Note what is wrong with a node's record."""
+        """Report what is wrong with a node's record."""
         recorded = counted.recorded
         if recorded is None:
             return True

@@ -1,6 +1,6 @@
-"""The idempotent producers of one stream: three kinds of rows that must say the same.
+"""Check the idempotent producers of one stream: three kinds of rows that must agree.
 
-The iid rows are the truth: they alone have the entry's ID. Each has one order row, and a producer's
+The iid rows are the truth: only they hold the entry's ID. Each has one order row, and a producer's
 row has the bounds of its orders.
 """
 
@@ -47,7 +47,7 @@ class _Remembered(NamedTuple):
         return _IID.pack(self.entry, self.stamp_ms, self.order)
 
     def order_row(self, start: int) -> bytes:
-        """Return the value of its order row; the ID itself begins at ``start`` of the suffix."""
+        """Return the value of its order row; the idempotent ID is the suffix from ``start`` on."""
         return U64.pack(self.stamp_ms) + self.suffix[start:]
 
 
@@ -103,7 +103,7 @@ class _ProducersCheck:
             self._put(start + U64.pack(order), true, "an order row is missing")
 
     def _orders(self, pid: bytes, rows: Iterable[Row]) -> dict[int, bytes]:
-        """Return the order rows that a producer's idempotent IDs ask for."""
+        """Return the order rows that a producer's idempotent IDs require."""
         start = len(_IID_TAG + _sized(pid))
         orders: dict[int, bytes] = {}
         moving: list[tuple[_Remembered, str]] = []
@@ -151,7 +151,7 @@ def _sized(pid: bytes) -> bytes:
 
 
 def _pid(suffix: bytes) -> bytes | None:
-    """Return the producer that a row is about; None for a row of no known form."""
+    """Return the producer of a row; None for a row of unknown form."""
     tag, rest = suffix[:1], suffix[1:]
     if tag == _PRODUCER_TAG:
         return rest
@@ -171,6 +171,6 @@ def _pid_of(row: Row) -> bytes:
 
 
 def _reaches(bounds: bytes, oldest: int, following: int) -> bool:
-    """Tell whether a producer's bounds include these orders; forgotten ones may lie before."""
+    """Tell whether a producer's bounds include these orders; lower ones may be forgotten."""
     low, high = _BOUNDS.unpack(bounds)
     return bool(low <= oldest and following == high)

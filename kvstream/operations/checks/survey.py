@@ -1,12 +1,8 @@
-"""What the parts of a check share: the rows as they are, the findings, and the numbers in use.
+"""What all checks share: rows, findings, and the numbers in use.
 
-What a check finds: faults by place and kind, and the rows that mend them.
-
-Faults of one kind in one place are told as one, with the first few as examples, so that a stream
-with a million wrong rows does not make a million faults. Mending rows are kept apart from the
-transaction until the walk is over: the walk reads the rows as they are.
-
-A set of allocated numbers: a bit for each, in pages, as most of them lie close together.
+Faults of one kind in one place are one fault with a few examples, so that a million wrong rows do
+not make a million faults. Corrected rows are kept apart from the transaction until the end, since
+the check reads rows as they are. Numbers in use are one bit each.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,11 +53,11 @@ class Numbers:
 T = TypeVar("T")
 
 EXAMPLES = 3
-"""Examples that the message of a fault gives."""
+"""Examples in the message of a fault."""
 
 
 def shown(name: bytes) -> str:
-    """Return a name for a message: as text where it is text."""
+    """Return a name for a message, as text if it is ASCII."""
     return repr(name.decode()) if name.isascii() else repr(name)
 
 
@@ -75,7 +71,7 @@ def consumer_place(group: str, name: bytes) -> str:
 
 @dataclass(slots=True)
 class _Kind:
-    """The faults of one kind in one place."""
+    """Faults of one kind in one place."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -89,23 +85,23 @@ class _Kind:
 
 
 class Findings:
-    """The faults found so far, and what would mend them."""
+    """The faults so far, and the rows that correct them."""
 
     def __init__(self, rows: Rows, repair: bool) -> None:
         self.repair = repair
         self.mending = Batch(rows)
-        """The rows to write, in effect after the walk."""
+        """Rows to write after the check."""
         self._kinds: dict[tuple[str, str, bool], _Kind] = {}
 
     def fault(self, place: str, kind: str, detail: str = "", mended: bool = True) -> None:
-        """Note a fault; ``mended``: a repair sets it right."""
+        """Report a fault; ``mended``: a repair corrects it."""
         found = self._kinds.setdefault((place, kind, mended), _Kind())
         found.count += 1
         if len(found.examples) < EXAMPLES:
             found.examples.append(detail)
 
     def settle(self, place: str, what: str, recorded: T, true: T) -> T:
-        """Return what a value must be, and note a fault where the recorded one is another."""
+        """Return the true value, and report a fault if the recorded one differs."""
         if recorded != true:
             self.fault(place, f"{what} is wrong", f"{recorded}, but {true} by count")
         return true
@@ -123,7 +119,7 @@ class Findings:
             self.mending.delete_range(family, lower, upper)
 
     def faults(self) -> list[Fault]:
-        """Return the faults in the order in which the walk met them."""
+        """Return the faults in the order in which they were found."""
         return [
             Fault(place, found.message(kind), self.repair and mended)
             for (place, kind, mended), found in self._kinds.items()
@@ -132,13 +128,13 @@ class Findings:
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 20
-"""Rows are held in memory by chunks of so many rows or, large ones, so many bytes."""
+"""Rows are held in chunks of so many rows or bytes."""
 
 STORE = "the store"
 """The place of faults that belong to no stream."""
 
 DECODING_ERRORS = (KVStreamError, StructError, ValueError, TypeError)
-"""What decoding a damaged row may raise. Read errors come from the scans, and are never caught."""
+"""What decoding a damaged row may raise. Errors of reading come from scans and pass."""
 
 
 class Survey:
@@ -151,26 +147,26 @@ class Survey:
         self.seen = txn.catalog.seen
         self.findings = Findings(txn.batch, repair)
         self.shown_numbers: dict[int, int] = {}
-        """The database that each number in rows stands for, where that is another."""
+        """The database that a stored number stands for, if it is another one."""
         self.generations = Numbers()
         self.trees = Numbers()
         self.staged: set[bytes] = set()
-        """The prefixes of entries for which no key stands yet."""
+        """Prefixes of entries that have no key yet."""
         self.shared: set[bytes] = set()
-        """The prefixes of streams that bear the number of a bulk load."""
+        """Prefixes of streams whose number is that of a bulk load."""
         self.owner_lost = False
-        """A record cannot be read: rows that nobody owns may be its own, and must stay."""
+        """A record cannot be read, so rows without owner may be its own and must stay."""
         self.unlisted: dict[int, bytes] = {}
         """Names of streams whose SCAN row is wrong, by generation."""
         self.allocator = 1
-        """The least number never given out, by the allocator's row."""
+        """The least number never allocated, by the allocator's row."""
         self.afterwards: list[Callable[[], None]] = []
-        """Repairs that need a new number: for after the walk, when all in use are known."""
+        """Repairs that allocate a number, for the end, when all numbers in use are known."""
 
     # --- places -------------------------------------------------------------------------------
 
     def database_place(self, stored_db: int) -> str:
-        """Return what users call the database that rows of a number belong to."""
+        """Return what users call the database of a stored number."""
         return f"database {self.shown_numbers.get(stored_db, stored_db)}"
 
     def key_place(self, name: bytes, kind: str = "key") -> str:
@@ -206,12 +202,12 @@ class Survey:
             yield [(key[len(prefix) :], value) for key, value in chunk]
 
     def stream(self, name: bytes) -> StreamMeta | None:
-        """Return the stream of a name from its record; None where that is missing or damaged."""
+        """Return the stream of a name from its record; None if that is missing or damaged."""
         record = self.rows.get(Family.METADATA, stream_row(name))
         return None if record is None else self.decode_stream(name, record)
 
     def key(self, name: bytes) -> Key | None:
-        """Return the key of a name from its record; None where that is missing or damaged."""
+        """Return the key of a name from its record; None if that is missing or damaged."""
         record = self.rows.get(Family.METADATA, stream_row(name))
         return None if record is None else self.decode_key(name, record)
 
@@ -219,12 +215,12 @@ class Survey:
         return self.rows.get(Family.METADATA, stream_row(name)) is not None
 
     def decode_stream(self, name: bytes, record: bytes) -> StreamMeta | None:
-        """Return the stream of a record, None where it cannot be read or is another kind."""
+        """Return the stream of a record, None if it cannot be read or is another kind."""
         found = self.decode_key(name, record)
         return found if isinstance(found, StreamMeta) else None
 
     def decode_key(self, name: bytes, record: bytes) -> Key | None:
-        """Return the key of a record, None where it cannot be read."""
+        """Return the key of a record, None if it cannot be read."""
         try:
             found = decode_key(name, record)
         except DECODING_ERRORS:
@@ -238,7 +234,7 @@ class Survey:
     # --- numbers --------------------------------------------------------------------------------
 
     def claim_tree(self, place: str, tree: int) -> None:
-        """Note that a tree belongs to what ``place`` names, and to nothing else."""
+        """Register a tree that belongs to ``place``; report a fault if another place has it."""
         self._claim(self.trees, place, "tree ID", tree)
 
     def claim_generation(self, place: str, generation: int) -> None:
@@ -255,7 +251,7 @@ class Survey:
         return max(self.generations.greatest, self.trees.greatest) + 1
 
     def allocate(self) -> int:
-        """Return a number never given out before, for what a repair makes after the walk."""
+        """Return a new number, for what a repair creates after the check."""
         number = max(self.allocator, self.first_free)
         self.allocator = number + 1
         return number

@@ -1,22 +1,22 @@
-"""AUTH and ACL: who a client is, and what users may do."""
+"""ACL: the users, their rules, and the log of refused commands."""
 
 import secrets
 import time
 
-from kvstream.commands.args import Argv, integer, syntax_error, text
+from kvstream.commands.args import Argv, bad_subcommand, integer, text
+from kvstream.commands.command import OPERATE, Family, every, flags
 from kvstream.commands.replies import OK, Double, Map, Reply, SetReply
 from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import DEFAULT, Denial, NoPermission, Rights, User
-from kvstream.server.command_docs import CATEGORIES, every, named
-from kvstream.server.commands.admin import help_of, not_so, server_of
+from kvstream.server.command_docs import CATEGORIES, named
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 
-_NO_PASSWORD = (
-    "AUTH <password> called without any password configured for the default user. Are you sure "
-    "your configuration is correct?"
-)
+COMMANDS = Family("server")
+COMMANDS.add_help("acl", since="6.0.0")
+_ANY_USER = flags("noscript loading stale local")
 _GENPASS_BITS, _GENPASS_BITS_MAX = 256, 4096
 _LOG_ENTRIES = 10
 _NO_FILE = (
@@ -24,48 +24,43 @@ _NO_FILE = (
     "the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
     "configuration file set) in order to store users in the Redis configuration."
 )
-"""Redis's own words, for tools look for them. Here CONFIG REWRITE stores no users."""
+"""Redis's text, which tools look for. CONFIG REWRITE of kvstream stores no users."""
 
 
-def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give the password, of the default user where no other is named."""
-    if len(argv) > 3:
-        raise syntax_error()
-    if len(argv) == 2 and server_of(client).acl.default.nopass:
-        raise RequestError(_NO_PASSWORD)
-    server_of(client).log_in(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
-    return OK
-
-
+@COMMANDS.command("acl|whoami", "", _ANY_USER, since="6.0.0")
 def acl_whoami(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the name of this connection's user."""
+    """Return the name of this connection's user."""
     return client.user.name
 
 
+@COMMANDS.command("acl|users", "", OPERATE, since="6.0.0")
 def acl_users(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the names of all users."""
+    """Return the names of all users."""
     return sorted(server_of(client).acl.users)
 
 
+@COMMANDS.command("acl|list", "", OPERATE, since="6.0.0")
 def acl_list(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the rules of every user."""
+    """Return the rules of every user."""
     return [user.describe() for _, user in sorted(server_of(client).acl.users.items())]
 
 
+@COMMANDS.command("acl|cat", "[category]", _ANY_USER, since="6.0.0")
 def acl_cat(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the categories, or the commands of one."""
+    """Return the categories, or the commands of one."""
     if len(argv) == 2:
         return [name.encode() for name in CATEGORIES]
     if len(argv) > 3:
-        raise not_so("ACL", argv)
+        raise bad_subcommand(argv)
     category = text(argv[2].lower())
     if category not in CATEGORIES:
         raise InvalidArgument(f"Unknown category '{text(argv[2])}'")
     return [each.name.encode() for each in named(every(server_of(client).commands), category)]
 
 
+@COMMANDS.command("acl|getuser", "username", OPERATE, since="6.0.0")
 def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what a user is and may do; a null where there is none."""
+    """Return the rules of a user; null if it does not exist."""
     user = server_of(client).acl.users.get(argv[2])
     if user is None:
         return None
@@ -75,13 +70,13 @@ def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
         [
             (b"flags", SetReply(flags)),
             (b"passwords", list(user.passwords)),
-            *_told(user.root),
-            (b"selectors", [Map(_told(rights)) for rights in user.selectors]),
+            *_rule_pairs(user.root),
+            (b"selectors", [Map(_rule_pairs(rights)) for rights in user.selectors]),
         ]
     )
 
 
-def _told(rights: Rights) -> list[tuple[Reply, Reply]]:
+def _rule_pairs(rights: Rights) -> list[tuple[Reply, Reply]]:
     return [
         (b"commands", rights.commands_text),
         (b"keys", rights.keys_text),
@@ -89,8 +84,19 @@ def _told(rights: Rights) -> list[tuple[Reply, Reply]]:
     ]
 
 
+@COMMANDS.command(
+    *("acl|setuser", "username [rule ...]", OPERATE),
+    since="6.0.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Make or change a user by rules, by all of them or none."""
+    """Create or change a user by rules, by all of them or none.
+
+    Rules for commands of Redis that kvstream does not have, and patterns of channels, are stored
+    and shown without effect. Payloads are always verified: `sanitize-payload` is not shown. Rules
+    are shown in the order in which they were given, as since Redis 7.2. Users last until the server
+    stops, unless there is an `aclfile` and ACL SAVE was called.
+    """
     if any(byte <= 32 for byte in argv[2]):
         raise InvalidArgument("Usernames can't contain spaces or null characters")
     server = server_of(client)
@@ -100,30 +106,36 @@ def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
+@COMMANDS.command(
+    *("acl|deluser", "username [username ...]", OPERATE),
+    since="6.0.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def acl_deluser(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Forget users, close their connections, and answer how many there were."""
+    """Delete users and close their connections; return how many existed."""
     server = server_of(client)
     if DEFAULT in argv[2:]:
         raise InvalidArgument("The 'default' user cannot be removed")
     gone = [user for name in argv[2:] if (user := server.acl.delete_user(name)) is not None]
     for other in list(server.clients.values()):
         if any(other.user is user for user in gone):
-            _part(client, other)
+            _disconnect(client, other)
     return len(gone)
 
 
-def _part(client: Client, other: Client) -> None:
+def _disconnect(client: Client, other: Client) -> None:
     if other is client:
         client.closing = True
     else:
         server_of(client).drop(other)
 
 
+@COMMANDS.command("acl|genpass", "[bits]", _ANY_USER, since="6.0.0")
 def acl_genpass(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer a password that nobody guesses, of 256 bits unless told."""
+    """Return a random password, of 256 bits by default."""
     bits = _GENPASS_BITS
     if len(argv) > 3:
-        raise not_so("ACL", argv)
+        raise bad_subcommand(argv)
     if len(argv) == 3:
         bits = integer(argv[2])
         if not 0 < bits <= _GENPASS_BITS_MAX:
@@ -135,8 +147,9 @@ def acl_genpass(txn: Txn, client: Client, argv: Argv) -> Reply:
     return secrets.token_hex((digits + 1) // 2)[:digits].encode()
 
 
+@COMMANDS.command("acl|dryrun", "username command [arg ...]", OPERATE, since="7.0.0")
 def acl_dryrun(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer OK, or why a user may not run a command."""
+    """Return OK if a user may run a command, else the reason."""
     user = server_of(client).acl.users.get(argv[2])
     if user is None:
         raise InvalidArgument(f"User '{text(argv[2])}' not found")
@@ -151,16 +164,21 @@ def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
     try:
         user.check(command, argv)
     except NoPermission as refusal:
-        told = str(refusal)
+        reason = str(refusal)
         if refusal.kind == "key":
             key = text(refusal.object)
-            told = f"User {text(user.name)} has no permissions to access the '{key}' key"
-        return told.encode("utf-8", "surrogateescape")
+            reason = f"User {text(user.name)} has no permissions to access the '{key}' key"
+        return reason.encode("utf-8", "surrogateescape")
     return OK
 
 
+@COMMANDS.command(
+    *("acl|save", "", OPERATE),
+    since="6.0.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def acl_save(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Write all users into the ACL file."""
+    """Write all users to the ACL file."""
     path = server_of(client).options.aclfile
     if path is None:
         raise RequestError(_NO_FILE)
@@ -168,23 +186,31 @@ def acl_save(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
+@COMMANDS.command("acl|load", "", OPERATE, since="6.0.0")
 def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Read all users from the ACL file, or none where one is wrong."""
+    """Read all users from the ACL file, or none if one is invalid.
+
+    The connections of users that are not in the file are closed.
+    """
     path = server_of(client).options.aclfile
     if path is None:
         raise RequestError(_NO_FILE)
     gone = server_of(client).acl.load(path)
     for other in list(server_of(client).clients.values()):
         if any(other.user is user for user in gone):
-            _part(client, other)
+            _disconnect(client, other)
     return OK
 
 
+@COMMANDS.command("acl|log", "[count|RESET]", OPERATE, since="6.0.0")
 def acl_log(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what was refused last, ten entries unless told, or forget it."""
+    """Return what was refused last, ten entries by default.
+
+    RESET: Clear the log.
+    """
     denials = server_of(client).calls.denials
     if len(argv) > 3:
-        raise not_so("ACL", argv)
+        raise bad_subcommand(argv)
     if len(argv) == 3 and argv[2].upper() == b"RESET":
         denials.clear()
         return OK
@@ -208,20 +234,3 @@ def _denial(denial: Denial, now_ms: int) -> Reply:
             (b"timestamp-last-updated", denial.updated_ms),
         ]
     )
-
-
-acl_help = help_of(
-    "ACL",
-    ("CAT [<category>]", "Show the categories, or the commands of one."),
-    ("DELUSER <name> [<name> ...]", "Forget users and close their connections."),
-    ("DRYRUN <name> <command> [<arg> ...]", "Show whether a user may run a command."),
-    ("GENPASS [<bits>]", "Make a password."),
-    ("GETUSER <name>", "Show what a user is and may do."),
-    ("LIST", "Show the rules of every user."),
-    ("LOAD", "Read all users from the ACL file."),
-    ("LOG [<count>|RESET]", "Show what was refused last, 10 entries unless given, or forget it."),
-    ("SAVE", "Write all users into the ACL file."),
-    ("SETUSER <name> [<rule> ...]", "Make or change a user."),
-    ("USERS", "Show the names of all users."),
-    ("WHOAMI", "Show the user of this connection."),
-)

@@ -1,81 +1,63 @@
-"""Commands of those who operate the server: saving, stopping, watching it work.
-
-CONFIG: the settings of streams and of the server as one table.
-
-HELP of the containers: how each subcommand is written, and what it does.
-
-Where a command of the server runs: at the server whose client has sent it.
-"""
+"""Commands of operation: saving, stopping, SLOWLOG, MONITOR; and FLUSH of absent scripts."""
 
 import logging
 import time
-from collections.abc import Callable
 
-from kvstream.commands.args import Argv, at_least, integer, syntax_error, text
-from kvstream.commands.command import Answer, Blocked
-from kvstream.commands.config import SETTINGS, failure
-from kvstream.commands.replies import OK, Map, Reply, Simple
+from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error
+from kvstream.commands.command import OPERATE, Answer, Blocked, Family, flags
+from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
-from kvstream.server.inert_settings import HIDDEN
 from kvstream.server.runtime.client import Answers, Client
-from kvstream.server.runtime.dispatch import Shown, told
+from kvstream.server.runtime.dispatch import Shown
 from kvstream.server.runtime.executor import Executor
-from kvstream.server.settings import SERVER_SETTINGS, change_of, read
-from kvstream.types.glob import matcher
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
-Handler = Callable[[Txn, Client, Argv], Reply]
-
-
-def help_of(container: str, *subcommands: tuple[str, str]) -> Handler:
-    """Return the handler of a container's HELP."""
-    lines = [f"{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
-    for written, meaning in (*subcommands, ("HELP", "Show these lines.")):
-        lines += [written, "    " + meaning]
-    reply = [Simple(line) for line in lines]
-
-    def show(txn: Txn, client: Client, argv: Argv) -> Reply:
-        """Show the subcommands."""
-        return reply
-
-    return show
-
-
-def not_so(container: str, argv: Argv) -> RequestError:
-    """Return the error of a subcommand that is not here, or not with so many arguments."""
-    return RequestError(
-        f"unknown subcommand or wrong number of arguments for '{text(argv[1])}'. "
-        f"Try {container} HELP."
-    )
+_log = logging.getLogger(__name__)
+COMMANDS = Family("server")
+COMMANDS.add_help("function", since="7.0.0", group="scripting")
+COMMANDS.add_help("script", since="5.0.0", group="scripting")
+COMMANDS.add_help("slowlog", since="6.2.0")
+_SAVE = flags("admin noscript no_async_loading")
+_SLOWLOG = flags("admin loading stale local")
+_US = 1_000_000
 
 
 def server_of(client: Client) -> Executor:
-    """Return the server that a client has come to."""
+    """Return the server that a client is connected to."""
     assert isinstance(client.server, Executor)
     return client.server
 
 
-_log = logging.getLogger(__name__)
-
-_US = 1_000_000
-
-
+@COMMANDS.command(
+    *("time", "", flags("loading stale fast local")),
+    since="2.6.0",
+    tips="nondeterministic_output",
+)
 def time_(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the server's time: Unix seconds, and microseconds."""
+    """Return the server's time: Unix seconds, and microseconds."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     return [b"%d" % seconds, b"%d" % microseconds]
 
 
+@COMMANDS.command(
+    *("role", "", flags("noscript loading stale fast local")),
+    since="2.8.12",
+    categories="admin dangerous",
+)
 def role(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer that this is a master without replicas."""
+    """Return the role: a master without replicas."""
     return [b"master", 0, []]
 
 
+@COMMANDS.command("lolwut", "[VERSION version]", flags("readonly fast local"), since="5.0.0")
 def lolwut(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer a line for people."""
+    """Return a line of art.
+
+    VERSION: Ignored.
+    """
     return f"Streams run to the sea; these stay. kvstream {VERSION}\n".encode()
 
 
@@ -84,29 +66,45 @@ def lolwut(txn: Txn, client: Client, argv: Argv) -> Reply:
 _SAVING = "Background save already in progress"
 
 
+@COMMANDS.command(
+    *("lastsave", "", flags("loading stale fast local")),
+    since="1.0.0",
+    categories="admin dangerous",
+    tips="nondeterministic_output",
+)
 def lastsave(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the Unix time of the last save, or of the start."""
+    """Return the Unix time of the last save, or of the start of the server."""
     return server_of(client).saving.last_save
 
 
+@COMMANDS.command("save", "", _SAVE | flags("no_multi"), since="1.0.0")
 def save(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Write a checkpoint of the store and wait for it; other clients go on meanwhile."""
+    """Write a checkpoint of the store and wait for it; other clients are served meanwhile.
+
+    A checkpoint is a store of its own in the directory for checkpoints, which keeps the newest
+    ones. Without such a directory SAVE and BGSAVE make the store itself durable. `save` is empty by
+    default, since every write is in the log; with save points BGSAVE starts by itself.
+    """
     saving = server_of(client).saving
     job = saving.save
     if saving.is_saving and job is not None and job.owner is argv:
-        return job.wait()  # begun by this request, whose turn had to be run again
+        return job.wait()  # this request started it, and its turn is run again
     if saving.is_saving:
         raise RequestError(_SAVING)
     return saving.start_save(argv, server_of(client).statistics.changes).wait()
 
 
-def _begun(client: Client) -> str:
-    """Return what Redis says of work in the background: it does not begin before EXEC ends."""
+def _started(client: Client) -> str:
+    """Return Redis's word for a background job: within EXEC it starts after EXEC."""
     return "scheduled" if client.in_exec else "started"
 
 
+@COMMANDS.command("bgsave", "[SCHEDULE]", _SAVE, since="1.0.0")
 def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Begin a checkpoint of the store."""
+    """Start a checkpoint of the store.
+
+    SCHEDULE: Ignored: a save never waits for a compaction.
+    """
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
         raise syntax_error()
     saving = server_of(client).saving
@@ -115,18 +113,19 @@ def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise RequestError(_SAVING)
     if not saving.is_saving:
         saving.start_save(argv, server_of(client).statistics.changes)
-    return Simple(f"Background saving {_begun(client)}")
+    return Simple(f"Background saving {_started(client)}")
 
 
+@COMMANDS.command("bgrewriteaof", "", _SAVE, since="1.0.0")
 def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Begin a compaction: what is deleted leaves the disk."""
+    """Start a compaction of the store, which frees the disk space of deleted data."""
     saving = server_of(client).saving
     owner = saving.compaction.owner if saving.compaction is not None else None
     if saving.is_compacting and owner is not argv:
         raise RequestError("Background append only file rewriting already in progress")
     if not saving.is_compacting:
         saving.start_compaction(argv)
-    return Simple(f"Background append only file rewriting {_begun(client)}")
+    return Simple(f"Background append only file rewriting {_started(client)}")
 
 
 def _timeout(raw: bytes) -> int:
@@ -134,23 +133,41 @@ def _timeout(raw: bytes) -> int:
 
 
 _REPLICAS = b"r"
-"""What those wait for who want replicas: not the name of any key, and never news."""
+"""The name that waiters for replicas wait for: no key has it, and it never changes."""
 
 
 def _never(txn: Txn) -> None:
     """Replicas never come."""
 
 
+@COMMANDS.command(
+    *("wait", "numreplicas timeout", flags("blocking")),
+    since="3.0.0",
+    group="generic",
+    categories="connection",
+    tips="request_policy:all_shards response_policy:agg_min",
+)
 def wait(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Answer 0, the number of replicas: after the timeout, where more are wanted."""
+    """Return 0, the number of replicas; after the timeout if replicas are asked for."""
     wanted, timeout_ms = integer(argv[1]), _timeout(argv[2])
     if wanted <= 0:
         return 0
     return Blocked([_REPLICAS], _never, timeout_ms or None, expired=0)
 
 
+@COMMANDS.command(
+    *("waitaof", "numlocal numreplicas timeout", flags("blocking")),
+    since="7.2.0",
+    group="generic",
+    categories="connection",
+    tips="request_policy:all_shards response_policy:agg_min",
+)
 def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Wait until all that was written is on disk; answer 1 and the number of replicas, 0."""
+    """Wait until the client's writes are on disk; return 1, and 0 replicas.
+
+    It waits for an fsync at any durability. There are no replicas: WAIT and WAITAOF for replicas
+    wait until the timeout.
+    """
     local = integer(argv[1])
     if not 0 <= local <= 1:
         raise InvalidArgument("value is out of range, value must between 0 and 1")
@@ -169,8 +186,21 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
 _HOW = {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
 
 
+@COMMANDS.command(
+    "shutdown",
+    "[NOSAVE|SAVE] [NOW] [FORCE] [ABORT]",
+    flags("admin noscript loading stale no_multi allow_busy local"),
+    since="1.0.0",
+)
 def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Stop the server; with SAVE after a checkpoint. Everything acknowledged stays in any case."""
+    """Stop the server. Acknowledged writes are kept in any case.
+
+    NOSAVE: Write no checkpoint: the default.
+    SAVE: Write a checkpoint first.
+    NOW: Ignored: there are no replicas to wait for.
+    FORCE: Ignored.
+    ABORT: Refused: a shutdown starts at once and cannot be aborted.
+    """
     words = {word.upper() for word in argv[1:]}
     if not words <= _HOW or {b"SAVE", b"NOSAVE"} <= words:
         raise syntax_error()
@@ -179,7 +209,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
             raise syntax_error()
         raise RequestError("No shutdown in progress.")
     server = server_of(client)
-    client.answers = Answers.OFF  # nobody answers SHUTDOWN: the connection ends
+    client.answers = Answers.OFF  # SHUTDOWN has no reply: the connection is closed
     if b"SAVE" in words:
         server.saving.start_save(argv, server.statistics.changes)
     _log.log(NOTICE, "%s, user %s, has sent SHUTDOWN", client.address, Shown([client.user.name]))
@@ -190,49 +220,60 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
 # --- watching -----------------------------------------------------------------------------------
 
 
+@COMMANDS.command("monitor", "", OPERATE, since="1.0.0")
 def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Show this connection every command from here on."""
+    """Send every command that the server runs to this connection.
+
+    MONITOR and SLOWLOG hide all arguments of ACL after the subcommand; Redis hides those of
+    SETUSER, GETUSER and DELUSER. MONITOR shows AUTH without the password.
+    """
     client.monitors = True
-    client.pages = False  # what it is shown must not come in the middle of a reply
+    client.pages = False  # a monitor line must not interrupt a reply
     server_of(client).monitors[client] = None
     return OK
 
 
+@COMMANDS.command(
+    *("slowlog|get", "[count]", _SLOWLOG),
+    since="2.2.12",
+    tips="nondeterministic_output request_policy:all_nodes",
+)
 def slowlog_get(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the newest slow commands: ten unless told, all of them for -1."""
+    """Return the newest slow commands, ten by default; -1 for all."""
     count = 10
     if len(argv) == 3:
         message = "count should be greater than or equal to -1"
         count = at_least(-1, argv[2], message, message)
     elif len(argv) > 3:
-        raise not_so("SLOWLOG", argv)
+        raise bad_subcommand(argv)
     return [
         [each.number, each.at, each.microseconds, each.argv, each.address.encode(), each.name]
         for each in server_of(client).slowlog.newest(count)
     ]
 
 
+@COMMANDS.command(
+    *("slowlog|len", "", _SLOWLOG),
+    since="2.2.12",
+    tips="nondeterministic_output request_policy:all_nodes response_policy:agg_sum",
+)
 def slowlog_len(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer how many slow commands are kept."""
+    """Return the number of slow commands in the log."""
     return len(server_of(client).slowlog)
 
 
+@COMMANDS.command(
+    *("slowlog|reset", "", _SLOWLOG),
+    since="2.2.12",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def slowlog_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Forget the slow commands."""
+    """Clear the log of slow commands."""
     server_of(client).slowlog.clear()
     return OK
 
 
-slowlog_help = help_of(
-    "SLOWLOG",
-    ("GET [<count>]", "Show the newest slow commands: number, Unix time, microseconds, words,"),
-    ("    address and name of the client", "10 unless given; -1 for all."),
-    ("LEN", "Show how many are kept."),
-    ("RESET", "Forget them."),
-)
-
-
-# --- scripts: none are kept ---------------------------------------------------------------------
+# --- scripts, which kvstream does not have ------------------------------------------------------
 
 
 def _check_flush(argv: Argv, command: str, support: str) -> None:
@@ -240,94 +281,27 @@ def _check_flush(argv: Argv, command: str, support: str) -> None:
         raise RequestError(f"{command} FLUSH {support} SYNC|ASYNC option")
 
 
+@COMMANDS.command(
+    *("function|flush", "[ASYNC|SYNC]", flags("write noscript")),
+    since="7.0.0",
+    group="scripting",
+    tips="request_policy:all_shards response_policy:all_succeeded",
+)
 def function_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer OK: there are no functions."""
+    """Return OK: there are no functions."""
     if len(argv) > 3:
-        raise not_so("FUNCTION", argv)
+        raise bad_subcommand(argv)
     _check_flush(argv, "FUNCTION", "only supports")
     return OK
 
 
+@COMMANDS.command(
+    *("script|flush", "[ASYNC|SYNC]", flags("noscript local")),
+    since="2.6.0",
+    group="scripting",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def script_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer OK: there are no scripts."""
+    """Return OK: there are no scripts."""
     _check_flush(argv, "SCRIPT", "only support")
     return OK
-
-
-_FLUSH = ("FLUSH [ASYNC|SYNC]", "Answer OK: there is nothing to be flushed.")
-function_help = help_of("FUNCTION", _FLUSH)
-script_help = help_of("SCRIPT", _FLUSH)
-
-
-_SIGNS = frozenset(b"*?[")
-"""What makes a word a pattern; a name is shown as it was given."""
-
-
-def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the settings whose names match any of the patterns."""
-    names = {*SETTINGS, *SERVER_SETTINGS}
-    found: dict[bytes, bytes] = {}
-    for pattern in argv[2:]:
-        if _SIGNS.isdisjoint(pattern):
-            found |= {pattern: pattern.lower()} if pattern.lower() in names else {}
-        else:
-            test = matcher(pattern, ignore_case=True)
-            found |= {name: name for name in names - HIDDEN if test(name)}
-    return Map([(shown, read(server_of(client), found[shown])) for shown in sorted(found)])
-
-
-def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Change settings until the server is stopped, all of them or none."""
-    if len(argv) % 2:
-        raise syntax_error()
-    given: dict[bytes, bytes] = {}
-    for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
-        name = raw_name.lower()
-        if name not in SETTINGS and name not in SERVER_SETTINGS:
-            raise InvalidArgument(
-                f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
-            )
-        if name in given:
-            raise failure(raw_name, "duplicate parameter")
-        given[name] = raw
-    changes = [change_of(server_of(client), name, raw) for name, raw in given.items()]
-    for change in changes:
-        change()
-    server_of(client).options.changed |= given.keys()
-    _log_change(client, argv)
-    return OK
-
-
-def config_resetstat(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Set the counters of INFO to zero."""
-    server_of(client).statistics.reset()
-    txn.catalog.expired = txn.catalog.expired_unasked = 0
-    txn.catalog.hot.hits = txn.catalog.hot.misses = 0
-    return OK
-
-
-def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Write the settings that CONFIG SET has changed into the file that the server began with."""
-    server = server_of(client)
-    file = server.options.config_file
-    if file is None:
-        raise RequestError("The server is running without a config file")
-    changed = sorted(server.options.changed)
-    file.rewrite({text(name): text(read(server, name)) for name in changed})
-    _log_change(client, argv)
-    return OK
-
-
-def _log_change(client: Client, argv: Argv) -> None:
-    """Log a change of settings, without what may be passwords."""
-    user, words = Shown([client.user.name]), Shown(told(list(argv)))
-    _log.log(NOTICE, "%s, user %s: %s", client.address, user, words)
-
-
-config_help = help_of(
-    "CONFIG",
-    ("GET <pattern> [<pattern> ...]", "Show the settings whose names match a pattern."),
-    ("RESETSTAT", "Set the counters of INFO to zero."),
-    ("REWRITE", "Write changed settings into the file that the server began with."),
-    ("SET <directive> <value> [<directive> <value> ...]", "Change settings while serving."),
-)

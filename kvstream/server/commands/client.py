@@ -1,21 +1,32 @@
-"""CLIENT: what connections are, and what may be done to others.
-
-CLIENT TRACKING and what belongs to it: who keeps what it has read, and hears of changes.
-"""
+"""CLIENT: list, name, pause, unblock and close connections, and track the keys they have read."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from kvstream.commands.args import NOT_AN_INTEGER, Args, Argv, at_least, integer, syntax_error, text
+from kvstream.commands.args import (
+    NOT_AN_INTEGER,
+    Args,
+    Argv,
+    at_least,
+    bad_subcommand,
+    integer,
+    syntax_error,
+    text,
+)
+from kvstream.commands.command import OPERATE, Family, flags
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import help_of, not_so, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Answers, Client
 from kvstream.server.runtime.dispatch import listed
 from kvstream.server.runtime.tracking import Tracking
 
+COMMANDS = Family("connection")
+COMMANDS.add_help("client", since="5.0.0")
+_OWN = flags("noscript loading stale local")
+"""Flags of commands about the connection itself."""
 _OPTIN_OUT = (b"OPTIN", b"OPTOUT")
 _MODES = (b"BCAST", *_OPTIN_OUT, b"NOLOOP")
 _ANEW = "before disabling tracking for this client, and then re-enabling it with a different mode."
@@ -28,8 +39,26 @@ class _Wanted:
     redirect: int = 0
 
 
+@COMMANDS.command(
+    "client|tracking",
+    "on|off [REDIRECT client-id] [PREFIX prefix] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
+    _OWN,
+    since="6.0.0",
+)
 def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Have the connection, or another one, told when keys change that it has read."""
+    """Notify this connection, or another one, when keys change that it has read.
+
+    REDIRECT: Send the notifications to this client, which must speak RESP3: there are no channels.
+    PREFIX: With BCAST, only keys with this prefix.
+    BCAST: Notify of all keys, read or not.
+    OPTIN: Track only keys read by the command after CLIENT CACHING YES.
+    OPTOUT: Do not track keys read by the command after CLIENT CACHING NO.
+    NOLOOP: Do not notify of the connection's own changes.
+
+    Notifications come after all replies of a turn, so one may follow a reply that already has the
+    newer value. SWAPDB, DEBUG RELOAD and a DEL of very many keys notify that all keys have changed.
+    In a program's own process ON is refused.
+    """
     wanted = _wanted(client, Args(argv, 3))
     word, trackers = argv[2].lower(), server_of(client).trackers
     if word == b"off":
@@ -70,7 +99,7 @@ def _wanted(client: Client, args: Args) -> _Wanted:
 
 
 def _check(wanted: _Wanted, before: Tracking | None) -> None:
-    """Refuse what does not go together, or with what holds already."""
+    """Refuse modes that exclude each other, or the present ones."""
     modes = wanted.modes
     held = modes if before is None else before.modes
     for is_so, reason in (
@@ -111,8 +140,9 @@ def _check_prefixes(wanted: list[bytes], before: Iterable[bytes]) -> None:
                 )
 
 
+@COMMANDS.command("client|caching", "yes|no", _OWN, since="6.0.0")
 def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Say whether what the next command reads is kept: YES where tracked by OPTIN, NO by OPTOUT."""
+    """Track the keys that the next command reads: YES with OPTIN, or do not: NO with OPTOUT."""
     tracking = server_of(client).trackers.clients.get(client)
     if tracking is None:
         raise RequestError(
@@ -123,39 +153,41 @@ def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
     if mode is None:
         raise syntax_error()
     if mode not in tracking.modes:
-        word, told = text(argv[2].upper()), text(mode)
+        word, needed = text(argv[2].upper()), text(mode)
         raise RequestError(
-            f"CLIENT CACHING {word} is only valid when tracking is enabled in {told} mode."
+            f"CLIENT CACHING {word} is only valid when tracking is enabled in {needed} mode."
         )
     tracking.caching = True
     return OK
 
 
+@COMMANDS.command("client|getredir", "", _OWN, since="6.0.0")
 def client_getredir(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer which client hears instead of this one: 0 for none, -1 where nothing is tracked."""
+    """Return the client that is notified instead of this one; 0 for none, -1 without tracking."""
     tracking = server_of(client).trackers.clients.get(client)
     return -1 if tracking is None else tracking.redirect
 
 
+@COMMANDS.command("client|trackinginfo", "", _OWN, since="6.2.0")
 def client_trackinginfo(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what the connection hears of, and how."""
+    """Return the tracking modes and prefixes of this connection."""
     tracking = server_of(client).trackers.clients.get(client)
-    flags: list[Reply] = [b"off"] if tracking is None else [*_flags(tracking)]
-    shown: Reply = SetReply(flags) if client.protocol == RESP3 else flags
+    words: list[Reply] = [b"off"] if tracking is None else [*_tracking_flags(tracking)]
+    shown: Reply = SetReply(words) if client.protocol == RESP3 else words
     prefixes: list[Reply] = [] if tracking is None else [*tracking.prefixes]
     redirect = -1 if tracking is None else tracking.redirect
     return Map([(b"flags", shown), (b"redirect", redirect), (b"prefixes", prefixes)])
 
 
-def _flags(tracking: Tracking) -> list[bytes]:
-    modes, said = tracking.modes, tracking.caching
+def _tracking_flags(tracking: Tracking) -> list[bytes]:
+    modes, caching = tracking.modes, tracking.caching
     held = (
         (b"on", True),
         (b"bcast", b"BCAST" in modes),
         (b"optin", b"OPTIN" in modes),
-        (b"caching-yes", said and b"OPTIN" in modes),
+        (b"caching-yes", caching and b"OPTIN" in modes),
         (b"optout", b"OPTOUT" in modes),
-        (b"caching-no", said and b"OPTOUT" in modes),
+        (b"caching-no", caching and b"OPTOUT" in modes),
         (b"noloop", b"NOLOOP" in modes),
         (b"broken_redirect", tracking.broken),
     )
@@ -167,24 +199,36 @@ _NO_CLIENT = "No such client"
 _ID = "client-id should be greater than 0"
 
 
+@COMMANDS.command("client|id", "", _OWN, since="5.0.0")
 def client_id(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the number of this connection."""
+    """Return the ID of this connection."""
     return client.id
 
 
+@COMMANDS.command("client|getname", "", _OWN, since="2.6.9")
 def client_getname(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the name that CLIENT SETNAME gave."""
+    """Return the name of this connection; null if it has none."""
     return client.name or None
 
 
+@COMMANDS.command(
+    *("client|setname", "name", _OWN),
+    since="2.6.9",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def client_setname(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give this connection a name."""
+    """Set the name of this connection."""
     client.name = valid_name(argv[2])
     return OK
 
 
+@COMMANDS.command(
+    *("client|setinfo", "lib-name|lib-ver text", _OWN),
+    since="7.2.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Note the name or version of the library that this connection uses."""
+    """Set the name or version of the library that uses this connection."""
     what, value = argv[2].lower(), argv[3]
     if what not in (b"lib-name", b"lib-ver"):
         raise InvalidArgument(f"Unrecognized option '{text(argv[2])}'")
@@ -199,14 +243,34 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
+@COMMANDS.command("client|info", "", _OWN, since="6.2.0", tips="nondeterministic_output")
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what the server knows of this connection."""
+    """Return the state of this connection."""
     tracking = server_of(client).trackers.clients.get(client)
     return Verbatim(listed(client, tracking, _size(argv)) + "\n")
 
 
+@COMMANDS.command(
+    "client|list",
+    "[TYPE NORMAL|MASTER|REPLICA|PUBSUB] [ID client-id [client-id ...]]",
+    OPERATE,
+    since="2.4.0",
+    tips="nondeterministic_output",
+)
 def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what the server knows of every connection."""
+    """Return the state of every connection.
+
+    TYPE: Only connections of a type.
+    NORMAL: All connections.
+    MASTER: No connection.
+    REPLICA: No connection.
+    PUBSUB: No connection.
+    ID: Only connections with these IDs.
+
+    Memory of arguments and of reply buffers (`rbs`, `rbp`) is 0, since there is none. `qbuf` is
+    the request data that waits to be run; buffers are not allocated in advance, so `qbuf-free` is
+    0.
+    """
     clients = sorted(server_of(client).clients.values(), key=lambda each: each.id)
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
         clients = clients if _is_normal(argv[3]) else []
@@ -225,14 +289,14 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _is_normal(raw: bytes) -> bool:
-    """Tell whether a type is that of all clients here, monitors included, or that of none."""
+    """Tell whether a type is `normal`, as all clients are; other known types have no clients."""
     if raw.lower() not in _TYPES:
         raise InvalidArgument(f"Unknown client type '{text(raw)}'")
     return raw.lower() == b"normal"
 
 
 def _size(argv: Argv) -> int:
-    """Return the bytes of the request that is being answered: it is in its client's buffer."""
+    """Return the bytes of the current request, which is in its client's buffer."""
     return sum(len(b"$%d\r\n%b\r\n" % (len(word), word)) for word in argv) + len(
         b"*%d\r\n" % len(argv)
     )
@@ -247,14 +311,16 @@ def _on_or_off(raw: bytes) -> bool:
     return raw.lower() == b"on"
 
 
+@COMMANDS.command("client|no-evict", "on|off", OPERATE, since="7.0.0")
 def client_no_evict(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Keep this connection when others are closed for want of memory."""
+    """Keep this connection when clients are closed to free memory."""
     client.no_evict = _on_or_off(argv[2])
     return OK
 
 
+@COMMANDS.command("client|no-touch", "on|off", _OWN, since="7.2.0")
 def client_no_touch(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Noted and shown; reads leave no trace at the keys."""
+    """Keep the idle time of keys when this connection reads them."""
     client.no_touch = _on_or_off(argv[2])
     return OK
 
@@ -262,8 +328,12 @@ def client_no_touch(txn: Txn, client: Client, argv: Argv) -> Reply:
 _ANSWERS = {b"on": Answers.ON, b"off": Answers.OFF, b"skip": Answers.SKIP_NEXT}
 
 
+@COMMANDS.command("client|reply", "on|off|skip", _OWN, since="3.2.0")
 def client_reply(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Write replies, none from here on, or not the next one."""
+    """Send replies, send none, or skip the next one.
+
+    In MULTI it takes effect after EXEC, whose reply is complete; Redis leaves parts of it out.
+    """
     answers = _ANSWERS.get(argv[2].lower())
     if answers is None:
         raise syntax_error()
@@ -275,10 +345,15 @@ def client_reply(txn: Txn, client: Client, argv: Argv) -> Reply:
 # --- others -------------------------------------------------------------------------------------
 
 
+@COMMANDS.command("client|unblock", "client-id [TIMEOUT|ERROR]", OPERATE, since="5.0.0")
 def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """End the wait of another client as if its time were over, or with an error; 1 if it waited."""
+    """Unblock another client; return 1 if it was blocked.
+
+    TIMEOUT: It gets the reply of a timeout: the default.
+    ERROR: It gets an UNBLOCKED error.
+    """
     if len(argv) > 4:
-        raise not_so("CLIENT", argv)
+        raise bad_subcommand(argv)
     reason = argv[3].upper() if len(argv) == 4 else b"TIMEOUT"
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
@@ -289,8 +364,11 @@ def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
 Test = Callable[[Client], bool]
 
 
+@COMMANDS.command(
+    "client|kill", "ip:port|filter value [filter value ...]", OPERATE, since="2.4.0", arity=-3
+)
 def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Close the connection from an address, or all that pass every filter, and answer how many."""
+    """Close the connection from an address, or all that pass every filter, and return how many."""
     if len(argv) == 3:
         address = text(argv[2])
         found = [each for each in server_of(client).clients.values() if each.address == address]
@@ -311,13 +389,13 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _kill(killer: Client, victim: Client) -> None:
     if victim is killer:
-        victim.closing = True  # behind the reply
+        victim.closing = True  # after the reply
     else:
         server_of(killer).drop(victim)
 
 
 def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:
-    """Return what a client must be, the last of each kind, and whether to leave this one alone."""
+    """Return the filters, the last of each kind, and whether to skip this connection."""
     tests: dict[bytes, Test] = {}
     skip_me = True
     while args:
@@ -387,10 +465,15 @@ _FILTERS: dict[bytes, Callable[[Client, bytes], Test]] = {
 _PAUSED = {b"ALL": True, b"WRITE": False}
 
 
+@COMMANDS.command("client|pause", "timeout [WRITE|ALL]", OPERATE, since="3.0.0")
 def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Run no command for so many milliseconds, or none that writes; then go on."""
+    """Run no command for so many milliseconds, or none that writes.
+
+    WRITE: Pause commands that write, and transactions with such commands.
+    ALL: Pause every command, CLIENT UNPAUSE too: the default.
+    """
     if len(argv) > 4:
-        raise not_so("CLIENT", argv)
+        raise bad_subcommand(argv)
     every = _PAUSED.get(argv[3].upper()) if len(argv) == 4 else True
     if every is None:
         raise InvalidArgument("CLIENT PAUSE mode must be WRITE or ALL")
@@ -400,34 +483,9 @@ def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
+@COMMANDS.command("client|unpause", "", OPERATE, since="6.2.0")
 def client_unpause(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """End the pause; one of all commands ends by itself alone."""
-    txn.keeps_expired = txn.read_only  # what follows may write
+    """End a pause of writing commands; a pause of all commands cannot be ended."""
+    txn.keeps_expired = txn.read_only  # commands after it may write
     server_of(client).pause.end()
     return OK
-
-
-client_help = help_of(
-    "CLIENT",
-    ("GETNAME", "Show the name of this connection."),
-    ("GETREDIR", "-1: keys are not tracked for clients."),
-    ("ID", "Show the number of this connection."),
-    ("INFO", "Show what is known of this connection."),
-    ("KILL <ip:port>", "Close the connection from there."),
-    ("KILL <filter> <value> [<filter> <value> ...]", "Close those that pass every filter:"),
-    ("    ADDR|LADDR <ip:port>", "from that address, or to it"),
-    ("    ID <number>, USER <name>, TYPE (NORMAL|MASTER|REPLICA|PUBSUB)", "of that kind"),
-    ("    MAXAGE <seconds>", "that are as old"),
-    ("    SKIPME (YES|NO)", "leave this connection alone: YES unless given"),
-    ("LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)|ID <number> ...]", "Show connections."),
-    ("NO-EVICT (ON|OFF)", "Do not close this connection for want of memory."),
-    ("NO-TOUCH (ON|OFF)", "Noted; reads leave no trace at the keys."),
-    ("PAUSE <milliseconds> [WRITE|ALL]", "Run nothing for that time, or nothing that writes."),
-    ("REPLY (ON|OFF|SKIP)", "Write replies, none, or not the next one."),
-    ("SETINFO (LIB-NAME|LIB-VER) <text>", "Note the library of this connection."),
-    ("SETNAME <name>", "Give this connection a name."),
-    ("TRACKING (ON|OFF) [<option> ...]", "ON is refused: keys are not tracked."),
-    ("TRACKINGINFO", "Show that keys are not tracked."),
-    ("UNBLOCK <number> [TIMEOUT|ERROR]", "End the wait of a connection."),
-    ("UNPAUSE", "End a pause of what writes."),
-)

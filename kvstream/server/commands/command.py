@@ -1,45 +1,60 @@
-"""COMMAND: what the table knows, for clients and proxies."""
+"""COMMAND: the records of commands, for clients and proxies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from kvstream.commands.args import Argv, syntax_error, text
-from kvstream.commands.command import Command, Container
+from kvstream.commands.command import LOOKUP, Command, Container, Family, every
 from kvstream.commands.replies import Map, Reply, SetReply, Simple
 from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.command_docs import (
-    GROUPS,
-    SYNTAX,
-    TIPS,
     Argument,
     arguments_of,
     categories_of,
-    every,
     flags_of,
     key_specs,
     key_uses,
     named,
 )
-from kvstream.server.commands.admin import help_of, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 from kvstream.types.glob import matcher
 
+COMMANDS = Family("server")
+COMMANDS.add_help("command", since="5.0.0", categories="connection")
 Row = Command | Container
 
 
+@COMMANDS.command(
+    *("command", "", LOOKUP),
+    since="2.8.13",
+    categories="connection",
+    tips="nondeterministic_output_order",
+    arity=-1,
+)
 def command(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what every command is: arity, flags, keys, categories."""
+    """Return the arity, flags, keys and categories of every command."""
     return [_described(row) for row in server_of(client).commands.values()]
 
 
+@COMMANDS.command("command|count", "", LOOKUP, since="2.8.13", categories="connection")
 def command_count(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer how many commands there are."""
+    """Return the number of commands."""
     return len(server_of(client).commands)
 
 
+@COMMANDS.command(
+    *("command|info", "[command [command ...]]", LOOKUP),
+    since="2.8.13",
+    categories="connection",
+    tips="nondeterministic_output_order",
+)
 def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what the given commands are, or all; a null for one that is not here."""
+    """Return the same of the given commands, or of all; null for an unknown one.
+
+    Key specifications have no notes.
+    """
     if len(argv) == 2:
         return command(txn, client, argv)
     found = (_named(client, word) for word in argv[2:])
@@ -47,7 +62,7 @@ def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _named(client: Client, word: bytes) -> Row | None:
-    """Return a command, a container, or the subcommand that ``container|name`` means."""
+    """Return a command, a container, or the subcommand ``container|name``."""
     name, _, rest = word.lower().partition(b"|")
     row = server_of(client).commands.get(name)
     if rest and isinstance(row, Container):
@@ -59,34 +74,38 @@ def _described(row: Row) -> Reply:
     if isinstance(row, Container):
         parts: list[Reply] = [_described(each) for each in row.subcommands.values()]
         if row.alone is None:
-            return _row(row.name, -2, [], (0, 0, 0), ["slow"], SetReply([]), parts)
-        alone = row.alone
-        flags, categories = flags_of(alone), categories_of(alone)
-        return _row(row.name, alone.arity, flags, (0, 0, 0), categories, SetReply([]), parts)
+            return _row(row.name, -2, [], (0, 0, 0), ["slow"], "", SetReply([]), parts)
+        return _row_of(row.alone, parts)
+    return _row_of(row, [])
+
+
+def _row_of(row: Command, parts: list[Reply]) -> Reply:
     specs = SetReply([_spec(spec) for spec in key_specs(row)])
-    return _row(row.name, row.arity, flags_of(row), _places(row), categories_of(row), specs, [])
+    flags, categories = flags_of(row), categories_of(row)
+    return _row(row.name, row.arity, flags, _positions(row), categories, row.tips, specs, parts)
 
 
 def _row(
     name: str,
     arity: int,
     flags: list[str],
-    places: tuple[int, int, int],
+    positions: tuple[int, int, int],
     categories: list[str],
+    tips: str,
     specs: SetReply,
     subcommands: list[Reply],
 ) -> Reply:
-    told = _set([f"@{category}" for category in categories])
-    tips = SetReply([tip.encode() for tip in TIPS.get(name, ())])
-    return [name.encode(), arity, _set(flags), *places, told, tips, specs, subcommands]
+    shown = _set([f"@{category}" for category in categories])
+    listed = SetReply([tip.encode() for tip in tips.split()])
+    return [name.encode(), arity, _set(flags), *positions, shown, listed, specs, subcommands]
 
 
 def _set(words: list[str]) -> SetReply:
     return SetReply([Simple(word) for word in words])
 
 
-def _places(row: Command) -> tuple[int, int, int]:
-    """Return the first and last key and the step between; zeros where they move, or for none."""
+def _positions(row: Command) -> tuple[int, int, int]:
+    """Return the first key, the last one and the step; zeros without keys, or if they move."""
     keys = row.keys
     return (0, 0, 0) if keys is None or not keys.first else (keys.first, keys.last, keys.step)
 
@@ -100,11 +119,20 @@ def _spec(value: object) -> Reply:
     return value if isinstance(value, int) else str(value).encode()
 
 
-# --- for people ---------------------------------------------------------------------------------
+# --- DOCS ---------------------------------------------------------------------------------------
 
 
+@COMMANDS.command(
+    *("command|docs", "[command [command ...]]", LOOKUP),
+    since="7.0.0",
+    categories="connection",
+    tips="nondeterministic_output_order",
+)
 def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what the given commands do, or all; those that are not here are left out."""
+    """Return the documentation of the given commands, or of all, without unknown ones.
+
+    The summaries are kvstream's own.
+    """
     if len(argv) == 2:
         rows: list[Row | None] = list(server_of(client).commands.values())
     else:
@@ -113,13 +141,13 @@ def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _documented(row: Row) -> Reply:
-    group = GROUPS.get(row.name.partition("|")[0], "stream").encode()
     pairs: list[tuple[Reply, Reply]] = [
         (b"summary", _summary(row).encode()),
         (b"since", row.since.encode()),
-        (b"group", group),
+        (b"group", row.group.encode()),
     ]
-    arguments = arguments_of(SYNTAX.get(row.name, ""))
+    syntax = "" if isinstance(row, Container) else row.syntax
+    arguments = arguments_of(syntax)
     if arguments:
         pairs.append((b"arguments", [_argument(each) for each in arguments]))
     if isinstance(row, Container):
@@ -152,8 +180,20 @@ def _summary(row: Row) -> str:
 # --- names --------------------------------------------------------------------------------------
 
 
+@COMMANDS.command(
+    *("command|list", "[FILTERBY MODULE name|ACLCAT category|PATTERN pattern]", LOOKUP),
+    since="7.0.0",
+    categories="connection",
+    tips="nondeterministic_output_order",
+)
 def command_list(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the names of all commands, or of those of a category or a pattern."""
+    """Return the names of all commands, or of those that pass a filter.
+
+    FILTERBY: The filter.
+    MODULE: Commands of a module: none.
+    ACLCAT: Commands of an ACL category.
+    PATTERN: Commands whose names match a pattern.
+    """
     if len(argv) == 2:
         return [name.encode() for name in _names(client)]
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
@@ -164,27 +204,27 @@ def command_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     return [name.encode() for name in choose(client, argv[4])]
 
 
-def _of_category(client: Client, word: bytes) -> Iterator[str]:
+def _of_category(client: Client, word: bytes) -> Iterable[str]:
     return (each.name for each in named(every(server_of(client).commands), text(word.lower())))
 
 
-def _of_pattern(client: Client, pattern: bytes) -> Iterator[str]:
+def _of_pattern(client: Client, pattern: bytes) -> Iterable[str]:
     test = matcher(pattern, ignore_case=True)
     return (name for name in _names(client) if test(name.encode()))
 
 
-def _names(client: Client) -> Iterator[str]:
+def _names(client: Client) -> Iterable[str]:
     for row in server_of(client).commands.values():
         yield row.name
         if isinstance(row, Container):
             yield from (each.name for each in row.subcommands.values())
 
 
-def _of_module(client: Client, word: bytes) -> Iterator[str]:
-    return iter(())
+def _of_module(client: Client, word: bytes) -> Iterable[str]:
+    return ()
 
 
-_CHOICES: dict[bytes, Callable[[Client, bytes], Iterator[str]]] = {
+_CHOICES: dict[bytes, Callable[[Client, bytes], Iterable[str]]] = {
     b"ACLCAT": _of_category,
     b"MODULE": _of_module,
     b"PATTERN": _of_pattern,
@@ -195,8 +235,8 @@ _CHOICES: dict[bytes, Callable[[Client, bytes], Iterator[str]]] = {
 
 
 def _request(client: Client, argv: Argv) -> Command:
-    """Return the command of a request that is given as arguments."""
-    row = _meant(client, argv)
+    """Return the command of the request in the arguments."""
+    row = _row_named(client, argv)
     if row is None:
         raise RequestError("Invalid command specified")
     if isinstance(row, Container) or row.keys is None:
@@ -207,8 +247,8 @@ def _request(client: Client, argv: Argv) -> Command:
         raise RequestError("Invalid number of arguments specified for command") from None
 
 
-def _meant(client: Client, argv: Argv) -> Row | None:
-    """Return what the first words of a request name."""
+def _row_named(client: Client, argv: Argv) -> Row | None:
+    """Return the command or container that a request names."""
     row = server_of(client).commands.get(argv[0].lower())
     if not isinstance(row, Container) or len(argv) == 1:
         return row
@@ -218,30 +258,28 @@ def _meant(client: Client, argv: Argv) -> Row | None:
 _NO_KEYS = "Invalid arguments specified for command"
 
 
+@COMMANDS.command(
+    *("command|getkeys", "command [arg ...]", LOOKUP),
+    since="2.8.13",
+    categories="connection",
+)
 def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the keys that a request names."""
+    """Return the keys of a request."""
     keys = _request(client, argv[2:]).keys_of(argv[2:])
     if not keys:
         raise RequestError(_NO_KEYS)
     return keys
 
 
+@COMMANDS.command(
+    *("command|getkeysandflags", "command [arg ...]", LOOKUP),
+    since="7.0.0",
+    categories="connection",
+)
 def command_getkeysandflags(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the keys that a request names, and what it does to them."""
+    """Return the keys of a request, and what it does to them."""
     found = _request(client, argv[2:])
     uses = key_uses(found, argv[2:])
     if not uses:
         raise RequestError(_NO_KEYS)
     return [[use.key, _set(list(use.flags))] for use in uses]
-
-
-command_help = help_of(
-    "COMMAND",
-    ("(no subcommand)", "Show what every command is."),
-    ("COUNT", "Show how many commands there are."),
-    ("DOCS [<command> ...]", "Show what commands do."),
-    ("GETKEYS <command> [<arg> ...]", "Show the keys that a request names."),
-    ("GETKEYSANDFLAGS <command> [<arg> ...]", "Show what it does to them, too."),
-    ("INFO [<command> ...]", "Show what commands are."),
-    ("LIST [FILTERBY (MODULE|ACLCAT|PATTERN) <value>]", "Show the names of commands."),
-)

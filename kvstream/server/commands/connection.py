@@ -1,65 +1,51 @@
-"""HELLO, QUIT and RESET: what a connection is.
+"""HELLO, AUTH, QUIT and RESET: the protocol and the user of a connection."""
 
-MULTI, DISCARD, WATCH and UNWATCH; EXEC is the executor's own.
-"""
-
-from kvstream.commands.args import Argv, integer, text
+from kvstream.commands.args import Argv, integer, syntax_error, text
+from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.operations.keyspace import Watched
+from kvstream.server.acl import DEFAULT
 from kvstream.server.commands.admin import server_of
-from kvstream.server.runtime.client import Client, Queue
+from kvstream.server.runtime.client import Client
 
-
-def multi(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Queue the commands that follow until EXEC, which runs them as one commit."""
-    if client.queue is not None:
-        raise RequestError("MULTI calls can not be nested")
-    client.queue = Queue()
-    return OK
-
-
-def exec_(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Run the queued commands, all of them in one commit; a null where a watched key changed."""
-    raise RequestError("EXEC without MULTI")
-
-
-def discard(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Forget the queued commands."""
-    if client.queue is None:
-        raise RequestError("DISCARD without MULTI")
-    client.end_queue()
-    return OK
-
-
-def watch(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Have EXEC do nothing if one of the keys is changed before."""
-    if client.queue is not None:
-        raise RequestError("WATCH inside MULTI is not allowed")
-    for key in argv[1:]:
-        client.watched.add(txn, client.prefix + key)
-    return OK
-
-
-def unwatch(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Watch no key any more."""
-    client.watched = Watched()
-    return OK
-
-
+COMMANDS = Family("connection")
+_NO_AUTH = flags("noscript loading stale fast no_auth allow_busy local")
+_NO_PASSWORD = (
+    "AUTH <password> called without any password configured for the default user. Are you sure "
+    "your configuration is correct?"
+)
 REDIS_VERSION = b"8.10.0"
-"""The level of the stream commands, which clients take for the server's version."""
+"""The level of the stream commands: clients choose by it what they send."""
+
+
+@COMMANDS.command("auth", "[username] password", _NO_AUTH, since="1.0.0")
+def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Log in, as the default user unless another is named."""
+    if len(argv) > 3:
+        raise syntax_error()
+    if len(argv) == 2 and server_of(client).acl.default.nopass:
+        raise RequestError(_NO_PASSWORD)
+    server_of(client).log_in(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
+    return OK
 
 
 class NoProtocol(RequestError):
-    """HELLO asked for a version of RESP that there is none of."""
+    """HELLO asked for an unknown version of RESP."""
 
     code = "NOPROTO"
 
 
+@COMMANDS.command(
+    *("hello", "[protover [AUTH username password] [SETNAME name]]", _NO_AUTH),
+    since="6.0.0",
+)
 def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Speak RESP2 or RESP3 from here on, and answer what the server is."""
+    """Switch to RESP2 or RESP3; return the version and role of the server.
+
+    AUTH: Log in first.
+    SETNAME: Set the name of the connection.
+    """
     protocol, name = client.protocol, None
     user: tuple[bytes, bytes] | None = None
     rest = list(argv[1:])
@@ -96,7 +82,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 class NoAuthForHello(RequestError):
-    """HELLO without AUTH where a password is needed."""
+    """HELLO without AUTH although a password is needed."""
 
     code = "NOAUTH"
 
@@ -109,20 +95,22 @@ _HELLO_NEEDS_AUTH = (
 
 
 def valid_name(name: bytes) -> bytes:
-    """Return a client's name; an error for blanks and what cannot be printed."""
+    """Return a client's name; InvalidArgument if it has blanks or unprintable characters."""
     if any(not 33 <= byte <= 126 for byte in name):
         raise InvalidArgument("Client names cannot contain spaces, newlines or special characters.")
     return name
 
 
+@COMMANDS.command("quit", "", _NO_AUTH | flags("immediate"), since="1.0.0", arity=-1)
 def quit_(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Close the connection."""
     client.closing = True
     return OK
 
 
+@COMMANDS.command("reset", "", _NO_AUTH | flags("immediate"), since="6.2.0")
 def reset(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Make the connection as a new one."""
+    """Reset the connection to the state of a new one."""
     server_of(client).hush(client)
     client.reset()
     return Simple("RESET")

@@ -1,15 +1,17 @@
-"""DEBUG: what test suites ask of a server, and what helps to see that it is well.
+"""DEBUG: the subcommands that test suites of Redis use.
 
-Only what does no harm to what is stored is here; crashes on demand are left out.
+Subcommands that crash the server or damage its data are left out.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
+from typing import NamedTuple
 
 from kvstream.commands import dump
-from kvstream.commands.args import Argv, at_least, integer, syntax_error, text
-from kvstream.commands.command import Answer
+from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error, text
+from kvstream.commands.command import Answer, Family, flags
+from kvstream.commands.incremental import behind_steps
 from kvstream.commands.replies import (
     OK,
     Attributed,
@@ -24,17 +26,29 @@ from kvstream.commands.replies import (
     Simple,
     Verbatim,
 )
-from kvstream.commands.reply_pages import behind_steps
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace, strings
-from kvstream.server.commands.admin import help_of, not_so, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 from kvstream.types.glob import matcher
 
+COMMANDS = Family("server")
 
+
+@COMMANDS.command(
+    *("debug", "subcommand [arg ...]", flags("admin noscript loading stale")),
+    since="1.0.0",
+)
 def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Show or do what tests of a server need: see DEBUG HELP."""
+    """Run a subcommand for tests: see DEBUG HELP.
+
+    DEBUG is allowed to clients on the same machine unless `enable_debug_command` says otherwise;
+    Redis allows it to nobody. RELOAD and LOADAOF close the store and open it again while clients
+    wait: RELOAD after all rows are in tables, LOADAOF from the write-ahead log. Options of RELOAD
+    are accepted and ignored, since nothing is unsaved. DIGEST is a checksum of kvstream's own that
+    covers groups too. Subcommands that crash the server are left out.
+    """
     allowed = server_of(client).options.enable_debug_command
     if allowed == "no" or (allowed == "local" and not client.is_local):
         raise RequestError(
@@ -42,10 +56,10 @@ def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
             "you can run it from a local connection, otherwise you need to set this option in the "
             "configuration of the server, and then restart it."
         )
-    least, most, run = _SUBCOMMANDS.get(argv[1].upper(), _NONE)
-    if run is None or not least <= len(argv) <= most:
-        raise not_so("DEBUG", argv)
-    return run(txn, client, argv)
+    found = _SUBCOMMANDS.get(argv[1].upper())
+    if found is None or not found.least <= len(argv) <= found.most:
+        raise bad_subcommand(argv)
+    return found.run(txn, client, argv)
 
 
 # --- the store ----------------------------------------------------------------------------------
@@ -73,7 +87,7 @@ def _digest_value(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 _LRU_CLOCK_MAX = (1 << 24) - 1
-"""Redis has 24 bits for the second in which a key was used."""
+"""Redis stores the second of the last use in 24 bits."""
 
 
 def _object(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -90,14 +104,14 @@ def _object(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 POPULATED_TOGETHER = 500
-"""Keys that POPULATE makes between what others ask."""
+"""Keys that one step of POPULATE makes."""
 
 
 def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Make strings under numbered keys, but for those that are there."""
+    """Create strings under numbered keys that do not exist."""
     words = argv[2], (argv[4] if len(argv) > 4 else b"0")
     count, size = (at_least(0, raw, "value is out of range, must be positive") for raw in words)
-    txn.keeps_expired = txn.read_only  # though it is none of those that a pause holds
+    txn.keeps_expired = txn.read_only  # although a pause does not hold it
     head, prefix, numbers = argv[3] if len(argv) > 3 else b"key", client.prefix, iter(range(count))
 
     def step(txn: Txn) -> bool:
@@ -124,28 +138,28 @@ def _set_active_expire(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _sleep(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Hold the whole server."""
+    """Stop the whole server."""
     try:
         seconds = max(float(argv[2]), 0.0)
     except ValueError:
-        seconds = 0.0  # as C's strtod has it
+        seconds = 0.0  # as C's strtod
     time.sleep(seconds)
     return OK
 
 
 def _nothing(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Taken, for it concerns what is not here."""
+    """Accept a subcommand about something that kvstream does not have."""
     return OK
 
 
 def _error(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer an error of the caller's words, of which the first one is the code."""
+    """Return an error of the given words; the first one is its code."""
     code, _, message = text(argv[2]).partition(" ")
     return ErrorReply(code, message)
 
 
 def _stringmatch_len(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer whether a pattern matches so many bytes ``a``: a test of how long that takes."""
+    """Match a pattern with so many bytes ``a``, to test how long it takes."""
     return int(matcher(argv[2])(b"a" * _number(argv[3])))
 
 
@@ -153,7 +167,7 @@ def _number(raw: bytes) -> int:
     try:
         return integer(raw)
     except RequestError:
-        return 0  # as C's atoi has it
+        return 0  # as C's atoi
 
 
 _THREE: list[Reply] = [0, 1, 2]
@@ -174,7 +188,7 @@ _SHAPES: Mapping[bytes, Reply] = {
     b"true": Boolean(True),
     b"false": Boolean(False),
 }
-"""What tests of clients expect of each."""
+"""Redis's examples of each type of reply."""
 
 
 def _protocol(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -184,43 +198,60 @@ def _protocol(txn: Txn, client: Client, argv: Argv) -> Reply:
     return _SHAPES[name]
 
 
-_help = help_of(
-    "DEBUG",
-    ("DIGEST", "Show a checksum of all keys."),
-    ("DIGEST-VALUE <key> [<key> ...]", "Show a checksum of what each key holds."),
-    ("ERROR <text>", "Answer an error."),
-    ("LOADAOF", "Close the store and open it anew, recovering it from its log."),
-    ("LOG <text>", "Taken and ignored: there is no log file."),
-    ("OBJECT <key>", "Show how a value is held."),
-    ("POPULATE <count> [<prefix>] [<size>]", "Make so many strings PREFIX:NUMBER."),
-    ("PROTOCOL <type>", "Answer a string, integer, double, null, array, set, map, push, ..."),
-    ("RELOAD [MERGE|NOFLUSH|NOSAVE]", "Close the store and open it anew."),
-    ("SET-ACTIVE-EXPIRE <0|1>", "Delete expired keys in the background, or not."),
-    ("SLEEP <seconds>", "Hold the whole server."),
-    ("STRINGMATCH-LEN <pattern> <length>", "Match a pattern with so many letters."),
-)
+def _help(txn: Txn, client: Client, argv: Argv) -> Reply:
+    shown = [
+        line
+        for name, each in _SUBCOMMANDS.items()
+        for line in (f"{text(name)} {each.usage}".rstrip(), f"    {each.meaning}")
+        if each.meaning
+    ]
+    return [
+        *map(Simple, ["DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", *shown])
+    ]
+
+
+class _Subcommand(NamedTuple):
+    least: int
+    """Words of a request, at least and at most."""
+    most: int
+    run: Callable[[Txn, Client, Argv], Answer]
+    usage: str = ""
+    meaning: str = ""
+    """What HELP shows; a subcommand without it is accepted and ignored."""
+
 
 _ANY = 1 << 31
-_NONE = (0, 0, None)
-_SUBCOMMANDS: dict[bytes, tuple[int, int, Callable[[Txn, Client, Argv], Answer] | None]] = {
-    b"CHANGE-REPL-ID": (2, 2, _nothing),
-    b"DICT-RESIZING": (3, 3, _nothing),
-    b"DIGEST": (2, 2, _digest),
-    b"DIGEST-VALUE": (2, _ANY, _digest_value),
-    b"ERROR": (3, 3, _error),
-    b"HELP": (2, 2, _help),
-    b"LOADAOF": (2, 2, _loadaof),
-    b"LOG": (3, 3, _nothing),
-    b"OBJECT": (3, 4, _object),
-    b"PAUSE-CRON": (3, 3, _nothing),
-    b"POPULATE": (3, 5, _populate),
-    b"PROTOCOL": (3, 3, _protocol),
-    b"QUICKLIST-PACKED-THRESHOLD": (3, 3, _nothing),
-    b"RELOAD": (2, 5, _reload),
-    b"REPLY-COPY-AVOIDANCE": (3, 3, _nothing),
-    b"REPLYBUFFER": (3, 4, _nothing),
-    b"SET-ACTIVE-EXPIRE": (3, 3, _set_active_expire),
-    b"SLEEP": (3, 3, _sleep),
-    b"STRINGMATCH-LEN": (4, 4, _stringmatch_len),
+_PROTOCOL_USAGE = "string|integer|double|null|array|set|map|push|verbatim|attrib|bignum|true|false"
+_SUBCOMMANDS: dict[bytes, _Subcommand] = {
+    b"CHANGE-REPL-ID": _Subcommand(2, 2, _nothing),
+    b"DICT-RESIZING": _Subcommand(3, 3, _nothing),
+    b"DIGEST": _Subcommand(2, 2, _digest, "", "Return a checksum of all keys."),
+    b"DIGEST-VALUE": _Subcommand(
+        *(2, _ANY, _digest_value, "key [key ...]"), "Return a checksum of the value of each key."
+    ),
+    b"ERROR": _Subcommand(3, 3, _error, "text", "Return an error."),
+    b"HELP": _Subcommand(2, 2, _help, "", "Show the subcommands."),
+    b"LOADAOF": _Subcommand(
+        *(2, 2, _loadaof, ""), "Close the store and recover it from its write-ahead log."
+    ),
+    b"LOG": _Subcommand(3, 3, _nothing),
+    b"OBJECT": _Subcommand(3, 4, _object, "key", "Show how the value of a key is stored."),
+    b"PAUSE-CRON": _Subcommand(3, 3, _nothing),
+    b"POPULATE": _Subcommand(
+        *(3, 5, _populate, "count [prefix] [size]"), "Create so many strings PREFIX:NUMBER."
+    ),
+    b"PROTOCOL": _Subcommand(3, 3, _protocol, _PROTOCOL_USAGE, "Return a reply of this type."),
+    b"QUICKLIST-PACKED-THRESHOLD": _Subcommand(3, 3, _nothing),
+    b"RELOAD": _Subcommand(
+        *(2, 5, _reload, "[MERGE] [NOFLUSH] [NOSAVE]"), "Close the store and open it again."
+    ),
+    b"REPLY-COPY-AVOIDANCE": _Subcommand(3, 3, _nothing),
+    b"REPLYBUFFER": _Subcommand(3, 4, _nothing),
+    b"SET-ACTIVE-EXPIRE": _Subcommand(
+        *(3, 3, _set_active_expire, "0|1"), "Delete expired keys in the background, or do not."
+    ),
+    b"SLEEP": _Subcommand(3, 3, _sleep, "seconds", "Stop the whole server for a time."),
+    b"STRINGMATCH-LEN": _Subcommand(
+        *(4, 4, _stringmatch_len, "pattern length"), "Match a pattern with so many letters."
+    ),
 }
-"""By name: least and most words of a request, and what answers it."""

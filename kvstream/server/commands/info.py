@@ -1,8 +1,7 @@
-"""INFO: what the server is and does, in the sections and fields that Redis's tools read.
+"""INFO: the state of the server, in the sections and fields that tools of Redis read.
 
-Fields of INFO for what is not here: scripts, replicas, eviction, forks. All are 0.
-
-Tools read them without asking whether they are there.
+Fields of features that kvstream does not have (scripts, replicas, eviction, forks) are 0: tools
+read them without checking that they exist.
 """
 
 import os
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvstream.commands.args import Argv, text
+from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
 from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor
 
 
+COMMANDS = Family("server")
 _SHARES = {"current_fork_perc", "instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"}
 _SIZES = {"used_memory_lua_human", "used_memory_scripts_human", "used_memory_vm_total_human"}
 
@@ -77,21 +78,37 @@ ABSENT: Mapping[str, tuple[tuple[str, object], ...]] = {
     section: tuple((name, _absent_value(name)) for name in names.split())
     for section, names in _NAMES.items()
 }
-"""By section; they stand behind its other fields."""
+"""By section; they follow its other fields."""
 
 
 Fields: TypeAlias = Iterable[tuple[str, object]]
 EXPIRES_COUNTED = 10_000
-"""Rows of the expiry index that INFO looks at, so that it never holds the server for long."""
+"""Rows of the expiry index that INFO reads, so that it never takes long."""
 RUN_ID = secrets.token_hex(20)
-"""Tells this process from every other."""
+"""The identity of this process."""
 _DAY_S = 86400
 _US = 1_000_000
 _UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 
 
+@COMMANDS.command(
+    *("info", "[section [section ...]]", flags("loading stale")),
+    since="1.0.0",
+    categories="dangerous",
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+)
 def info(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what the server is and does, all of it or by sections."""
+    """Return the state of the server, all of it or by sections.
+
+    `redis_version` is 8.10.0, since clients choose by it what they send; `kvstream_version` is
+    beside it. `used_memory` is the memory of the whole process. `rdb_changes_since_last_save`
+    counts commands that may write, not keys. `expires` and `avg_ttl` are of the first 10,000 keys
+    that expire.
+
+    System calls are not counted. Fields of missing features (replicas, scripts, forks, eviction)
+    are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
+    turn of requests, so an idle server has none.
+    """
     asked = {text(word).lower() for word in argv[1:]} or {"default"}
     parts: list[str] = []
     for name, (in_default, fields) in _SECTIONS.items():
@@ -320,8 +337,8 @@ def _latencystats(server: "Executor", txn: Txn) -> Fields:
     for name, row in sorted(server.statistics.commands.items()):
         if row.durations.calls:
             times = zip(ranks, row.durations.percentiles(ranks), strict=True)
-            told = ",".join(f"p{rank:g}={_US * seconds:.3f}" for rank, seconds in times)
-            yield f"latency_percentiles_usec_{name}", told
+            shown = ",".join(f"p{rank:g}={_US * seconds:.3f}" for rank, seconds in times)
+            yield f"latency_percentiles_usec_{name}", shown
 
 
 def _nothing(server: "Executor", txn: Txn) -> Fields:
@@ -343,7 +360,7 @@ def _keyspace(server: "Executor", txn: Txn) -> Fields:
 
 
 def _expiries(txn: Txn) -> dict[int, list[int]]:
-    """Return the times at which keys expire, by database: those of the first ones."""
+    """Return the times at which the first keys expire, by database."""
     found: dict[int, list[int]] = {}
     for at_ms, name in keyspace.first_expiries(txn, EXPIRES_COUNTED):
         found.setdefault(database_of(name), []).append(at_ms)
@@ -365,4 +382,4 @@ _SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {
     "Cluster": (True, _cluster),
     "Keyspace": (True, _keyspace),
 }
-"""By name: whether INFO without a section shows it, and its fields."""
+"""By name: whether INFO without arguments shows the section, and its fields."""

@@ -1,36 +1,75 @@
-"""KVSTREAM.LOAD: bulk loads, whose tables clients make and the store takes in as they are."""
+"""KVSTREAM.LOAD: bulk loads of tables that clients write and the store ingests as they are."""
 
 from kvstream.bulkload import commit
 from kvstream.bulkload.parts import PART_WORDS
 from kvstream.commands.args import Argv, integer, syntax_error
-from kvstream.commands.command import Answer
+from kvstream.commands.command import SECOND, Answer, Family, Keys, flags
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import dump
-from kvstream.server.commands.admin import help_of, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 
+COMMANDS = Family("server")
+_OURS = "kvstream 0.1.0"
+COMMANDS.add_help("kvstream.load", since=_OURS)
+_LOADS = flags("write denyoom admin no_multi")
 _PART = b"PART"
 
 
+@COMMANDS.command(
+    *("kvstream.load|ticket", "[key ...]", _LOADS, Keys(2, -1)),
+    since=_OURS,
+    uses="RW insert",
+)
 def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Begin a bulk load; answer its name, and what makers of parts for these streams must know."""
+    """Start a bulk load; return its name, and the ticket that writers of parts for the keys need.
+
+    Bulk loads are for jobs such as those of Spark: TICKET returns the input of
+    `kvstream.bulkload.parts.PartWriter`, PUT uploads its files in pieces, COMMIT ingests them in a
+    thread while other clients are served. A load survives the connection and the server; one that
+    receives nothing for a day is removed. The commands have the category admin, since they take
+    disk and time.
+    """
     load, ticket = server_of(client).loads.begin(commit.ticket(txn, client.db, argv[2:]))
     return Map([(b"load", load), (b"ticket", ticket)])
 
 
+@COMMANDS.command(
+    *("kvstream.load|put", "load file offset data", flags("denyoom admin local")),
+    since=_OURS,
+)
 def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Append bytes to a file of a part, at an offset that is its length; answer its new length."""
+    """Append bytes to a file of a part, at an offset equal to its length; return the new length."""
     offset = integer(argv[4])
     if offset < 0:
         raise InvalidArgument("offset is out of range, must be positive")
     return server_of(client).loads.put(argv[2], argv[3], offset, argv[5])
 
 
+@COMMANDS.command(
+    "kvstream.load|commit",
+    "load [MARK key number] PART name digest digest rows bytes GIVEN|ALLOTTED [PART ...]",
+    _LOADS,
+    since=_OURS,
+)
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Append the entries of all parts at once, or none; answer how many, 0 where MARK was there."""
+    """Append the entries of all parts at once, or none; return how many: 0 if MARK was there.
+
+    MARK: Only if the key, a plain string, does not exist or is a lower number. The number is set
+        with the entries, so that a batch that is sent again is skipped.
+    PART: A part: its name, the XXH3-128 of its table and of its pieces in hexadecimal, its rows,
+        and their bytes.
+    GIVEN: The entries have their own IDs.
+    ALLOTTED: The entries may get other IDs.
+
+    The tables are verified first. A table that is damaged, or has rows of other streams, is
+    refused, as are keys that the user may not write. Entries are written once more while all
+    clients wait if their stream got others since the ticket, or existed without being named in it;
+    so are tables of RocksDB's own writer, from a kvstream installed without a compiler.
+    """
     mark, at = None, 3
     if argv[at].upper() == b"MARK":
         if len(argv) < at + 3:
@@ -48,29 +87,18 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
     return job.wait(Map(outcome))
 
 
+@COMMANDS.command("kvstream.load|state", "key serialized-value", _LOADS, SECOND, since=_OURS)
 def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give a stream the groups, counters and producers of a payload of DUMP; its entries stay."""
+    """Set the groups, counters and producers of a stream from a payload of DUMP; entries stay.
+
+    It is for a stream whose entries were loaded as tables.
+    """
     dump.restate(txn, qualified(client.db, argv[2]), argv[3])
     return OK
 
 
+@COMMANDS.command("kvstream.load|discard", "load", flags("admin local"), since=_OURS)
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Give a load up, and remove what was sent for it."""
+    """Cancel a load and delete its files."""
     server_of(client).loads.discard(argv[2])
     return OK
-
-
-load_help = help_of(
-    "KVSTREAM.LOAD",
-    ("TICKET [<key> ...]", "Begin a bulk load into these streams, and others."),
-    (
-        "PUT <load> <name> <offset> <data>",
-        "Send a piece of a part's file, NAME.sst or NAME.pieces.",
-    ),
-    (
-        "COMMIT <load> [MARK <key> <number>] PART <name> <digest> <digest> <rows> <bytes>",
-        "    GIVEN|ALLOTTED [PART ...]: append all of it at once. MARK: unless KEY has NUMBER.",
-    ),
-    ("DISCARD <load>", "Remove what was sent."),
-    ("STATE <key> <payload>", "Give a stream groups and counters of a payload of DUMP."),
-)

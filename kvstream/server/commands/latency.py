@@ -1,19 +1,22 @@
-"""LATENCY: when something took long, and how long the calls of each command took."""
+"""LATENCY: latency spikes by event, and histograms by command."""
 
 import time
 from collections.abc import Iterable
 
 from kvstream.commands.args import Argv, text
-from kvstream.commands.command import Container
+from kvstream.commands.command import OPERATE, Container, Family
 from kvstream.commands.replies import Map, Reply, Verbatim
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import help_of, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 from kvstream.server.stats import Event
 
+COMMANDS = Family("server")
+COMMANDS.add_help("latency", since="2.8.13")
+_TIPS = "nondeterministic_output request_policy:all_nodes response_policy:special"
 _ROWS = 4
-"""Of a graph, from nothing to the longest."""
+"""Rows of a graph."""
 _AGES = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ADVICE = {
     "command": "SLOWLOG GET shows what was asked. Long reads, large transactions and deep MULTI "
@@ -27,25 +30,37 @@ _ADVICE = {
 }
 
 
+@COMMANDS.command("latency|latest", "", OPERATE, since="2.8.13", tips=_TIPS)
 def latency_latest(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer each event with its last spike, Unix time and milliseconds, and its longest."""
+    """Return the last spike of each event and its maximum: Unix time and milliseconds.
+
+    The events are `command`, `fast-command`, `aof-write` (a write to RocksDB) and
+    `aof-fsync-always` (an fsync that clients wait for).
+    """
     return [
         [name.encode(), *event.samples[-1], event.longest_ms]
         for name, event in list(server_of(client).latency.events.items())
     ]
 
 
+@COMMANDS.command("latency|history", "event", OPERATE, since="2.8.13", tips=_TIPS)
 def latency_history(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer the spikes of an event, oldest first: Unix time and milliseconds."""
+    """Return the spikes of an event, oldest first: Unix time and milliseconds."""
     event = server_of(client).latency.events.get(text(argv[2]).lower(), Event())
     return [list(sample) for sample in event.samples]
 
 
+@COMMANDS.command(
+    *("latency|reset", "[event [event ...]]", OPERATE),
+    since="2.8.13",
+    tips="request_policy:all_nodes response_policy:agg_sum",
+)
 def latency_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Forget events, all of them unless some are named, and answer how many there were."""
+    """Forget all events, or the given ones; return how many there were."""
     return server_of(client).latency.reset({text(name).lower() for name in argv[2:]})
 
 
+@COMMANDS.command("latency|graph", "event", OPERATE, since="2.8.13", tips=_TIPS)
 def latency_graph(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Draw the spikes of an event, each with its age under it."""
     name = text(argv[2])
@@ -74,22 +89,31 @@ def _age(seconds: int) -> str:
     return "0s"
 
 
+@COMMANDS.command(
+    *("latency|histogram", "[command [command ...]]", OPERATE),
+    since="7.0.0",
+    tips=_TIPS,
+)
 def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer how many calls of commands took how many microseconds at the most, since the start."""
+    """Return the cumulative histogram of the latencies of commands, in microseconds.
+
+    Here and in INFO latencystats the time of a command is without the commit that it shares with
+    others; XADDs that were run together count with their mean. `latency-tracking no` hides them.
+    """
     rows = server_of(client).statistics.commands
     names = _named(client, argv[2:]) if len(argv) > 2 else sorted(rows)
-    told: list[tuple[Reply, Reply]] = []
+    rows_shown: list[tuple[Reply, Reply]] = []
     for name in names:
         if name in rows and rows[name].durations.calls:
             times = rows[name].durations
             bounds = Map([(bound, count) for bound, count in times.histogram()])
             shown = Map([(b"calls", times.calls), (b"histogram_usec", bounds)])
-            told.append((name.encode(), shown))
-    return Map(told)
+            rows_shown.append((name.encode(), shown))
+    return Map(rows_shown)
 
 
 def _named(client: Client, words: Iterable[bytes]) -> list[str]:
-    """Return the commands that are meant, those of containers one by one."""
+    """Return the names of the commands, containers replaced by their subcommands."""
     names: list[str] = []
     for word in words:
         found = server_of(client).commands.get(word.lower())
@@ -101,8 +125,9 @@ def _named(client: Client, words: Iterable[bytes]) -> list[str]:
     return names
 
 
+@COMMANDS.command("latency|doctor", "", OPERATE, since="2.8.13", tips=_TIPS)
 def latency_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Say what took long, and what that may come from."""
+    """Return a report on the spikes and their possible causes."""
     latency = server_of(client).latency
     if not latency.events:
         nothing = "Nothing has taken long."
@@ -120,14 +145,3 @@ def latency_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
             f"{event.longest_ms} ms. {_ADVICE.get(name, '')}"
         )
     return Verbatim("".join(line + "\n" for line in lines))
-
-
-latency_help = help_of(
-    "LATENCY",
-    ("DOCTOR", "Say what took long, and what that may come from."),
-    ("GRAPH <event>", "Draw the spikes of an event."),
-    ("HISTOGRAM [<command> ...]", "Show how many calls of commands took how long at the most."),
-    ("HISTORY <event>", "Show the spikes of an event: Unix time and milliseconds."),
-    ("LATEST", "Show the last and the longest spike of each event."),
-    ("RESET [<event> ...]", "Forget events, all of them unless some are named."),
-)

@@ -1,39 +1,45 @@
-"""MEMORY of a server: what takes memory, and what to do about it.
+"""MEMORY of a server, and OBJECT FREQ and IDLETIME.
 
-OBJECT FREQ and IDLETIME, of which a server answers one: its ``maxmemory-policy`` says which.
-
-Nothing is evicted whatever the policy, and how often keys are used is not counted: FREQ is 0.
+``maxmemory-policy`` selects which of FREQ and IDLETIME has a reply. Nothing is evicted under any
+policy, and accesses are not counted: FREQ is 0.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import cast
 
 from kvstream.commands import dump
 from kvstream.commands.args import Argv
-from kvstream.commands.command import Answer, Command, Container, Handler
+from kvstream.commands.command import Answer, Family, flags
 from kvstream.commands.replies import OK, Double, Map, Reply, Verbatim
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
-from kvstream.server.commands.admin import help_of, server_of
+from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.limits import Memory, give_back, memory_of
 from kvstream.server.settings import SERVER_SETTINGS
 
+COMMANDS = Family("server")
+COMMANDS.add_help("memory", since="4.0.0", more=dump.COMMANDS)
+_LOCAL = flags("local")
+_TIPS = "nondeterministic_output request_policy:all_shards response_policy:special"
 _MB = 1 << 20
 FELL = 1.5
-"""Where the process took so many times as much before, that is told."""
+"""DOCTOR reports a peak of so many times the present memory."""
 CLIENT_BYTES = 200 * 1024
-"""Waiting of each client, on the average, is told of as much."""
-_NOT_HERE = (
+"""DOCTOR reports buffers of so many bytes a client."""
+_ABSENT = (
     *("replication.backlog", "replica.fullsync.buffer", "clients.slaves", "cluster.links"),
     *("aof.buffer", "lua.caches", "functions.caches", "script.VMs"),
 )
 
 
+@COMMANDS.command("memory|stats", since="4.0.0", tips=_TIPS)
 def memory_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer what takes memory: the process, its clients, the parts of RocksDB."""
+    """Return the memory of the process, its clients, and the parts of RocksDB.
+
+    Figures of missing features (replicas, scripts, hash tables) are 0; those of an allocator are
+    left out.
+    """
     server = server_of(client)
     now = memory_of(server)
     server.statistics.peaked(now.peak)
@@ -46,7 +52,7 @@ def memory_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
         "peak.allocated": now.peak,
         "total.allocated": now.used,
         "startup.allocated": server.memory_at_start,
-        **dict.fromkeys(_NOT_HERE, 0),
+        **dict.fromkeys(_ABSENT, 0),
         "clients.normal": now.clients,
         **{f"db.{db}": tables for db in keys},
         "overhead.db.hashtable.lut": 0,
@@ -72,8 +78,9 @@ def _of_rocksdb(now: Memory) -> Iterator[tuple[str, int]]:
     yield "table-readers", now.readers
 
 
+@COMMANDS.command("memory|malloc-stats", "", _LOCAL, since="4.0.0", tips=_TIPS)
 def memory_malloc_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Answer in lines for people what the process takes, and RocksDB in it."""
+    """Return the memory of the process and of RocksDB in it, as text."""
     now = memory_of(server_of(client))
     rows = (
         ("the process", now.used),
@@ -85,8 +92,9 @@ def memory_malloc_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Verbatim("".join(f"{name:<26}{size:>16} bytes\n" for name, size in rows))
 
 
+@COMMANDS.command("memory|doctor", "", _LOCAL, since="4.0.0", tips=_TIPS)
 def memory_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Say what of the memory that is taken is out of the common."""
+    """Return a report on unusual memory use."""
     server = server_of(client)
     now, clients = memory_of(server), len(server.clients)
     advice = []
@@ -105,40 +113,40 @@ def memory_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Verbatim("".join(line + "\n" for line in advice))
 
 
+@COMMANDS.command(
+    *("memory|purge", "", _LOCAL),
+    since="4.0.0",
+    tips="request_policy:all_shards response_policy:all_succeeded",
+)
 def memory_purge(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Begin to give memory that is free back to the system."""
+    """Start a thread that returns free memory to the system."""
     give_back()
     return OK
-
-
-memory_help = help_of(
-    "MEMORY",
-    ("DOCTOR", "Say what of the memory that is taken is out of the common."),
-    ("MALLOC-STATS", "Show what takes memory, in lines for people."),
-    ("PURGE", "Begin to give memory that is free back to the system."),
-    ("STATS", "Show what takes memory, in bytes."),
-    ("USAGE <key> [SAMPLES <count>]", "Show the bytes of a key's rows, estimated from so many of"),
-    ("    each kind", "5 unless given; 0: from all."),
-)
 
 
 POLICY = b"maxmemory-policy"
 
 
 def policy_of(client: Client) -> bytes:
-    """Return by what Redis would evict keys."""
+    """Return the eviction policy."""
     return SERVER_SETTINGS[POLICY].read(server_of(client))
 
 
+@COMMANDS.override(dump.COMMANDS.commands["object|freq"])
 def freq(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Answer 0 under a policy that counts accesses, an error under others."""
+    """Return 0 under an LFU policy, an error under others; null if the key does not exist."""
     if not policy_of(client).endswith(b"lfu"):
         return dump.freq(txn, client, argv)
     return 0 if keyspace.exists(txn, client.prefix + argv[2]) else None
 
 
+@COMMANDS.override(dump.COMMANDS.commands["object|idletime"])
 def idletime(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Answer the seconds since the last use, or an error under a policy that counts accesses."""
+    """Return the seconds since a key was last used; an error under an LFU policy.
+
+    The time counts from the start of the server and is kept for the 20,000 keys that were used
+    last; for other keys the result is a lower bound.
+    """
     found = dump.idletime(txn, client, argv)
     if found is not None and policy_of(client).endswith(b"lfu"):
         raise InvalidArgument(
@@ -146,14 +154,3 @@ def idletime(txn: Txn, client: Client, argv: Argv) -> Answer:
             "switching between policies at runtime LRU and LFU data will take some time to adjust."
         )
     return found
-
-
-def with_policy(row: Command | Container) -> Container:
-    """Return the commands of OBJECT as a server has them."""
-    assert isinstance(row, Container)
-    ours = {b"freq": freq, b"idletime": idletime}
-    subcommands = {
-        word: replace(each, run=cast(Handler, ours[word])) if word in ours else each
-        for word, each in row.subcommands.items()
-    }
-    return replace(row, subcommands=subcommands)

@@ -110,7 +110,7 @@ class Waits:
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
         told = partial(self._delivered, client, wait)
-        waiter = Waiter(wait.names, attempt, told, wait.shares, keeps=True, group=wait.group)
+        waiter = Waiter(wait.names, attempt, told, wait.shares, before_fsync=True, group=wait.group)
         now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)

@@ -15,7 +15,7 @@ from threading import get_ident
 from time import monotonic, perf_counter
 from typing import Final
 
-from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise
+from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise, every
 from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
@@ -23,7 +23,6 @@ from kvstream.errors import RequestError, UnknownOutcome
 from kvstream.meta.reply_cache import Hot
 from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl, WrongPassword
-from kvstream.server.command_docs import every
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import Waits
 from kvstream.server.runtime.checkpoints import Saving

@@ -33,7 +33,7 @@ from kvstream.commands.args import Argv
 from kvstream.commands.replies import Reply
 from kvstream.engine.coerce import mark_of
 from kvstream.engine.engine import Engine
-from kvstream.engine.ownership import FOLDER, folder_of
+from kvstream.engine.server_address import FOLDER, folder_of
 from kvstream.errors import InvalidArgument, NoSuchLoad, StoreFull
 from kvstream.server.runtime.checkpoints import Job
 from kvstream.storage import files

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from kvstream.commands.streams import plain_trim
+from kvstream.commands.append import plain_trim
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
 from kvstream.errors import InvalidArgument, RequestError

@@ -8,8 +8,8 @@ command table; a plain XADD among them becomes a burst of one.
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from kvstream.commands.append import plain_trim
 from kvstream.commands.replies import RESP2, ErrorReply
-from kvstream.commands.streams import plain_trim
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
 from kvstream.resp.compiled import twins

@@ -104,7 +104,7 @@ def copied(place: Place) -> Copy:
 
 def _own_copy(directory: Path, token: str) -> Path:
     """Make a copy of a store that nobody writes; StoreLocked where somebody does."""
-    target = reader_snapshots.linked(directory, token)
+    target = reader_snapshots.link(directory, token)
     if target is not None:
         return target
     try:
@@ -112,7 +112,7 @@ def _own_copy(directory: Path, token: str) -> Path:
             pass  # what is in the log goes into tables
     except StoreLocked:
         pass  # others read it
-    target = reader_snapshots.linked(directory, token, log_most=None)
+    target = reader_snapshots.link(directory, token, log_bytes_max=None)
     assert target is not None
     return target
 

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from kvstream.bulkload.parts import BulkTicket
-from kvstream.engine.ownership import address_of
+from kvstream.engine import server_address
 from kvstream.errors import InvalidArgument, RequestError, StoreError, StoreLocked
 from kvstream.remote.connection import AccessDenied, Connection
 from kvstream.spark.arrow import pass_over_modules, without_collector
@@ -104,7 +104,7 @@ def server_of(place: Place) -> Place | None:
 
     AccessDenied where it wants another password than the options give.
     """
-    address = address_of(Path(place.address))
+    address = server_address.read(Path(place.address))
     if address is None:
         return None
     server = replace(place, kind="url", address=address.url, db=place.db or 0)

@@ -9,7 +9,7 @@ from kvstream import Store
 from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.types.ids import MIN_ID
-from tests.operations.checks.seeding import GROUP, KEY, Reopen, told, use
+from tests.operations.checks.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
 
 pytestmark = pytest.mark.unmeasured
 
@@ -64,6 +64,11 @@ def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
     group.index.shares[None].pending += 1
 
 
+def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
+    assert group.ahead is not None
+    group.ahead.entries[0] = group.ahead.entries[0]._replace(fields={})
+
+
 def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
     assert stream.ahead
     stream.ahead.append(stream.ahead[-1].next())
@@ -99,6 +104,7 @@ def use_and_change(store: Store, change: Change, *expected: str) -> None:
         (_lose_indexed_time, INDEX),
         (_lose_indexed_run, INDEX),
         (_miscount, INDEX),
+        (_read_ahead_wrongly, AHEAD),
         (_note_first_ids_wrongly, AHEAD),
         (_note_first_node_wrongly, "the first node in memory is another than on disk"),
     ],
@@ -118,6 +124,20 @@ def test_a_tree_in_memory_that_differs_from_the_disk_is_told_and_read_anew(
     indexed: Store, reopen: Reopen, change: Change
 ) -> None:
     use_and_change(reopen(indexed), change, TREE)
+
+
+def test_an_entry_read_ahead_and_then_damaged_is_told_once(store: Store) -> None:
+    stream = store.stream("s")
+    ids = stream.add_many([{"n": number} for number in range(50)])
+    consumer = stream.create_group("g", "0").consumer("c")
+    for _ in range(4):
+        consumer.read(count=1)
+    rows = Rows(store)
+    key = rows.stream(b"s").prefix + ids[5].packed
+    value = rows.get(MESSAGES, key)
+    rows.put(MESSAGES, key, b"?")
+    assert told(store.check()) == ["an entry cannot be decoded"]
+    rows.put(MESSAGES, key, value)
 
 
 def test_a_stream_in_memory_alone_is_told(busy: Store, reopen: Reopen) -> None:

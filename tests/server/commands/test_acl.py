@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.commands.command import Flag
-from kvstream.server.command_docs import categories_of, every, is_absent
+from kvstream.commands.command import Flag, every
+from kvstream.server.command_docs import categories_of, is_absent
 from kvstream.server.commands.table import TABLE
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Talker
 
 SECRET = hashlib.sha256(b"secret").hexdigest()
-COMMANDS = list(every(TABLE))
+COMMANDS = every(TABLE)
 
 
 def _log_in(served: Served, *rules: str) -> Asker:

@@ -4,8 +4,7 @@ import shlex
 
 import pytest
 
-from kvstream.commands.command import Container
-from kvstream.server.command_docs import every
+from kvstream.commands.command import Container, every
 from kvstream.server.commands.table import TABLE
 from tests.server.asking import Asker
 from tests.server.conftest import Served

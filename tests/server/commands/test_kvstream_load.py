@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from kvstream.bulkload.parts import Part, PartWriter, name_of, pieces_of, unpack_ticket, words_of
-from kvstream.engine import ownership as served
+from kvstream.engine import server_address
 from kvstream.layout.values import encode_many
 from kvstream.server.commands.info import RUN_ID
 from kvstream.types.ids import StreamID
@@ -302,12 +302,12 @@ ADDRESSES = {
 
 
 def test_a_store_tells_where_it_is_served(tmp_path: Path) -> None:
-    assert {place: served.url_of(*place) for place in ADDRESSES} == ADDRESSES
-    assert served.address_of(tmp_path) is None
-    address = served.Address("redis://127.0.0.1:1", RUN_ID)
-    served.note(tmp_path, address)
-    assert served.address_of(tmp_path) == address
+    assert {place: server_address.url_of(*place) for place in ADDRESSES} == ADDRESSES
+    assert server_address.read(tmp_path) is None
+    address = server_address.Address("redis://127.0.0.1:1", RUN_ID)
+    server_address.write(tmp_path, address)
+    assert server_address.read(tmp_path) == address
     (tmp_path / "loads" / "server").write_text("{}")
-    assert served.address_of(tmp_path) is None
-    served.forget(tmp_path)
-    served.forget(tmp_path)
+    assert server_address.read(tmp_path) is None
+    server_address.remove(tmp_path)
+    server_address.remove(tmp_path)

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from kvstream.server.command_docs import every
-from kvstream.server.commands.table import SERVER_COMMANDS
+from kvstream.server.commands.table import SECTIONS
 from tests.server.asking import Failure
 from tests.server.conftest import Serve
 
@@ -20,7 +19,9 @@ LEFT_OUT = {"debug", "monitor", "quit", "shutdown", "client|reply", "acl|deluser
 """What would stop the conversation, or hold it up."""
 COMMANDS = [
     command
-    for command in every({row.name.encode(): row for row in SERVER_COMMANDS})
+    for families in SECTIONS.values()
+    for family in families
+    for command in family.commands.values()
     if command.name not in LEFT_OUT
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream.commands import claim as claim_commands
-from kvstream.commands import streams
+from kvstream.commands import incremental as incremental_ids
 from kvstream.meta import trees
 from kvstream.meta.pel import runs_by_time
 from kvstream.meta.txn import Txn
@@ -47,11 +47,10 @@ def server(
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
     monkeypatch.setattr(trees, "_STRETCH", 4)
-    for module in (incremental, incremental):
-        monkeypatch.setattr(module, "STEP_ROWS", STEP)
-    for module in (streams, claim_commands):
+    monkeypatch.setattr(incremental, "STEP_ROWS", STEP)
+    for module in (incremental_ids, claim_commands):
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(streams, "PACKED_TOGETHER", 7)
+    monkeypatch.setattr(incremental_ids, "PACKED_TOGETHER", 7)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started

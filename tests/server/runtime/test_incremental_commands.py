@@ -27,7 +27,7 @@ STEP = 16
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module in (readgroup, copy):
         monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
-    for module in (readgroup, copy, incremental, incremental):
+    for module in (readgroup, copy, incremental):
         monkeypatch.setattr(module, "STEP_ROWS", STEP)
     monkeypatch.setattr(claim_commands, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.commands import reply_pages
+from kvstream.commands import incremental
 from kvstream.operations import ack, delete
 from kvstream.operations.delete import Live, LongErasure
 from kvstream.operations.trim import RefPolicy
@@ -31,7 +31,7 @@ COMMANDS: list[tuple[str, ...]] = [
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(delete, "STEP_ROWS", STEP)
-    monkeypatch.setattr(reply_pages, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(incremental, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started

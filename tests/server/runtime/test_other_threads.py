@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.commands.args import Argv
-from kvstream.commands.command import NO_KEYS, Command, Session
+from kvstream.commands.command import Command, Session
 from kvstream.commands.replies import OK, Reply
 from kvstream.engine.waiters import Outcome
 from kvstream.layout.keys import qualified
@@ -73,7 +73,7 @@ class Interrupt:
 @pytest.fixture
 def interrupt(server: Server) -> Interrupt:
     made = Interrupt()
-    row = Command("interrupt", 1, frozenset(), NO_KEYS, made.run, "1.0.0")
+    row = Command("interrupt", made.run, "", frozenset(), None, "1.0.0", "server")
     server.executor.commands = {**server.executor.commands, b"interrupt": row}
     return made
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvstream.commands.append import plain_trim
 from kvstream.commands.replies import ErrorReply
-from kvstream.commands.streams import plain_trim
 from kvstream.errors import StoreFull
 from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check

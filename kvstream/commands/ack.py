@@ -1,0 +1,113 @@
+"""XACK, XACKDEL and XNACK."""
+
+from dataclasses import replace
+from functools import partial
+
+from kvstream.commands.args import Args, Argv, packed_ids, stream_ids, text
+from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session
+from kvstream.commands.delete import IDS_SYNTAX, policy_and_ids
+from kvstream.commands.incremental import Step, about_ids, are_many, of_erasure
+from kvstream.commands.reply_pages import of_outcomes
+from kvstream.commands.trim import POLICY_SYNTAX
+from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.meta.txn import Txn
+from kvstream.operations import ack
+from kvstream.operations.ack import Nack, NackMode
+from kvstream.operations.delete import Live, Outcome
+from kvstream.operations.groups import group_of_key
+from kvstream.operations.incremental import LongAck, LongNack
+from kvstream.types.ids import StreamID, ascending_packed, is_ascending
+
+COMMANDS = Family("stream")
+
+
+@COMMANDS.command("xack", "key group id [id ...]", FAST_WRITE, FIRST, since="5.0.0")
+def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Acknowledge pending entries; return how many were pending."""
+    name, group = session.prefix + argv[1], argv[2]
+    if are_many(session, len(argv) - 3):
+        if ack.stream_and_group(txn, name, group) is None:
+            return 0
+        return about_ids(
+            argv[3:], lambda txn, ids: LongAck(name, group, ascending_packed(ids)).step
+        )
+    try:
+        ids = packed_ids(argv[3:])
+    except InvalidID:
+        if ack.stream_and_group(txn, name, group) is None:  # Redis does not parse the IDs then
+            return 0
+        raise
+    return ack.acknowledge_packed(txn, name, group, ids)
+
+
+@COMMANDS.command(
+    *("xackdel", f"key group {POLICY_SYNTAX} {IDS_SYNTAX}", FAST_WRITE, FIRST),
+    since="8.2.0",
+    uses="RW update delete",
+)
+def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Acknowledge and delete entries; return for each 1 deleted, 2 referenced, -1 not pending."""
+    name, group = session.prefix + argv[1], argv[2]
+    missing = ack.stream_and_group(txn, name, group) is None
+    policy, raw = policy_and_ids(Args(argv, 3))
+    if missing:
+        return [-1] * len(raw)
+    ids = stream_ids(raw)
+
+    def operation(txn: Txn, live: Live) -> list[Outcome]:
+        return ack.acknowledge_and_delete(txn, name, group, ids, policy, live)
+
+    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, session))
+
+
+@COMMANDS.command(
+    "xnack",
+    f"key group SILENT|FAIL|FATAL {IDS_SYNTAX} [RETRYCOUNT count] [FORCE]",
+    *(FAST_WRITE, FIRST),
+    since="8.8.0",
+)
+def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Return pending entries to their group, with no owner; return how many.
+
+    SILENT: The entry was not processed: its delivery count is lowered by one.
+    FAIL: Processing failed: the delivery count stays.
+    FATAL: The entry is not to be retried: the delivery count becomes 2^63-1.
+    """
+    name, group = session.prefix + argv[1], argv[2]
+    group_of_key(txn, name, group)
+    mode = NackMode(text(argv[3]).upper())
+    args = Args(argv, 4)
+    if args.option() != b"IDS":
+        raise InvalidArgument("syntax error, expected IDS keyword")
+    message = "numids must be a positive integer"
+    count = args.at_least(1, message, message)
+    if count > len(args):
+        raise InvalidArgument("number of IDs doesn't match numids")
+    words = args.take(count)
+
+    def begin(txn: Txn, ids: list[bytes]) -> Step:
+        nack = _nack(mode, args)
+        if is_ascending(ids):
+            return LongNack(name, group, ids, nack).step
+        some = [*map(StreamID.unpack, ids)]
+        return lambda txn: ack.negative_acknowledge(txn, name, group, some, nack)
+
+    if are_many(session, count):
+        return about_ids(words, begin)
+    ids = stream_ids(words)
+    return ack.negative_acknowledge(txn, name, group, ids, _nack(mode, args))
+
+
+def _nack(mode: NackMode, args: Args) -> Nack:
+    """Parse RETRYCOUNT and FORCE."""
+    nack = Nack(mode)
+    while args:
+        word = args.next()
+        option = word.upper()
+        if option == b"FORCE":
+            nack = replace(nack, force=True)
+        elif option == b"RETRYCOUNT" and args:
+            nack = replace(nack, retrycount=args.integer())
+        else:
+            raise InvalidArgument(f"Unrecognized XNACK option '{text(word)}'")
+    return nack

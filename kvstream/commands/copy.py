@@ -1,0 +1,61 @@
+"""COPY and MOVE, which copy long streams in steps."""
+
+from kvstream.commands.args import Args, Argv, database, syntax_error
+from kvstream.commands.command import FAST_WRITE, FIRST, FIRST_TWO, GROW, Answer, Family, Session
+from kvstream.commands.incremental import in_steps
+from kvstream.layout.keys import qualified
+from kvstream.meta.txn import Txn
+from kvstream.operations import copy, keyspace
+from kvstream.operations.copy import LongCopy, LongMove
+
+COMMANDS = Family("generic")
+
+
+@COMMANDS.command(
+    *("copy", "key newkey [DB index] [REPLACE]", GROW, FIRST_TWO),
+    since="6.2.0",
+    uses="RO access, OW update",
+)
+def copy_(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Copy a key in one commit; return 1 if it was copied.
+
+    DB: Copy into another database.
+    REPLACE: Overwrite the new key if it exists.
+
+    Copying a stream takes time in proportion to its entries and pending entries. A server copies a
+    stream of more than 2,000 entries in steps and makes the key at the end, as a copy of what its
+    source is then. In MULTI, and in a program's own process, it is one step.
+    """
+    db, replace = session.db, False
+    args = Args(argv, 3)
+    while args:
+        word = args.option()
+        if word == b"REPLACE":
+            replace = True
+        elif word == b"DB" and args:
+            db = database(args.next(), session.databases)
+        else:
+            raise syntax_error()
+    source, target = session.prefix + argv[1], qualified(db, argv[2])
+    if session.steps and source != target and copy.is_long(txn, source):
+        if not replace and keyspace.exists(txn, target):
+            return 0
+        work = LongCopy(source, target, replace)
+        return in_steps(work.step, int, work.undo)
+    return int(copy.copy(txn, source, target, replace))
+
+
+@COMMANDS.command("move", "key db", FAST_WRITE, FIRST, since="1.0.0", uses="RW access update")
+def move(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Move a key to another database if it does not exist there; return 1 if it was moved.
+
+    It takes as long as COPY.
+    """
+    db = database(argv[2], session.databases)
+    source, target = session.prefix + argv[1], qualified(db, argv[1])
+    if session.steps and source != target and copy.is_long(txn, source):
+        if keyspace.exists(txn, target):
+            return 0
+        work = LongMove(source, target)
+        return in_steps(work.step, int, work.undo)
+    return int(copy.move(txn, source, target))

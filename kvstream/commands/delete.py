@@ -1,0 +1,78 @@
+"""XDEL and XDELEX."""
+
+from functools import partial
+
+from kvstream.commands.args import Args, Argv, stream_ids, syntax_error
+from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session
+from kvstream.commands.incremental import of_erasure
+from kvstream.commands.reply_pages import of_outcomes
+from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
+from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.meta.txn import Txn
+from kvstream.operations import delete
+from kvstream.operations.trim import RefPolicy
+
+COMMANDS = Family("stream")
+IDS_SYNTAX = "IDS numids id [id ...]"
+
+
+@COMMANDS.command("xdel", "key id [id ...]", FAST_WRITE, FIRST, since="5.0.0", uses="RW delete")
+def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Delete entries by their IDs; return how many existed."""
+    name = session.prefix + argv[1]
+    try:
+        ids = stream_ids(argv[2:])
+    except InvalidID:
+        if txn.stream(name) is None:  # Redis does not parse the IDs then
+            return 0
+        raise
+
+    def operation(txn: Txn, live: delete.Live) -> int:
+        return delete.delete(txn, name, ids, live)
+
+    return of_erasure(session, txn, name, ids, operation, int)
+
+
+@COMMANDS.command(
+    *("xdelex", f"key {POLICY_SYNTAX} {IDS_SYNTAX}", FAST_WRITE, FIRST),
+    since="8.2.0",
+    uses="RW delete",
+)
+def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Delete entries by a policy; return for each ID 1 deleted, 2 still referenced, -1 not found.
+
+    In a stream without groups ACKED deletes, here and in XACKDEL and XTRIM, as the server does;
+    Redis's documentation says that nothing is deleted.
+    """
+    name = session.prefix + argv[1]
+    stream = txn.stream(name)
+    policy, raw = policy_and_ids(Args(argv, 2))
+    if stream is None:
+        return [-1] * len(raw)
+    ids = stream_ids(raw)
+
+    def operation(txn: Txn, live: delete.Live) -> list[delete.Outcome]:
+        return delete.delete_with_policy(txn, name, ids, policy, live)
+
+    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, session))
+
+
+def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:
+    """Take the options of XDELEX and XACKDEL: a policy and an IDS block, in any order."""
+    policy: RefPolicy | None = None
+    ids: Argv | None = None
+    message = "Number of IDs must be a positive integer"
+    while args:
+        word = args.option()
+        if word in POLICIES and policy is None:
+            policy = POLICIES[word]
+        elif word == b"IDS" and args:
+            count = args.at_least(1, message, message)
+            if count > len(args):
+                raise InvalidArgument("The `numids` parameter must match the number of arguments")
+            ids = args.take(count)
+        else:
+            raise syntax_error()
+    if ids is None:
+        raise InvalidArgument("IDS option is required")
+    return policy or RefPolicy.KEEPREF, ids

@@ -1,0 +1,121 @@
+"""Long commands: they run in steps, and other clients are served between the steps.
+
+A command of very many IDs packs these in its first steps.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+from kvstream.commands.args import Argv, packed_ids
+from kvstream.commands.command import Answer, Session, Stepwise
+from kvstream.commands.replies import Reply
+from kvstream.errors import InvalidID
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.delete import LONG_ROWS, Live, LongErasure
+from kvstream.types.ids import StreamID
+
+T = TypeVar("T")
+Step: TypeAlias = "Callable[[Txn], Reply | None]"
+"""Goes on with a command; None: it is not done."""
+Begin: TypeAlias = "Callable[[Txn, list[bytes]], Step]"
+"""Returns the steps of a command from its packed IDs."""
+
+PACKED_TOGETHER = 5000
+"""IDs that one step packs: about half a millisecond."""
+
+
+def in_steps(
+    step: Callable[[Txn], T | None],
+    answer: Callable[[T], Answer],
+    undo: Callable[[Txn], None] | None = None,
+) -> Stepwise:
+    """Call ``step`` until it returns a result, which ``answer`` turns into a reply."""
+
+    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
+        done = step(txn)
+        return going_on if done is None else answer(done)
+
+    going_on = Stepwise(run, undo)
+    return going_on
+
+
+def behind_steps(
+    step: Callable[[Txn], bool],
+    answer: Callable[[Txn, Session], Answer],
+    undo: Callable[[Txn], None] | None = None,
+) -> Stepwise:
+    """Call ``step`` until it returns true, then ``answer`` in the same transaction."""
+
+    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
+        return answer(txn, session) if step(txn) else going_on
+
+    going_on = Stepwise(run, undo)
+    return going_on
+
+
+def of_erasure(
+    session: Session,
+    txn: Txn,
+    name: bytes,
+    ids: Sequence[StreamID],
+    operation: Callable[[Txn, Live], T],
+    answer: Callable[[T], Answer],
+) -> Answer:
+    """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
+    if session.steps and len(ids) > LONG_ROWS:
+        return in_steps(LongErasure(name, ids, operation).step, answer)
+    return answer(operation(txn, entries.live))
+
+
+def are_many(session: Session, ids: int) -> bool:
+    """Tell whether a command of so many IDs is to run in steps."""
+    return session.steps and ids > LONG_ROWS
+
+
+def about_ids(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:
+    """Pack the IDs that ``words`` are in steps, then run the steps that ``begin`` returns.
+
+    ``until_other``: the first word that is not an ID ends them.
+    """
+    packing = _Packing(words, begin, until_other)
+
+    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
+        reply = packing.step(txn)
+        return going_on if reply is None else reply
+
+    going_on = Stepwise(run)
+    return going_on
+
+
+class _Packing:
+    def __init__(self, words: Argv, begin: Begin, until_other: bool) -> None:
+        self._words, self._begin, self._until_other = words, begin, until_other
+        self._ids: list[bytes] = []
+        self._work: Step | None = None
+
+    def step(self, txn: Txn) -> "Reply | None":
+        if self._work is not None:
+            return self._work(txn)
+        some = self._words[len(self._ids) : len(self._ids) + PACKED_TOGETHER]
+        try:
+            self._ids += packed_ids(some)
+        except InvalidID:
+            if not self._until_other:
+                raise
+            self._ids += _leading(some)
+            self._work = self._begin(txn, self._ids)
+        if len(self._ids) == len(self._words):
+            self._work = self._begin(txn, self._ids)
+        return None
+
+
+def _leading(words: Argv) -> list[bytes]:
+    """Return the IDs before the first word that is not one."""
+    ids: list[bytes] = []
+    for word in words:
+        try:
+            ids += packed_ids([word])
+        except InvalidID:
+            break
+    return ids

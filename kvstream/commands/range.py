@@ -1,0 +1,72 @@
+"""XRANGE, XREVRANGE and XLEN."""
+
+from kvstream.commands.args import Args, Argv, range_end, range_start, syntax_error
+from kvstream.commands.command import FAST_READ, FIRST, LATER, READ, Answer, Family, Session
+from kvstream.commands.replies import NULL_ARRAY, Entries, Gradual, Paged, Reply
+from kvstream.commands.reply_pages import is_put_off, may_be_long
+from kvstream.meta.txn import Txn
+from kvstream.operations import pages
+from kvstream.operations import range as ranges
+from kvstream.types.ids import StreamID
+
+COMMANDS = Family("stream")
+
+
+@COMMANDS.command("xlen", "key", FAST_READ, FIRST, since="5.0.0", uses="RO")
+def xlen(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return the number of entries; 0 if the key does not exist."""
+    return ranges.length(txn, session.prefix + argv[1])
+
+
+@COMMANDS.command("xrange", "key start end [COUNT count]", READ, FIRST, since="5.0.0")
+def xrange(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Return the entries between two IDs, oldest first."""
+    return _range(txn, session, argv, range_start(argv[2]), range_end(argv[3]), False)
+
+
+@COMMANDS.command("xrevrange", "key end start [COUNT count]", READ, FIRST, since="5.0.0")
+def xrevrange(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Return the entries between two IDs, newest first; the greater ID is given first."""
+    start = range_start(argv[3])  # its error comes first, though it is written last
+    return _range(txn, session, argv, start, range_end(argv[2]), True)
+
+
+def _range(
+    txn: Txn, session: Session, argv: Argv, start: StreamID, end: StreamID, reverse: bool
+) -> Answer:
+    count = None
+    args = Args(argv, 4)
+    while args:
+        if args.option() != b"COUNT":
+            raise syntax_error()
+        count = args.integer()
+    name = session.prefix + argv[1]
+    if may_be_long(txn, session, [name], count):
+        return _paged_range(txn, session, name, start, end, count, reverse)
+    if not reverse and count is not None and ranges.is_kept(txn, count):
+        stream = txn.stream(name)
+        if stream is None or not ranges.is_large(stream, count):
+            return [] if stream is None else ranges.between(txn, stream, start, end, count)
+    found = ranges.scan(txn, name, start, end, count, reverse)
+    return NULL_ARRAY if found is None else Entries(found)
+
+
+def _paged_range(
+    txn: Txn,
+    session: Session,
+    name: bytes,
+    start: StreamID,
+    end: StreamID,
+    count: int | None,
+    reverse: bool,
+) -> Answer:
+    """Return the entries between two IDs, in pages if they are many."""
+    stream = txn.stream(name)
+    if stream is None:
+        return []
+    found = pages.few(txn, stream, start, end, count, reverse)
+    if found is not None:
+        return Entries(found)
+    if is_put_off(txn, session):
+        return LATER
+    return Paged(Gradual(pages.entry_steps(txn, stream, start, end, count, reverse)))

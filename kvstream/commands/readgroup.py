@@ -1,0 +1,153 @@
+"""XREADGROUP, which may block."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from kvstream.commands.args import Args, Argv, Option, stream_id, switch, text
+from kvstream.commands.command import Answer, Blocked, Family, Session, StreamsKeys, flags
+from kvstream.commands.incremental import in_steps
+from kvstream.commands.read import (
+    LIMITS_SYNTAX,
+    POSITIONS,
+    READ_OPTIONS,
+    ReadOptions,
+    blocked_or_null,
+    take_options,
+    take_streams,
+)
+from kvstream.commands.replies import Paged, Streams
+from kvstream.commands.reply_pages import of_found
+from kvstream.errors import InvalidArgument
+from kvstream.meta.txn import Txn
+from kvstream.operations import readgroup
+from kvstream.operations.groups import group_of_key
+from kvstream.operations.readgroup import LongDelivery
+from kvstream.operations.reply_limits import refuse_count_above
+from kvstream.types.ids import StreamID
+
+COMMANDS = Family("stream")
+
+
+@dataclass(slots=True)
+class _Options(ReadOptions):
+    group: bytes | None = None
+    consumer: bytes = b""
+    noack: bool = False
+    claim_min_idle_ms: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether COUNT, BLOCK and NOACK are the only options."""
+        return self.claim_min_idle_ms is None and self.maxcount is None and self.maxsize is None
+
+
+@COMMANDS.command(
+    "xreadgroup",
+    f"GROUP group consumer {LIMITS_SYNTAX} [CLAIM min-idle-time] [NOACK] "
+    "STREAMS key [key ...] id|> [id|> ...]",
+    *(flags("write blocking movablekeys"), StreamsKeys(search_from=4)),
+    since="5.0.0",
+    uses="RO access",
+)
+def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Deliver new entries of a group to a consumer, or return its pending ones again.
+
+    GROUP: The group, and the consumer that reads.
+    CLAIM: First claim entries that have been pending for so many milliseconds; each entry is then
+        returned with its idle time and delivery count. Only with `>`.
+    NOACK: Count delivered entries as acknowledged.
+    STREAMS: The keys, then for each of them `>` for new entries, or the ID after which to return
+        the consumer's pending entries.
+
+    A blocked XREADGROUP whose key or group is deleted returns `NOGROUP ...` or `WRONGTYPE ...`;
+    Redis 7.0 returns `UNBLOCKED ...`. CLAIM orders entries of the same delivery time by ID, Redis
+    by which was delivered first. A server delivers thousands of entries in steps.
+    """
+    options = _Options()
+    args = take_options(argv, _OPTIONS, options)
+    names, ids = take_streams(session, args, "an ID or '>'", "xreadgroup")
+    group = options.group
+    if group is None:
+        raise InvalidArgument("Missing GROUP option for XREADGROUP")
+    refuse_count_above(options.maxcount, options.count)
+    wanted = list(zip(names, _positions(txn, names, ids, group), strict=True))
+
+    def attempt(txn: Txn) -> Streams | Paged | None:
+        return of_found(
+            session,
+            readgroup.read_group(
+                txn,
+                group,
+                options.consumer,
+                wanted,
+                options.count,
+                options.noack,
+                options.claim_min_idle_ms,
+                options.budget(),
+                shown=True,
+            ),
+        )
+
+    idle = options.claim_min_idle_ms
+    retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
+    shares = group if idle is None else None  # with CLAIM each client waits for another idle time
+    timeout_ms = options.timeout_ms or None
+    wait = Blocked(names, attempt, timeout_ms, retry_at, shares=shares, group=group)
+    if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:
+        work = _long_delivery(txn, names[0], group, options)
+        if work is not None:
+            return in_steps(
+                work.step,
+                lambda found: of_found(session, found) or blocked_or_null(wait, options),
+            )
+    return attempt(txn) or blocked_or_null(wait, options)
+
+
+def _long_delivery(txn: Txn, name: bytes, group: bytes, options: _Options) -> LongDelivery | None:
+    """Return the steps of the delivery if it may be of very many entries."""
+    if not readgroup.delivers_many(txn, name, group, options.count):
+        return None
+    return LongDelivery(name, group, options.consumer, options.count, options.noack)
+
+
+def _claimable_at(names: list[bytes], group: bytes, min_idle_ms: int, txn: Txn) -> int | None:
+    """Return when the first pending entry of any stream will have been idle long enough."""
+    times = [readgroup.claimable_at(txn, name, group, min_idle_ms) for name in names]
+    return min((time for time in times if time is not None), default=None)
+
+
+def _take_group(args: Args, options: _Options) -> None:
+    options.group, options.consumer = args.take(2)
+
+
+def _take_claim(args: Args, options: _Options) -> None:
+    idle_ms = args.integer("min-idle-time is not an integer or out of range")
+    readgroup.refuse_min_idle(idle_ms)
+    options.claim_min_idle_ms = idle_ms
+
+
+_OPTIONS: dict[bytes, Option[_Options]] = {
+    **READ_OPTIONS,
+    b"GROUP": (2, _take_group),
+    b"NOACK": switch("noack"),
+    b"CLAIM": (1, _take_claim),
+}
+
+
+def _positions(
+    txn: Txn, names: list[bytes], ids: list[bytes], group: bytes
+) -> list[StreamID | None]:
+    """Return NEW, or the ID after which to return pending entries, of each stream."""
+    if all(raw == b">" for raw in ids):
+        return [readgroup.NEW] * len(ids)  # the operation checks the groups
+    positions = []
+    for name, raw in zip(names, ids, strict=True):
+        group_of_key(txn, name, group, readgroup.WHERE)
+        positions.append(readgroup.NEW if raw == b">" else _history_id(raw))
+    return positions
+
+
+def _history_id(raw: bytes) -> StreamID:
+    if raw not in POSITIONS:
+        return stream_id(raw)
+    raise readgroup.no_history_from(text(raw))

@@ -1,0 +1,115 @@
+"""CONFIG of a server: the settings of streams and of the server in one table."""
+
+import logging
+
+from kvstream.commands import config
+from kvstream.commands.args import Argv, syntax_error, text
+from kvstream.commands.command import OPERATE, Family
+from kvstream.commands.config import SETTINGS, failure
+from kvstream.commands.replies import OK, Map, Reply
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.logs import NOTICE
+from kvstream.meta.txn import Txn
+from kvstream.server.commands.admin import server_of
+from kvstream.server.inert_settings import HIDDEN
+from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.dispatch import Shown, told
+from kvstream.server.settings import SERVER_SETTINGS, change_of, read
+from kvstream.types.glob import matcher
+
+_log = logging.getLogger(__name__)
+COMMANDS = Family("server")
+COMMANDS.add_help("config", since="5.0.0")
+_SIGNS = frozenset(b"*?[")
+"""Characters of a pattern; a plain name is returned as it was given."""
+
+
+@COMMANDS.override(config.COMMANDS.commands["config|get"])
+def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Return the settings whose names match any of the patterns."""
+    names = {*SETTINGS, *SERVER_SETTINGS}
+    found: dict[bytes, bytes] = {}
+    for pattern in argv[2:]:
+        if _SIGNS.isdisjoint(pattern):
+            found |= {pattern: pattern.lower()} if pattern.lower() in names else {}
+        else:
+            test = matcher(pattern, ignore_case=True)
+            found |= {name: name for name in names - HIDDEN if test(name)}
+    return Map([(shown, read(server_of(client), found[shown])) for shown in sorted(found)])
+
+
+@COMMANDS.override(config.COMMANDS.commands["config|set"])
+def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Change settings until the server is stopped, all of them or none.
+
+    The settings of streams are `stream-node-max-entries`, `stream-node-max-bytes`,
+    `stream-idmp-duration`, `stream-idmp-maxsize`, `stream-entry-max-bytes` and `dump-target`.
+
+    Settings that kvstream cannot follow show what is done (`appendonly yes`,
+    `notify-keyspace-events` empty), and another value is refused with the reason. Settings of
+    features that are missing (other types, replicas, Redis's files) are stored and shown without
+    effect, since tools set them. `min-replicas-to-write` stays 0: without replicas every write
+    would be refused. `appendfsync` changes the durability of the running server.
+
+    A number below 0 or beyond 63 bits for an unsigned setting is refused as since Redis 8.2; Redis
+    7.0 and Valkey have another text or accept it. A memory value beyond 63 bits is refused: Redis
+    wraps `20000000000gb` around.
+    """
+    if len(argv) % 2:
+        raise syntax_error()
+    given: dict[bytes, bytes] = {}
+    for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
+        name = raw_name.lower()
+        if name not in SETTINGS and name not in SERVER_SETTINGS:
+            raise InvalidArgument(
+                f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
+            )
+        if name in given:
+            raise failure(raw_name, "duplicate parameter")
+        given[name] = raw
+    changes = [change_of(server_of(client), name, raw) for name, raw in given.items()]
+    for change in changes:
+        change()
+    server_of(client).options.changed |= given.keys()
+    _log_change(client, argv)
+    return OK
+
+
+@COMMANDS.command(
+    *("config|resetstat", "", OPERATE),
+    since="2.0.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
+def config_resetstat(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Reset the counters of INFO to zero."""
+    server_of(client).statistics.reset()
+    txn.catalog.expired = txn.catalog.expired_unasked = 0
+    txn.catalog.hot.hits = txn.catalog.hot.misses = 0
+    return OK
+
+
+@COMMANDS.command(
+    *("config|rewrite", "", OPERATE),
+    since="2.8.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
+def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Write the settings that CONFIG SET has changed to the server's configuration file.
+
+    Options of `kvstream serve` stand at the top of the TOML file, all others in its table
+    `[config]`. Settings that were not changed stay as they were written.
+    """
+    server = server_of(client)
+    file = server.options.config_file
+    if file is None:
+        raise RequestError("The server is running without a config file")
+    changed = sorted(server.options.changed)
+    file.rewrite({text(name): text(read(server, name)) for name in changed})
+    _log_change(client, argv)
+    return OK
+
+
+def _log_change(client: Client, argv: Argv) -> None:
+    """Log a change of settings, without passwords."""
+    user, words = Shown([client.user.name]), Shown(told(list(argv)))
+    _log.log(NOTICE, "%s, user %s: %s", client.address, user, words)
