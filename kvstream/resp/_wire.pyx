@@ -10,9 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.method cimport PyMethod_Check, PyMethod_GET_FUNCTION, PyMethod_GET_SELF
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from kvstream.layout._msgpack cimport (
     ID_BYTES,
@@ -31,24 +29,21 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from kvstream.types.options import ENTRY_BYTES_MAX as _ENTRY_BYTES_MAX
 
 ctypedef unsigned char *Buffer
 
 cdef enum:
     PAIRS_NEAR = 16  # so many names are compared with each other
     OPTIONS_MAX = 5  # words before the ID of an XADD that trims
-    OPTIONS_KEPT = 256  # so many texts of options are remembered, with what they mean
+    TRIMS_KEPT = 256  # texts of trims that are remembered
     NUMBER_MAX = 20  # digits of 64 bits
     RESP3 = 3
     STRING_HEADS = 24  # mark, digits and ends of a string
     ROW_HEADS = 96  # those of an entry, of its fields, and its ID
     FIRST_ROOM = 32768
-    READ_ROOM = 262144  # bytes of a socket that are read at once
+    READ_ROOM = 262144  # bytes read from a socket at once
 
 cdef int64_t COUNT_MAX = 2147483647
-cdef Py_ssize_t LINE_MAX = 64 << 10  # as in requests.py
-cdef Py_ssize_t ENTRY_BYTES_MAX = _ENTRY_BYTES_MAX
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -73,51 +68,6 @@ cdef inline int64_t take_number(Bytes data, Py_ssize_t *at, Py_ssize_t size) noe
         return -1
     at[0] = here + 2
     return number
-
-
-cdef inline Py_ssize_t after_blanks(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
-    """Return where the line behind a line of blanks begins; -1 where there is no such line."""
-    cdef Py_ssize_t last = min(size, at + LINE_MAX + 1)
-    while at < last:
-        if data[at] == 10:
-            return at + 1
-        if data[at] != 32 and not 9 <= data[at] <= 13:
-            return -1
-        at += 1
-    return -1
-
-
-cdef inline Py_ssize_t after_no_count(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
-    """Return where the line behind a count of no arguments begins; -1 where there is none."""
-    cdef Py_ssize_t here = at + 1, start
-    if here < size and data[here] == 45:  # -
-        start = here = here + 1
-        while here < size and 48 <= data[here] <= 57:
-            here += 1
-        if not 0 < here - start <= 18 or data[start] == 48:
-            return -1
-    elif here < size and data[here] == 48:
-        here += 1
-    else:
-        return -1
-    return here + 2 if here + 1 < size and data[here] == 13 else -1
-
-
-def skip_empty(bytes data not None, Py_ssize_t at):
-    """Do what ``skip_empty`` of requests.py does."""
-    cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), after
-    if at < 0:
-        return at
-    while at < size:
-        if start[at] == 42:  # *
-            after = after_no_count(start, at, size)
-        else:
-            after = after_blanks(start, at, size)
-        if after < 0:
-            break
-        at = after
-    return at
 
 
 def take_plain(
@@ -155,96 +105,6 @@ def take_plain(
         if number <= 0 or number > COUNT_MAX:
             return at, args, left
         left, at = number, here
-
-
-# --- clients ------------------------------------------------------------------------------------
-
-
-cdef extern from *:
-    """
-    #include <structmember.h>
-    static Py_ssize_t kvstream_offset(PyObject *slot) {
-        PyMemberDef *member;
-        if (!PyObject_TypeCheck(slot, &PyMemberDescr_Type)) return -1;
-        member = ((PyMemberDescrObject *)slot)->d_member;
-        return member->type == T_OBJECT_EX ? member->offset : -1;
-    }
-    static PyObject **kvstream_slot(PyObject *owner, Py_ssize_t offset) {
-        return (PyObject **)((char *)owner + offset);
-    }
-    """
-    Py_ssize_t kvstream_offset(object slot)
-    PyObject **kvstream_slot(object owner, Py_ssize_t offset)
-
-
-cdef enum:
-    BYTES_IN
-    BYTES_OUT
-    CLOSING
-    COMMANDS_RUN
-    DIRECT
-    LAST_COMMAND
-    LAST_USED
-    LOOK_AT
-    LOST
-    OUTPUT_OVER_SINCE
-    PREFIX
-    SEND
-    USER
-    SLOTS
-
-cdef tuple SLOT_NAMES = (
-    "bytes_in",
-    "bytes_out",
-    "closing",
-    "commands_run",
-    "direct",
-    "last_command",
-    "last_used",
-    "look_at",
-    "lost",
-    "output_over_since",
-    "prefix",
-    "send",
-    "user",
-)
-cdef type known_type = None
-cdef Py_ssize_t offsets[SLOTS]
-
-
-def know_clients(type clients not None):
-    """Read and change the slots of clients of this type where they lie; of others by their names."""
-    global known_type
-    cdef Py_ssize_t i
-    known_type = None
-    for i in range(SLOTS):
-        offsets[i] = kvstream_offset(getattr(clients, SLOT_NAMES[i], None))
-        if offsets[i] < 0:
-            return
-    known_type = clients
-
-
-cdef inline object slot_of(object client, int which):
-    cdef PyObject *found
-    if type(client) is known_type:
-        found = kvstream_slot(client, offsets[which])[0]
-        if found is not NULL:
-            return <object>found
-    return getattr(client, SLOT_NAMES[which])
-
-
-cdef inline int set_slot(object client, int which, object value) except -1:
-    cdef PyObject **at
-    cdef PyObject *before
-    if type(client) is known_type:
-        at = kvstream_slot(client, offsets[which])
-        before = at[0]
-        Py_INCREF(value)
-        at[0] = <PyObject *>value
-        Py_XDECREF(before)
-    else:
-        setattr(client, SLOT_NAMES[which], value)
-    return 0
 
 
 # --- appends ------------------------------------------------------------------------------------
@@ -344,21 +204,13 @@ cdef tuple names_of(Part *fields, Py_ssize_t count):
     return names_before
 
 
-cdef object read_trim = None
-cdef dict trims_read = {}  # by the bytes of their options
+cdef dict trims_read = {}  # by the bytes of their words
 
 
-def know_trims(read):
-    """Have the words of options read by this function: it returns a trim, or None."""
-    global read_trim
-    read_trim = read
-    trims_read.clear()
+cdef object trim_of(object read_trim, Part *words, Py_ssize_t count):
+    """Return what the options mean; None unless they are those of a plain trim.
 
-
-cdef object trim_of(Part *words, Py_ssize_t count):
-    """Return what the options mean; None where they are not those of a plain trim.
-
-    The first is a name: were it of any size, one word might have the bytes of several.
+    The first word has at most six bytes, so no other words have the same bytes together.
     """
     cdef Bytes start = words[0].at
     cdef bytes text = PyBytes_FromStringAndSize(
@@ -367,19 +219,17 @@ cdef object trim_of(Part *words, Py_ssize_t count):
     cdef Py_ssize_t i
     found = trims_read.get(text, NotImplemented)
     if found is NotImplemented:
-        if read_trim is None:
-            return None
         found = read_trim(
             [PyBytes_FromStringAndSize(<const char *>words[i].at, words[i].size) for i in range(count)]
         )
-        if len(trims_read) >= OPTIONS_KEPT:
+        if len(trims_read) >= TRIMS_KEPT:
             trims_read.clear()
         trims_read[text] = found
     return found
 
 
 cdef class Burst:
-    """Does what ``PlainBurst`` of bursts.py does."""
+    """Does what ``PythonBurst`` of xadd_requests.py does."""
 
     cdef readonly object client
     cdef readonly bytes key
@@ -406,11 +256,11 @@ cdef class Burst:
         self.replies = b"-%b\r\n" % error.line * len(self.entries)
 
 
-def take_appends(object client, bytes data not None, Py_ssize_t limit):
-    """Return the burst that ``data`` is: ``XADD key [trim] * field value ...``, and no more.
+def take_burst(object client, bytes data not None, Py_ssize_t limit, object read_trim):
+    """Return a burst of plain XADDs: ``XADD key [trim] * field value ...``.
 
-    None where the bytes are anything else than whole such requests, all to one key, whose fields
-    are few, differ, and take no row of more than ``limit`` bytes.
+    None unless the bytes are whole such requests, all to one key, with few and different fields, and
+    no row of more than ``limit`` bytes. ``read_trim`` reads the words of a trim.
     """
     cdef Part words[3 + OPTIONS_MAX + 2 * PAIRS_NEAR]
     cdef Part known[2 * PAIRS_NEAR]
@@ -452,7 +302,7 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
         pairs >>= 1
         trim = None
         if options:
-            trim = trim_of(&words[2], options)
+            trim = trim_of(read_trim, &words[2], options)
             if trim is None:
                 return None
             if trims is None:
@@ -477,48 +327,42 @@ def take_appends(object client, bytes data not None, Py_ssize_t limit):
         entries.append((packed, names))
     if key.size < 0:
         return None
-    burst = <Burst>Burst.__new__(Burst)
+    burst = Burst.__new__(Burst)
     burst.client, burst.entries, burst.sent, burst.trims = client, entries, data, trims
-    burst.replies = burst.prefix = b""
     burst.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
+    burst.replies = burst.prefix = b""
     return burst
 
 
 def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
-    """Do what ``gather_in_python`` of bursts.py does, with the same arguments and result."""
+    """Do what ``gather_in_python`` of xadd_requests.py does."""
     cdef Py_ssize_t at = 0, entries = 0
     cdef Burst burst, before = None
-    cdef object client, name, prefix, user, prefix_before = None, user_before = None
-    cdef list others = [], same = None
+    cdef object client, name, prefix, prefix_before = None
+    cdef list others = [], same_stream = None
     cdef set trimming = set()
-    cdef bint free = False
     while at < PyList_GET_SIZE(bursts) and entries < most:
-        burst = <Burst?><object>PyList_GET_ITEM(bursts, at)
+        burst = <Burst?>bursts[at]
         at += 1
         entries += PyList_GET_SIZE(burst.entries)
         client = burst.client
-        user = slot_of(client, USER)
-        if user is not user_before:
-            free, user_before = user.free, user
-        if not (free and slot_of(client, DIRECT)):
+        if not (client.direct and client.user.free):
             others.append(burst)
             continue
-        prefix = slot_of(client, PREFIX)
+        prefix = client.prefix
         burst.prefix = <bytes?>prefix
-        if same is None or prefix is not prefix_before or burst.key != before.key:
+        if same_stream is None or prefix is not prefix_before or burst.key != before.key:
             name = prefix + burst.key
-            found = waiting.get(name)
-            if found is None:
-                found = waiting[name] = []
-            same, before, prefix_before = found, burst, prefix
-        same.append(burst)
+            same_stream = waiting.setdefault(name, [])
+            before, prefix_before = burst, prefix
+        same_stream.append(burst)
         if burst.trims is not None:
             trimming.add(name)
     return at, others, entries, trimming
 
 
 def entries_of(list bursts not None):
-    """Do what ``entries_in_python`` of bursts.py does."""
+    """Do what ``entries_in_python`` of xadd_requests.py does."""
     cdef Burst burst
     cdef list entries = [], trims = None
     for burst in bursts:
@@ -531,20 +375,18 @@ def entries_of(list bursts not None):
 
 
 def answer(list bursts not None, list ids not None, object now):
-    """Do what ``answer_in_python`` of bursts.py does, with the same arguments."""
+    """Do what ``answer_in_python`` of xadd_requests.py does."""
     cdef Py_ssize_t at = 0, stop
     cdef Burst burst
     cdef object client
     for burst in bursts:
-        stop = at + len(burst.entries)
+        stop = at + PyList_GET_SIZE(burst.entries)
         burst.replies = encode_ids(ids, at, stop)
         client = burst.client
-        set_slot(client, LAST_COMMAND, "xadd")
-        set_slot(client, LAST_USED, now)
-        set_slot(client, COMMANDS_RUN, slot_of(client, COMMANDS_RUN) + (stop - at))
+        client.last_command = "xadd"
+        client.last_used = now
+        client.commands_run += stop - at
         at = stop
-
-
 
 
 # --- connections --------------------------------------------------------------------------------
@@ -554,7 +396,6 @@ cdef extern from *:
     """
     #include <errno.h>
     #include <sys/socket.h>
-    #include <time.h>
     #ifdef __linux__
     #include <sys/epoll.h>
     #endif
@@ -565,26 +406,17 @@ cdef extern from *:
     static Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) {
         return send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
-    /* What has come: its size, 0 at the end, -1 where there is nothing, -2 where that failed. */
+    /* The number of bytes received; 0 at the end, -1 if there are none yet, -2 after an error. */
     static Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) {
         Py_ssize_t size = recv(socket, to, room, MSG_DONTWAIT);
         if (size >= 0) return size;
         return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? -1 : -2;
     }
-    static long kvstream_us(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1000000L + now.tv_nsec / 1000;
-    }
-    /* The sockets of an epoll that have something, looked for again and again for so long. */
-    static int kvstream_ready(int poll, int *sockets, long patience_us) {
+    /* The readable sockets of an epoll. */
+    static int kvstream_ready(int epoll, int *sockets) {
     #ifdef __linux__
         struct epoll_event events[KVSTREAM_READY];
-        long until = patience_us > 0 ? kvstream_us() + patience_us : 0;
-        int count, i;
-        do {
-            count = epoll_wait(poll, events, KVSTREAM_READY, 0);
-        } while (count == 0 && until && kvstream_us() < until);
+        int i, count = epoll_wait(epoll, events, KVSTREAM_READY, 0);
         for (i = 0; i < count; i++) sockets[i] = events[i].data.fd;
         return count;
     #else
@@ -596,108 +428,75 @@ cdef extern from *:
         KVSTREAM_READY
     Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) nogil
     Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) nogil
-    int kvstream_ready(int poll, int *sockets, long patience_us) nogil
+    int kvstream_ready(int epoll, int *sockets) nogil
 
 
-cdef class Link:
-    """Does what ``PythonLink`` of link.py does; to a ``socket`` that is told it writes by itself."""
+cdef class Channel:
+    """Does what ``PythonChannel`` of epoll_reader.py does, and writes to ``socket`` by itself.
+
+    Only what the socket does not take goes to the transport.
+    """
 
     cdef public object client
     cdef public object transport
     cdef public int socket
-    cdef bint given  # the transport may have something that is not written yet
-    cdef bint behind  # and its buffer may not count it yet
-    cdef object arrivals, statistics, limits, turns
-    cdef list bursts
-    cdef Py_ssize_t burst_max
+    cdef bint buffered  # the transport may have unsent bytes
+    cdef bint uncounted  # and its buffer size may not count them yet
+    cdef object executor, statistics, limits, turns
 
-    def __init__(self, arrivals, turns):
-        self.arrivals, self.turns = arrivals, turns
-        self.statistics, self.limits = arrivals.statistics, arrivals.limits
-        self.burst_max = arrivals.burst_bytes_max
-        self.bursts = arrivals.bursts
+    def __init__(self, executor, turns):
+        self.executor, self.turns = executor, turns
+        self.statistics, self.limits = executor.statistics, executor.limits
         self.socket = -1
 
     def data_received(self, data):
-        if self.client is None:
-            return
-        self.take(data)
-        if not self.turns.scheduled:
-            self.turns.schedule()
-
-    cdef int take(self, object data) except -1:
-        client = self.client
-        if type(data) is bytes and len(data) <= self.burst_max and slot_of(client, DIRECT):
-            self.take_burst(client, <bytes>data)
-        else:
-            self.arrivals.received(client, data)
-        return 0
-
-    cdef int take_burst(self, object client, bytes data) except -1:
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        cdef object seen
-        self.statistics.bytes_in += size
-        seen = slot_of(client, BYTES_IN) + size
-        set_slot(client, BYTES_IN, seen)
-        if seen > slot_of(client, LOOK_AT):
-            self.limits.look(client)
-        burst = take_appends(client, data, ENTRY_BYTES_MAX)
-        if burst is None:
-            self.arrivals.keep(client, data)
-        else:
-            self.bursts.append(burst)
-        return 0
+        if self.client is not None:
+            self.executor.received(self.client, data)
+            if not self.turns.scheduled:
+                self.turns.schedule()
 
     def send(self, bytes data not None):
-        self.statistics.bytes_out += self.write(data)
-
-    cdef Py_ssize_t write(self, bytes data) except -1:
-        """Write to the socket; return how many bytes are to be counted."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
         transport, client = self.transport, self.client
         if transport is None or client is None or transport.is_closing():
-            return 0
-        set_slot(client, BYTES_OUT, slot_of(client, BYTES_OUT) + size)
-        if self.socket >= 0 and not self.behind:
-            if not self.given or not transport.get_write_buffer_size():
-                self.given = False
+            return
+        self.statistics.bytes_out += size
+        client.bytes_out += size
+        if self.socket >= 0 and not self.uncounted:
+            if not self.buffered or not transport.get_write_buffer_size():
+                self.buffered = False
                 sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
                 if sent == size:
-                    if slot_of(client, OUTPUT_OVER_SINCE) is not None:
-                        set_slot(client, OUTPUT_OVER_SINCE, None)
-                    return size
+                    client.output_over_since = None
+                    return
         transport.write(data if sent <= 0 else data[sent:])
-        self.given = True
-        if self.socket >= 0 and not self.behind:
-            self.behind = True
-            self.turns.soon(self.caught_up)
+        self.buffered = True
+        if self.socket >= 0 and not self.uncounted:
+            self.uncounted = True
+            self.turns.soon(self.counted)
         if transport.get_write_buffer_size() > self.limits.near or client.output_over_since:
             if not self.limits.admits(client):
                 self.abort()
-        return size
 
-    def caught_up(self):
-        """Note that a round of the loop has ended: what was given to the transport is counted."""
-        self.behind = False
+    def counted(self):
+        """Note the next iteration of the loop: the transport's buffer size is right again."""
+        self.uncounted = False
 
     def abort(self):
         if self.transport is not None:
             self.transport.abort()
 
 
-cdef class Sockets:
-    """The sockets that are read together: what has come to any of them by one call.
+cdef class Poller:
+    """Reads all sockets of an epoll by one call; see epoll_reader.py."""
 
-    ``poll`` is the descriptor of an epoll; whoever registers a socket there adds its link here.
-    """
-
-    cdef dict links
+    cdef dict channels
     cdef char *buffer
-    cdef int poll
+    cdef int epoll
 
-    def __cinit__(self, int poll):
-        self.poll = poll
-        self.links = {}
+    def __cinit__(self, int epoll):
+        self.epoll = epoll
+        self.channels = {}
         self.buffer = <char *>PyMem_Malloc(READ_ROOM)
         if self.buffer is NULL:
             raise MemoryError
@@ -705,71 +504,57 @@ cdef class Sockets:
     def __dealloc__(self):
         PyMem_Free(self.buffer)
 
-    def add(self, int socket, Link link not None):
-        """Let a link take what comes to its socket."""
-        self.links[socket] = link
+    def add(self, int socket, Channel channel not None):
+        """Read a socket for a channel."""
+        self.channels[socket] = channel
 
     def discard(self, int socket):
-        """Take nothing more from a socket; tell whether anything was."""
-        return self.links.pop(socket, None) is not None
+        """Read a socket no more; return whether it was read."""
+        return self.channels.pop(socket, None) is not None
 
-    def receive(self, long patience_us=0):
-        """Have each link take what has come, and count those to which something has.
-
-        Where there is nothing it is looked for again for so many microseconds, without the GIL.
-        """
+    def receive(self):
+        """Read all readable sockets; return their number."""
         cdef int ready[KVSTREAM_READY]
         cdef int count, i, taken = 0
         cdef Py_ssize_t size
         cdef object found
-        cdef Link link
-        with nogil:
-            count = kvstream_ready(self.poll, ready, patience_us)
+        cdef Channel channel
+        count = kvstream_ready(self.epoll, ready)
         for i in range(count):
-            found = self.links.get(ready[i])
+            found = self.channels.get(ready[i])
             if found is None:  # discarded since
                 continue
-            link = <Link>found
+            channel = <Channel>found
             size = kvstream_receive(ready[i], self.buffer, READ_ROOM)
             if size == -1:
                 continue
             taken += 1
             try:
                 if size == 0:
-                    link.ended()
+                    channel.ended()
                 elif size < 0:
-                    link.abort()
-                elif link.client is not None:
-                    link.take(PyBytes_FromStringAndSize(self.buffer, size))
+                    channel.abort()
+                elif channel.client is not None:
+                    data = PyBytes_FromStringAndSize(self.buffer, size)
+                    channel.executor.received(channel.client, data)
             except Exception as error:
-                link.failed(error)
+                channel.failed(error)
         return taken
 
 
-cdef object link_send = Link.__dict__["send"]
-
-
-cdef inline Link link_of(object client):
-    """Return the link that a client's replies are sent by, None where something else sends them."""
-    cdef object send = slot_of(client, SEND)
-    if PyMethod_Check(send) and <object>PyMethod_GET_FUNCTION(send) is link_send:
-        return <Link?><object>PyMethod_GET_SELF(send)
-    return None
-
-
 def closing_clients(list slots not None):
-    """Do what ``closing_in_python`` of outbox.py does."""
+    """Do what ``closing_in_python`` of reply_queue.py does."""
     cdef list clients = []
     cdef object slot, client
     for slot in slots:
         client = (<Burst>slot).client if type(slot) is Burst else slot.client
-        if slot_of(client, CLOSING):
+        if client.closing:
             clients.append(client)
     return clients
 
 
 def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
-    """Do what ``write_in_python`` of outbox.py does, with the same arguments."""
+    """Do what ``write_in_python`` of reply_queue.py does."""
     cdef dict parts = {}
     cdef object slot, client, reply, before
     for slot in slots:
@@ -777,7 +562,7 @@ def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
             client, reply = (<Burst>slot).client, (<Burst>slot).replies
         else:
             client, reply = slot.client, None
-        if slot_of(client, LOST):
+        if client.lost:
             continue
         if reply is None:
             reply = slot.encoded()
@@ -793,29 +578,13 @@ def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
         else:
             parts[client] = [before, reply]
         if PyBytes_GET_SIZE(<bytes?>reply) > most:
-            send_parts({client: parts.pop(client)})
-    send_parts(parts)
+            send(client, parts.pop(client))
+    for client, reply in parts.items():
+        send(client, reply)
 
 
-cdef int send_parts(dict parts) except -1:
-    """Have each client sent what is there for it."""
-    cdef object client, replies, statistics = None
-    cdef bytes data
-    cdef Py_ssize_t size = 0
-    cdef Link link
-    for client, replies in parts.items():
-        data = b"".join(replies) if type(replies) is list else replies
-        link = link_of(client)
-        if link is None:
-            client.send(data)
-            continue
-        if link.statistics is not statistics:
-            if size:
-                statistics.bytes_out += size
-            statistics, size = link.statistics, 0
-        size += link.write(data)
-    if size:
-        statistics.bytes_out += size
+cdef int send(object client, object replies) except -1:
+    client.send(b"".join(replies) if type(replies) is list else replies)
     return 0
 
 

@@ -190,9 +190,9 @@ class RequestReader:
         return requests
 
     def whole(self, data: bytes) -> list[Request]:
-        """Return the requests that bytes are which come behind nothing, and nothing else is in.
+        """Return the requests in bytes that begin and end with a request; the reader must be empty.
 
-        None where there is, or something is odd: then ``feed`` and ``take`` are to see to them.
+        Return none if the bytes are anything else: use ``feed`` and ``take`` then.
         """
         requests: list[Request] = []
         at, _, left = _take_plain(data, 0, requests, [], 0, self.bulk_max)
@@ -253,8 +253,6 @@ class RequestReader:
     # One step each: False where more bytes are needed.
 
     def _advance(self, requests: list[Request]) -> bool:
-        if not self._left:
-            self._at = _skip_empty(self._held, self._at)
         if self.trusted and self._bulk < 0:
             self._at, args, self._left = _take_plain(
                 self._held, self._at, requests, self._args, self._left, self.bulk_max
@@ -262,6 +260,8 @@ class RequestReader:
             self._begin(args)
         if self._left:
             return self._argument(requests)
+        if self._at < len(self._held):
+            self._at = skip_empty(self._held, self._at)
         if self._at == len(self._held):
             return self._wait(1)
         if self._held[self._at] == _STAR:
@@ -398,5 +398,4 @@ def take_plain(
         left, at = count, end + 2
 
 
-_skip_empty = skip_empty if twins is None else twins.skip_empty
 _take_plain = take_plain if twins is None else twins.take_plain

@@ -219,6 +219,7 @@ def _set_slow(executor: "Executor") -> None:
 
 def _watch_latency(executor: "Executor") -> None:
     executor.latency.watch(executor.engine, executor.options.latency_threshold_ms)
+    executor.calls.set_slow()
 
 
 def _bound_hot(executor: "Executor") -> None:

@@ -82,6 +82,5 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(requests, "_take_plain", requests.take_plain)
-            patch.setattr(requests, "_skip_empty", requests.skip_empty)
             patch.setattr(replies, "twins", None)
         yield str(request.param)

@@ -86,7 +86,6 @@ def test_any_bytes_are_requests_or_a_protocol_error(monkeypatch: pytest.MonkeyPa
         told = []
         for take, way in zip(takers * 2, (parts, [data]), strict=False):
             monkeypatch.setattr(requests, "_take_plain", take.take_plain)
-            monkeypatch.setattr(requests, "_skip_empty", take.skip_empty)
             told.append(read(way, trusted=trusted))
         assert told[0] == told[1], (SEED, number, data, parts)
         bounded(data, trusted)

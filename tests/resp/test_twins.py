@@ -13,7 +13,7 @@ from kvstream.errors import Corruption
 from kvstream.layout.values import encode_flat, pack_any
 from kvstream.resp import replies
 from kvstream.resp.compiled import twins
-from kvstream.resp.requests import LINE_MAX, skip_empty, take_plain
+from kvstream.resp.requests import take_plain
 from kvstream.types.ids import U64_MAX, StreamID
 from kvstream.types.records import AnyEntry, DeletedEntry, Entry, RepeatedFields
 from tests.resp.conversations import framed
@@ -211,22 +211,6 @@ def test_plain_requests_are_taken_alike(
     # Where it stopped, Python finds nothing plain either.
     assert take_plain(data, at, rest, args, left, bulk_max) == (at, args, left)
     assert rest == []
-
-
-EMPTY = st.sampled_from(
-    [
-        *(b"\r\n", b"\n", b"\r", b" ", b"\t", b"\v", b"\f", b"*0\r\n", b"*-1\r\n", b"*0\rx", b"*"),
-        *(b"0", b"1", b"-", b"x", b"\0", b"*-%d\r\n" % 10**17, b"*-%d\r\n" % 10**18, b"*-01\r\n"),
-        *(b" " * LINE_MAX, b" " * (LINE_MAX - 1)),
-    ]
-)
-
-
-@given(st.lists(EMPTY, max_size=12).map(b"".join), st.integers(0, 1 << 20))
-def test_empty_requests_are_skipped_alike(data: bytes, at: int) -> None:
-    at %= len(data) + 1
-    assert twins.skip_empty(data, at) == skip_empty(data, at)
-    assert twins.skip_empty(data, -1) == -1
 
 
 @pytest.mark.parametrize(

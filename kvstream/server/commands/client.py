@@ -20,7 +20,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Answers, Client
-from kvstream.server.runtime.client_info import listed
+from kvstream.server.runtime.dispatch import listed
 from kvstream.server.runtime.tracking import Tracking
 
 COMMANDS = Family("connection")

@@ -1,7 +1,4 @@
-"""The shell: sockets and timers of asyncio around the executor. It moves bytes, no more.
-
-Ports to listen at, and what is said where one cannot be had.
-"""
+"""The network layer: asyncio connections and timers around the executor."""
 
 import asyncio
 import ipaddress
@@ -17,10 +14,10 @@ from typing import cast
 
 from kvstream.errors import KVStreamError
 from kvstream.resp.requests import RequestReader
-from kvstream.server.net.epoll_reader import Link, Sockets
+from kvstream.server.net.epoll_reader import Channel, EpollReader
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
-from kvstream.server.runtime.group_fsync import Gathering
+from kvstream.server.runtime.group_fsync import GroupFsync
 from kvstream.server.runtime.reply_streaming import AHEAD
 
 
@@ -30,41 +27,41 @@ class CannotListen(KVStreamError):
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[None]:
-    """Begin to listen within; CannotListen, with the place and the reason, where that fails."""
+    """Raise CannotListen, with the address and the reason, for an OSError within."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno is not None and not isinstance(error, socket.gaierror):
-            reason = os.strerror(error.errno)  # loops tell of it at length
+            reason = os.strerror(error.errno)  # the event loop's text is long
         raise CannotListen(f"cannot listen at {host}:{port}: {reason.lower()}") from None
 
 
-TICK_S = 1.0
-"""How often idle clients are looked for, and rates are taken."""
-BACKLOG = 511
-"""Connections that the system keeps while none is taken: Redis's ``tcp-backlog``."""
 ROUNDS_S = 0.002
-"""Time in which turns run one after the other before the loop looks after all else."""
+"""Time in which turns run one after another before the loop does anything else."""
+TICK_S = 1.0
+"""How often the executor's periodic work runs."""
+BACKLOG = 511
+"""Redis's ``tcp-backlog``."""
 LINGER_S = 10.0
-"""Time in which a client whose connection is closed must have read what was sent before."""
+"""Time that a client has to read the last replies before its connection is closed."""
 
 
-class Connection(Link, asyncio.Protocol):
-    """One socket."""
+class Connection(Channel, asyncio.Protocol):
+    """One connection of a client."""
 
     def __init__(self, listener: "Listener") -> None:
         super().__init__(listener.executor, listener)
         self._listener = listener
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another class
         self.client = self._listener.welcome(self, self.transport)
         if self.client is None:
             self.transport.close()
         elif transport.get_extra_info("ssl_object") is None:
             self.socket = self.client.descriptor
-            self._listener.soon(self._join)  # the transport reads from the next round on
+            self._listener.soon(self._join)  # the transport begins to read in the next iteration
 
     def eof_received(self) -> bool:
         return self.client is not None and self._listener.ended(self.client)
@@ -73,28 +70,28 @@ class Connection(Link, asyncio.Protocol):
         self._leave()
         if self.client is not None:
             self._listener.executor.gone(self.client)
-        self.transport = self.client = None  # no circle is left for the search of garbage
+        self.transport = self.client = None  # leaves no reference cycle
 
     def ended(self) -> None:
-        """Do as a transport does where the other side sends no more."""
-        self._leave(for_good=False)
+        """Note the end of input, as a transport does."""
+        self._leave(closes=False)
         if not self.eof_received():
             self.close()
 
     def failed(self, error: Exception) -> None:
-        """Tell of what should not have happened, and close."""
+        """Report an unexpected error of reading, and close."""
         context = {"message": "a client could not be read", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
         self.abort()
 
     def pending_output(self) -> int:
-        """Return the bytes that have been written and not been taken."""
+        """Return the bytes that are written and not yet sent."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def pause(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self.transport is not None and not self.transport.is_closing():
-            self._leave(for_good=False)
+            self._leave(closes=False)
             self.transport.pause_reading()
 
     def resume(self) -> None:
@@ -104,19 +101,19 @@ class Connection(Link, asyncio.Protocol):
             self._join()
 
     def _join(self) -> None:
-        """Have the socket read with all others, where its transport would read it alone."""
-        sockets, transport = self._listener.sockets, self.transport
-        if sockets is None or transport is None or self.socket < 0:
+        """Let the epoll reader read the socket instead of the transport."""
+        reader, transport = self._listener.epoll_reader, self.transport
+        if reader is None or transport is None or self.socket < 0:
             return
         if transport.is_reading():
             transport.pause_reading()
-            sockets.add(self.socket, self)
+            reader.add(self.socket, self)
 
-    def _leave(self, for_good: bool = True) -> None:
-        """Have the socket read no more; ``for_good``: nor written by others than its transport."""
-        if self._listener.sockets is not None:
-            self._listener.sockets.discard(self.socket)
-        if for_good:
+    def _leave(self, closes: bool = True) -> None:
+        """Take the socket from the epoll reader; if it ``closes``, only the transport writes."""
+        if self._listener.epoll_reader is not None:
+            self._listener.epoll_reader.discard(self.socket)
+        if closes:
             self.socket = -1
 
     def abort(self) -> None:
@@ -124,11 +121,11 @@ class Connection(Link, asyncio.Protocol):
         super().abort()
 
     def resume_writing(self) -> None:
-        """Go on with a long reply: what was made of it has been taken."""
+        """Continue a streamed reply: the pages so far are sent."""
         self._listener.write_pages()
 
     def close(self) -> None:
-        """Close once what was sent has been read, or has not been for too long."""
+        """Close after the written bytes are sent, or after LINGER_S."""
         self._leave()
         if self.transport is not None:
             if self.pending_output():
@@ -143,13 +140,13 @@ class Listener:
         self.executor = executor
         self.run_turn: Callable[[], object] = executor.run
         self.stopping = False
-        """The server takes no new connections any more."""
+        """The server accepts no connections any more."""
         self.tls = tls
-        """How connections are secured from now on."""
+        """The TLS context of new connections."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.soon = self._loop.call_soon
-        self.sockets = Sockets.where_possible(self._receive)
+        self.epoll_reader = EpollReader.if_possible(self._receive)
         self._thread = threading.get_ident()
         self.scheduled = self._has_pages = False
         self._timer: asyncio.Handle | None = None
@@ -157,7 +154,8 @@ class Listener:
         self._next_id = 1
         executor.clock = self._loop.time
         executor.post = self.post
-        executor.outbox.gatherer = self.gathering = Gathering(executor, self._behind_reads)
+        outbox = executor.outbox
+        outbox.group_fsync = GroupFsync(lambda: outbox.waiting, outbox.ask, self._after_reads)
         executor.limits.make_room()
         executor.limits.bound_replies()
         self._tick()
@@ -167,7 +165,7 @@ class Listener:
         self._loop.call_later(TICK_S, self._tick)
 
     def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client | None:
-        """Make a client of a new connection, or tell it why not."""
+        """Make a client of a new connection, or refuse it with an error."""
         peer = transport.get_extra_info("peername")
         local = is_local(peer)
         refusal = self.executor.limits.refusal(local, address_of(peer))
@@ -187,7 +185,7 @@ class Listener:
         client.pending_output, client.abort = connection.pending_output, connection.abort
         client.pause, client.resume = connection.pause, connection.resume
         client.pages = True
-        transport.set_write_buffer_limits(high=AHEAD)  # and hear when there is less
+        transport.set_write_buffer_limits(high=AHEAD)  # for resume_writing
         client.is_local = local
         client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
@@ -197,55 +195,52 @@ class Listener:
         return client
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Have something done beside all else; the loop itself would forget it."""
+        """Run a task, and keep it from the garbage collector."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def ended(self, client: Client) -> bool:
-        """Return whether a client that sends no more has something to be answered."""
+        """Note the end of a client's input; return whether replies are still due."""
         answers = self.executor.ended(client)
         self.schedule()
         return answers
 
     def post(self, function: Callable[[], None]) -> None:
-        """Call a function in the loop's thread: now where this is it."""
+        """Call a function in the loop's thread: at once if this is that thread."""
         if threading.get_ident() == self._thread:
             function()
         else:
-            with suppress(RuntimeError):  # the loop has ended, and all clients with it
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._posted, function)
 
     def _posted(self, function: Callable[[], None]) -> None:
-        """Call a function that may have replies written: a long one is only begun by that."""
+        """Call a function that may send replies, and write the first pages of streamed ones."""
         function()
         self.write_pages()
 
-    def _behind_reads(self, function: Callable[[], None]) -> None:
+    def _after_reads(self, function: Callable[[], None]) -> None:
         self._loop.call_soon(self._posted, function)
 
     def schedule(self) -> None:
-        """Have a turn run behind all reads of this round of the loop."""
+        """Run a turn after all reads of this iteration of the loop."""
         if not self.scheduled and (self.executor.pending or self._has_pages):
             self.scheduled = True
             self._loop.call_soon(self._run_turn)
 
     def write_pages(self) -> None:
-        """Have the next pages of long replies written, if there are any."""
+        """Schedule the next pages of streamed replies."""
         self._has_pages = bool(self.executor.paging.under_way)
         self.schedule()
 
     def _receive(self) -> None:
-        """Take what has come to plain sockets, and run it, as long as there is more."""
-        assert self.sockets is not None
+        """Read all readable sockets and run their requests, until there are none or ROUNDS_S."""
+        assert self.epoll_reader is not None
         until = monotonic() + ROUNDS_S
-        more = self.sockets.receive()
-        while more and not self.scheduled:
-            self.gathering.gather(self.sockets.receive_within)
+        while self.epoll_reader.receive() and not self.scheduled:
             self._run_turn()
             if self.scheduled or self.executor.is_answering or monotonic() >= until:
-                return  # those who wait for an fsync ask for it in the next round
-            more = self.sockets.receive_more()
+                return  # replies that wait for an fsync ask for it in the next iteration
 
     def _run_turn(self) -> None:
         self.scheduled = False
@@ -274,7 +269,7 @@ class Listener:
 
 
 def is_local(peer: object) -> bool:
-    """Tell whether a peer is on this machine; sockets of the file system have no such name."""
+    """Return whether a peer is on this machine; Unix sockets have no address tuple."""
     if not isinstance(peer, tuple):
         return True
     host = ipaddress.ip_address(str(peer[0]).partition("%")[0])
@@ -287,7 +282,7 @@ def _descriptor(transport: asyncio.Transport) -> int:
 
 
 def _keep_alive(transport: asyncio.Transport, seconds: int) -> None:
-    """Have the system ask now and then whether the other side is still there."""
+    """Set TCP keepalive."""
     connection = transport.get_extra_info("socket")
     if seconds and connection is not None and connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,46 +1,44 @@
-"""The clients that wait: how a wait begins, how it is tried again, and how it ends.
+"""Blocked clients: those of blocking commands, and those that CLIENT PAUSE holds.
 
-Whoever finds something for a waiter, a turn or another thread, has its client told. When a wait is
-due is looked up in a heap.
-
-When blocked clients are due: a heap, the soonest first.
-
-What has ended stays in the heap until it is met, or until most of the heap has ended; so beginning,
-ending and looking cost the same however many clients wait. This module ends no wait.
+A turn or another thread that serves a waiter answers its client. Timeouts and retries are kept in
+a heap.
 """
 
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from kvstream.commands.command import Attempt, Blocked, Command
+from kvstream.commands.command import Attempt, Blocked, Command, Flag
 from kvstream.commands.replies import ErrorReply, Paged, Reply, Streams, internal_error
 from kvstream.engine.blocking_reads import RETRY_PAUSE_MS_MAX, retry_pause_s
-from kvstream.engine.engine import Engine, Turn, TurnFailed
+from kvstream.engine.engine import Turn, TurnFailed
 from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import NoPermission
-from kvstream.server.runtime.client import Argv, Block, Client
-from kvstream.server.runtime.client_pause import Pause
+from kvstream.server.runtime.client import Argv, Block, Client, Server
 from kvstream.server.runtime.dispatch import Calls
 
 Entry: TypeAlias = tuple[float, int, Client, Block]
 
 TIMES = 2
-"""Times that one wait can have in the heap: its end, and its next try."""
+"""Entries of one wait in the heap: its timeout and its next retry."""
 SPARE = 64
-"""Ended waits that a small heap may keep: putting it in order would cost more than they do."""
+"""Ended waits that a small heap may keep before it is rebuilt."""
 
 
 class Deadlines:
-    """The times of all waits, on the loop's clock."""
+    """The times of all waits, on the server's clock: a heap, the soonest first.
+
+    An ended wait stays in the heap until it is reached or until most of the heap has ended, so
+    every operation costs the same however many clients wait.
+    """
 
     def __init__(self, blocked: Sized) -> None:
-        """``blocked`` are the clients that wait; how many they are tells how much has ended."""
+        """``blocked`` is the collection of blocked clients; its size tells how many have ended."""
         self._blocked = blocked
         self._heap: list[Entry] = []
         self._numbers = count()
@@ -49,7 +47,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, client: Client, block: Block, when: float | None) -> None:
-        """Have a wait be due at a time; None: never."""
+        """Add a time of a wait; None: never."""
         if when is None:
             return
         heappush(self._heap, (when, next(self._numbers), client, block))
@@ -58,14 +56,14 @@ class Deadlines:
             heapify(self._heap)
 
     def next(self) -> float | None:
-        """Return the soonest time; None where nothing is due ever."""
+        """Return the soonest time, or None if there is none."""
         heap = self._heap
         while heap and not _holds(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
     def take(self, now: float) -> tuple[Client, Block] | None:
-        """Take out the soonest wait that is due by now; None where there is no such."""
+        """Remove and return the soonest wait if it is due by now."""
         soonest = self.next()
         if soonest is None or soonest > now:
             return None
@@ -73,42 +71,27 @@ class Deadlines:
 
 
 def _holds(entry: Entry) -> bool:
-    """Tell whether the wait has not ended, and this time of it has not been put off."""
+    """Return whether an entry is still valid: its wait goes on, and has this time."""
     when, _, client, block = entry
     return client.block is block and when in (block.until, block.retry)
 
 
 POLL_S = RETRY_PAUSE_MS_MAX / 1000
-"""How often those look again who do not know when something may be claimed."""
-
-
-class Teller(Protocol):
-    """What the waits need of the executor."""
-
-    clock: Callable[[], float]
-    post: Callable[[Callable[[], None]], None]
-    ready: dict[Client, None]
-
-    @property
-    def in_turn(self) -> bool: ...
-
-    def tell(self, client: Client, reply: Reply) -> None: ...
+"""How often a blocked CLAIM tries again if it is unknown when an entry becomes claimable."""
+_PAUSE_TOKEN = b"p"
+"""The name that paused clients wait for: no key has it."""
 
 
 class Waits:
-    """The waits of one server's clients."""
+    """The blocked clients of one server."""
 
-    def __init__(self, engine: Engine, teller: Teller, calls: Calls) -> None:
-        self._engine = engine
-        self._teller = teller
+    def __init__(self, server: Server, calls: Calls) -> None:
+        self._server = server
+        self._engine = server.engine
         self.blocked: dict[Client, None] = {}
         self._deadlines = Deadlines(self.blocked)
         self._calls = calls
-        self.pause = Pause(self, calls, engine.expiry)
-
-    def now(self) -> float:
-        """Return the time on the loop's clock."""
-        return self._teller.clock()
+        self.pause = Pause(self, server, calls)
 
     def begin(
         self,
@@ -117,9 +100,9 @@ class Waits:
         wait: Blocked,
         call: tuple[Command, Argv] | None = None,
     ) -> None:
-        """Have a client wait for what its command has not found.
+        """Block a client until its command can be served.
 
-        Every attempt checks first that the client may still run ``call``.
+        Every attempt first checks that the client may still run ``call``.
         """
         attempt = wait.attempt
         if self._calls.trackers.clients:
@@ -128,7 +111,7 @@ class Waits:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
         told = partial(self._delivered, client, wait)
         waiter = Waiter(wait.names, attempt, told, wait.shares, before_fsync=True, group=wait.group)
-        now = self._teller.clock()
+        now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
         self.blocked[client] = None
@@ -141,21 +124,21 @@ class Waits:
             return
         try:
             due = block.wait.retry_at(txn)
-        except KVStreamError:  # the key or group is gone or damaged: the waiter will be told
+        except KVStreamError:  # the key or group is gone or damaged: the waiter gets the error
             due = None
-        now, pause_s = self._teller.clock(), retry_pause_s(due, txn.now_ms)
+        now, pause_s = self._server.clock(), retry_pause_s(due, txn.now_ms)
         if pause_s < POLL_S:
             block.retry = now + pause_s
-        else:  # all who merely look again do so together
+        else:  # polling clients share one time
             block.retry = (now // POLL_S + 1) * POLL_S
         self._deadlines.add(client, block, block.retry)
 
     def _delivered(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
-        """Tell a blocked client what has come; another thread may have found it."""
-        if self._teller.in_turn:
+        """Answer a blocked client, in the executor's thread."""
+        if self._server.in_turn:
             self._tell(client, wait, outcome)
         else:
-            self._teller.post(partial(self._tell, client, wait, outcome))
+            self._server.post(partial(self._tell, client, wait, outcome))
 
     def _tell(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         if client.block is None or client.block.wait is not wait:
@@ -170,28 +153,28 @@ class Waits:
         self.end(client)
         if isinstance(error, NoPermission):
             self._calls.deny(client, error.kind, error.object, client.user.name)
-        self._teller.tell(client, reply)
+        self._server.tell(client, reply)
 
     def end(self, client: Client) -> None:
-        """Have a client wait no more; its waiter is somebody else's to take away."""
+        """End a client's wait; the caller has removed its waiter."""
         client.block = None
-        client.last_used = self._teller.clock()
+        client.last_used = self._server.clock()
         self.blocked.pop(client, None)
         if client.has_work and not client.closing:
-            self._teller.ready[client] = None
+            self._server.ready[client] = None
 
     def cancel(self, client: Client) -> None:
-        """End a client's wait, if it waits, without a word."""
+        """End a client's wait, if it is blocked, without a reply."""
         if client.block is not None:
             waiter = client.block.waiter
             self._engine.cancel(waiter)
-            waiter.names = []  # a turn that has served it, and fails, has it wait for nothing
+            waiter.names = []  # a turn that has served it and fails must not restore it
             self.end(client)
 
     def unblock(self, client: Client, error: bool) -> bool:
-        """End a client's wait as CLIENT UNBLOCK does; False where it does not wait.
+        """End a client's wait as CLIENT UNBLOCK does; return False if it is not blocked.
 
-        One that a pause holds has not begun to: its request is still to be answered.
+        A client held by a pause is not blocked: its request has yet to run.
         """
         block = client.block
         if block is None or self.pause.has(client) or not self._engine.cancel(block.waiter):
@@ -203,15 +186,15 @@ class Waits:
         return True
 
     def due(self) -> float | None:
-        """Return when ``expire`` has something to do, on the clock; None: never."""
+        """Return when ``expire`` must be called next, on the server's clock; None: never."""
         soonest, until = self._deadlines.next(), self.pause.until
         if soonest is None or until is None:
             return soonest if until is None else until
         return min(soonest, until)
 
     def expire(self) -> None:
-        """End the waits whose time is over, and let those try again whose time has come."""
-        now = self._teller.clock()
+        """End the waits that time out, and retry those that are due."""
+        now = self._server.clock()
         if self.pause.until is not None and self.pause.until <= now:
             self.pause.end()
         retries: list[tuple[Client, Block]] = []
@@ -225,12 +208,12 @@ class Waits:
             self._try_again(retries)
 
     def _try_again(self, retries: list[tuple[Client, Block]]) -> None:
-        """Let all who are due try, each once however many they are, and look when they are next."""
+        """Retry the waits that are due, each once, and set their next retry."""
         waits = [block.wait for _, block in retries]
         names = dict.fromkeys(chain.from_iterable(wait.names for wait in waits))
         self._engine.serve(names, {wait.group for wait in waits})
-        with suppress(TurnFailed):  # of what the transaction had to write beside
-            turn = Turn(self._engine)  # which waits for no fsync: this is the loop
+        with suppress(TurnFailed):  # a read may have to write, such as to expire a key
+            turn = Turn(self._engine)
             for client, block in retries:
                 if client.block is block:
                     self._set_retry(turn.txn, client, block)
@@ -240,6 +223,70 @@ class Waits:
 def _attempt_if_permitted(
     client: Client, call: tuple[Command, Argv], attempt: Attempt, txn: Txn
 ) -> Streams | Paged | None:
-    """Try again what a client waits for; NoPermission where it may not run it any more."""
+    """Run an attempt; raise NoPermission if the client may not run the command any more."""
     client.user.check(*call)
     return attempt(txn)
+
+
+def _nothing(txn: Txn) -> None:
+    """Find nothing: only the end of the pause ends the wait."""
+
+
+class Pause:
+    """CLIENT PAUSE: block clients that send a command, or a write, for some time."""
+
+    def __init__(self, waits: Waits, server: Server, calls: Calls) -> None:
+        self._waits = waits
+        self._server = server
+        self._calls = calls
+        self._expiry = server.engine.expiry
+        self.until: float | None = None
+        """When it ends, on the server's clock; None: there is no pause."""
+        self._every = False
+        self._held: dict[Client, None] = {}
+
+    def begin(self, seconds: float, every: bool) -> None:
+        """Pause every command, or all writes; it never shortens or weakens a pause under way."""
+        until = self._server.clock() + seconds
+        self.until = until if self.until is None else max(until, self.until)
+        self._every = every or (self._every and self._calls.paused)
+        self._calls.paused = self._expiry.paused = True
+        self._release()
+
+    def end(self) -> None:
+        """End the pause; held clients go on, first come first served."""
+        self.until = None
+        self._calls.paused = self._expiry.paused = False
+        self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, {}
+        for client in held:
+            self._waits.cancel(client)
+
+    def holds(self, client: Client, command: Command) -> bool:
+        """Return whether the pause holds a command of a client."""
+        if self._every or Flag.WRITE in command.flags:
+            return True
+        queue = client.queue
+        return (
+            command.name == "exec"
+            and queue is not None
+            and any(Flag.WRITE in queued.flags for queued, _ in queue.commands)
+        )
+
+    def has(self, client: Client) -> bool:
+        """Return whether a client is held by the pause."""
+        return client in self._held
+
+    def let_go(self, client: Client) -> None:
+        """Release a held client; its request runs again, and may be held again."""
+        if self.has(client):
+            del self._held[client]
+            self._waits.cancel(client)
+
+    def hold(self, turn: Turn, client: Client, argv: Argv) -> None:
+        """Block a client until the pause ends; then its request runs."""
+        client.requests.appendleft(argv)
+        self._waits.begin(turn, client, Blocked([_PAUSE_TOKEN], _nothing, None))
+        self._held[client] = None

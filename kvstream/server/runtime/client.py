@@ -1,12 +1,8 @@
-"""What the server knows of one client: its session, its requests, its replies on the way.
+"""One client: its session, its unread requests, and what CLIENT LIST shows of it.
 
-A client is a value: it holds no socket. Whoever owns the socket feeds ``reader`` and takes away
-what ``send`` is called with.
-
-What a client has sent and nobody has looked at yet: it is taken in small pieces.
-
-So no client can hold up the others by what it sends, nor by how much of it is nothing; and what
-comes behind a command that waits costs no more than its bytes. Sans-IO.
+A client holds no socket: the owner of the socket passes received bytes to ``receive`` and provides
+``send`` and ``close``. Received bytes are parsed in small pieces, so that no client delays the
+others, and bytes behind a blocked command cost no more than their size.
 """
 
 from collections import deque
@@ -16,22 +12,22 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kvstream.commands.command import Blocked, Command, Session
-from kvstream.commands.replies import RESP2
+from kvstream.commands.replies import RESP2, Reply
 from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
 from kvstream.operations.keyspace import Watched
-from kvstream.resp.compiled import twins
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
+from kvstream.server.options import ServerOptions
 from kvstream.server.stats import Statistics
 
 PIECE: Final = 16 << 10
-"""Bytes that are looked at together: as many as Redis reads at once."""
+"""Bytes parsed together: as many as Redis reads at once."""
 
 
 class Unread:
-    """Bytes in the order in which they came."""
+    """A queue of received bytes that are not parsed yet."""
 
     __slots__ = ("_at", "_chunks", "size")
 
@@ -48,7 +44,7 @@ class Unread:
         self.size += len(data)
 
     def piece(self) -> bytes:
-        """Take the next bytes, PIECE of them at the most."""
+        """Remove and return the next bytes, at most PIECE of them."""
         first, at = self._chunks[0], self._at
         end = at + PIECE
         if end >= len(first):
@@ -68,13 +64,13 @@ class Unread:
 Argv = list[bytes]
 
 READ_AHEAD = 1 << 20
-"""Bytes of requests that may wait to be run before no more of a client's are read."""
+"""Bytes of requests that may wait to run before the client's socket is paused."""
 STRANGER_AHEAD = 64 << 10
-"""The same of a client that has yet to give its password: it has nothing to say but that."""
+"""The same for a client that has not authenticated: all it may send is its password."""
 
 
 class Answers(Enum):
-    """What CLIENT REPLY asked for."""
+    """The modes of CLIENT REPLY."""
 
     ON = "on"
     OFF = "off"
@@ -91,37 +87,56 @@ class Queue:
 
     commands: list[tuple[Command, Argv]] = field(default_factory=list)
     size: int = 0
-    """Bytes of memory that they take."""
+    """Bytes of memory that the commands take."""
     failed: bool = False
-    """One of them was refused, so EXEC will be."""
+    """A command was refused, so EXEC will fail."""
 
     def add(self, command: Command, argv: Argv) -> None:
-        """Put a command behind the others."""
+        """Append a command."""
         self.commands.append((command, argv))
         self.size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
 
 
 @dataclass(slots=True)
 class Block:
-    """A command that waits."""
+    """A blocked command; times are on the server's clock."""
 
     wait: Blocked
     waiter: Waiter
     since: float
-    """When it began, on the loop's clock."""
     until: float | None
-    """When it ends, on the loop's clock; None: never."""
+    """When it times out; None: never."""
     retry: float | None = None
-    """When trying again may help although nothing was written."""
+    """When it is tried again even if nothing was written."""
 
 
 class Server(Protocol):
-    """What a client needs of the server that it has come to."""
+    """The executor as its parts see it: they may not import it, since it imports them."""
 
     engine: Engine
     acl: Acl
+    options: ServerOptions
     statistics: Statistics
     clock: Callable[[], float]
+    post: Callable[[Callable[[], None]], None]
+    """Call a function in the executor's thread; other threads use it."""
+    clients: dict[int, "Client"]
+    """All clients, by ID."""
+    ready: dict["Client", None]
+    """Clients with requests to run, in the order of arrival."""
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the current thread runs a turn."""
+        ...
+
+    def tell(self, client: "Client", reply: Reply) -> None:
+        """Answer a client that was blocked."""
+        ...
+
+    def drop(self, client: "Client") -> None:
+        """Close a client's connection at once."""
+        ...
 
 
 class Client(Session):
@@ -186,65 +201,64 @@ class Client(Session):
         self.id = client_id
         self.reader = reader
         self.fault: ProtocolError | None = None
-        """What the client sent that is no request: told behind the replies before it."""
+        """A protocol error: answered after the replies to the requests before it."""
         self.send = send
-        """Write bytes to the client; must not raise when it has gone."""
+        """Write bytes to the client; must not raise if the connection is gone."""
         self.close = close
-        """Close the connection once what was sent has gone out."""
+        """Close the connection after the bytes sent so far."""
         self.created = self.last_used = now
         self.address = self.local_address = ""
         self.name = self.lib_name = self.lib_version = b""
         self.descriptor = -1
         self.pending_output: Callable[[], int] = lambda: 0
-        """Tells the bytes of replies that the client has not taken yet."""
+        """Return the bytes of replies that the client has not read yet."""
         self.output_over_since: float | None = None
-        """Since when they are more than the soft limit."""
+        """Since when they exceed the soft limit."""
         self.bytes_in = self.bytes_out = 0
         self.abort: Callable[[], None] = close
-        """Close the connection, and let go of what was to be sent."""
+        """Close the connection and discard unsent bytes."""
         self.pause: Callable[[], None] = lambda: None
-        """Read nothing more from the connection."""
+        """Stop reading from the connection."""
         self.resume: Callable[[], None] = lambda: None
         """Read from it again."""
         self.look_at = READ_AHEAD if server.acl.is_open else STRANGER_AHEAD
-        """The number of bytes received at which it is looked how much of it has not been run."""
+        """The value of ``bytes_in`` at which the read-ahead limit is checked next."""
         self.lost = False
-        """It was cut off: nothing need be written for it."""
+        """It was disconnected: its replies are not written."""
         self.is_local = False
         """It is on this machine."""
         self.become(server.acl.default, server.acl.is_open)
         self.protocol = RESP2
         self.requests: deque[Argv] = deque()
-        """Requests that have arrived whole and have not been run."""
+        """Whole requests that have not run."""
         self.unread = Unread()
-        """What follows them, where it is much or comes behind a command that waits."""
+        """Bytes behind them that are not parsed yet."""
         self.queue: Queue | None = None
         """The open MULTI."""
         self.watched = Watched()
         """Keys under WATCH."""
         self.block: Block | None = None
         self.paged = False
-        """A reply of it is being written page by page, or it is to be the first of the next turn:
-        nothing else of it runs."""
+        """Its reply is streamed, or its request is in steps or put off to the next turn: its other
+        requests wait."""
         self.answers = Answers.ON
         self.direct = False
-        """Nothing of it waits to be run or told, and its next request is nobody's but its own: what
-        it sends may be a burst."""
+        """It has no pending request and no special state: its next bytes may be an XADD burst."""
         self.closing = False
-        """Nothing more is read; it is closed behind the last reply."""
+        """Nothing more is read; the connection closes after the last reply."""
         self.leaving = False
-        """It sends no more: it is to be closed once its requests have run."""
+        """Its peer has closed its side: the connection closes after the pending requests."""
         self.no_evict = self.no_touch = self.monitors = False
         self.last_command = ""
         self.commands_run = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether something of what it has sent can be run or looked at now."""
+        """Whether received bytes or requests wait to be parsed or run."""
         return bool(self.requests or self.fault or self.unread or self.reader.is_cut)
 
     def receive(self, data: bytes) -> None:
-        """Keep what has come; what is little, and next, is looked at."""
+        """Take received bytes; parse them if they are few and nothing is before them."""
         waits = self.block is not None or self.paged or self.unread.size or self.reader.is_cut
         if waits or len(data) > PIECE:
             self.unread.add(data)
@@ -253,17 +267,15 @@ class Client(Session):
         self.take_in()
 
     def receive_whole(self, data: bytes) -> bool:
-        """Keep what has come behind nothing, if that is whole requests and no more."""
-        if len(data) > PIECE:
-            return False
-        requests = self.reader.whole(data)
+        """Take bytes if they are whole requests, with none before them; return whether they are."""
+        requests = self.reader.whole(data) if len(data) <= PIECE else []
         self.requests += requests
         return bool(requests)
 
     def take_in(self) -> bool:
-        """Take requests out of what comes next; False: there is nothing to be looked at.
+        """Parse the next requests; return False if there are no bytes to parse.
 
-        Before AUTH they come one by one, for each may change what the next may be.
+        Before AUTH they are parsed one by one: each may change the limits of the next.
         """
         reader, unread = self.reader, self.unread
         if self.fault is not None or (not unread.size and reader.is_empty):
@@ -283,23 +295,23 @@ class Client(Session):
 
     @property
     def query(self) -> int:
-        """Bytes of memory that what it has sent takes until it is run."""
+        """Bytes of memory that its unrun requests take."""
         size = self.reader.buffered + self.unread.size
         for argv in self.requests:
             size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
         return size if self.queue is None else size + self.queue.size
 
     def become(self, user: User, authenticated: bool = True) -> None:
-        """Be a user, or somebody who has yet to say who: that one may send little at once."""
+        """Set the user; an unauthenticated client may send small requests only."""
         self.user = user
         self.authenticated = self.reader.trusted = authenticated
 
     def end_queue(self) -> None:
-        """Be outside MULTI, and watch nothing."""
+        """End MULTI and WATCH."""
         self.queue, self.watched = None, Watched()
 
     def reset(self) -> None:
-        """Be as a new connection."""
+        """Reset the session, as RESET does."""
         self.select(0)
         self.end_queue()
         self.name = b""
@@ -309,7 +321,7 @@ class Client(Session):
         self.become(self.server.acl.default, self.server.acl.is_open)
 
     def settle(self) -> None:
-        """Find out whether the client may send bursts, once its requests have run."""
+        """Update ``direct`` after the client's requests have run."""
         self.direct = (
             self.answers is _ON
             and self.queue is None
@@ -320,7 +332,7 @@ class Client(Session):
         )
 
     def wants_next(self) -> bool:
-        """Tell whether the next reply is to be written: CLIENT REPLY SKIP holds for one."""
+        """Return whether the next reply is written; count it for CLIENT REPLY SKIP."""
         if self.answers is _ON:
             return True
         if self.answers is Answers.SKIP_NEXT:
@@ -330,7 +342,3 @@ class Client(Session):
             self.answers = Answers.ON
             return False
         return False
-
-
-if twins is not None:
-    twins.know_clients(Client)

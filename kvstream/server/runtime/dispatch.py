@@ -1,12 +1,7 @@
-"""What every call goes through besides its handler: rights, counters, the slow log, MONITOR.
+"""The call of a command: permissions, statistics, keyspace hits, the slow log and MONITOR.
 
-What a call looked for: when its keys were used, and whether they were there.
-
-Of keys that a long call looks for in several steps all count as found, but for those of the last.
-
-MONITOR: every command, shown to those who asked, as it begins.
-
-The slow log: the last commands that took long, their words cut as Redis cuts them.
+``Calls`` wraps every handler. ``Lookups`` counts keyspace hits and notes the last use of keys.
+``Slowlog`` and ``tell`` are SLOWLOG and MONITOR; ``listed`` makes a line of CLIENT LIST.
 """
 
 import logging
@@ -17,20 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import TypeAlias
 
+from kvstream.commands.args import text
 from kvstream.commands.command import FIRST, LATER, Answer, Command, Container, Flag, Stepwise
 from kvstream.commands.replies import ErrorReply, internal_error
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, Throttle
-from kvstream.meta import keyspace
 from kvstream.meta.keyspace import Usage
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denials, NoPermission
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client
-from kvstream.server.runtime.client_info import listed
-from kvstream.server.runtime.tracking import Trackers
+from kvstream.server.runtime.tracking import Trackers, Tracking
 from kvstream.server.stats import Latency, Statistics
 
 _UNUSED = frozenset(
@@ -40,40 +33,35 @@ _UNUSED = frozenset(
         *("kvstream.load|state", "kvstream.load|ticket", "memory|usage", "restore"),
     }
 )
-"""Commands that look at a key and do not count as its use, and RESTORE, which notes it."""
+"""Commands that look at a key without using it, and RESTORE, which sets the last use itself."""
 _COUNTED = {
     **dict.fromkeys(("copy", "delex", "getdel", "getex", "getset"), 1),
     **dict.fromkeys(("xack", "xackdel", "xautoclaim", "xclaim"), 1),
     "xreadgroup": sys.maxsize,
 }
-"""Commands that write, of which so many keys count as hits or misses nevertheless, as in Redis."""
-
-
-_Manner: TypeAlias = tuple[bool, int, bool]
-"""How a command looks for its keys: whether it uses them, of how many it tells whether they are
-there, and whether it has one alone, its first argument."""
+"""Commands that write and yet count so many of their keys as hits or misses, as in Redis."""
 
 
 class Lookups:
-    """The lookups of one server's calls."""
+    """Keyspace hits and misses, and the last use of keys.
+
+    Of an incremental command only the keys of the last step can count as misses.
+    """
 
     def __init__(self, statistics: Statistics, commands: Iterable[Command], used: Usage) -> None:
         self._statistics = statistics
         self._usage = used
-        self._manners = {row.name: _manner(row) for row in commands if row.keys is not None}
+        self._by_command = {row.name: _lookup_of(row) for row in commands if row.keys is not None}
 
     def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
-        """Note the keys of a call that has run."""
-        uses, counts, one = self._manners[command.name]
+        """Note the keys of a finished call."""
+        uses, counts, has_one_key = self._by_command[command.name]
         missing, statistics = txn.missing, self._statistics
-        if one and not missing and not client.no_touch:
+        if has_one_key and not missing and not client.no_touch:  # most calls
             if counts:
                 statistics.keyspace_hits += 1
             if uses:
-                recent = self._usage.recent
-                recent[client.prefix + argv[1]] = txn.now_ms
-                if len(recent) > keyspace.USED_MAX:
-                    self._usage.age(txn.now_ms)
+                self._usage.note_one(client.prefix + argv[1], txn.now_ms)
             return
         prefix = client.prefix
         names = [prefix + key for key in command.keys_of(argv)]
@@ -91,12 +79,13 @@ class Lookups:
             missing.clear()
 
     def appended(self, name: bytes, txn: Txn) -> None:
-        """Note a stream that got entries of several calls."""
-        self._usage.note([name], txn.now_ms)
+        """Note the stream of batched XADDs."""
+        self._usage.note_one(name, txn.now_ms)
         txn.missing.clear()
 
 
-def _manner(row: Command) -> _Manner:
+def _lookup_of(row: Command) -> tuple[bool, int, bool]:
+    """Return whether a command uses its keys, how many of them count, and if its first is all."""
     reads = Flag.READONLY in row.flags and row.name != "memory|usage"
     counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
     return row.name not in _UNUSED, counts, row.keys == FIRST
@@ -111,22 +100,22 @@ _SECRETS = {
     *(b"masterauth", b"masteruser", b"requirepass", b"tls-key-file-pass"),
     b"tls-client-key-file-pass",
 }
-"""Settings that are passwords."""
+"""Settings whose values are passwords."""
 _REDACTED = b"(redacted)"
 
 
 def tell(monitors: Iterable[Client], client: Client, argv: Argv) -> None:
-    """Show a client's request to the monitors."""
+    """Send a client's request to the MONITOR clients."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     shown = " ".join(quoted(word) for word in told(argv))
     line = f"+{seconds}.{microseconds:06} [{client.db} {client.address}] {shown}\r\n"
     data = line.encode("ascii")
-    for monitor in list(monitors):  # one that reads too slowly goes meanwhile
+    for monitor in list(monitors):  # a slow reader may be dropped meanwhile
         monitor.send(data)
 
 
 def told(argv: Argv) -> Argv:
-    """Return a request without what may be passwords."""
+    """Return a request with its passwords replaced."""
     word = argv[0].upper()
     shown = _SHOWN_WORDS.get(word)
     if shown is not None:
@@ -137,13 +126,13 @@ def told(argv: Argv) -> Argv:
 
 
 def _of_config(argv: Argv, at: int) -> bytes:
-    """Return a word of CONFIG SET, but for the value of a setting that is a password."""
+    """Return a word of CONFIG SET, or ``(redacted)`` for a password."""
     is_value = at > 2 and at % 2 == 1
     return _REDACTED if is_value and argv[at - 1].lower() in _SECRETS else argv[at]
 
 
 def _of_hello(argv: Argv) -> Argv:
-    """Return HELLO without the name and the password behind AUTH."""
+    """Return HELLO with the user name and password of AUTH replaced."""
     words = [word.upper() for word in argv]
     if b"AUTH" not in words[2:]:
         return argv
@@ -153,7 +142,7 @@ def _of_hello(argv: Argv) -> Argv:
 
 
 def quoted(word: bytes) -> str:
-    """Return a word in quotes, what cannot be printed as Redis writes it."""
+    """Return a word in quotes, escaped as Redis does."""
     return '"' + "".join(_sign(byte) for byte in word) + '"'
 
 
@@ -200,7 +189,7 @@ class Slowlog:
         return list(islice(self._entries, len(self) if count < 0 else count))
 
     def resize(self, length: int) -> None:
-        """Keep at most so many entries from here on."""
+        """Set the length of the log."""
         self._entries = deque(islice(self._entries, length), maxlen=length)
 
     def clear(self) -> None:
@@ -208,7 +197,7 @@ class Slowlog:
 
 
 class Shown:
-    """Words as a line of the log shows them, cut; made only where that line is written."""
+    """Truncated words for a log line, formatted only if the line is written."""
 
     def __init__(self, argv: Sequence[bytes]) -> None:
         self._argv = argv
@@ -218,7 +207,7 @@ class Shown:
 
 
 def cut(argv: Sequence[bytes]) -> list[bytes]:
-    """Return the words of a request, the rest of long ones told in numbers."""
+    """Return the words of a request, truncated as in Redis's SLOWLOG."""
     words = [_cut_word(word) for word in argv[:WORDS_MAX]]
     if len(argv) > WORDS_MAX:
         words[-1] = b"... (%d more arguments)" % (len(argv) - WORDS_MAX + 1)
@@ -233,10 +222,8 @@ def _cut_word(word: bytes) -> bytes:
 
 _log = logging.getLogger(__name__)
 
-LONG_S = 0.0001
-"""Calls that take longer are not run one after another without a look at the time."""
 _REASONS = {"cmd": "command"}
-"""What INFO and ACL LOG call by different words."""
+"""The words of ACL LOG where they differ from those of INFO."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
 _OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
@@ -248,11 +235,11 @@ _WITHDRAWN = {
     "cmd": "no permission to execute the command or subcommand",
     "key": "no permission to touch the specified keys",
 }
-"""What EXEC says of a queued command, by what its user has no right to any more."""
+"""The reasons in EXEC's error, by the permission that was withdrawn."""
 
 
 class Calls:
-    """The calls of one server."""
+    """The calls of one server, and what is recorded of them."""
 
     def __init__(
         self,
@@ -274,17 +261,17 @@ class Calls:
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
         self.paused = False
-        """Some commands, or all of them, are to wait."""
+        """CLIENT PAUSE holds some commands or all."""
         self.crowded = False
-        """The process takes more memory than it may."""
+        """The process exceeds ``maxmemory``."""
         self.read_only: ErrorReply | None = None
-        """Why nothing may be written until the store is opened again."""
-        self.took_long = False
-        """A call has taken long since this was set to False."""
+        """The error of every write after the store has failed."""
+        self.ended = 0.0
+        """When the last call ended; a turn uses it to look at the clock less often."""
         self.set_slow()
 
     def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
-        """Return why a client may not run a command, if it may not."""
+        """Return the error if a client may not run a command."""
         if not client.authenticated and Flag.NO_AUTH not in command.flags:
             return _NO_AUTH
         if not client.user.free:
@@ -302,7 +289,7 @@ class Calls:
     def _refusal_by_rights(
         self, client: Client, command: Command, argv: Argv
     ) -> NoPermission | None:
-        """Return why the rights of a client's user do not allow a command, and note it."""
+        """Check the ACL; count and log a refusal."""
         try:
             client.user.check(command, argv)
         except NoPermission as refusal:
@@ -311,7 +298,7 @@ class Calls:
         return None
 
     def refusal_in_exec(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
-        """Return why a queued command may not run, if it may not by now."""
+        """Return the error if a queued command may not run any more."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is None:
             return _OOM if self.crowded and Flag.DENYOOM in command.flags else None
@@ -320,9 +307,9 @@ class Calls:
         return error
 
     def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
-        """Count a request that may not run, or is none, and return what its client is told.
+        """Count a refused or invalid request and return its reply.
 
-        A transaction can then only be discarded; a refused EXEC is the end of it at once.
+        It makes the client's MULTI fail; a refused EXEC ends it at once.
         """
         if name == "exec":
             client.end_queue()
@@ -334,20 +321,20 @@ class Calls:
         return error
 
     def failed(self, name: str, error: ErrorReply) -> ErrorReply:
-        """Count a call that ran and failed before it did anything, and return its reply."""
+        """Count a call that failed at once, and return its reply."""
         self.statistics.ran(name, 0.0)
         self.statistics.failed(name, error.code)
         return error
 
     def answer_later(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
-        """Run a command, or a step of it, that others have come before: if it may run by now."""
+        """Run a command, or a step of it, after checking the ACL again."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is not None:
             return self.refused(client, command.name, ErrorReply.of(refusal))
         return self.answer(client, command, argv, txn)
 
     def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
-        """Run a command; a refusal is a reply too."""
+        """Run a command and record the call; return its reply or error."""
         clock, name = self.clock, command.name
         client.last_command = name
         client.commands_run += 1
@@ -360,7 +347,8 @@ class Calls:
         if reply is LATER:
             client.commands_run -= 1
             return reply
-        spent = clock() - begun
+        self.ended = ended = clock()
+        spent = ended - begun
         row = self.statistics.of(name)
         if type(reply) is Stepwise:
             client.commands_run -= 1
@@ -369,50 +357,50 @@ class Calls:
                 self.trackers.began(client, command, argv)
             return reply
         if self.monitors and not command.is_admin:
-            tell(self.monitors, client, argv)  # behind the call: RESET ends a MONITOR
+            tell(self.monitors, client, argv)  # after the call: RESET ends MONITOR
         if command.keys is not None:
             self.lookups.note(client, command, argv, txn)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.noted
             if changed and (type(reply) is ErrorReply or (not reply and name in _TELLING)):
-                changed = False  # what came before it in its turn has changed something
+                changed = False  # an earlier call of the turn made the changes
             if self.trackers.clients:
                 self.trackers.ran(client, command, argv, changed)
             if command.writes and not changed and type(reply) is not ErrorReply:
                 row.idle += 1
         txn.noted = False
         row.ran(spent)
-        if spent >= self._long_s:
-            self._note_long(client, command, argv, spent)
+        if spent >= self._noted_s:
+            self._note_slow(client, command, argv, spent)
         return reply
 
     def note_failure(self, failure: KVStreamError | None) -> None:
-        """Refuse commands that write from here on, or with None no more."""
+        """Refuse writes from now on; None: allow them again."""
         self.read_only = None if failure is None else ErrorReply.of(failure)
 
     def show(self, client: Client, argv: Argv) -> None:
-        """Show a call to those who have asked for all of them."""
+        """Send a call to the MONITOR clients."""
         if self.monitors:
             tell(self.monitors, client, argv)
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
-        """Run a command that touches no key: nothing that goes wrong in it harms the turn."""
+        """Run a command without keys; its errors do not undo the turn."""
         try:
             return self.answer(client, command, argv, txn)
         except KVStreamError as error:
             return ErrorReply.of(error)
-        except OSError as error:  # of a file that an administrator has named
+        except OSError as error:  # of a file in the configuration
             return ErrorReply("ERR", str(error))
         except Exception as error:
             return internal_error(error)
 
     def appended(self, name: bytes, count: int, seconds: float, txn: Txn) -> None:
-        """Count XADDs to a stream that have run together."""
+        """Record batched XADDs to a stream."""
         self.lookups.appended(name, txn)
         self.statistics.ran("xadd", seconds, count)
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
-        """Count and note what a client was refused: ``auth``, ``cmd`` or ``key``."""
+        """Count and log a refusal of kind ``auth``, ``cmd`` or ``key``."""
         self.statistics.deny(kind)
         if kind == "auth":
             text = "%s has no right to be user %s: wrong name or password"
@@ -428,16 +416,14 @@ class Calls:
         self.denials.add(_REASONS.get(kind, kind), context, what, user, shown, now_ms)
 
     def set_slow(self) -> None:
-        """Take over from the options what counts as slow."""
-        microseconds = self._options.slower_than_us
+        """Take the thresholds of SLOWLOG and LATENCY from the options."""
+        microseconds, ms = self._options.slower_than_us, self._options.latency_threshold_ms
         self._slow_s = inf if microseconds < 0 else microseconds / _US
-        self._long_s = min(self._slow_s, LONG_S)
+        self._noted_s = min(self._slow_s, ms / 1000 if ms else inf)
 
-    def _note_long(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
-        """Have the turn look at the time, and keep what counts as slow."""
-        self.took_long = True
-        if self.latency.threshold_ms:
-            self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
+    def _note_slow(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
+        """Note a slow call for LATENCY and SLOWLOG."""
+        self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
             return
         now, name, words = int(time.time()), client.name, told(argv)
@@ -447,14 +433,14 @@ class Calls:
 
 
 def _asks(client: Client, command: Command, flag: Flag) -> bool:
-    """Tell whether a command has a flag; EXEC: whether one that it runs has."""
+    """Return whether a command, or any command queued for EXEC, has a flag."""
     if command.name == "exec" and client.queue is not None:
         return any(flag in queued.flags for queued, _ in client.queue.commands)
     return flag in command.flags
 
 
 def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
-    """Return the name of the command that a refused request was meant for; none: there is none."""
+    """Return the command name of a refused request, or an empty string."""
     found = commands.get(argv[0].lower())
     if isinstance(found, Container):
         found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else found.alone
@@ -468,8 +454,48 @@ _TELLING = frozenset(
         *("xgroup|createconsumer", "xgroup|destroy", "xtrim"),
     }
 )
-"""Commands that answer 0 or a null where they have changed nothing, and only there."""
+"""Commands that answer 0 or null if and only if they have changed nothing."""
 _EVENTS = ("command", "fast-command")
-"""What LATENCY calls a command that took long."""
+"""LATENCY events of a slow command."""
 _NOT_SLOW = frozenset({"exec"})
-"""Its commands are noted one by one."""
+"""The commands of EXEC are logged one by one."""
+
+
+_LINE = (
+    "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=0 psub=0 ssub=0 "
+    "multi=%d watch=%d qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=%d rbs=0 rbp=0 obl=0 oll=%d "
+    "omem=%d tot-mem=%d events=%s cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s "
+    "io-thread=0 tot-net-in=%d tot-net-out=%d tot-cmds=%d"
+)
+
+
+def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
+    """Return a client's line of CLIENT LIST; ``asking``: bytes of its own request for it."""
+    now = client.server.clock()
+    queued = 0 if client.queue is None else client.queue.size
+    pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
+    return _LINE % (
+        *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
+        *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
+        -1 if client.queue is None else len(client.queue.commands),
+        *(len(client.watched), held, queued, pending > 0, pending, held + queued + pending),
+        *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
+        -1 if tracking is None else tracking.redirect,
+        *(client.protocol, text(client.lib_name), text(client.lib_version)),
+        *(client.bytes_in, client.bytes_out, client.commands_run),
+    )
+
+
+def _flags(client: Client, tracking: Tracking | None) -> str:
+    held = (
+        ("O", client.monitors),
+        ("b", client.block is not None),
+        ("x", client.queue is not None),
+        ("c", client.closing),
+        ("e", client.no_evict),
+        ("T", client.no_touch),
+        ("t", tracking is not None),
+        ("R", tracking is not None and tracking.broken),
+        ("B", tracking is not None and b"BCAST" in tracking.modes),
+    )
+    return "".join(letter for letter, holds in held if holds) or "N"

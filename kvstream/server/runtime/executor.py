@@ -1,174 +1,60 @@
-"""The executor: the requests of many clients, run in turns of one commit each. No sockets.
+"""The executor: run the requests of many clients in turns, one commit each. No sockets.
 
-A turn takes the requests that have arrived, client by client, and runs each by the table.
-Replies are kept until the turn is committed, and with durability ``always`` until it is on disk.
-Where a turn fails, each of its units is run again in a turn of its own, so that damage or a full
-disk is told to the one whom it concerns.
-
-What MULTI has queued, as EXEC runs it: one unit of a turn.
-
-How long a turn may go on: the loop has sockets to look after.
+A turn takes the requests that have arrived, client by client, and runs them by the command table.
+Replies are kept until the turn is committed, and with durability ``always`` until it is on disk. If
+a turn fails, each of its requests runs again in a turn of its own, so that damage or a full disk is
+reported to the client that it concerns.
 """
 
+import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from time import monotonic, perf_counter
-from typing import Final, Protocol
+from typing import Final
 
-from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise
-from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Paged, Reply, Simple
-from kvstream.commands.reply_pages import given_up, memory_of
+from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise, every
+from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
 from kvstream.errors import RequestError, UnknownOutcome
-from kvstream.meta.filling import Limits
 from kvstream.meta.reply_cache import Hot
-from kvstream.meta.txn import Txn
-from kvstream.operations.keyspace import Watched
-from kvstream.operations.pages import SHORT_BYTES
 from kvstream.resp.replies import write_rows
+from kvstream.server.acl import Acl, WrongPassword
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import Waits
-from kvstream.server.runtime.client import Answers, Argv, Client, Queue
-from kvstream.server.runtime.clients import Arrivals
+from kvstream.server.runtime.checkpoints import Saving
+from kvstream.server.runtime.client import Answers, Argv, Client
 from kvstream.server.runtime.dispatch import Calls, name_of
 from kvstream.server.runtime.incremental_commands import Works
-from kvstream.server.runtime.reply_queue import OF_ROWS, Again, Kept, Operation, Outbox, Slot, told
+from kvstream.server.runtime.limits import Limits, resident_bytes
+from kvstream.server.runtime.reply_queue import Again, Kept, Operation, Outbox, Slot, told
+from kvstream.server.runtime.reply_streaming import Paging
+from kvstream.server.runtime.tracking import Trackers
+from kvstream.server.runtime.transactions import refusal_of_exec, run_queue
+from kvstream.server.runtime.uploads import Loads
 from kvstream.server.runtime.xadd_batching import WORDS_MIN, Appends
-from kvstream.server.runtime.xadd_requests import requests_of
+from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
 
-TURN_S: Final = 0.010
-"""A turn takes no new request after this time, so that the loop is never held for long."""
+_log = logging.getLogger(__name__)
+
+TURN_S: Final = 0.005
+"""A turn takes no new request after this time, so that the event loop is never held for long."""
 TURN_REQUESTS: Final = 2000
-"""Nor after so many: their replies wait for the commit."""
-LONG_REST_S: Final = 0.0075
-"""A turn ends so much sooner after a long call: the reply is long, too, and kept until the end."""
+"""Nor after so many requests: their replies wait for the commit."""
 LOOKS: Final = 32
-"""After so many requests of one client, and after each long one, the time is looked at."""
-
-
-class Clocked(Protocol):
-    """Whose clock it is."""
-
-    clock: Callable[[], float]
-
-
-class Pace:
-    """The time of one turn after the other."""
-
-    def __init__(self, owner: Clocked, calls: Calls) -> None:
-        self._owner = owner
-        self._calls = calls
-        self._until = 0.0
-
-    def begin(self) -> float:
-        """Begin a turn; return when its time is over, on the clock."""
-        self._until = until = self._owner.clock() + TURN_S
-        return until
-
-    def is_late(self) -> bool:
-        """Tell whether the turn is to end behind the last request."""
-        rest = LONG_REST_S if self._calls.took_long else 0.0
-        self._calls.took_long = False
-        return self._owner.clock() >= self._until - rest
-
-
-SMALL = 1 << 10
-"""A reply of no more bytes than this is told in any case."""
-_UNTOLD = frozenset({Blocked, Later, Stepwise})
-"""What is no reply; the last two are answered outside of EXEC alone."""
-_EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
-_EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
-
-
-class Room:
-    """The memory that the replies of one EXEC may take: they are one reply, with one limit."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.held = 0
-        """Bytes that they take."""
-        self.is_long = False
-        """Whether the whole is to be written page by page."""
-
-    def take(self, command: Command, reply: Reply) -> Reply:
-        """Count a reply and return it, or an error instead where it is one too many.
-
-        What a command has written is told in any case.
-        """
-        limits, size = self._limits, memory_of(reply)
-        held = self.held + size
-        if size > SMALL and 0 < limits.reply_max < held and not command.writes:
-            return ErrorReply.of(limits.too_large())
-        self.held = limits.reply_held = held
-        if type(reply) is Paged or held > SHORT_BYTES:
-            self.is_long = True
-        return reply
-
-    def leave(self) -> None:
-        """Let the replies of others have their own limits."""
-        self._limits.reply_held = 0
-
-
-def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:
-    """End a client's MULTI; return why what it has queued is not to be run, where it is not."""
-    queue = client.queue
-    if queue is None:
-        return calls.failed("exec", _EXEC_ALONE)
-    client.end_queue()
-    return calls.failed("exec", _EXECABORT) if queue.failed else None
-
-
-def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Reply:
-    """Run queued commands; the error of one does not stop the others."""
-    begun = calls.clock()
-    if watched.is_changed(txn):
-        return NULL_ARRAY
-    room = Room(txn.catalog.limits)
-    tracking = calls.trackers.clients.get(client)
-    caching = tracking is not None and tracking.caching
-    replies: list[Reply] = []
-    client.in_exec = True
-    try:
-        for command, argv in queue.commands:
-            if tracking is not None:
-                tracking.caching = caching  # CLIENT CACHING is about all of them
-            reply = _answer(calls, client, command, argv, txn)
-            replies.append(room.take(command, reply))
-    finally:
-        client.in_exec = False
-        room.leave()
-        client.last_command = "exec"
-    if client.answers is Answers.SKIP_NEXT:  # the one of EXEC is as a whole
-        client.answers = Answers.SKIP
-    calls.statistics.ran("exec", calls.clock() - begun)
-    return given_up(replies, room.held) if client.pages and room.is_long else replies
-
-
-def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
-    client.last_command = "exec"
-    if client.user.free and not calls.crowded:
-        reply = calls.answer(client, command, argv, txn)
-    else:  # rights may have changed since
-        refusal = calls.refusal_in_exec(client, command, argv)
-        reply = refusal or calls.answer(client, command, argv, txn)
-    if type(reply) in _UNTOLD:
-        assert isinstance(reply, Blocked)
-        return reply.expired
-    return reply  # type: ignore[return-value]
-
+"""Requests of one client that run while others wait."""
 
 QUEUED = Simple("QUEUED")
 _HELD = (Blocked, Later, Stepwise)
 _HOLDING: Final = frozenset({*_HELD, Paged})
-"""Answers after which nothing more of a client runs for now."""
-_SEEN_TO: Final = _HOLDING | OF_ROWS
-"""Answers with which there is something to be done before the commit."""
+"""Answers after which no more requests of the client run for now."""
 
 
-class Executor(Arrivals):
-    """What clients have sent, run in turns; and its replies."""
+class Executor:
+    """All clients of a server, the turns that run their requests, and their replies."""
 
     def __init__(
         self,
@@ -178,31 +64,175 @@ class Executor(Arrivals):
         post: Callable[[Callable[[], None]], None] | None = None,
         options: ServerOptions | None = None,
     ) -> None:
-        """``post`` has a function called in the executor's thread; other threads use it."""
-        super().__init__(engine, commands, clock, options)
-        self.waits = Waits(engine, self, self.calls)
-        self.blocked = self.waits.blocked
-        self.pause = self.waits.pause
-        self.due, self.expire = self.waits.due, self.waits.expire
+        """``post`` calls a function in the executor's thread; other threads use it."""
+        self.engine: Engine = engine
+        self.commands = commands
+        self.options: ServerOptions = replace(options or ServerOptions())
+        self.clock = clock
         self.post = post or (lambda function: function())
+        self.stop: Callable[[], None] = lambda: None
+        """Stop the server soon."""
+        self.set_level: Callable[[str], None] = lambda name: None
+        """Set the log level of a server process; elsewhere the program decides."""
+        self.started_at = int(time.time())
+        self.memory_at_start = resident_bytes()
+
+        self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
+        self.clients: dict[int, Client] = {}
+        self.ready: dict[Client, None] = {}
+        """Clients with requests to run, in the order of arrival."""
+        self.bursts: list[Burst] = []
+        """XADD bursts, which run before the requests of ``ready``."""
+        self.first: list[Client] = []
+        """Clients whose next request runs first in the next turn."""
+
+        self.trackers = Trackers(self)
+        usage = engine.catalog.index.usage
+        usage.begin(engine.clock.now_ms())
+        self.calls = Calls(self.options, every(commands), perf_counter, usage, self.trackers)
+        self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
+        self.monitors, self.latency = self.calls.monitors, self.calls.latency
+        self.paging = Paging(self)
+        self.limits = Limits(self)
+        self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
+        self.loads = Loads(engine)
+        self.waits = Waits(self, self.calls)
+        self.blocked, self.pause = self.waits.blocked, self.waits.pause
+        self.due, self.expire = self.waits.due, self.waits.expire
+        self.works = Works(self, self.calls, self.pause, self.run_step)
+        self.outbox = Outbox(engine.committer, self, self.paging)
+
         self._turn: Turn | None = None
+        self._calls_until = 0.0
+        """When the turn ends, by the clock of the calls."""
         self._runner = 0
-        self._pace = Pace(self, self.calls)
         self._slots: list[Kept] = []
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
-        self.works = Works(self)
-        self.outbox = Outbox(engine.committer, self, self.paging)
-        engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         self._gate = engine.database.gate
+        engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
+
+    # --- clients --------------------------------------------------------------------------------
+
+    def add(self, client: Client) -> None:
+        """Take a new client."""
+        self.clients[client.id] = client
+        _log.debug("client %d connects from %s", client.id, client.address)
+        self.statistics.connections += 1
+        client.reader.bulk_max = self.options.bulk_max
+        client.reader.query_max = self.options.query_max
+        client.settle()
+
+    def received(self, client: Client, data: bytes) -> None:
+        """Take bytes from a client; whole requests run in the next turn."""
+        self.statistics.bytes_in += len(data)
+        client.bytes_in += len(data)
+        if client.bytes_in > client.look_at:
+            self.limits.look(client)
+        if client.direct:
+            burst = burst_of(client, data)
+            if burst is not None:
+                self.bursts.append(burst)
+                return
+        client.last_used = self.clock()
+        if client.direct:
+            client.direct = False
+            if client.receive_whole(data):
+                self.ready[client] = None
+                return
+        elif client.closing:
+            return
+        client.receive(data)
+        if client.block is not None:
+            if client.unread.size > client.reader.query_max:
+                self.statistics.input_disconnections += 1
+                self.drop(client)
+        elif client.has_work:
+            self.ready[client] = None
+
+    def log_in(self, client: Client, user: bytes, password: bytes) -> None:
+        """Authenticate a client, or raise WrongPassword."""
+        try:
+            client.become(self.acl.authenticate(user, password))
+        except WrongPassword:
+            self.calls.deny(client, "auth", client.last_command.upper().encode(), user)
+            raise
+
+    def hush(self, client: Client) -> None:
+        """End MONITOR and CLIENT TRACKING of a client."""
+        self.monitors.pop(client, None)
+        self.trackers.end(client)
+
+    def ended(self, client: Client) -> bool:
+        """Note the end of a client's input; return False if the connection may close at once.
+
+        Otherwise it closes after the last reply. A blocked client's reply would never be read.
+        """
+        asked = client.has_work or any(each.client is client for each in self.bursts)
+        if client.block is not None or not (asked or client.paged or self.is_answering):
+            return False
+        client.direct, client.leaving = False, True
+        self.ready[client] = None
+        return True
+
+    def gone(self, client: Client) -> None:
+        """Forget a client whose connection has ended."""
+        _log.debug("client %d of %s is gone", client.id, client.address)
+        client.closing, client.direct = True, False
+        client.requests.clear()
+        client.unread.clear()
+        self.hush(client)
+        self.ready.pop(client, None)
+        self.clients.pop(client.id, None)
+        self.waits.cancel(client)
+        self.paging.forget(client)
+        if client in self.first:
+            self.first.remove(client)
+        self.works.forget(client)
+
+    def drop(self, client: Client) -> None:
+        """Close a client's connection at once, and discard its unread replies."""
+        self.gone(client)
+        client.abort()
+
+    # --- between turns --------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do the periodic work; call it once a second."""
+        self.statistics.sample(self.clock())
+        self.paging.tick()
+        self._send_invalidations()
+        self.saving.save_if_due(self.options.save_points, self.statistics.changes)
+        self.limits.tick()
+
+    def _look_after(self) -> None:
+        """Do the work between two turns."""
+        if self.works.is_busy:
+            self.works.run()
+        if self.limits.held:
+            self.limits.release()
+        self.limits.bound_clients()
+        if self.trackers.clients:
+            self._send_invalidations()
+
+    def _send_invalidations(self) -> None:
+        slots = self.trackers.messages()
+        if slots:
+            self.outbox.send(self.engine.seen_sequence, slots)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether replies wait for an fsync."""
+        return self.outbox.is_waiting
 
     # --- turns ----------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Run one turn over what has arrived; return whether something is left for the next."""
+        """Run one turn; return whether requests are left for the next one."""
         if not self.pending:
             return False
-        begun, until = perf_counter(), self._pace.begin()
+        begun = perf_counter()
+        until, self._calls_until = self.clock() + TURN_S, begun + TURN_S
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._gate.is_shut is (self.calls.read_only is None):
@@ -225,22 +255,22 @@ class Executor(Arrivals):
                 self._finish(turn)
             except TurnFailed as failure:
                 self._run_alone(failure)
-        except BaseException:  # KeyboardInterrupt, where a client's own thread runs the turn
+        except BaseException:  # KeyboardInterrupt, if a client's own thread runs the turn
             self._abandon()
             raise
         finally:
             self._turn = None
             self.statistics.turned(TURN_REQUESTS - left, perf_counter() - begun)
-        self.look_after()
+        self._look_after()
         return self.pending
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to be run."""
+        """Whether there are requests to run."""
         return bool(self.ready or self.bursts or self.first or self.works.is_busy)
 
     def _run_first(self, turn: Turn) -> int:
-        """Run the requests that were to come before all else."""
+        """Run the requests that were put off to the begin of a turn."""
         count = 0
         for _ in range(len(self.first)):
             client = self.first.pop(0)
@@ -249,19 +279,19 @@ class Executor(Arrivals):
         return count
 
     def _run_bursts(self, most: int) -> int:
-        """Have bursts wait for the end of the turn, or their requests run one by one."""
+        """Take bursts, which run at the end of the turn, or queue their requests one by one."""
         taken, others, entries = self._appends.take_bursts(self.bursts, most)
         self._slots += taken
         for burst in reversed(others):
             client = burst.client
             if not client.closing:
-                client.direct = False  # what it sends next comes behind them
+                client.direct = False  # its next requests run after these
                 client.requests.extendleft(reversed(requests_of(burst)))
                 self.ready[client] = None
         return entries
 
     def _abandon(self) -> None:
-        """Undo a turn that was cut short, and forget what it has to answer."""
+        """Undo an interrupted turn and forget its replies."""
         if self._turn is None:
             self.engine.abandon_turn()
         else:
@@ -270,13 +300,13 @@ class Executor(Arrivals):
         self._slots.clear()
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
-        """Run a client's requests until it blocks or has none; return how many."""
-        if client.paged:  # it will be here again
+        """Run a client's requests until it blocks or has none; return how many ran."""
+        if client.paged:  # it becomes ready again
             return 0
         try:
             count, more = self._run_some(turn, client, most)
         except TurnFailed:
-            self.ready[client] = None  # what comes behind the one that has failed is to be run
+            self.ready[client] = None  # for the requests after the failed one
             raise
         if client.paged:
             return count
@@ -287,7 +317,7 @@ class Executor(Arrivals):
                 self._slots.append(Slot(client, ErrorReply.of(client.fault)))
                 client.closing = True
             elif client.leaving:
-                self._slots.append(Slot(client, None, told=False))  # what it is closed behind
+                self._slots.append(Slot(client, None, told=False))  # closes the client
                 client.closing = True
             else:
                 client.settle()
@@ -296,24 +326,25 @@ class Executor(Arrivals):
         return count
 
     def _run_some(self, turn: Turn, client: Client, most: int) -> tuple[int, bool]:
-        """Run requests while there is time; return how many, and whether there may be more.
+        """Run requests until the turn is over; return how many ran, and whether there may be more.
 
-        Where others wait a client has LOOKS requests or one piece of bytes, and a stranger has one
-        request: then it is their turn.
+        While others wait, a client runs LOOKS requests or one piece of bytes; an unauthenticated
+        one a single request.
         """
-        requests = client.requests
+        requests, calls = client.requests, self.calls
         count, more = 0, True
         while count < most and client.block is None and not client.closing and not client.paged:
+            may_go_on = False
             if requests:
-                count += 1
                 self._request(turn, client, requests.popleft())
-                if count % LOOKS and client.authenticated:
-                    if self.calls.took_long and self._pace.is_late():
-                        break
-                    continue
-            elif not (more := client.take_in()):
+                count += 1
+                may_go_on = count % LOOKS > 0 and client.authenticated
+                now = calls.ended
+            elif more := client.take_in():
+                now = perf_counter()
+            else:
                 break
-            if self._pace.is_late() or self.ready:
+            if now >= self._calls_until or (self.ready and not may_go_on):
                 break
         return count, more
 
@@ -358,40 +389,39 @@ class Executor(Arrivals):
             return
         if command.name == "exec":
             self._exec(turn, client)
-            self.calls.show(client, argv)  # behind what it ran, however it ended
+            self.calls.show(client, argv)  # after the commands that it ran
             return
         if command.grows:
             turn.grows = True
         unit = partial(self.calls.answer, client, command, argv)
         slot = self._run_unit(turn, client, unit, command.tells, not command.writes)
         if command.name == "watch":
-            slot.unit = None  # should the turn fail: its client is in MULTI by then, or behind it
+            slot.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(
         self, turn: Turn, client: Client, unit: Operation, keeps: bool, reads: bool
     ) -> Slot:
-        told = client.answers is Answers.ON or None  # an EXEC may change it: from its end on
-        slot = Slot(client, None, unit, client.db, client.protocol, keeps, told, b"", reads)
+        told = client.answers is Answers.ON or None  # an EXEC may change the mode
+        slot = Slot(client, None, unit, client.db, client.protocol, keeps, told, reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
-        if not told or type(reply) in _SEEN_TO or turn.txn.signals:
-            self._settle(turn, slot)  # most need nothing of it
+        if not told or type(reply) in _HOLDING or turn.txn.signals:
+            self._settle(turn, slot)  # most requests do not need it
         return slot
 
     def _settle(self, turn: Turn, slot: Slot) -> None:
-        """Block the client where its unit said so; let others have the news that it made."""
-        kind = type(slot.reply)
-        if kind in _HOLDING:
+        """Block the client if its unit asks for that, and serve clients blocked on changed keys."""
+        if type(slot.reply) in _HOLDING:
             self._hold(turn, slot)
-        elif slot.is_wanted() and kind in OF_ROWS:
-            slot.make()
+        else:
+            slot.is_wanted()
         if turn.txn.signals:
             turn.serve()
 
     def _hold(self, turn: Turn, slot: Slot) -> None:
-        """Have a client wait for what its command waits for, or until its reply is written."""
+        """Block a client, put its command off, run it in steps, or stream its reply."""
         client, reply = slot.client, slot.reply
-        client.direct = False  # a request that runs again may be the first to hold it
+        client.direct = False
         if isinstance(reply, Blocked):
             if not client.closing:  # nor gone
                 assert isinstance(slot.unit, partial)  # of Calls.answer or answer_later
@@ -413,7 +443,7 @@ class Executor(Arrivals):
         client.paged = slot.is_wanted()
 
     def run_step(self, slot: Slot) -> None:
-        """Run the next step of a command as a turn of its own, and answer behind the last one."""
+        """Run the next step of a command in a turn of its own; the last step answers."""
         assert slot.unit is not None
         self._runner = get_ident()
         try:
@@ -426,7 +456,7 @@ class Executor(Arrivals):
                 slot.client.paged = False
             if not slot.client.paged and slot.client.block is None:
                 self.ready[slot.client] = None
-        if slots:  # the answer, and those of others whom the step has woken
+        if slots:  # its answer, and those of clients that it has unblocked
             self.outbox.send(sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
@@ -442,25 +472,25 @@ class Executor(Arrivals):
     def _run_alone(self, failure: TurnFailed) -> None:
         """Run each unit of a failed turn again, in a turn of its own.
 
-        Where nobody knows whether the write of the turn is there, units that write are told so.
+        If it is unknown whether the turn was written, units that write get that error instead.
         """
         is_unknown = isinstance(failure.__cause__, UnknownOutcome)
         self._appends.clear()
         kept, self._slots = self._slots, []
         slots = [slot for each in kept for slot in self._appends.apart(each)]
-        slots += map(self.taken_back, list(self.first))  # put off again and again they had no end
+        slots += map(self._take_back, list(self.first))  # otherwise they might be put off forever
         for slot in slots:
-            self.let_go(slot)
+            self._release(slot)
         behind: dict[Client, list[Argv]] = {}
         sequence = self.engine.seen_sequence
         for slot in slots:
             client = slot.client
-            if client.block is not None or client.paged:  # by one that was just run again
+            if client.block is not None or client.paged:  # by its request before
                 behind.setdefault(client, []).append(Again(slot))
             elif slot.unit is None:
                 self._slots.append(slot)
             elif is_unknown and not slot.reads:
-                slot.reply, slot.made = told(failure), b""
+                slot.reply = told(failure)
                 slot.is_wanted()
                 self._slots.append(slot)
             else:
@@ -474,14 +504,14 @@ class Executor(Arrivals):
             self.outbox.send(sequence, rest)
 
     def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
-        """Answer a request that could not be answered when it was to be run again."""
+        """Run a unit of a failed turn that had to wait for the one before it."""
         self._slots.append(slot)
         if slot.unit is None:
             return
-        db, slot.made = client.db, b""
+        db = client.db
         client.select(slot.db)
         assert isinstance(slot.unit, partial)
-        if slot.unit.func is not run_queue:  # that looks at the rights by itself
+        if slot.unit.func is not run_queue:  # which checks the ACL itself
             slot.unit = partial(self.calls.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
@@ -490,13 +520,12 @@ class Executor(Arrivals):
             client.select(db)
 
     def _run_again(self, slot: Slot, unit: Operation) -> int:
-        """Run a unit in a turn of its own; return the number of the write to be waited for."""
+        """Run a unit in a turn of its own; return the sequence number that its reply waits for."""
         client, db = slot.client, slot.client.db
         client.select(slot.db)
-        slot.made = b""
         self._turn = turn = Turn(self.engine)
         if slot.reads and self.engine.database.failure is not None:
-            turn.txn.read_only = turn.txn.keeps_expired = True  # to tidy up would make it fail
+            turn.txn.read_only = turn.txn.keeps_expired = True  # a write would fail
         kept, self._slots = self._slots, [slot]
         try:
             slot.reply = turn.run(unit)
@@ -508,16 +537,43 @@ class Executor(Arrivals):
             if client.block is not None:
                 self.waits.end(client)
             if client in self.first:
-                self.taken_back(client)
+                self._take_back(client)
             self.works.forget(client)
             self.paging.release(client)
-            slot.reply, slot.made = told(failure), b""
+            slot.reply = told(failure)
             slot.is_wanted()
             self._slots = [slot]
             return self.engine.seen_sequence
         finally:
             client.select(db)
             self._slots = kept + self._slots
+
+    def _release(self, slot: Slot) -> None:
+        """Release a client that was held by a turn that was rolled back.
+
+        Its unanswered request becomes its next one.
+        """
+        client = slot.client
+        self.works.put_back(client)
+        self.pause.let_go(client)
+        if client.requests:
+            self.ready[client] = None
+        if isinstance(slot.reply, Blocked):
+            if client.block is not None and client.block.wait is slot.reply:
+                self.waits.end(client)  # its waiter went with the turn
+            else:  # the wait has ended: another slot has its reply
+                slot.unit = None
+        elif type(slot.reply) is Paged:
+            self.paging.release(client)
+
+    def _take_back(self, client: Client) -> Slot:
+        """Return the request of a client that was to run first in the next turn."""
+        self.first.remove(client)
+        client.paged = False
+        self.ready[client] = None  # for the requests after it
+        again = client.requests.popleft()
+        assert isinstance(again, Again)
+        return again.slot
 
     # --- replies --------------------------------------------------------------------------------
 
@@ -530,7 +586,7 @@ class Executor(Arrivals):
     # --- transactions ---------------------------------------------------------------------------
 
     def _exec(self, turn: Turn, client: Client) -> None:
-        """Run what MULTI has queued as one unit: whole, or not at all."""
+        """Run the queue of a MULTI as one unit, atomically."""
         queue, watched = client.queue, client.watched
         refusal = refusal_of_exec(self.calls, client)
         if queue is None or refusal is not None:
@@ -545,11 +601,11 @@ class Executor(Arrivals):
 
     @property
     def in_turn(self) -> bool:
-        """Tell whether this thread runs a turn."""
+        """Whether the current thread runs a turn."""
         return self._turn is not None and self._runner == get_ident()
 
     def tell(self, client: Client, reply: Reply) -> None:
-        """Answer a client that has waited: with the turn, or where there is none at once."""
+        """Answer a client that was blocked: at the end of this thread's turn, or else at once."""
         if isinstance(reply, ErrorReply):
             self.statistics.failed(client.last_command, reply.code)
         if self.in_turn:

@@ -1,33 +1,27 @@
-"""What clients may cost: how many, how long idle, how much unread; and who may come in at all.
+"""Limits: connections, idle time, output and query buffers, and the memory of the process.
 
-The shell asks before it lets a connection in and after it has written to one; ``tick`` is called
-once a second.
-
-What the process takes of memory, and for what: the figures of INFO and MEMORY.
+The network layer asks before it accepts a connection and after it has written to one; ``tick`` is
+called once a second. The memory figures of INFO and MEMORY are taken here too.
 """
 
 import logging
 import os
 import resource
 import sys
-from collections.abc import Callable
 from ctypes import CDLL
 from dataclasses import dataclass
 from threading import Thread
 from typing import Protocol
 
 from kvstream.commands.replies import ErrorReply
-from kvstream.engine.engine import Engine
 from kvstream.logs import Throttle
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import ARGUMENT_BYTES
-from kvstream.server.acl import Acl
-from kvstream.server.options import OutputLimit, ServerOptions
-from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client
+from kvstream.server.options import OutputLimit
+from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Calls
 from kvstream.server.runtime.reply_streaming import Paging
-from kvstream.server.runtime.xadd_requests import PlainBurst
-from kvstream.server.stats import Statistics
+from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.batch import Family
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -35,39 +29,38 @@ _STATM_MAX = 200
 """Bytes: seven numbers."""
 
 
-class Server(Protocol):
-    """Whose memory is looked at."""
+class LimitedServer(Server, Protocol):
+    """The executor as its limits see it."""
 
-    engine: Engine
-    clients: dict[int, Client]
+    calls: Calls
     paging: Paging
+    bursts: list[Burst]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is taken at one moment, in bytes."""
+    """The memory in use, in bytes."""
 
     used: int
-    """By the whole process."""
+    """Resident memory of the process."""
     peak: int
-    """The most that it ever took."""
     hot: int
-    """By entries that are kept as they were sent."""
+    """The cache of encoded entries."""
     blocks: int
-    """By RocksDB's cache."""
+    """RocksDB's block cache."""
     memtables: int
     readers: int
-    """By the indexes and filters of open tables that are not in the cache."""
+    """Indexes and filters of open tables outside the block cache."""
     clients: int
-    """By what clients have sent or have yet to read."""
+    """Unrun requests and unread replies."""
 
     @property
     def data(self) -> int:
         return self.hot + self.blocks + self.memtables + self.readers
 
 
-def memory_of(server: Server) -> Memory:
-    """Look at what is taken now."""
+def memory_of(server: LimitedServer) -> Memory:
+    """Return the memory in use."""
     used = resident_bytes()
     database = server.engine.database
     return Memory(
@@ -81,20 +74,20 @@ def memory_of(server: Server) -> Memory:
     )
 
 
-def _of_families(server: Server, name: str) -> int:
+def _of_families(server: LimitedServer, name: str) -> int:
     return sum(server.engine.database.property_int(name, family) for family in Family)
 
 
-def held_by(server: Server, client: Client) -> int:
-    """Return the bytes of what a client has sent that has yet to be run, and of its replies."""
+def held_by(server: LimitedServer, client: Client) -> int:
+    """Return the bytes of a client's unrun requests and unread replies."""
     return client.query + client.pending_output() + server.paging.memory_of(client)
 
 
 def resident_bytes() -> int:
-    """Return the memory that the process takes now."""
+    """Return the resident memory of the process."""
     try:
-        file = os.open("/proc/self/statm", os.O_RDONLY)  # 6 us, read_text() 25: it is in each turn
-    except OSError:  # no Linux: the most that it ever took
+        file = os.open("/proc/self/statm", os.O_RDONLY)  # 6 us; read_text() takes 25
+    except OSError:  # not Linux
         return _peak_bytes()
     try:
         return int(os.read(file, _STATM_MAX).split()[1]) * PAGE_BYTES
@@ -107,28 +100,27 @@ def _peak_bytes() -> int:
 
 
 def give_back() -> None:
-    """Begin to return free memory to the system, in a thread: it may take a while."""
+    """Return free memory to the system, in a thread: it may take a while."""
     trim = getattr(CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         Thread(target=trim, args=(0,), name="kvstream-trim", daemon=True).start()
 
 
 BEHIND_WAIT = 2 * READ_AHEAD
-"""Bytes that a client may send behind a command that waits. The end of a connection is seen behind
-what was sent alone, so there must be room for what a client may mean."""
+"""Bytes that a blocked client may send before its socket is paused. More than READ_AHEAD: the end
+of a connection is noticed only after the bytes before it are read."""
 STRANGER_UNREAD = 64 << 10
-"""Bytes of replies that may wait for a client that needs a password and has not given it: refusals
-alone, and nobody sends that many requests before the password."""
+"""Bytes of unread replies of an unauthenticated client: only errors, and few."""
 DESCRIPTORS = 512
-"""Open files beside those of clients: what the store has open, and some to spare."""
+"""File descriptors reserved for the store, beside those of clients."""
 FIRST_BYTES_A_SECOND = 1024
-"""A first request that comes more slowly than this is not sent by any client of Redis."""
+"""A client whose first request arrives more slowly than this is not a Redis client."""
 LOOKS_AT_CLIENTS = 16
-"""How often clients are looked at while so many bytes come and go as all of them may take."""
+"""How often the memory of clients is summed while ``maxmemory-clients`` bytes come and go."""
 WARN_S = 60.0
-"""Between two warnings of HTTP, which browsers send by the thousand."""
+"""Seconds between two warnings of the same kind."""
 _HTTP = frozenset({b"post", b"host:"})
-"""How a request of HTTP begins, or goes on: a browser that was made to talk to this port."""
+"""The first words of HTTP lines: a browser was made to talk to this port."""
 FULL = ErrorReply("ERR", "max number of clients reached")
 _PROTECTED = ErrorReply(
     "DENIED",
@@ -142,56 +134,40 @@ _PROTECTED = ErrorReply(
 _log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
-    """What is needed of the executor."""
-
-    engine: Engine
-    options: ServerOptions
-    acl: Acl
-    calls: Calls
-    statistics: Statistics
-    clients: dict[int, Client]
-    paging: Paging
-    bursts: list[PlainBurst]
-    clock: Callable[[], float]
-
-    def drop(self, client: Client) -> None: ...
-
-
 class Limits:
-    """The limits of one server, as its options have them now."""
+    """The limits of one server, by its current options."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, server: LimitedServer) -> None:
+        self._server = server
         self.entering = 0
-        """Connections that are no clients yet: those whose handshake is under way."""
+        """Connections whose TLS handshake is under way."""
         self._refusals, self._cuts = Throttle(), Throttle()
         self._http = Throttle(1, WARN_S)
         self._evicted_at = -WARN_S
         self._moved = 0
-        """Bytes that had been read and written when clients were last looked at."""
+        """Bytes received and sent when the memory of clients was last summed."""
         self.near = 0
-        """Bytes below which no limit of what clients have not read can be met."""
+        """Bytes of unread replies below which no limit can be exceeded."""
         self.held: dict[Client, None] = {}
-        """Clients of whom no more is read until what they have sent has been run."""
+        """Clients whose sockets are paused until their requests have run."""
 
     def has_room(self) -> bool:
-        """Tell whether one more client may come."""
-        owner = self._owner
-        return len(owner.clients) + self.entering < owner.options.maxclients
+        """Return whether one more client may connect."""
+        server = self._server
+        return len(server.clients) + self.entering < server.options.maxclients
 
     def refuse(self, address: str, error: ErrorReply) -> None:
-        """Count a connection that was not let in."""
-        self._owner.statistics.rejected_connections += 1
+        """Count and log a refused connection."""
+        self._server.statistics.rejected_connections += 1
         why = "maxclients has been reached" if error is FULL else "protected mode, see its options"
         self._refusals.log(_log, logging.WARNING, "a connection of %s is refused: %s", address, why)
 
     def refusal(self, is_local: bool, address: str = "this process") -> bytes | None:
-        """Return what a new connection is told before it is closed; None: it may come in."""
-        owner, default = self._owner, self._owner.acl.default
+        """Return the error with which a new connection is refused, or None."""
+        server, default = self._server, self._server.acl.default
         if not self.has_room():
             refusal = FULL
-        elif owner.options.protected_mode and not is_local and default.nopass and default.on:
+        elif server.options.protected_mode and not is_local and default.nopass and default.on:
             refusal = _PROTECTED
         else:
             return None
@@ -199,15 +175,15 @@ class Limits:
         return encode(refusal, 2)
 
     def admits(self, client: Client) -> bool:
-        """Tell whether the replies that a client has not read may wait on; False: cut it off."""
+        """Check a client's unread replies; return False if the client is to be disconnected."""
         pending = client.pending_output()
         if not pending:
             client.output_over_since = None
             return True
-        limit = self._owner.options.output_limits[b"normal"]
+        limit = self._server.options.output_limits[b"normal"]
         refused = not client.authenticated and pending > STRANGER_UNREAD
         if refused or 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
-            self._owner.statistics.output_disconnections += 1
+            self._server.statistics.output_disconnections += 1
             text = "%s is cut off: it has not read %d bytes of replies"
             self._cuts.log(_log, logging.WARNING, text, client.address, pending)
             client.lost = True
@@ -218,13 +194,13 @@ class Limits:
         if not 0 < limit.soft < pending:
             client.output_over_since = None
             return False
-        now = self._owner.clock()
+        now = self._server.clock()
         if client.output_over_since is None:
             client.output_over_since = now
         return now - client.output_over_since >= limit.seconds
 
     def look(self, client: Client) -> None:
-        """Hold a client up where too much of what it has sent has not been run."""
+        """Pause a client's socket if too many of its requests have not run."""
         most = READ_AHEAD if client.authenticated else STRANGER_AHEAD
         client.look_at = client.bytes_in + most
         self.bound_clients()
@@ -232,15 +208,15 @@ class Limits:
         if client.block is not None and waiting <= BEHIND_WAIT:
             return
         waiting += sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
-        bursts = (each for each in self._owner.bursts if each.client is client)
+        bursts = (each for each in self._server.bursts if each.client is client)
         waiting += sum(len(data) for each in bursts for data, _names in each.entries)
         if waiting > most and client not in self.held:
             self.held[client] = None
             client.pause()
 
     def release(self) -> None:
-        """Read again from clients whose requests have been run, and forget those who have gone."""
-        waiting = {burst.client for burst in self._owner.bursts}
+        """Resume the sockets of paused clients whose requests have run."""
+        waiting = {burst.client for burst in self._server.bursts}
         for client in list(self.held):
             over = not (client.requests or client.unread or client in waiting)
             waits = client.block is not None and client.unread.size <= BEHIND_WAIT
@@ -249,31 +225,31 @@ class Limits:
                 client.resume()
 
     def lets_queue(self, client: Client) -> bool:
-        """Tell whether what a client has queued by MULTI is not too much; drop it otherwise."""
+        """Check the size of a client's MULTI queue; drop the client if it is too large."""
         queue = client.queue
         if queue is None or queue.size <= client.reader.query_max:
             return True
-        self._owner.statistics.input_disconnections += 1
-        self._owner.drop(client)
+        self._server.statistics.input_disconnections += 1
+        self._server.drop(client)
         return False
 
     def look_soon(self) -> None:
-        """Have clients looked at behind this turn."""
+        """Sum the memory of clients after this turn."""
         self._moved = sys.maxsize
 
     def bound_clients(self, look: bool = False) -> None:
-        """Close clients that take most of the memory while all of them take too much.
+        """Close the largest clients while all together exceed ``maxmemory-clients``.
 
-        They cannot take much more without as many bytes having been read or written: until then
-        nobody looks, unless told to.
+        Their memory grows only with bytes received or sent, so it is summed again only after enough
+        of those, or with ``look``.
         """
-        owner = self._owner
-        most, counted = owner.options.clients_memory_max, owner.statistics
+        server = self._server
+        most, counted = server.options.clients_memory_max, server.statistics
         moved = counted.bytes_in + counted.bytes_out
         if not most or (not look and 0 <= moved - self._moved < most // LOOKS_AT_CLIENTS):
             return
         self._moved = moved
-        sizes = {client: held_by(owner, client) for client in owner.clients.values()}
+        sizes = {client: held_by(server, client) for client in server.clients.values()}
         total = sum(sizes.values())
         if total <= most:
             return
@@ -281,17 +257,17 @@ class Limits:
             if client.no_evict:
                 continue
             self._note_evicted(client, sizes[client], total, most)
-            owner.drop(client)
+            server.drop(client)
             total -= sizes[client]
             if total <= most:
                 return
 
     def _note_evicted(self, client: Client, size: int, total: int, most: int) -> None:
-        owner = self._owner
-        owner.statistics.evicted_clients += 1
+        server = self._server
+        server.statistics.evicted_clients += 1
         client.lost = True
-        if owner.clock() - self._evicted_at >= WARN_S:
-            self._evicted_at = owner.clock()
+        if server.clock() - self._evicted_at >= WARN_S:
+            self._evicted_at = server.clock()
             _log.warning(
                 "clients take %d bytes, more than the maxmemory-clients of %d: closed %s, which "
                 "takes %d",
@@ -299,46 +275,46 @@ class Limits:
             )
 
     def drops_http(self, client: Client, word: bytes) -> bool:
-        """Close a connection that speaks HTTP, so that nothing in the body of a POST is run."""
+        """Close a connection that speaks HTTP, so that the body of a POST is never run."""
         if word.lower() not in _HTTP:
             return False
-        owner = self._owner
+        server = self._server
         text = "%s sends HTTP, maybe by somebody else's will: connection closed"
         self._http.log(_log, logging.WARNING, text, client.address)
-        owner.drop(client)
+        server.drop(client)
         return True
 
     def tick(self) -> None:
-        """Close those that are idle for too long, or read or authenticate too slowly."""
-        owner = self._owner
-        now = owner.clock()
+        """Close clients that are idle too long, or read or authenticate too slowly."""
+        server = self._server
+        now = server.clock()
         self.bound_clients(look=True)
-        soft = owner.options.output_limits[b"normal"].soft > 0
-        for client in list(owner.clients.values()):
+        soft = server.options.output_limits[b"normal"].soft > 0
+        for client in list(server.clients.values()):
             if self._is_over(client, now):
-                owner.drop(client)
+                server.drop(client)
             elif soft and not self.admits(client):
                 client.abort()
 
     def look_at_memory(self) -> None:
-        """Have commands that add refused where the process takes more than it may."""
-        owner = self._owner
-        most = owner.options.maxmemory
+        """Refuse commands flagged DENYOOM while the process exceeds ``maxmemory``."""
+        server = self._server
+        most = server.options.maxmemory
         crowded = 0 < most < resident_bytes()
-        if crowded is not owner.calls.crowded:
+        if crowded is not server.calls.crowded:
             text = "more than maxmemory is in use: commands that add are refused"
             _log.warning(text if crowded else "less than maxmemory is in use again")
-        owner.calls.crowded = crowded
+        server.calls.crowded = crowded
 
     def bound_replies(self) -> None:
-        """Have the store refuse a reply that nobody may be sent, before it is made."""
-        limit = self._owner.options.output_limits[b"normal"]
-        self._owner.engine.catalog.limits.reply_max = limit.hard
+        """Set the largest reply that operations may make, from the output buffer limit."""
+        limit = self._server.options.output_limits[b"normal"]
+        self._server.engine.catalog.limits.reply_max = limit.hard
         self.near = min(size for size in (limit.hard, limit.soft, STRANGER_UNREAD) if size > 0)
 
     def make_room(self) -> None:
-        """Have as many descriptors as clients may come, or let as many come as there may be."""
-        options = self._owner.options
+        """Raise the limit of file descriptors for ``maxclients``, or lower ``maxclients`` to it."""
+        options = self._server.options
         least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = options.maxclients + DESCRIPTORS
         if most != resource.RLIM_INFINITY:
@@ -348,7 +324,7 @@ class Limits:
         options.maxclients = max(min(options.maxclients, wanted - DESCRIPTORS), 1)
 
     def _is_over(self, client: Client, now: float) -> bool:
-        options = self._owner.options
+        options = self._server.options
         age = now - client.created
         if 0 < options.authentication_s <= age and _is_stranger(client, age):
             return True
@@ -358,7 +334,7 @@ class Limits:
 
 
 def _is_stranger(client: Client, age: float) -> bool:
-    """Tell whether a client has not come to know the server: no password, no whole request."""
+    """Return whether a client has neither authenticated nor sent its first request in time."""
     if not client.authenticated:
         return True
     if client.commands_run or not client.reader.buffered:

@@ -1,20 +1,17 @@
-"""Replies on their way: kept until what they tell of is as durable as the store promises."""
+"""The reply queue: replies wait until their turn is as durable as the store promises."""
 
 import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.replies import (
-    Entries,
     ErrorReply,
     Paged,
     Reply,
-    Rows,
-    Streams,
     internal_error,
 )
 from kvstream.commands.reply_pages import memory_of
@@ -24,7 +21,8 @@ from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.compiled import twins
 from kvstream.resp.replies import encode
-from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.client import Client, Server
+from kvstream.server.runtime.group_fsync import GroupFsync
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.durability import Committer
@@ -32,70 +30,59 @@ from kvstream.storage.durability import Committer
 _log, _damage = logging.getLogger(__name__), Throttle()
 
 LONG = 64 << 10
-"""A reply from this size on is not kept until all others are made: its client may not read."""
+"""Bytes: a larger reply is sent as soon as it is encoded, to save memory."""
 
 HELD_MAX = 64 << 20
-"""Bytes that may wait for an fsync: beyond that no more is made before it has ended."""
-OF_ROWS: Final = frozenset({Entries, Rows, Streams})
-"""Replies that are made at once."""
+"""Bytes of replies that may wait for an fsync; beyond that the executor waits for it too."""
 _UNWRITTEN: Final = frozenset({Blocked, Later, Stepwise, Paged})
-"""Answers of which nothing is written here."""
+"""Answers that are not written here."""
 
 Operation = Callable[[Txn], Answer]
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A reply on its way, and how to come by it again."""
+    """A reply, and the unit that made it, in case it has to run again."""
 
     client: Client
     reply: Answer = None
     unit: Operation | None = None
-    """What makes the reply; None where it needs no store."""
+    """Makes the reply; None: it does not depend on the store."""
     db: int = 0
     protocol: int = 0
-    """The one that the request came in; 0: the one that the client speaks by then."""
+    """That of the request; 0: that of the client when the reply is written."""
     keeps: bool = True
-    """It tells of what is in the store: not to be told before that is durable."""
+    """It depends on the store: if the fsync fails it is replaced by an error."""
     told: bool | None = None
-    """False: CLIENT REPLY wants nothing written. None: nobody has asked, and it is written."""
-    made: bytes = b""
-    """The reply in bytes, where it has been made already."""
+    """Whether it is written, by CLIENT REPLY; None: not decided yet."""
     reads: bool = False
-    """What makes the reply changes nothing, but may tidy up what has expired."""
+    """The unit does not write, but may delete what has expired."""
 
     def encoded(self) -> bytes:
-        """Return the reply in bytes, none where it is not to be written."""
-        if self.made:
-            return self.made
+        """Return the encoded reply; empty if nothing is written."""
         reply = self.reply
         if self.told is False or type(reply) in _UNWRITTEN:
             return b""
         protocol = self.protocol or self.client.protocol
         try:
             return encode(cast(Reply, reply), protocol)
-        except KVStreamError as error:  # rows are decoded as they are written: they are damaged
+        except KVStreamError as error:  # damaged rows are found when they are encoded
             return encode(ErrorReply.of(error), protocol)
 
-    def make(self) -> None:
-        """Make a reply of rows at once, and let go of them: they are many objects."""
-        if self.told is not False:
-            self.made, self.reply = self.encoded(), None
-
     def is_wanted(self) -> bool:
-        """Tell whether it is to be written: SKIP holds for one, and a unit may run again."""
+        """Return whether the reply is written; decided once, since CLIENT REPLY SKIP counts."""
         if self.told is None:
             self.told = self.client.wants_next()
         return self.told
 
     def fail(self, error: ErrorReply) -> None:
-        """Tell that the log could not be made durable instead of what is not durable."""
+        """Replace a reply that depends on the store by the error of the fsync."""
         if self.keeps and not isinstance(self.reply, Blocked | ErrorReply):
-            self.reply, self.made = error, b""
+            self.reply = error
 
 
 class Again(list[bytes]):
-    """Among the requests of a client: one of a turn that failed, which waits for one before it."""
+    """A request of a failed turn, put back among its client's requests."""
 
     __slots__ = ("slot",)
 
@@ -105,7 +92,7 @@ class Again(list[bytes]):
 
 
 class Kept(Protocol):
-    """What the outbox knows of a slot, or of a burst with its replies."""
+    """A slot, or an XADD burst with its replies."""
 
     @property
     def client(self) -> Client: ...
@@ -115,36 +102,18 @@ class Kept(Protocol):
     def fail(self, error: ErrorReply) -> None: ...
 
 
-class Poster(Protocol):
-    """What has a function called in the thread of the clients."""
-
-    post: Callable[[Callable[[], None]], None]
-
-
-class Gatherer(Protocol):
-    """Who says when replies that wait for an fsync ask for it."""
-
-    def begin(self) -> None:
-        """Note that some wait for whom nobody has asked."""
-        ...
-
-    def done(self) -> None:
-        """Note that those are answered for whom was asked."""
-        ...
-
-
 class Outbox:
     """The replies of committed turns, in order."""
 
-    def __init__(self, committer: Committer, poster: Poster, paging: Paging) -> None:
+    def __init__(self, committer: Committer, server: Server, paging: Paging) -> None:
         self._committer = committer
-        self._poster = poster
+        self._server = server
         self._paging = paging
         self._waiting: deque[tuple[int, list[Kept], list[Client], int]] = deque()
         self.held = 0
-        """Bytes of memory that the replies that wait take."""
-        self.gatherer: Gatherer | None = None
-        """None: each turn asks for its fsync at once."""
+        """Bytes of memory that waiting replies take."""
+        self.group_fsync: GroupFsync | None = None
+        """None: each turn asks for its own fsync."""
 
     @property
     def is_waiting(self) -> bool:
@@ -152,35 +121,35 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """The number of replies that wait; a burst's are one."""
+        """The number of waiting replies; those of a burst are one."""
         return sum([len(slots) for _, slots, _, _ in self._waiting])
 
     def send(self, sequence: int, slots: list[Kept]) -> None:
-        """Write replies once the write of that number is durable, behind those of earlier turns."""
-        closing = closing_clients(slots)  # behind these, not before
+        """Write replies once that sequence number is durable, after those of earlier turns."""
+        closing = closing_clients(slots)
         if not self._waiting and not self._committer.delays(sequence):
             return self._write(slots, closing)
-        if self._waiting:  # they go out in order: a read may have nothing of its own to wait for
+        if self._waiting:  # replies are sent in order
             sequence = max(sequence, self._waiting[-1][0])
         size = sum(map(_memory_of, slots))
         self._waiting.append((sequence, slots, closing, size))
         self.held += size
-        if self.held > HELD_MAX:  # whoever asks waits for the fsync in any case
+        if self.held > HELD_MAX:
             self.wait()
-        elif self.gatherer is not None and self._committer.delays(sequence):
-            self.gatherer.begin()
+        elif self.group_fsync is not None and self._committer.delays(sequence):
+            self.group_fsync.begin()
         else:
             self.ask()
 
     def ask(self) -> None:
-        """Have all that wait written once the last of them is durable."""
+        """Send the waiting replies after the next fsync."""
         sequence = self._waiting[-1][0]
         self._committer.after(
             sequence, partial(self._post, sequence, None), partial(self._post, sequence)
         )
 
     def wait(self) -> None:
-        """Make the last of them durable in this thread, and write them all."""
+        """Fsync in this thread, and send all waiting replies."""
         sequence = self._waiting[-1][0]
         try:
             self._committer.wait(sequence)
@@ -190,7 +159,7 @@ class Outbox:
             self._drain(sequence, None)
 
     def _post(self, sequence: int, error: KVStreamError | None) -> None:
-        self._poster.post(partial(self._drain, sequence, error))
+        self._server.post(partial(self._drain, sequence, error))
 
     def _drain(self, sequence: int, error: KVStreamError | None) -> None:
         waiting = self._waiting
@@ -200,11 +169,11 @@ class Outbox:
             if error is not None:
                 for slot in slots:
                     if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
-                        self._paging.release(slot.client)  # this has it held, and nothing else
+                        self._paging.release(slot.client)
                     slot.fail(ErrorReply.of(error))
             self._write(slots, closing)
-        if self.gatherer is not None:
-            self.gatherer.done()
+        if self.group_fsync is not None:
+            self.group_fsync.done()
 
     def _write(self, slots: list[Kept], closing: list[Client]) -> None:
         write_replies(slots, self._begin_pages, LONG)
@@ -212,26 +181,22 @@ class Outbox:
             client.close()
 
     def _begin_pages(self, slot: Kept) -> None:
-        """Have a long reply written behind what is written now: nothing follows it."""
+        """Begin to stream a long reply after the replies before it."""
         if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
             self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
 def _memory_of(kept: Kept) -> int:
     """Return the bytes that a reply, or a burst with its entries, takes while it waits."""
-    if isinstance(kept, Slot):
-        reply = kept.reply
-        if type(reply) is bytes:
-            return len(reply)
-        return len(kept.made) + (memory_of(reply) if type(reply) is list else 0)
-    size = len(kept.encoded())
-    return size + sum(len(row) for row, _ in kept.entries) if isinstance(kept, Burst) else size
+    if isinstance(kept, Burst):
+        return len(kept.encoded()) + sum(len(row) for row, _ in kept.entries)
+    return memory_of(kept.reply) if isinstance(kept, Slot) else len(kept.encoded())
 
 
 def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
-    """Write replies, those of one client together; one above ``most`` bytes as soon as it is made.
+    """Send replies, those of one client together; one above ``most`` bytes as soon as encoded.
 
-    ``begin_pages`` is called for what leaves nothing to write of a client that is paged.
+    ``begin_pages`` is called for a slot without bytes whose client is paged.
     """
     parts: dict[Client, bytes | list[bytes]] = {}
     for slot in slots:
@@ -257,12 +222,13 @@ def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most
 
 
 def closing_in_python(slots: list[Kept]) -> list[Client]:
-    """Return the clients among those of ``slots`` that are to be closed."""
+    """Return the clients of ``slots`` that are closing."""
     return [slot.client for slot in slots if slot.client.closing]
 
 
-closing_clients: Any = closing_in_python if twins is None else twins.closing_clients
-write_replies: Any = write_in_python if twins is None else twins.write_replies
+write_replies, closing_clients = write_in_python, closing_in_python
+if twins is not None:
+    write_replies, closing_clients = twins.write_replies, twins.closing_clients
 
 
 def _send(client: Client, replies: bytes | list[bytes]) -> None:
@@ -270,7 +236,7 @@ def _send(client: Client, replies: bytes | list[bytes]) -> None:
 
 
 def told(failure: TurnFailed) -> ErrorReply:
-    """Return what a client is told whose request could not be run."""
+    """Return the error reply for a failed unit; raise what is no Exception."""
     cause = failure.__cause__
     if isinstance(cause, DataError):
         _damage.log(_log, logging.ERROR, "a request has met damage: %s", cause)

@@ -1,97 +1,85 @@
-"""Caches of clients: which keys clients have been told of, and who hears that they have changed.
+"""CLIENT TRACKING: invalidation messages for clients that cache keys.
 
-A key that a tracking client has read is remembered, and forgotten with the message that it has
-changed; in broadcast mode a client names prefixes and hears of every change behind them. What a
-call has changed is known from the index of keys and, for what happens inside of streams, from the
-call itself. Messages are gathered during a turn and go out behind its replies: the change that one
-tells of is committed by then, and a reply of older content never comes behind it.
+A key that a tracking client reads is remembered until its invalidation is sent; in broadcast mode a
+client gets every change of keys with its prefixes. Changes come from the index of keys and, for
+changes inside a stream, from the command. Messages are sent after the replies of the turn: their
+changes are committed by then, and no reply with older content follows them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
 
 from kvstream.commands.command import Attempt, Blocked, Command, Flag
 from kvstream.commands.replies import RESP3, Paged, Push, Reply, Streams
-from kvstream.engine.engine import Engine
 from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
-from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.client import Argv, Client, Server
 from kvstream.server.runtime.reply_queue import Kept, Slot
 
 HELD_MAX = 1000
-"""Messages that wait behind a long reply: of more it is said that all keys have changed."""
+"""Messages that wait behind a streamed reply; more are replaced by one for all keys."""
 _INSIDE = frozenset(
     {
         *("xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"),
         "kvstream.load|state",
     }
 )
-"""Commands that change a stream without the index of keys being told."""
+"""Commands that change a stream without a change in the index of keys."""
 _ALL = frozenset({"flushall", "flushdb"})
 """Commands that delete any number of keys."""
 
 
 @dataclass(slots=True)
 class Tracking:
-    """How one client wants to hear of changes."""
+    """The tracking options of one client."""
 
     modes: frozenset[bytes]
-    """Of BCAST, OPTIN, OPTOUT, NOLOOP."""
+    """BCAST, OPTIN, OPTOUT, NOLOOP."""
     prefixes: list[bytes] = field(default_factory=list)
     redirect: int = 0
-    """The client that hears instead; 0: the one itself."""
+    """The ID of the client that gets the messages instead; 0: none."""
     caching: bool = False
-    """CLIENT CACHING was said for the next command or transaction."""
+    """CLIENT CACHING was sent for the next command or transaction."""
     broken: bool = False
-    """The client that was to hear instead has gone."""
+    """The client of ``redirect`` is gone."""
 
     @property
     def remembers(self) -> bool:
-        """Tell whether what it reads now is remembered."""
+        """Whether keys that the client reads now are remembered."""
         return b"BCAST" not in self.modes and (
             self.caching if b"OPTIN" in self.modes else not self.caching
         )
 
     def hears_of(self, key: bytes) -> bytes | None:
-        """Return the prefix by which a broadcast of a key is for it, None where it is not."""
+        """Return the client's prefix of a key, or None."""
         return next(filter(key.startswith, self.prefixes), None)
-
-
-class Owner(Protocol):
-    """What is needed of the executor."""
-
-    engine: Engine
-    clients: dict[int, Client]
-    options: ServerOptions
 
 
 class Trackers:
     """The tracking clients of one server."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self.clients: dict[Client, Tracking] = {}
         self.known: dict[bytes, set[int]] = {}
-        """Keys, of whatever database, and the numbers of clients that may have them."""
+        """Keys of all databases, and the IDs of clients that may cache them."""
         self._watch: KeyWatch | None = None
         self._messages: dict[Client, list[Sequence[bytes] | None]] = {}
-        """By who tracks; None: all keys."""
+        """Keys to invalidate, by tracking client; None: all keys."""
         self._broadcasts: dict[Client, set[tuple[bytes, bytes]]] = {}
-        """Prefixes and keys behind them, by who tracks."""
+        """(prefix, key) pairs to invalidate, by tracking client."""
 
     def begin(self, client: Client, tracking: Tracking) -> None:
-        """Have a client hear of changes from here on."""
+        """Begin tracking for a client."""
         if self._watch is None:
-            self._watch = self._owner.engine.catalog.index.watch()
+            self._watch = self._server.engine.catalog.index.watch()
         self.clients[client] = tracking
 
     def end(self, client: Client) -> None:
-        """Have a client hear nothing any more."""
+        """End tracking for a client."""
         if self.clients.pop(client, None) is None:
             return
         self._messages.pop(client, None)
@@ -102,11 +90,11 @@ class Trackers:
 
     @property
     def prefixes(self) -> set[bytes]:
-        """The prefixes of which somebody hears."""
+        """All prefixes in broadcast mode."""
         return {prefix for each in self.clients.values() for prefix in each.prefixes}
 
     def concerns(self, key: bytes) -> bool:
-        """Tell whether somebody hears of a change of a key."""
+        """Return whether a change of a key is sent to anybody."""
         return key in self.known or any(
             each.hears_of(key) is not None for each in self.clients.values()
         )
@@ -114,7 +102,7 @@ class Trackers:
     # --- calls ----------------------------------------------------------------------------------
 
     def ran(self, client: Client, command: Command, argv: Argv, changed: bool) -> None:
-        """Take what a call has shown and changed; ``changed``: something, so far in its turn."""
+        """Note the keys that a call has read and changed; ``changed``: it may have changed some."""
         keys = command.keys_of(argv)
         if command.name in _ALL:
             self._change_all()
@@ -130,16 +118,16 @@ class Trackers:
             tracking.caching = False
 
     def began(self, client: Client, command: Command, argv: Argv) -> None:
-        """Remember what a call shows; of one in steps it may be how keys are as it begins."""
+        """Remember the keys that a call reads; an incremental one reads them as it begins."""
         tracking = self.clients.get(client)
         if tracking is not None and Flag.READONLY in command.flags and tracking.remembers:
             for key in command.keys_of(argv):
                 self.known.setdefault(key, set()).add(client.id)
 
     def attempt_of(self, client: Client, wait: Blocked) -> Attempt:
-        """Return what a wait tries, so that what it shows is remembered as its call's keys were.
+        """Return the attempt of a blocked read that remembers its keys again.
 
-        What it finds tells of a change, by which they are forgotten.
+        The change that serves the read also forgets them.
         """
         known = self.known
         keys = [key for key in map(key_of, wait.names) if client.id in known.get(key, ())]
@@ -156,24 +144,24 @@ class Trackers:
         return attempt
 
     def notice(self, client: Client | None = None, own: Sequence[bytes] = ()) -> None:
-        """Take what the index of keys was told: of ``own`` by a call of ``client``."""
+        """Note the changes of the index of keys; those of ``own`` are made by ``client``."""
         watch = self._watch
         if watch is None:
             return
         if watch.broken:
             watch.broken = False
             self._change_all()
-        while watch.changed:  # by other threads too, which expire keys
+        while watch.changed:  # other threads expire keys too
             key = key_of(watch.changed.pop())
             self._change((key,), client if key in own else None)
 
     def _change(self, keys: Iterable[bytes], by: Client | None) -> None:
         for key in keys:
             for number in self.known.pop(key, ()):
-                client = self._owner.clients.get(number)
+                client = self._server.clients.get(number)
                 tracking = None if client is None else self.clients.get(client)
                 if client is None or tracking is None or b"BCAST" in tracking.modes:
-                    continue  # it has gone, or changed its mind
+                    continue  # it is gone, or tracks no more
                 if client is not by or b"NOLOOP" not in tracking.modes:
                     self._messages.setdefault(client, []).append((key,))
             for client, tracking in self.clients.items():
@@ -190,12 +178,9 @@ class Trackers:
     # --- messages -------------------------------------------------------------------------------
 
     def messages(self) -> list[Kept]:
-        """Return what is to be said now, and have it said.
-
-        Who gets a long reply page by page, or waits for one, hears of it behind that.
-        """
+        """Return the messages to send now; a client with a streamed reply gets its own later."""
         self.notice()
-        most = self._owner.options.tracked_keys_max
+        most = self._server.options.tracked_keys_max
         while 0 < most < len(self.known):
             self._change((next(iter(self.known)),), None)
         for client, pairs in self._broadcasts.items():
@@ -221,11 +206,11 @@ class Trackers:
         return slots
 
     def _hearer(self, client: Client) -> Client | None:
-        """Return who hears for a client; None: that one has gone, or is about to."""
+        """Return the client that gets the messages of a client; None: it is gone or closing."""
         number = self.clients[client].redirect
         if not number:
             return client
-        hearer = self._owner.clients.get(number)
+        hearer = self._server.clients.get(number)
         return None if hearer is None or hearer.closing else hearer
 
     def _told_as_broken(self, client: Client) -> list[Kept]:
@@ -237,12 +222,12 @@ class Trackers:
 
 
 def _said(client: Client, what: bytes, of: Reply) -> Slot:
-    # Not a reply: an error in its place would be taken for one.
+    # Not a reply: no error may replace it.
     return Slot(client, Push([what, of]), protocol=RESP3, keeps=False, told=True)
 
 
 def shown(trackers: Trackers) -> Mapping[str, int]:
-    """Return what INFO tells of them, by its words."""
+    """Return the tracking fields of INFO."""
     known = trackers.known
     return {
         "tracking_total_keys": len(known),

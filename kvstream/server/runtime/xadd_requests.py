@@ -1,15 +1,15 @@
-"""Bursts: plain XADDs (``XADD key [trim] * field value ...``) to one key that a client has sent.
+"""XADD bursts: plain XADDs to one key (``XADD key [trim] * field value ...``) from one client.
 
-Where all that a client has sent is such requests, the bytes are read and the entries packed as they
-are stored in one go, by compiled code. Without that code, and for all else, requests are taken
-apart and go by the table; a plain XADD among them is a burst of one.
+If all received bytes of a client are such requests, compiled code parses them and packs their
+entries at once. Without that code, and for all else, requests are parsed one by one and run by the
+command table; a plain XADD among them becomes a burst of one.
 """
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvstream.commands.append import plain_trim
-from kvstream.commands.replies import ErrorReply
+from kvstream.commands.replies import RESP2, ErrorReply
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
 from kvstream.resp.compiled import twins
@@ -21,15 +21,15 @@ from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import Entry
 
 BURST_BYTES_MAX = 1 << 20
-"""A burst's requests are run together, and no turn may be long. No entry of one is too large: the
-least that stream-entry-max-bytes may be is as much."""
+"""A burst runs as a whole, and no turn may be long. Its entries are below the smallest value of
+stream-entry-max-bytes, which is the same."""
 
 Packed = tuple[bytes, Names]
 Trims = list[Trim | None]
 
 
-class PlainBurst:
-    """XADDs of one client, what is stored for them, and the replies to them all."""
+class PythonBurst:
+    """XADDs of one client, their packed entries, and their replies."""
 
     __slots__ = ("client", "entries", "key", "prefix", "replies", "sent", "trims")
 
@@ -45,37 +45,36 @@ class PlainBurst:
         self.key = key
         self.entries = entries
         self.sent = sent
-        """The bytes of all requests; or the words of one, in a tuple those before its fields."""
+        """The bytes of all requests; or the words of one, in a tuple those before the fields."""
         self.trims = trims
-        """How each trims; None: none does."""
+        """The trim of each request; None: there is none at all."""
         self.replies = b""
         self.prefix = b""
-        """The number of the client's database, packed, when the burst was taken."""
+        """The packed number of the client's database when the burst was taken."""
 
     def encoded(self) -> bytes:
-        """Return the replies in bytes."""
+        """Return the encoded replies."""
         return self.replies
 
     def fail(self, error: ErrorReply) -> None:
-        """Tell of an error instead."""
+        """Answer every request with an error."""
         self.replies = b"-%b\r\n" % error.line * len(self.entries)
 
 
-Burst = PlainBurst
+Burst = PythonBurst
 if not TYPE_CHECKING and twins is not None:
     Burst = twins.Burst
-    twins.know_trims(plain_trim)
 
 
-def burst_of(client: Client, data: bytes) -> PlainBurst | None:
-    """Return what a client has sent if it is plain XADDs to one key and nothing else."""
+def burst_of(client: Client, data: bytes) -> Burst | None:
+    """Return a burst if received bytes are whole plain XADDs to one key and nothing else."""
     if twins is None or len(data) > BURST_BYTES_MAX:
         return None
-    found: Any = twins.take_appends(client, data, ENTRY_BYTES_MAX)
-    return found  # type: ignore[no-any-return]
+    found: PythonBurst | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
+    return found
 
 
-def requests_of(burst: PlainBurst) -> list[Request]:
+def requests_of(burst: Burst) -> list[Request]:
     """Return the requests of a burst one by one."""
     if isinstance(burst.sent, list):
         return [burst.sent]
@@ -91,12 +90,12 @@ def requests_of(burst: PlainBurst) -> list[Request]:
 
 
 def gather_in_python(
-    bursts: list[PlainBurst], waiting: dict[bytes, list[PlainBurst]], most: int
-) -> tuple[int, list[PlainBurst], int, set[bytes]]:
-    """Share bursts out by the names of their streams, until there are ``most`` entries.
+    bursts: list[Burst], waiting: dict[bytes, list[Burst]], most: int
+) -> tuple[int, list[Burst], int, set[bytes]]:
+    """Group bursts by stream into ``waiting``, until there are ``most`` entries.
 
-    Returns where it stopped, the bursts of clients that must be looked at one by one, how many
-    entries there were, and the names of the streams that some of them trim.
+    Returns the number of bursts looked at, those whose requests must run one by one, the number of
+    entries, and the names of the streams with trims.
     """
     at = entries = 0
     others, trimming = [], set()
@@ -116,8 +115,8 @@ def gather_in_python(
     return at, others, entries, trimming
 
 
-def entries_in_python(bursts: list[PlainBurst]) -> tuple[list[Packed], Trims | None]:
-    """Return the entries of bursts, one behind the other, and how each trims; None: none does."""
+def entries_in_python(bursts: list[Burst]) -> tuple[list[Packed], Trims | None]:
+    """Return the entries of bursts in order, and the trim of each; None: there is none at all."""
     entries = [entry for burst in bursts for entry in burst.entries]
     if all(burst.trims is None for burst in bursts):
         return entries, None
@@ -125,12 +124,12 @@ def entries_in_python(bursts: list[PlainBurst]) -> tuple[list[Packed], Trims | N
     return entries, list(chain.from_iterable(trims))
 
 
-def answer_in_python(bursts: list[PlainBurst], ids: list[StreamID], now: float) -> None:
-    """Have bursts tell of the IDs that their entries got, and their clients be seen ``now``."""
+def answer_in_python(bursts: list[Burst], ids: list[StreamID], now: float) -> None:
+    """Answer bursts with the IDs of their entries."""
     at = 0
     for burst in bursts:
         stop = at + len(burst.entries)
-        burst.replies = b"".join([encode(b"%d-%d" % eid, 2) for eid in ids[at:stop]])
+        burst.replies = b"".join([encode(b"%d-%d" % eid, RESP2) for eid in ids[at:stop]])
         client = burst.client
         client.last_command = "xadd"
         client.last_used = now
@@ -138,6 +137,6 @@ def answer_in_python(bursts: list[PlainBurst], ids: list[StreamID], now: float) 
         at = stop
 
 
-gather: Any = gather_in_python if twins is None else twins.gather
-entries_of: Any = entries_in_python if twins is None else twins.entries_of
-answer: Any = answer_in_python if twins is None else twins.answer
+gather, entries_of, answer = gather_in_python, entries_in_python, answer_in_python
+if twins is not None:
+    gather, entries_of, answer = twins.gather, twins.entries_of, twins.answer

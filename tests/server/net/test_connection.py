@@ -1,28 +1,30 @@
-"""The two ends of a request at its socket, in Python and compiled."""
+"""Connections: the end of a client at its socket, and the replies written there; both twins."""
 
+import asyncio
 import socket
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvstream.resp.compiled import twins
-from kvstream.server.net.epoll_reader import PythonLink
-from kvstream.server.runtime.client import Client
+from kvstream.server.net.epoll_reader import PythonChannel
 from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python
-from kvstream.server.runtime.xadd_requests import BURST_BYTES_MAX, Burst
-from kvstream.types.ids import StreamID
+from kvstream.server.runtime.xadd_requests import Burst
+from tests.patience import until
+from tests.server.asking import Asker
+from tests.server.conftest import Served
 
-LINKS = [PythonLink] if twins is None else [PythonLink, twins.Link]
+CHANNELS = [PythonChannel] if twins is None else [PythonChannel, twins.Channel]
 WRITERS = [write_in_python] if twins is None else [write_in_python, twins.write_replies]
 CLOSERS = [closing_in_python] if twins is None else [closing_in_python, twins.closing_clients]
-XADD = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n"
 PING = b"*1\r\n$4\r\nPING\r\n"
+PONG = b"+PONG\r\n"
 
 
-class Transport:
+class Transport(asyncio.Transport):
     """Takes what it is given, or keeps it."""
 
     def __init__(self) -> None:
@@ -33,8 +35,8 @@ class Transport:
     def is_closing(self) -> bool:
         return self.closing
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:
         return self.kept
@@ -43,98 +45,35 @@ class Transport:
         self.aborted = True
 
 
-class Arrivals:
-    """Notes what it is given."""
+class Ends:
+    """A channel, and what is around it."""
 
-    burst_bytes_max = BURST_BYTES_MAX
-
-    def __init__(self) -> None:
-        self.statistics = SimpleNamespace(bytes_in=0, bytes_out=0)
-        self.looked: list[object] = []
-        self.limits = SimpleNamespace(
-            near=100, admits=lambda client: False, look=self.looked.append
-        )
-        self.bursts: list[Any] = []
-        self.kept: list[bytes] = []
-
-    def received(self, client: Any, data: bytes) -> None:
-        self.statistics.bytes_in += len(data)
-        client.bytes_in += len(data)
-        if client.bytes_in > client.look_at:
-            self.looked.append(client)
-        if client.direct and data == XADD:
-            self.bursts.append(Burst(client, b"s", [(b"", ())], data))
-        else:
-            self.keep(client, data)
-
-    def keep(self, client: Any, data: bytes) -> None:
-        self.kept.append(data)
-
-
-class Turns:
-    """Counts."""
-
-    def __init__(self) -> None:
-        self.scheduled = False
-        self.count = 0
-        self.functions: list[Callable[[], None]] = []
-
-    def schedule(self) -> None:
-        self.scheduled = True
-        self.count += 1
-
-    def soon(self, function: Callable[[], None]) -> None:
-        self.functions.append(function)
-
-
-class Known:
-    """A client of which something is known."""
-
-
-class Slotted:
-    """One whose attributes lie in slots, as those of real clients do."""
-
-    __slots__ = (
-        *("bytes_in", "bytes_out", "closing", "commands_run", "direct", "last_command"),
-        *("last_used", "look_at", "lost", "output_over_since", "prefix", "send", "user"),
-    )
-
-
-@contextmanager
-def _knowing(clients: type) -> Iterator[None]:
-    """Have the compiled twins read slots of these clients where they lie."""
-    assert twins is not None
-    twins.know_clients(clients)
-    try:
-        yield
-    finally:
-        twins.know_clients(Client)
-
-
-def _client(**told: Any) -> Any:
-    known: dict[str, Any] = {
-        "direct": True,
-        "bytes_in": 0,
-        "bytes_out": 0,
-        "look_at": 1000,
-        "lost": False,
-    }
-    known |= {"output_over_since": None, "closing": False, "paged": False}
-    client = Known()
-    client.__dict__.update(known | told)
-    return client
-
-
-class _Ends:
     def __init__(self, kind: Any) -> None:
-        self.arrivals, self.turns, self.transport = Arrivals(), Turns(), Transport()
-        self.link = kind(self.arrivals, self.turns)
-        self.link.client, self.link.transport = _client(), self.transport
+        self.statistics = SimpleNamespace(bytes_out=0)
+        limits = SimpleNamespace(near=100, admits=lambda client: False)
+        self.received: list[bytes] = []
+        executor = SimpleNamespace(
+            statistics=self.statistics,
+            limits=limits,
+            received=lambda client, data: self.received.append(data),
+        )
+        self.turns = 0
+        self.functions: list[Callable[[], None]] = []
+        turns = SimpleNamespace(
+            scheduled=False, schedule=self._schedule, soon=self.functions.append
+        )
+        self.transport = Transport()
+        self.channel = kind(executor, turns)
+        self.client = _client(bytes_out=0, output_over_since=None)
+        self.channel.client, self.channel.transport = self.client, self.transport
+
+    def _schedule(self) -> None:
+        self.turns += 1
 
 
-@pytest.fixture(params=LINKS)
-def ends(request: pytest.FixtureRequest) -> _Ends:
-    return _Ends(request.param)
+@pytest.fixture(params=CHANNELS)
+def ends(request: pytest.FixtureRequest) -> Ends:
+    return Ends(request.param)
 
 
 @pytest.fixture
@@ -145,79 +84,27 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_bursts_and_all_else_come_in_and_are_counted(ends: _Ends) -> None:
-    for data in (XADD, PING, XADD):
-        ends.link.data_received(data)
-    arrivals = ends.arrivals
-    assert [burst.key for burst in arrivals.bursts] == [b"s", b"s"]
-    assert arrivals.kept == [PING]
-    assert arrivals.statistics.bytes_in == ends.link.client.bytes_in == 2 * len(XADD) + len(PING)
-    assert ends.turns.count == 1
-    assert arrivals.looked == []
+def test_who_is_gone_sends_and_gets_nothing(ends: Ends) -> None:
+    ends.channel.client = None
+    ends.channel.data_received(PING)
+    ends.channel.send(b"+OK\r\n")
+    assert (ends.received, ends.turns, ends.transport.written) == ([], 0, [])
 
 
-@pytest.mark.skipif(twins is None, reason="the compiled twins are not installed")
-@pytest.mark.parametrize("clients", [Slotted, Client, Known])
-def test_clients_are_the_same_to_compiled_code_whether_it_knows_their_slots(clients: type) -> None:
-    assert twins is not None
-    ends = _Ends(twins.Link)
-    client: Any = Slotted()
-    ends.link.client = client
-    for name, value in vars(_client(user=SimpleNamespace(free=True), prefix=b"0")).items():
-        if name in Slotted.__slots__:
-            setattr(client, name, value)
-    client.commands_run = 0
-    with _knowing(clients):
-        with pytest.raises(AttributeError):
-            twins.write_replies([Burst(client, b"s", [], XADD)], print, 9)  # it has no ``paged``
-        client.send = ends.link.send
-        ends.link.data_received(XADD)
-        waiting: dict[bytes, list[Any]] = {}
-        bursts = ends.arrivals.bursts
-        assert twins.gather(bursts, waiting, 5) == (1, [], 1, set())
-        twins.answer(waiting[b"0s"], [StreamID(1, 2)], 3.0)
-        assert twins.closing_clients(bursts) == []
-        twins.write_replies(bursts, print, 9)
-    assert (client.commands_run, client.last_command, client.last_used) == (1, "xadd", 3.0)
-    assert (client.bytes_in, client.bytes_out) == (len(XADD), len(b"$3\r\n1-2\r\n"))
-    assert ends.transport.written == [b"$3\r\n1-2\r\n"]
-    assert ends.arrivals.statistics.bytes_out == client.bytes_out
-
-
-def test_who_waits_for_something_sends_no_bursts(ends: _Ends) -> None:
-    ends.link.client.direct = False
-    ends.link.data_received(XADD)
-    assert (ends.arrivals.bursts, ends.arrivals.kept) == ([], [XADD])
-
-
-def test_who_has_sent_much_is_looked_at(ends: _Ends) -> None:
-    ends.link.client.look_at = len(XADD)
-    ends.link.data_received(XADD)
-    ends.link.data_received(XADD)
-    assert ends.arrivals.looked == [ends.link.client]
-
-
-def test_who_is_gone_sends_and_gets_nothing(ends: _Ends) -> None:
-    ends.link.client = None
-    ends.link.data_received(XADD)
-    ends.link.send(b"+OK\r\n")
-    assert (ends.arrivals.bursts, ends.turns.count, ends.transport.written) == ([], 0, [])
-
-
-def test_replies_go_out_and_are_counted(ends: _Ends) -> None:
-    ends.link.send(b"+OK\r\n")
+def test_replies_go_out_and_are_counted(ends: Ends) -> None:
+    ends.channel.send(b"+OK\r\n")
     assert ends.transport.written == [b"+OK\r\n"]
-    assert ends.link.client.bytes_out == ends.arrivals.statistics.bytes_out == 5
+    assert ends.client.bytes_out == ends.statistics.bytes_out == 5
     ends.transport.closing = True
-    ends.link.send(b"+OK\r\n")
+    ends.channel.send(b"+OK\r\n")
     assert ends.transport.written == [b"+OK\r\n"]
     assert not ends.transport.aborted
 
 
 @pytest.mark.parametrize(("kept", "since"), [(101, None), (1, 3.0)])
-def test_who_does_not_read_is_cut_off(ends: _Ends, kept: int, since: float | None) -> None:
-    ends.transport.kept, ends.link.client.output_over_since = kept, since
-    ends.link.send(b"+OK\r\n")
+def test_who_does_not_read_is_cut_off(ends: Ends, kept: int, since: float | None) -> None:
+    ends.transport.kept, ends.client.output_over_since = kept, since
+    ends.channel.send(b"+OK\r\n")
     assert ends.transport.aborted
 
 
@@ -225,24 +112,36 @@ def test_a_socket_gets_what_it_takes_and_the_transport_the_rest_in_order(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
-    ends = _Ends(LINKS[-1])
-    ends.link.socket = ours.fileno()
-    ends.link.send(b"+1\r\n")
+    ends = Ends(CHANNELS[-1])
+    ends.channel.socket = ours.fileno()
+    ends.channel.send(b"+1\r\n")
     long = bytes(8 << 20)
-    ends.link.send(long)
+    ends.channel.send(long)
     came = b""
-    while len(came) < 5 and LINKS[-1] is not PythonLink:  # there is room, but not for what follows
+    while (
+        len(came) < 5 and CHANNELS[-1] is not PythonChannel
+    ):  # there is room, but not for what follows
         came += theirs.recv(1 << 20)
-    ends.link.send(b"+2\r\n")
+    ends.channel.send(b"+2\r\n")
     written = b"".join(ends.transport.written)
     assert written.endswith(b"+2\r\n")
-    for function in ends.turns.functions:
+    for function in ends.functions:
         function()
-    ends.link.send(b"+3\r\n")
+    ends.channel.send(b"+3\r\n")
     ours.close()
     came += b"".join(iter(lambda: theirs.recv(1 << 20), b""))
-    assert LINKS[-1] is PythonLink or (4 < len(came) < len(long) and came.endswith(b"+3\r\n"))
+    assert CHANNELS[-1] is PythonChannel or (4 < len(came) < len(long) and came.endswith(b"+3\r\n"))
     assert came.removesuffix(b"+3\r\n") + written == b"+1\r\n" + long + b"+2\r\n"
+
+
+class Known:
+    """A client of which something is known."""
+
+
+def _client(**told: Any) -> Any:
+    client = Known()
+    client.__dict__.update({"lost": False, "closing": False, "paged": False} | told)
+    return client
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -269,5 +168,50 @@ def test_replies_of_a_client_go_out_together_and_long_ones_at_once(write: Any) -
 @pytest.mark.parametrize("closing", CLOSERS)
 def test_those_to_be_closed_are_found(closing: Any) -> None:
     ends, stays = _client(closing=True), _client()
-    slots = [Burst(ends, b"", [], b""), SimpleNamespace(client=stays), SimpleNamespace(client=ends)]
+    slots: list[Any] = [
+        Burst(ends, b"", [], b""),
+        SimpleNamespace(client=stays),
+        SimpleNamespace(client=ends),
+    ]
     assert closing(slots) == [ends, ends]
+
+
+def test_who_ends_its_side_is_answered_first(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
+        client.sendall(PING * 3)
+        client.shutdown(socket.SHUT_WR)
+        assert b"".join(iter(lambda: client.recv(100), b"")) == PONG * 3
+
+
+def test_who_resets_its_connection_is_forgotten(served: Served) -> None:
+    client = socket.create_connection(("127.0.0.1", served.port), timeout=60)
+    client.sendall(PING)
+    assert client.recv(100) == PONG
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    with Asker(served.port, 2) as other:
+        until(lambda: len(other.ask("CLIENT", "LIST").splitlines()) == 1)
+
+
+def test_many_who_come_and_go_are_each_answered(served: Served) -> None:
+    for number in range(30):
+        with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
+            assert one.ask("ECHO", f"one{number}") == b"one%d" % number
+            assert other.ask("ECHO", f"other{number}") == b"other%d" % number
+
+
+def test_a_fault_of_ours_is_logged_and_ends_one_connection_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def break_down(client: Any, data: bytes) -> None:
+        raise LookupError("nobody thought of this")
+
+    with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
+        assert (one.ask("PING"), other.ask("PING")) == (b"PONG", b"PONG")
+        with monkeypatch.context() as patch:
+            patch.setattr(served.executor, "received", break_down)
+            one.send_bytes(PING)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                one.read()
+        assert other.ask("PING") == b"PONG"
+    assert "nobody thought of this" in caplog.text

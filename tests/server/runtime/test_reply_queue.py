@@ -11,6 +11,7 @@ from kvstream.errors import StoreReadOnly
 from kvstream.operations import dump, pages
 from kvstream.server.runtime import incremental_commands
 from kvstream.server.runtime import reply_queue as outbox
+from kvstream.server.runtime.group_fsync import GroupFsync
 from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker, Worker, request
@@ -107,8 +108,11 @@ def test_entries_whose_log_cannot_be_made_durable_are_not_told(server: Server) -
     assert b"1-1" not in said[1]
 
 
-class Patient:
-    """In place of who gathers: nothing is asked for."""
+class Patient(GroupFsync):
+    """A group fsync that asks for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0, lambda: None, lambda function: None)
 
     def begin(self) -> None:
         self.begun = True
@@ -120,7 +124,7 @@ class Patient:
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_disk_may_be_waited_for_here(server: Server, fails: bool) -> None:
     outbox, ann, bob = server.executor.outbox, server.client(), server.client()
-    outbox.gatherer = patient = Patient()
+    outbox.group_fsync = patient = Patient()
     for talker in (ann, bob):
         talker.send("SET", "k", "v")
         talker.send("QUIT")
@@ -153,7 +157,7 @@ def test_what_was_sent_behind_a_long_command_stays_behind_it(
         worker.send("XADD", "s", "*", "f", "v")
     server.turn()
     assert _heard(worker, 40)
-    outbox.gatherer = Patient()
+    outbox.group_fsync = Patient()
     assert worker.ask("SET", "k", "v") == b""
     if skipped:  # a long reply that nobody wants holds nobody
         worker.send_bytes(request("CLIENT", "REPLY", "SKIP") + request(*skipped))

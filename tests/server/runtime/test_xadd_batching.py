@@ -17,7 +17,7 @@ from kvstream.operations.checks import check
 from kvstream.resp.compiled import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime import xadd_requests
-from kvstream.server.runtime.xadd_requests import PlainBurst, burst_of, requests_of
+from kvstream.server.runtime.xadd_requests import PythonBurst, burst_of, requests_of
 from kvstream.storage.batch import Batch
 from kvstream.types.ids import StreamID
 from tests.server.talking import Server, Talker, request
@@ -145,8 +145,8 @@ def test_a_word_that_has_the_bytes_of_two_options_does_not_trim(server: Server) 
 
 @compiled
 def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
-    assert twins.take_appends(None, plain("v" * 100), 100) is None
-    assert twins.take_appends(None, plain("v" * 100), 1000) is not None
+    assert twins.take_burst(None, plain("v" * 100), 100, plain_trim) is None
+    assert twins.take_burst(None, plain("v" * 100), 1000, plain_trim) is not None
     with patch.object(xadd_requests, "BURST_BYTES_MAX", 100):
         assert burst_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
 
@@ -185,7 +185,7 @@ def test_nobody_can_tell_a_burst_from_requests_one_by_one(
     @given(st.lists(st.tuples(st.integers(0, 2), st.lists(PLAIN | OTHER, max_size=6)), max_size=6))
     def prove(sent: list[tuple[int, list[bytes]]]) -> None:
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
-        with patch("kvstream.server.runtime.clients.burst_of", lambda client, data: None):
+        with patch("kvstream.server.runtime.executor.burst_of", lambda client, data: None):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
             with patch("kvstream.server.runtime.xadd_batching._plain", lambda argv, most: None):
                 alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)
@@ -280,8 +280,8 @@ def test_where_the_commit_fails_each_request_of_a_burst_is_told(server: Server) 
     assert ann.ask("XLEN", "s") == b":0\r\n"
 
 
-@pytest.mark.parametrize("kind", [PlainBurst, xadd_requests.Burst])
-def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[PlainBurst]) -> None:
+@pytest.mark.parametrize("kind", [PythonBurst, xadd_requests.Burst])
+def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[PythonBurst]) -> None:
     burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
     burst.replies = b"$3\r\n1-1\r\n"
     burst.fail(ErrorReply("ERR", "lost"))
@@ -305,13 +305,13 @@ def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None
         (twins.gather, twins.entries_of, twins.answer),
     ]
     for (gather, entries_of, answer), kind in zip(
-        twin_functions, [PlainBurst, twins.Burst], strict=True
+        twin_functions, [PythonBurst, twins.Burst], strict=True
     ):
         made: list[Any] = [
             kind(client, b"k", [entry] * (n + 1), b"", [trim] * (n + 1) if n == 1 else None)
             for n, client in enumerate(talkers)
         ]
-        waiting: dict[bytes, list[PlainBurst]] = {}
+        waiting: dict[bytes, list[PythonBurst]] = {}
         gathered = gather(made, waiting, 3)
         together = [burst for same in waiting.values() for burst in same]
         entries, trims = entries_of(together)

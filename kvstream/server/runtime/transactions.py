@@ -1,0 +1,95 @@
+"""MULTI and EXEC: queued commands run as one unit of a turn; their replies have one limit."""
+
+from kvstream.commands.command import Blocked, Command, Later, Stepwise
+from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Paged, Reply
+from kvstream.commands.reply_pages import given_up, memory_of
+from kvstream.meta.filling import Limits
+from kvstream.meta.txn import Txn
+from kvstream.operations.keyspace import Watched
+from kvstream.operations.pages import SHORT_BYTES
+from kvstream.server.runtime.client import Answers, Argv, Client, Queue
+from kvstream.server.runtime.dispatch import Calls
+
+SMALL = 1 << 10
+"""Bytes: smaller replies are never refused."""
+_NO_REPLIES = frozenset({Blocked, Later, Stepwise})
+"""Answers that are no replies. In EXEC only Blocked occurs."""
+_EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
+_EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
+
+
+class Room:
+    """The memory that the replies of one EXEC may take: together as much as one reply."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.held = 0
+        """Bytes that the replies take so far."""
+        self.is_long = False
+        """Whether the whole reply is to be streamed."""
+
+    def take(self, command: Command, reply: Reply) -> Reply:
+        """Count a reply and return it, or return an error if it exceeds the limit.
+
+        The reply of a command that has written is never refused.
+        """
+        limits, size = self._limits, memory_of(reply)
+        held = self.held + size
+        if size > SMALL and 0 < limits.reply_max < held and not command.writes:
+            return ErrorReply.of(limits.too_large())
+        self.held = limits.reply_held = held
+        if type(reply) is Paged or held > SHORT_BYTES:
+            self.is_long = True
+        return reply
+
+    def leave(self) -> None:
+        """Restore the full limit for the replies of others."""
+        self._limits.reply_held = 0
+
+
+def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:
+    """End a client's MULTI; return the error if its queue must not run."""
+    queue = client.queue
+    if queue is None:
+        return calls.failed("exec", _EXEC_ALONE)
+    client.end_queue()
+    return calls.failed("exec", _EXECABORT) if queue.failed else None
+
+
+def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Reply:
+    """Run queued commands; an error of one does not stop the others."""
+    begun = calls.clock()
+    if watched.is_changed(txn):
+        return NULL_ARRAY
+    room = Room(txn.catalog.limits)
+    tracking = calls.trackers.clients.get(client)
+    caching = tracking is not None and tracking.caching
+    replies: list[Reply] = []
+    client.in_exec = True
+    try:
+        for command, argv in queue.commands:
+            if tracking is not None:
+                tracking.caching = caching  # CLIENT CACHING applies to the whole transaction
+            reply = _answer(calls, client, command, argv, txn)
+            replies.append(room.take(command, reply))
+    finally:
+        client.in_exec = False
+        room.leave()
+        client.last_command = "exec"
+    if client.answers is Answers.SKIP_NEXT:  # EXEC has one reply
+        client.answers = Answers.SKIP
+    calls.statistics.ran("exec", calls.clock() - begun)
+    return given_up(replies, room.held) if client.pages and room.is_long else replies
+
+
+def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
+    client.last_command = "exec"
+    if client.user.free and not calls.crowded:
+        reply = calls.answer(client, command, argv, txn)
+    else:  # the ACL may have changed since the command was queued
+        refusal = calls.refusal_in_exec(client, command, argv)
+        reply = refusal or calls.answer(client, command, argv, txn)
+    if type(reply) in _NO_REPLIES:
+        assert isinstance(reply, Blocked)
+        return reply.expired
+    return reply  # type: ignore[return-value]
