@@ -1,1 +1,1 @@
-"""redis-py on a store of this process: its connections lead to the table of commands, no socket."""
+"""redis-py on a store in this process: its connections call the command table, without a socket."""

@@ -1,7 +1,7 @@
-"""redis-py's connection and pool for asyncio, on a host instead of a socket.
+"""redis-py's connection and pool for asyncio, connected to a host instead of a socket.
 
-Nothing here waits for a lock or a disk: requests are handed to the host's thread, which runs those
-of all tasks in one turn, and replies come back into the loop.
+Nothing here waits for a lock or a disk. Requests are passed to the host's thread, which runs those
+of all tasks in one turn. Replies come back into the event loop.
 """
 
 import asyncio
@@ -16,22 +16,22 @@ import redis.asyncio.connection
 
 from kvstream.errors import KVStreamError
 from kvstream.inprocess.connection import closes_all
-from kvstream.inprocess.homes import Door
 from kvstream.inprocess.host import Host
+from kvstream.inprocess.shared_store import Handle
 from kvstream.server.runtime.client import Client
 
 _Base: Any = redis.asyncio.connection.UnixDomainSocketConnection
-"""Any, since each release of redis-py has other types for it."""
+"""Any, since its type differs between releases of redis-py."""
 
 
 _FOREVER_S = 10 * 365 * 86_400
 
 
 class Reader(asyncio.StreamReader):
-    """Where the replies of a connection arrive.
+    """The stream reader on which the replies of a connection arrive.
 
-    Its loop keeps it until the end of the connection, and through it the task that waits for
-    replies: as a loop keeps what waits at a socket.
+    The event loop references it until the connection ends, and through it the task that waits for
+    replies, as with a socket.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -39,20 +39,20 @@ class Reader(asyncio.StreamReader):
         self._kept = loop.call_later(_FOREVER_S, self.at_eof)
 
     def end(self) -> None:
-        """Take no more."""
+        """End the stream."""
         self._kept.cancel()
         self.feed_eof()
 
 
 class Writer:
-    """A task's end of its connection to a host: what redis-py needs of a StreamWriter.
+    """The host's endpoint of a connection, with the methods of a StreamWriter that redis-py calls.
 
-    It keeps neither loop nor reader: the host keeps it for as long as the store is open, and a loop
-    that was stopped with clients open must be collected, so that they let go of the store.
+    It has weak references to loop and reader: the host keeps it while the store is open, and a loop
+    that was stopped with open clients must be garbage collected, so that they release the store.
     """
 
     def __init__(self, host: Host, reader: Reader) -> None:
-        """Enter; ``reader`` will have the replies."""
+        """Connect to the host; replies go to ``reader``."""
         loop = asyncio.get_running_loop()
         self._host = host
         self._loop, self._reader = weakref.ref(loop), weakref.ref(reader)
@@ -61,7 +61,7 @@ class Writer:
         host.submit(self._enter)
 
     def _enter(self) -> None:
-        self._client = self._host.welcome(self)
+        self._client = self._host.connect(self)
 
     # --- what redis-py calls --------------------------------------------------------------------
 
@@ -76,24 +76,24 @@ class Writer:
         self._host.submit(lambda: self._receive(data))
 
     async def drain(self) -> None:
-        """Return: what was sent is with the host already."""
+        """Return at once: the host has all data already."""
 
     def close(self) -> None:
-        """Leave the host, or take no more: also what the host calls."""
+        """Disconnect from the host. The host calls this, too."""
         if self._open:
             self._open = False
             self._tell(Reader.end)
             if not self._host.ended:
-                self._host.hand_over(self._leave)
+                self._host.enqueue(self._leave)
 
     async def wait_closed(self) -> None:
-        """Return: nothing is on the way."""
+        """Return at once: no data is under way."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return ``default``: there is no socket to be told of."""
+        """Return ``default``, as there is no socket."""
         return default
 
-    # --- in the host ----------------------------------------------------------------------------
+    # --- called by the host ---------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
         if self._client is not None:
@@ -101,13 +101,13 @@ class Writer:
 
     def _leave(self) -> None:
         if self._client is not None:
-            self._host.leave(self._client)
+            self._host.disconnect(self._client)
 
     def send(self, data: bytes) -> None:
         if self._open:
             self._tell(Reader.feed_data, data)
 
-    def break_off(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         if self._open:
             self._open = False
             error = ConnectionResetError(errno.ECONNRESET, reason)
@@ -122,7 +122,7 @@ class Writer:
         return len(buffer)
 
     def _tell(self, function: Callable[..., object], *args: Any) -> None:
-        """Call into the loop; one that is closed or gone has nobody who would hear it."""
+        """Call into the loop, unless it is closed or gone."""
         loop, reader = self._loop(), self._reader()
         if loop is None or reader is None:
             self._open = False
@@ -134,18 +134,20 @@ class Writer:
 
 
 class Connection(_Base):  # type: ignore[misc]
-    """A connection of redis-py that leads to the table of commands."""
+    """A connection of redis-py to the command table."""
 
-    def __init__(self, *, door: Door, socket_timeout: float | None = None, **options: Any) -> None:
-        super().__init__(path=door.name, socket_timeout=socket_timeout, **options)
-        self._door = door
+    def __init__(
+        self, *, handle: Handle, socket_timeout: float | None = None, **options: Any
+    ) -> None:
+        super().__init__(path=handle.name, socket_timeout=socket_timeout, **options)
+        self._handle = handle
 
     async def _connect(self) -> None:
-        door: Door = self._door
+        handle: Handle = self._handle
         try:
-            host = door.host
+            host = handle.host
             if host is None:
-                host = await asyncio.to_thread(door.enter)
+                host = await asyncio.to_thread(handle.acquire)
         except KVStreamError as error:
             raise redis.ConnectionError(f"{type(error).__name__}: {error}") from error
         reader = Reader(asyncio.get_running_loop())
@@ -155,37 +157,38 @@ class Connection(_Base):  # type: ignore[misc]
     async def activate_maint_notifications_handling_if_enabled(
         self, check_health: bool = True
     ) -> None:
-        """Do nothing: no store in this process moves to another host."""
+        """Do nothing: a store in this process never moves to another host."""
 
 
-class Leaving:
-    """What pools of in-process connections do besides: let go of the store when they are closed."""
+class ReleasingPool:
+    """Mixin of connection pools: release the store when the pool is closed."""
 
     connection_kwargs: dict[str, Any]
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
         if closes_all(*args, **kwargs):
-            door: Door = self.connection_kwargs["door"]
-            await asyncio.to_thread(door.leave)
+            handle: Handle = self.connection_kwargs["handle"]
+            await asyncio.to_thread(handle.release)
 
 
 @cache
 def pool_class(base: type[redis.asyncio.ConnectionPool]) -> type[redis.asyncio.ConnectionPool]:
-    """Return a pool as ``base`` is one, which lets go of the store."""
-    return type(base.__name__, (Leaving, base), {"__module__": __name__})
+    """Return a subclass of ``base`` that releases the store when it is closed."""
+    return type(base.__name__, (ReleasingPool, base), {"__module__": __name__})
 
 
 def client(
-    door: Door,
+    handle: Handle,
     pool: type[redis.asyncio.ConnectionPool] = redis.asyncio.ConnectionPool,
     single_connection_client: bool = False,
     **options: Any,
 ) -> redis.asyncio.Redis:
-    """Return a client that owns its pool; TypeError for an option that redis-py has not."""
-    connections = pool_class(pool)(connection_class=Connection, door=door, **options)
+    """Return a client with a pool of its own; TypeError for an option that redis-py does not
+    know."""
+    connections = pool_class(pool)(connection_class=Connection, handle=handle, **options)
     Connection(**connections.connection_kwargs)
-    weakref.finalize(connections, door.abandon).atexit = False
+    weakref.finalize(connections, handle.abandon).atexit = False
     made = redis.asyncio.Redis(
         connection_pool=connections, single_connection_client=single_connection_client
     )

@@ -1,6 +1,6 @@
-"""``connect`` and ``connect_async``: a program of redis-py on a store of its own process.
+"""``connect`` and ``connect_async``: redis-py on a store in the program's own process.
 
-redis-py and the server are imported when one of them is called, not before.
+redis-py and the server are imported by the first call.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _OF_SOCKETS = {
     "socket_type",
     "socket_read_size",
 }
-"""What there is no use for, and the options of TLS."""
+"""Options without effect here; those of TLS have none either."""
 _MADE_HERE = "a pool and its connections are made here: pool=... is the class of the pool"
 _NO_TRACKING = "a cache in the client needs CLIENT TRACKING, which there is not"
 _REFUSED = {
@@ -44,13 +44,13 @@ _REFUSED = {
 def connect(store: Store | AnyPath, **options: Any) -> "redis.Redis":
     """Return a client of redis-py on a store in this process: a directory, or an open Store.
 
-    Everything that redis-py does works, from any thread: pipelines, transactions, blocking reads,
-    pools, RESP2 and RESP3. The options are those of ``redis.Redis`` and, for a directory, of
-    ``Store.open``. Those that tell the way to a server have no effect; ``pool`` is the class of the
-    pool, such as ``redis.BlockingConnectionPool``; no timeout or retry but as asked for.
+    Everything of redis-py works, from any thread: pipelines, transactions, blocking reads, pools,
+    RESP2 and RESP3. The options are those of ``redis.Redis`` and, for a directory, of
+    ``Store.open``. Options that address a server have no effect. ``pool`` is the class of the pool,
+    such as ``redis.BlockingConnectionPool``. There are no timeouts and no retries by default.
 
-    Clients of one directory share its store, which is closed with the last of them, or at the end
-    of the program. Raises what ``Store.open`` raises; ImportError where redis-py is not installed.
+    Clients of one directory share its store. It is closed with the last of them, or at the end of
+    the program. Raises what ``Store.open`` raises, and ImportError if redis-py is not installed.
     """
     _check_installed()
     from kvstream.inprocess import connection
@@ -61,8 +61,8 @@ def connect(store: Store | AnyPath, **options: Any) -> "redis.Redis":
 def connect_async(store: Store | AnyPath, **options: Any) -> "redis.asyncio.Redis":
     """Return a client of redis.asyncio on a store in this process, as ``connect`` does.
 
-    The event loop never waits for the disk: the store is opened with the first command, which
-    raises ``redis.ConnectionError`` where that fails.
+    The event loop never waits for the disk. The first command opens the store, and raises
+    ``redis.ConnectionError`` if that fails.
     """
     _check_installed()
     from kvstream.inprocess import asynchronous
@@ -78,19 +78,19 @@ def _check_installed() -> None:
 
 
 class _Options(NamedTuple):
-    """What was given, by whom it is for."""
+    """The given options: those of the store, and those of the client."""
 
     store: dict[str, Any]
     client: dict[str, Any]
 
 
 def _client(make: Callable[..., T], store: Store | AnyPath, options: dict[str, Any]) -> T:
-    from kvstream.inprocess.homes import Door, home_of
+    from kvstream.inprocess.shared_store import Handle, shared_store_of
 
     given = _sorted(options)
     if isinstance(store, Store):
         given.client.setdefault("db", store.db)
-    return make(Door(home_of(store, given.store)), **given.client)
+    return make(Handle(shared_store_of(store, given.store)), **given.client)
 
 
 def _sorted(options: dict[str, Any]) -> _Options:

@@ -1,4 +1,4 @@
-"""redis-py's connection and pool for threads, on a host instead of a socket."""
+"""redis-py's connection and pool for threads, connected to a host instead of a socket."""
 
 import os
 import threading
@@ -12,27 +12,28 @@ import redis.connection
 from redis.utils import HIREDIS_AVAILABLE
 
 from kvstream.errors import KVStreamError
-from kvstream.inprocess.homes import Door
 from kvstream.inprocess.pipe import Pipe
+from kvstream.inprocess.shared_store import Handle
 
 CLOSED = "Connection closed by server."
-"""As redis-py says it."""
+"""redis-py's text."""
 
 _Base: Any = redis.connection.UnixDomainSocketConnection
-"""Any, since each release of redis-py has other types for it."""
+"""Any, since its type differs between releases of redis-py."""
 
 
 _Serializer: Any = redis.connection.HiredisRespSerializer
 
 
 class Packer(_Serializer):  # type: ignore[misc]
-    """Packs commands by hiredis, which is given no numbers.
+    """Pack commands by hiredis, with all numbers as text.
 
-    It asks Python for their text, and ends the process where a signal's handler raises then.
+    hiredis asks Python for the text of a number, and ends the process if a signal handler raises
+    meanwhile.
     """
 
     def pack(self, *args: Any) -> list[bytes]:
-        """Return a command as bytes to be sent."""
+        """Return a command as bytes to send."""
         packed: list[bytes] = super().pack(*map(_without_number, args))
         return packed
 
@@ -42,21 +43,20 @@ def _without_number(arg: Any) -> Any:
 
 
 class Connection(_Base):  # type: ignore[misc]
-    """A connection of redis-py that leads to the table of commands.
+    """A connection of redis-py to the command table.
 
-    Of a connection to a socket in the file system it differs in how it connects, and in that all
-    commands of a pipeline are sent at once, so that they are one turn.
+    It connects to a host, and sends all commands of a pipeline at once, so that they are one turn.
     """
 
-    def __init__(self, door: Door, socket_timeout: float | None = None, **options: Any) -> None:
+    def __init__(self, handle: Handle, socket_timeout: float | None = None, **options: Any) -> None:
         if HIREDIS_AVAILABLE and options.get("command_packer") is None:
             options["command_packer"] = Packer()
-        super().__init__(path=door.name, socket_timeout=socket_timeout, **options)
-        self._door = door
+        super().__init__(path=handle.name, socket_timeout=socket_timeout, **options)
+        self._handle = handle
 
     def _connect(self) -> Pipe:
         try:
-            return Pipe(self._door.enter(), self.socket_timeout)
+            return Pipe(self._handle.acquire(), self.socket_timeout)
         except KVStreamError as error:
             raise redis.ConnectionError(f"{type(error).__name__}: {error}") from error
 
@@ -67,10 +67,11 @@ class Connection(_Base):  # type: ignore[misc]
         super().send_packed_command(whole, check_health=check_health)
 
     def activate_maint_notifications_handling_if_enabled(self, check_health: bool = True) -> None:
-        """Do nothing: no store in this process moves to another host."""
+        """Do nothing: a store in this process never moves to another host."""
 
     def can_read(self, timeout: float | None = 0) -> bool:
-        """Tell whether a reply is there that was not read; redis.ConnectionError at the end."""
+        """Return whether an unread reply is there; redis.ConnectionError if the connection has
+        ended."""
         if self._sock is None:
             self.connect()
         pipe: Pipe = self._sock
@@ -84,50 +85,52 @@ class Connection(_Base):  # type: ignore[misc]
 
 
 def _holds_replies(parser: Any) -> bool:
-    """Tell whether a parser of redis-py has bytes that were not asked for."""
+    """Return whether a parser of redis-py has unread bytes."""
     reader = getattr(parser, "_reader", None)
     if reader is not None:  # hiredis
         return bool(reader.has_data())
     unread = getattr(parser._buffer, "unread_bytes", None)
-    if unread is None:  # it was interrupted as it connected
+    if unread is None:  # its ``connect`` was interrupted
         raise redis.ConnectionError(CLOSED)
     return bool(unread())
 
 
-class Leaving:
-    """What pools of in-process connections do besides: let go of the store when they are closed."""
+class ReleasingPool:
+    """Mixin of connection pools: release the store when the pool is closed."""
 
     connection_kwargs: dict[str, Any]
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
         if closes_all(*args, **kwargs):
-            door: Door = self.connection_kwargs["door"]
-            door.leave()
+            handle: Handle = self.connection_kwargs["handle"]
+            handle.release()
 
 
 def closes_all(inuse_connections: bool = True) -> bool:
-    """Tell whether ``disconnect`` of a pool, called so, closes all of its connections."""
+    """Return whether ``disconnect`` of a pool, called with these arguments, closes all
+    connections."""
     return inuse_connections
 
 
 @cache
 def pool_class(base: type[redis.ConnectionPool]) -> type[redis.ConnectionPool]:
-    """Return a pool as ``base`` is one, which lets go of the store."""
-    return type(base.__name__, (Leaving, base), {"__module__": __name__})
+    """Return a subclass of ``base`` that releases the store when it is closed."""
+    return type(base.__name__, (ReleasingPool, base), {"__module__": __name__})
 
 
 def client(
-    door: Door,
+    handle: Handle,
     pool: type[redis.ConnectionPool] = redis.ConnectionPool,
     single_connection_client: bool = False,
     **options: Any,
 ) -> redis.Redis:
-    """Return a client that owns its pool; TypeError for an option that redis-py has not."""
-    connections = pool_class(pool)(connection_class=Connection, door=door, **options)
+    """Return a client with a pool of its own; TypeError for an option that redis-py does not
+    know."""
+    connections = pool_class(pool)(connection_class=Connection, handle=handle, **options)
     Connection(**connections.connection_kwargs)
-    weakref.finalize(connections, door.abandon).atexit = False
-    door.enter()
+    weakref.finalize(connections, handle.abandon).atexit = False
+    handle.acquire()
     made = redis.Redis(
         connection_pool=connections, single_connection_client=single_connection_client
     )
@@ -139,14 +142,14 @@ def client(
 # --- forks --------------------------------------------------------------------------------------
 
 LOCKS = ("_lock", "_fork_lock", "single_connection_lock")
-"""What redis-py 8.1 calls the locks of its clients, their pools and their dispatchers of events;
-a forked child goes on with the same ones."""
+"""Names of the locks of redis-py 8.1's clients, pools and event dispatchers. A forked child
+inherits them."""
 
 _lock_holders: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """Have, in a forked child, no lock that a thread of its parent holds, for ever."""
+    """Replace, in a forked child, the locks that a thread of the parent may hold."""
     for made in list(_lock_holders):
         for holder in (made, getattr(made, "_event_dispatcher", None)):
             for name in LOCKS:

@@ -1,9 +1,10 @@
 """The host: the executor that all clients of one store in this process share.
 
-A thread that sends runs the turn itself, under the host's lock. What must not wait for that lock
-is posted instead: what asyncio's clients send, and what other threads have found for a blocked one.
-It is done by whoever holds the lock, or by the host's own thread, which looks after deadlines as
-well. The lock is always taken before the engine's; a thread that may have the engine's only tries.
+A thread that sends requests runs the turn itself, under the host's lock. Callers that must not wait
+for the lock queue a function: requests of asyncio clients, and results that another thread found
+for a blocked client. The thread that holds the lock runs it, or the host's own thread, which also
+keeps deadlines. The host's lock is always taken before the engine's; a thread that may hold the
+engine's only tries.
 
 This module knows neither redis-py nor asyncio.
 """
@@ -35,58 +36,58 @@ from kvstream.types.options import ENTRY_BYTES_MAX
 OPTIONS = ServerOptions(
     port=0, output_max=0, maxmemory_clients=0, stream_entry_max_bytes=ENTRY_BYTES_MAX
 )
-"""No port, entries as large as the library takes, and no limit of replies that were not read: they
-are in the memory of who reads them."""
+"""No port, entries as large as in the library, and no limit on unread replies, as they are in the
+reader's own memory."""
 TICK_S = 1.0
-"""How often idle clients are looked for, and rates are taken."""
+"""Seconds between two checks for idle clients; rates are sampled then, too."""
 CLOSED = "the store is closed"
 
 
-class End(Protocol):
-    """A client's end of a connection. The host calls it under its lock; it must not raise."""
+class Endpoint(Protocol):
+    """The client's side of a connection. The host calls it under its lock; it must not raise."""
 
     def send(self, data: bytes) -> None:
-        """Take bytes of replies."""
+        """Take the bytes of replies."""
         ...
 
     def close(self) -> None:
-        """Take no more, once what was sent has been read."""
+        """End the connection after the replies that were sent."""
         ...
 
-    def break_off(self, reason: str) -> None:
-        """Take no more: the host has ended."""
+    def fail(self, reason: str) -> None:
+        """End the connection because the host has ended."""
         ...
 
     def pending(self) -> int:
-        """Return the bytes that have been sent and not been read."""
+        """Return the number of bytes that were sent and are unread."""
         ...
 
 
 class Host:
-    """The clients of one store in this process, and what they wait for."""
+    """The clients of one store in this process, and their executor."""
 
-    def __init__(self, engine: Engine, unlocked: Callable[[], None]) -> None:
-        """``unlocked`` is called by the host's thread, now and then, while that has no lock."""
+    def __init__(self, engine: Engine, on_idle: Callable[[], None]) -> None:
+        """``on_idle`` is called by the host's thread after each round, without its lock."""
         self.engine = engine
         self.executor = Executor(engine, COMMANDS, post=self.post, options=OPTIONS)
         self.ended = ""
-        """Why there is nothing more to be had; empty while there is."""
-        self._ends: dict[Client, End] = {}
+        """The reason why the host has ended; empty while it runs."""
+        self._ends: dict[Client, Endpoint] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
         self._posted: deque[Callable[[], None]] = deque()
         self._owner = 0
         self._alarm = Signal()
         self._ticks_at = self._wakes_at = self.executor.clock() + TICK_S
-        self._unlocked = unlocked
+        self._on_idle = on_idle
         directory.register(self)
         self._thread = threading.Thread(target=self._watch, name="kvstream-clients", daemon=True)
         self._thread.start()
 
     # --- connections ----------------------------------------------------------------------------
 
-    def welcome(self, end: End) -> Client | None:
-        """Let a client in; None where that is refused, as its end is told."""
+    def connect(self, end: Endpoint) -> Client | None:
+        """Take a new client; return None if it is refused. Its endpoint gets the error."""
         with self._lock:
             self._refuse_ended()
             executor = self.executor
@@ -106,8 +107,8 @@ class Host:
             executor.add(client)
             return client
 
-    def talk(self, client: Client, data: bytes) -> None:
-        """Take what a client sends and run what is there to be run, in this thread."""
+    def receive(self, client: Client, data: bytes) -> None:
+        """Take a client's requests and run them in this thread."""
         self._refuse_transaction()
         with self._lock:
             self._owner = threading.get_ident()
@@ -119,24 +120,24 @@ class Host:
                 self.end(CLOSED)
                 self._refuse_ended()
             except BaseException:
-                self._hang_up()
+                self._drop_unanswered()
                 raise
             finally:
                 self._owner = 0
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Have the host's thread call what brings requests; this one waits for nothing."""
+        """Run a function that brings requests in the host's thread; return at once."""
         self._refuse_transaction()
         self._refuse_ended()
-        self.hand_over(function)
+        self.enqueue(function)
 
-    def hand_over(self, function: Callable[[], None]) -> None:
-        """Have a function called under the lock, by who has it or by the host's thread."""
+    def enqueue(self, function: Callable[[], None]) -> None:
+        """Queue a function to be called under the lock, by its holder or by the host's thread."""
         self._posted.append(function)
         self._alarm.set()
 
     def between_turns(self, function: Callable[[], None]) -> None:
-        """Call a function while no turn runs, so that no thread holds clients by what it does."""
+        """Call a function while no turn runs, so that no thread references clients in a turn."""
         with self._lock:
             before, self._owner = self._owner, threading.get_ident()
             try:
@@ -145,24 +146,24 @@ class Host:
                 self._owner = before
 
     def wake(self) -> None:
-        """Have the host's thread look after everything."""
+        """Wake the host's thread."""
         self._alarm.set()
 
     def is_busy_here(self) -> bool:
-        """Tell whether this thread has the host's lock or the engine's."""
+        """Return whether this thread holds the host's lock or the engine's."""
         return self._owner == threading.get_ident() or self.engine.is_held_here()
 
-    def leave(self, client: Client) -> None:
-        """Forget a client whose connection has ended: soon, for a turn may be looking at it."""
+    def disconnect(self, client: Client) -> None:
+        """Forget a client whose connection has ended, after a turn that may still use it."""
         if not self.ended:
-            self.hand_over(partial(self._forget, client))
+            self.enqueue(partial(self._forget, client))
 
     def _forget(self, client: Client) -> None:
         self._ends.pop(client, None)
         self.executor.gone(client)
 
-    def _send(self, client: Client, end: End, data: bytes) -> None:
-        """Send replies; who reads too slowly is cut off."""
+    def _send(self, client: Client, end: Endpoint, data: bytes) -> None:
+        """Send replies; drop a client that reads too slowly."""
         end.send(data)
         client.bytes_out += len(data)
         self.executor.statistics.bytes_out += len(data)
@@ -172,21 +173,21 @@ class Host:
     # --- turns ----------------------------------------------------------------------------------
 
     def post(self, function: Callable[[], None]) -> None:
-        """Have a function called under the lock: now where this thread has it.
+        """Call a function under the lock: now if this thread holds it, or else soon.
 
-        Others may have the engine's lock, and must not wait for this one: it is done for them.
+        This never waits for the lock, as the caller may hold the engine's.
         """
         if self._owner == threading.get_ident():
             function()
         else:
-            self.hand_over(function)
+            self.enqueue(function)
 
     def _do_posted(self) -> None:
         while self._posted:
             self._posted.popleft()()
 
     def _settle(self) -> None:
-        """Run turns until nothing is left to be run."""
+        """Run turns until no requests are left."""
         executor = self.executor
         self._do_posted()
         while executor.run() or self._posted:
@@ -196,10 +197,10 @@ class Host:
             self._wakes_at = due
             self._alarm.set()
 
-    def _hang_up(self) -> None:
-        """Close every connection that a turn which was cut short may owe a reply.
+    def _drop_unanswered(self) -> None:
+        """Close every connection that may miss a reply of an interrupted turn.
 
-        Those that wait for news, and have not been served, may go on waiting.
+        Blocked clients that were not served go on waiting.
         """
         for client in list(self.executor.clients.values()):
             if client.block is None or client.block.waiter.done:
@@ -212,18 +213,18 @@ class Host:
         while not self.ended:
             self._alarm.wait(self._wakes_at - clock())
             try:
-                self._look_after()
+                self._run_due()
             except StoreClosed:
                 self.end(CLOSED)
             except Exception:  # nobody may wait for a reply that will not come
                 with self._lock:
-                    self._hang_up()
+                    self._drop_unanswered()
                 report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
                 threading.excepthook(report)
-            self._unlocked()
+            self._on_idle()
 
-    def _look_after(self) -> None:
-        """Do what is due, and what was left by others."""
+    def _run_due(self) -> None:
+        """Run what is due, and queued functions."""
         executor = self.executor
         with self._lock:
             self._owner = threading.get_ident()
@@ -242,9 +243,9 @@ class Host:
     # --- the end --------------------------------------------------------------------------------
 
     def end(self, reason: str = CLOSED, quietly: bool = False) -> None:
-        """Let go of all clients; a second call does nothing. The store stays as it is.
+        """Disconnect all clients; a second call does nothing. The store stays open.
 
-        ``quietly``: who waits is told nothing, and waits on.
+        ``quietly``: blocked clients get no error, and go on waiting.
         """
         with self._lock:
             if self.ended:
@@ -253,19 +254,19 @@ class Host:
             for client, end in list(self._ends.items()):
                 self.executor.gone(client)
                 if not quietly:
-                    end.break_off(reason)
+                    end.fail(reason)
             self._ends.clear()
         directory.unregister(self)
         self._alarm.set()
 
     def join(self) -> None:
-        """Wait for the host's thread, and for what clients have begun, once it has ended."""
+        """Wait for the host's thread and for checkpoints that clients have begun."""
         self.executor.saving.join()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def refuse_after_fork(self) -> None:
-        """Be of no use in a forked child: lock and thread are its parent's."""
+        """Make the host unusable in a forked child: lock and thread are the parent's."""
         self.ended = directory.FORKED
         self._lock = threading.RLock()
         self._posted.clear()
@@ -275,7 +276,8 @@ class Host:
             raise ConnectionResetError(errno.ECONNRESET, self.ended)
 
     def _refuse_transaction(self) -> None:
-        """Requests run in transactions of their own, for which this thread would wait for ever."""
+        """Refuse a request inside a transaction of this thread: the two would wait for each
+        other."""
         if self.engine.is_open_here():
             raise InvalidArgument(
                 "a transaction of the store is open in this thread: inside it use the methods of "
@@ -287,19 +289,19 @@ _CLIENT = cast(Container, TABLE[b"client"])
 
 
 def _shutdown(txn: Txn, session: Session, argv: Argv) -> NoReturn:
-    """Refused: the store is in the process of its clients, and is closed with the last of them."""
+    """Refuse SHUTDOWN: the store is in its clients' process, and is closed with the last client."""
     raise RequestError("SHUTDOWN: the store is in this process, and is closed with its last client")
 
 
 def _tracking(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Refused: the program may write to the store beside its clients, and nobody would say so."""
+    """Refuse CLIENT TRACKING ON: the program may write to the store without its clients' notice."""
     if argv[2].lower() == b"on":
         raise RequestError("keys are not tracked in the process of the store: cache none of them")
     return _CLIENT.subcommands[b"tracking"].run(txn, session, argv)
 
 
 def _commands() -> dict[bytes, Command | Container]:
-    """Return the server's table but for what makes no sense without one."""
+    """Return the server's command table without the commands that need a server process."""
     shutdown = replace(cast(Command, TABLE[b"shutdown"]), run=_shutdown)
     tracking = replace(_CLIENT.subcommands[b"tracking"], run=_tracking)
     client = replace(_CLIENT, subcommands={**_CLIENT.subcommands, b"tracking": tracking})

@@ -1,6 +1,6 @@
-"""A pipe: what redis-py takes for a socket. What goes in is run, what comes out are the replies.
+"""A pipe: the object that redis-py uses as a socket. Writing runs requests; reading gives replies.
 
-It belongs to one thread at a time, as a connection of redis-py does; others may close it.
+It belongs to one thread at a time, as a connection of redis-py does. Other threads may close it.
 """
 
 import errno
@@ -14,21 +14,21 @@ Buffer = bytearray | memoryview
 
 
 class Pipe:
-    """A client's end of its connection to a host, by the methods of a socket."""
+    """The host's endpoint of a connection, with the methods of a socket."""
 
     def __init__(self, host: Host, timeout: float | None = None) -> None:
-        """Enter; ConnectionResetError where the host has ended."""
+        """Connect to the host; ConnectionResetError if it has ended."""
         self._host = host
         self._timeout = timeout
         self._chunks: deque[bytes] = deque()
         self._at = 0
-        """Bytes of the first chunk that have been read."""
+        """Bytes of the first chunk that were read."""
         self._sent = self._read = 0
         self._arrived = Signal()
         self._open = True
         self._broken = ""
         self._client: Client | None = None
-        self._client = host.welcome(self)
+        self._client = host.connect(self)
 
     # --- what redis-py calls --------------------------------------------------------------------
 
@@ -36,16 +36,17 @@ class Pipe:
         """Send requests, and run them in this thread."""
         self._refuse_broken()
         if self._client is not None:
-            self._host.talk(self._client, data)
+            self._host.receive(self._client, data)
 
     def recv_into(self, buffer: Buffer) -> int:
-        """Read replies into a buffer; 0 at the end, an error as a socket's where none comes."""
+        """Read replies into a buffer. Return 0 at the end; raise the errors of a socket on a
+        timeout."""
         data = self.recv(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        """Read replies: ``size`` bytes at most, none at the end."""
+        """Read at most ``size`` bytes of replies; empty at the end."""
         if not self._chunks and not self.wait(self._timeout):
             if self._timeout == 0:
                 raise BlockingIOError(errno.EAGAIN, "nothing has come")
@@ -64,23 +65,23 @@ class Pipe:
         return data
 
     def settimeout(self, seconds: float | None) -> None:
-        """Wait so long for replies; None: for ever, 0: not at all."""
+        """Set the seconds to wait for replies; None: without end, 0: do not wait."""
         self._timeout = seconds
 
     def shutdown(self, how: int) -> None:
-        """Do nothing: ``close`` is all."""
+        """Do nothing: ``close`` ends the connection."""
 
     def close(self) -> None:
-        """Leave the host, or take no more: also what the host calls."""
+        """Disconnect from the host. The host calls this, too."""
         if not self._open:
             return
         self._open = False
-        if not self._host.ended:  # in a forked child not even the event may be touched
+        if not self._host.ended:  # a forked child may not even touch the event
             self._arrived.set()
             if self._client is not None:
-                self._host.leave(self._client)
+                self._host.disconnect(self._client)
 
-    # --- what the host calls --------------------------------------------------------------------
+    # --- called by the host ---------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         if self._open:
@@ -88,7 +89,7 @@ class Pipe:
             self._sent += len(data)
             self._arrived.set()
 
-    def break_off(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         self._broken = reason
         self._open = False
         self._arrived.set()
@@ -99,14 +100,14 @@ class Pipe:
     # --- waiting --------------------------------------------------------------------------------
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until there is something to be read, the end too; tell whether there is."""
+        """Wait until there are bytes or the end; return False on a timeout."""
         while not self._chunks and self._open:
             if not self._arrived.wait(seconds):
                 return False
         return True
 
     def is_over(self) -> bool:
-        """Tell whether all is read and nothing more will come."""
+        """Return whether the connection has ended and everything was read."""
         return not self._open and not self._chunks
 
     def _refuse_broken(self) -> None:

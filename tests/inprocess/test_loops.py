@@ -13,8 +13,8 @@ import redis.asyncio
 
 import kvstream
 from kvstream import InvalidArgument, Store, StoreLocked
-from kvstream.inprocess.homes import Door
 from kvstream.inprocess.host import Host
+from kvstream.inprocess.shared_store import Handle
 from tests.inprocess.peers import Peer
 from tests.inprocess.test_stores import sound
 from tests.inprocess.test_tasks import run
@@ -179,9 +179,9 @@ def _collect() -> None:
     gc.collect()
 
 
-def _door_of(client: Any) -> Door:
-    door: Door = client.connection_pool.connection_kwargs["door"]
-    return door
+def _handle_of(client: Any) -> Handle:
+    handle: Handle = client.connection_pool.connection_kwargs["handle"]
+    return handle
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def abandoned(tmp_path: Path) -> Iterator[Host]:
     """The host of a client that only the garbage collector can find, when it is called."""
     gc.disable()
     client: Any = kvstream.connect(tmp_path / "data")
-    host = _door_of(client).host
+    host = _handle_of(client).host
     assert host is not None
     cycle: list[object] = [client]
     cycle.append(cycle)
@@ -235,7 +235,7 @@ def test_a_task_that_nobody_holds_waits_on(tmp_path: Path) -> None:
 def test_a_client_that_is_collected_in_the_middle_of_a_turn_lets_go_of_the_store(
     tmp_path: Path, abandoned: Host
 ) -> None:
-    abandoned.hand_over(lambda: abandoned.engine.run(lambda txn: _collect()))
+    abandoned.enqueue(lambda: abandoned.engine.run(lambda txn: _collect()))
     until(lambda: bool(abandoned.ended))
     sound(tmp_path / "data").close()
 
@@ -245,9 +245,9 @@ def test_a_client_that_is_collected_never_has_the_host_wait(
 ) -> None:
     other: Any = kvstream.connect(tmp_path / "data")
     collected = threading.Event()
-    with _door_of(other)._home._lock:  # somebody opens or closes the store
-        abandoned.hand_over(_collect)
-        abandoned.hand_over(collected.set)
+    with _handle_of(other)._shared._lock:  # somebody opens or closes the store
+        abandoned.enqueue(_collect)
+        abandoned.enqueue(collected.set)
         assert collected.wait(PATIENCE_S)
         assert other.ping()
     other.close()

@@ -96,7 +96,7 @@ def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
 ) -> None:
     client = here.client()
     client.ping()
-    host = client.connection_pool.connection_kwargs["door"].host
+    host = client.connection_pool.connection_kwargs["handle"].host
     reported: list[BaseException | None] = []
     report = {"excepthook": lambda args: reported.append(args.exc_value)}
     own = SimpleNamespace(**{**vars(threading), **report})

@@ -301,7 +301,7 @@ def test_ctrl_c_ends_following_in_good_order(source: Source, tmp_path: Path) -> 
     following.send_signal(signal.SIGINT)
     _, told = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, told
-    assert "goes on from there" in told
+    assert "the same command continues there" in told
     with Store.open(tmp_path / "store") as store:
         assert store.check() == []
 
