@@ -132,7 +132,7 @@ def test_a_tree_does_what_a_dict_would(
     database: Database, cached_rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
-    monkeypatch.setattr(trees, "_SPARSE", 0 if in_place else trees._SPARSE)
+    monkeypatch.setattr(trees, "SPARSE", 0 if in_place else trees.SPARSE)
     monkeypatch.setattr(trees, "DELETE_RANGE_ROWS", 4)
     monkeypatch.setattr(TreeMachine, "database", database, raising=False)
     run_state_machine_as_test(
