@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
+from kvstream.meta.trees import SPARSE
 
 PackedID = bytes
 """The 16 bytes of a StreamID, which sort as it does."""
@@ -182,6 +183,10 @@ class RunIndex:
 
     def add_all(self, runs: list[Run]) -> None:
         """Add many runs."""
+        if len(runs) * SPARSE < len(self.times):
+            for run in runs:
+                self.add(run)
+            return
         self.times += [run.times_suffix for run in runs]
         self.times.sort()
         touched = {owner_of(run): self.share(run) for run in runs}
@@ -202,6 +207,10 @@ class RunIndex:
 
     def remove_all(self, runs: list[Run]) -> None:
         """Remove many runs."""
+        if len(runs) * SPARSE < len(self.times):
+            for run in runs:
+                self.remove(run)
+            return
         gone: dict[Owner, set[PackedID]] = {}
         for run in runs:
             self.count(run, -len(run.ids))
@@ -216,6 +225,10 @@ class RunIndex:
 
     def replace(self, old: list[Run], new: list[Run]) -> None:
         """Replace runs by others."""
+        if (len(old) + len(new)) * SPARSE < len(self.times):
+            self.remove_all(old)
+            self.add_all(new)
+            return
         gone = set(map(_suffix, old))
         times = [suffix for suffix in self.times if suffix not in gone]
         times += map(_suffix, new)

@@ -30,8 +30,8 @@ DELETE_RANGE_ROWS = 64
 _STRETCH = 512
 """Adjacent rows that are deleted as a range among others that stay."""
 
-_SPARSE = 64
-"""Changed keys are looked up one by one if the tree has more than this many times as many."""
+SPARSE = 64
+"""Keys are changed one by one in a sorted list that has more than this many times as many."""
 
 _TREES = Family.TREES
 
@@ -50,7 +50,7 @@ class SortedRows(Generic[T]):
 def _remove_keys(memory: SortedRows[T], gone: list[bytes]) -> None:
     """Remove the keys of rows whose items were removed."""
     keys, items = memory.keys, memory.items
-    if len(gone) * _SPARSE < len(keys):
+    if len(gone) * SPARSE < len(keys):
         for key in gone:
             del keys[bisect_left(keys, key)]
     else:
@@ -227,7 +227,7 @@ class Tree(Generic[T]):
         items = memory.items
         _remove_keys(memory, [suffix for suffix in gone if items.pop(suffix, None) is not None])
         fresh = [suffix for suffix in rows if suffix not in items]
-        if len(fresh) * _SPARSE < len(memory.keys):
+        if len(fresh) * SPARSE < len(memory.keys):
             for suffix in fresh:
                 insort(memory.keys, suffix)
         else:

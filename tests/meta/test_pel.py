@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from kvstream import Corruption
-from kvstream.meta import pel, pel_index, trees
+from kvstream.meta import pel, pel_index, runs, trees
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.storage.database import Database
@@ -100,16 +100,21 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule(ids=SETS_OF_IDS, count=st.integers(0, 2))
     def give_back(self, ids: list[bytes], count: int) -> None:
-        txn, group = self.metadata.txn, self.group
         self.rank += 1
-        group.nack_rank = self.rank
-        targets = dict.fromkeys(ids, (b"", 0, count, self.rank))
+        self.group.nack_rank = self.rank
+        self.plan(ids, Entry(b"", 0, count, self.rank))
+        self.metadata.txn.member_changed(self.group)
+
+    @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES, count=st.integers(0, 2))
+    def change_owner(self, ids: list[bytes], owner: bytes, time: int, count: int) -> None:
+        self.plan(ids, Entry(owner, time, count))
+
+    def plan(self, ids: list[bytes], target: Entry) -> None:
+        """Plan that IDs, pending or not, become ``target``, and change their runs."""
+        txn, group = self.metadata.txn, self.group
         found = pel.stretches(txn, group, ids)
-        pel.plan(group, found, lambda run, some: {eid: targets[eid] for eid in some}).apply(
-            txn, group
-        )
-        txn.member_changed(group)
-        self.model |= dict.fromkeys(ids, Entry(b"", 0, count, self.rank))
+        pel.plan(group, found, lambda run, some: dict.fromkeys(some, target)).apply(txn, group)
+        self.model |= dict.fromkeys(ids, target)
 
     @rule()
     def commit(self) -> None:
@@ -194,18 +199,25 @@ def entries(runs: list[Run], start: bytes, end: bytes) -> list[Pending]:
     ]
 
 
+@pytest.mark.parametrize("sparse", [trees.SPARSE, 0], ids=["anew", "in place"])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
 @pytest.mark.parametrize("run_ids_max", [pel.RUN_IDS_MAX, 3, 1])
 def test_pending_runs_do_what_single_entries_would(
-    database: Database, run_ids_max: int, cached_rows: int, monkeypatch: pytest.MonkeyPatch
+    database: Database,
+    run_ids_max: int,
+    cached_rows: int,
+    sparse: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(trees, "SPARSE", sparse)
+    monkeypatch.setattr(runs, "SPARSE", sparse)
     monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     monkeypatch.setattr(pel_index, "_FEW", run_ids_max % 3)
     monkeypatch.setattr(PendingMachine, "database", database, raising=False)
     run_state_machine_as_test(
         PendingMachine,
-        settings=settings(max_examples=25, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=15, stateful_step_count=30, deadline=None),
     )
 
 

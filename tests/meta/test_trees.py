@@ -89,6 +89,12 @@ class TreeMachine(RuleBasedStateMachine):
             self.tree.delete_all(self.batch, list(gone))
             self.model = {key: self.model[key] for key in self.model if key not in gone}
 
+    @rule(gone=st.sets(SUFFIXES, max_size=4), rows=st.dictionaries(SUFFIXES, VALUES, max_size=5))
+    def replace(self, gone: set[bytes], rows: dict[bytes, bytes]) -> None:
+        put = {suffix: (value, (suffix, value)) for suffix, value in rows.items()}
+        self.tree.replace(self.batch, sorted(gone - rows.keys()), put)
+        self.model = {key: self.model[key] for key in self.model if key not in gone} | rows
+
     @rule()
     def drop(self) -> None:
         self.tree.drop(self.batch)
@@ -120,11 +126,13 @@ class TreeMachine(RuleBasedStateMachine):
         assert list(self.tree.scan(self.batch)) == sorted(self.model.items())
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 3, 0])
 def test_a_tree_does_what_a_dict_would(
-    database: Database, cached_rows: int, monkeypatch: pytest.MonkeyPatch
+    database: Database, cached_rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    monkeypatch.setattr(trees, "SPARSE", 0 if in_place else trees.SPARSE)
     monkeypatch.setattr(trees, "DELETE_RANGE_ROWS", 4)
     monkeypatch.setattr(TreeMachine, "database", database, raising=False)
     run_state_machine_as_test(
