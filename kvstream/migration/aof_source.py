@@ -44,7 +44,7 @@ from kvstream.rdb.file_reader import (
     StringRecord,
 )
 from kvstream.rdb.versions import MAGIC_BYTES, Header
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.resp.requests import BULK_MAX, COUNT_MAX, LINE_MAX, split_words, take_plain
 from kvstream.store import Store
 from kvstream.types.options import DATABASES_MAX, MEGABYTE

@@ -35,7 +35,7 @@ from kvstream.commands.replies import (
 )
 from kvstream.errors import Corruption
 from kvstream.layout.rows import TEXT_BYTES_MAX, Text, text_of
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 

@@ -15,7 +15,7 @@ from io import BytesIO
 from typing import Final
 
 from kvstream.errors import ProtocolError
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 
 _BLANKS = rb"[ \t\n\v\f\r]*"
 # Vertical tabs and form feeds part words where blanks are skipped, but do not end a bare word.

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.resp import replies, requests
-from kvstream.resp.compiled import twins
+from kvstream.resp import replies, requests, twins
 from tests.commands.conftest import dispatcher
 from tests.patience import PATIENCE_S
 

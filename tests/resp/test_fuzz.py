@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from kvstream.resp import requests
-from kvstream.resp.compiled import twins
+from kvstream.resp import requests, twins
 from kvstream.resp.requests import ARGUMENT_BYTES, RequestReader
 from tests.commands.test_conversation import CONVERSATION
 from tests.resp.conversations import drain, framed, read

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kvstream.commands.replies import RESP2, RESP3, Alike, Entries, Gradual, Rows
 from kvstream.errors import Corruption
 from kvstream.layout.values import encode_flat, pack_any
-from kvstream.resp import replies
-from kvstream.resp.compiled import twins
+from kvstream.resp import replies, twins
 from kvstream.resp.requests import take_plain
 from kvstream.types.ids import U64_MAX, StreamID
 from kvstream.types.records import AnyEntry, DeletedEntry, Entry, RepeatedFields

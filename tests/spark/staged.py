@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvstream.layout.keys import U64
 from kvstream.layout.values import encode_fields
-from kvstream.spark.write.gather import Share, Spilled
+from kvstream.spark.write.commit import Share, Spilled
 from kvstream.spark.write.stage import StagedRows, Transaction, pack_page
 from kvstream.types.ids import StreamID, parse_add_id
 

@@ -11,8 +11,7 @@ from kvstream.errors import Corruption, IDTooSmall, InvalidArgument, StoreLocked
 from kvstream.layout.values import encode_fields
 from kvstream.spark.options import Place
 from kvstream.spark.write import stores
-from kvstream.spark.write.commit import Commit
-from kvstream.spark.write.gather import Gathering, Share, Spilled
+from kvstream.spark.write.commit import Commit, Gathering, Share, Spilled
 from kvstream.spark.write.spill import DELIVERIES, FileSpill, PartSpill, discard, spill_of
 from kvstream.spark.write.stage import (
     StagedRows,

@@ -14,8 +14,7 @@ from kvstream.remote.connection import AccessDenied, Connection
 from kvstream.server.commands.info import RUN_ID
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
-from kvstream.spark.write.commit import Commit
-from kvstream.spark.write.gather import Share
+from kvstream.spark.write.commit import Commit, Share
 from kvstream.spark.write.servers import commit_through
 from kvstream.spark.write.spill import EXACTLY, spill_of
 from kvstream.spark.write.stage import StagedRows, Transaction

@@ -12,7 +12,7 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self
 
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 

@@ -19,7 +19,7 @@ from kvstream.engine.engine import TurnFailed
 from kvstream.errors import DataError, KVStreamError, UnknownOutcome
 from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.resp.replies import encode
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.group_fsync import GroupFsync

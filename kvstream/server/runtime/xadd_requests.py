@@ -12,7 +12,7 @@ from kvstream.commands.append import plain_trim
 from kvstream.commands.replies import RESP2, ErrorReply
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations.trim import Trim
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.runtime.client import Client

@@ -12,7 +12,7 @@ from kvstream.bulkload.parts import BulkTicket, PartWriter, RowsWriter
 from kvstream.errors import InvalidArgument
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
-from kvstream.spark.write.gather import Spill, Spilled
+from kvstream.spark.write.commit import Spill, Spilled
 from kvstream.spark.write.servers import append_now
 from kvstream.spark.write.stage import PageFile, StagedRows, Staging, Transaction, extend, pack_page
 from kvstream.spark.write.upload import Upload, send, temporary_folder

@@ -27,9 +27,8 @@ from kvstream.spark.arrow import freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, choice, flag, listed, number, places
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write import upload as uploading
-from kvstream.spark.write.commit import Commit, Committed
+from kvstream.spark.write.commit import Commit, Committed, Gathering, Share
 from kvstream.spark.write.encoding import encoded
-from kvstream.spark.write.gather import Gathering, Share
 from kvstream.spark.write.schema import Columns, IDKind, columns_of
 from kvstream.spark.write.servers import commit_through
 from kvstream.spark.write.spill import AT_LEAST_ONCE, DELIVERIES, discard, spill_of, staging_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.server.net.epoll_reader import Channel, EpollReader
 
 pytestmark = pytest.mark.skipif(

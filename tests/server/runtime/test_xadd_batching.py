@@ -14,7 +14,7 @@ from kvstream.commands.replies import ErrorReply
 from kvstream.errors import StoreFull
 from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check
-from kvstream.resp.compiled import twins
+from kvstream.resp import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime import xadd_requests
 from kvstream.server.runtime.xadd_requests import PythonBurst, burst_of, requests_of
